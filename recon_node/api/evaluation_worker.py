@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import pickle
 import resource
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import recon_node.api.routes.stream_merge
@@ -24,6 +26,8 @@ EXIT_MEMORY: Final = 71
 def main() -> None:
     """Answer requests until standard input ends."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    with suppress(OSError):  # if the machine runs out of memory, this process goes, not the node
+        Path("/proc/self/oom_score_adj").write_text("1000")
     answer_requests(_answer)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import base64
 import json
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import jsonschema_rs
@@ -73,18 +73,21 @@ class DocumentSchema:
         SchemaError: not a JSON Schema, or too expensive to check documents by.
     """
 
-    __slots__ = ("_by_member", "_price", "_validator")
-
     def __init__(self, schema: dict[str, Any]) -> None:
         schema = normal_form(schema)
         self._price = SchemaPrice.of(schema)
         self._validator = self._compile(schema)
-        self._by_member: tuple[jsonschema_rs.Validator, jsonschema_rs.Validator] | None = None
-        if schema.get("type") == "object" and _ABOUT_ALL.isdisjoint(schema):
-            properties = dict.fromkeys(schema.get("properties", ()), True)
-            names = self._compile({**schema, "properties": properties})
-            members = {k: v for k, v in schema.items() if k not in _ABOUT_NAMES}
-            self._by_member = names, self._compile(members)
+        is_by_member = schema.get("type") == "object" and _ABOUT_ALL.isdisjoint(schema)
+        self._schema = schema if is_by_member else None
+
+    @cached_property
+    def _by_member(self) -> tuple[jsonschema_rs.Validator, jsonschema_rs.Validator] | None:
+        """What checks the names of a document's members, and what checks some of the members."""
+        if self._schema is None:
+            return None
+        properties = dict.fromkeys(self._schema.get("properties", ()), True)
+        members = {k: v for k, v in self._schema.items() if k not in _ABOUT_NAMES}
+        return self._compile({**self._schema, "properties": properties}), self._compile(members)
 
     def _compile(self, schema: dict[str, Any]) -> jsonschema_rs.Validator:
         try:

@@ -52,11 +52,19 @@ from recon_node.streams.graph import (
     heights_by_prevs,
 )
 from recon_node.streams.json_patch import JsonPatchError, apply_patch, weigh_json
+from recon_node.streams.json_values import measure
 from recon_node.streams.model_rules import Change, ContentRules
-from recon_node.streams.model_versions import Definitions, event_metadata, version_of
+from recon_node.streams.model_versions import (
+    MAX_DEFINITION,
+    Definitions,
+    event_metadata,
+    version_of,
+)
 from recon_node.streams.stream_data import StreamData
 from recon_node.streams.tip import Tip, select_tip
 
+_COMPILED: Final = 500
+"""Steps for each byte of a model's definition that is compiled."""
 _ERRORS: Final = 8
 """Validation errors kept for an event."""
 _MAX_ERROR: Final = 300
@@ -145,6 +153,7 @@ class StreamStates:
         self._rejected: dict[CID, tuple[str, ...]] | None = None
         # Of time events, any number can be made by anybody.
         signed = (event for event in self._events.values() if event.kind is not EventKind.TIME)
+        self._unpaid = 0
         self._size = sum(len(event.car) for event in signed)
 
     @property
@@ -237,7 +246,8 @@ class StreamStates:
                 data = self._start(event, errors, work)
             else:
                 data = self._change(event, before.data, errors, work)
-            budget.spend(work.spent + data.weight)
+            budget.spend(work.spent + data.weight + self._unpaid)
+            self._unpaid = 0
         return EventState(event.cid, height, data, _in_brief(errors) if errors else ())
 
     def _start(self, event: Event, errors: list[str], budget: Budget) -> StreamData:
@@ -274,6 +284,7 @@ class StreamStates:
                 return [f"its model has no version {metadata.get('modelVersion')} here"]
         if version not in self._rules:
             definition = self._definitions[version] if self._definitions and version else None
+            self._unpaid += _COMPILED * measure(definition, MAX_DEFINITION).weight
             self._rules[version] = ContentRules(self._header, definition)
         return self._rules[version].check(change, budget)
 

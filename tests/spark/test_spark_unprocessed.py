@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from nacl.signing import SigningKey
 from spark_helpers import feed_rows
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.streams import budget
+from spark_sink.cli import main
 from spark_sink.derive import aside, portion, streams
 from spark_sink.derive.derivation import Derivation
 from spark_sink.schema import DERIVED, UNPROCESSED
@@ -68,7 +70,7 @@ def test_the_others_go_on(
 ) -> None:
     with monkeypatch.context() as patch:
         if error is None:  # it takes more work than its events pay for
-            patch.setattr(budget, "STREAM", 30_000)
+            patch.setattr(budget, "STREAM", 130_000)
             patch.setattr(budget, "STREAM_BYTE", 0)
         else:
             fail_at(patch, BAD[0], error)
@@ -80,6 +82,9 @@ def test_the_others_go_on(
         assert ("BudgetError" if error is None else str(error)) in row["reason"]
         assert read_unprocessed(tables.directory)[0]["reason"] == row["reason"]
         assert set(tables.positions.values()) == {len(BAD) + len(GOOD) + 1}
+    status = CliRunner().invoke(main, ["status", "--tables", str(tables.directory)])
+    assert status.exit_code == 0, status.output
+    assert f"set aside: {row['stream_id']}: {row['reason']}" in status.output
 
 
 def test_it_is_left_out_until_another_version_takes_it_up(

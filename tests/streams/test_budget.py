@@ -120,6 +120,21 @@ def test_a_stream_that_takes_too_much_is_not_computed(monkeypatch: pytest.Monkey
         walk.at(events[-1].cid)
 
 
+def test_schemas_that_a_document_names_are_paid_for() -> None:
+    """Each version of a model is compiled for a document that names it."""
+    large = definition({"properties": {"a": {"enum": ["x" * 50 + str(n) for n in range(1500)]}}})
+    versions = {CID.of(DAG_CBOR, b"%d" % n): large for n in range(80)}
+    init = init_event(KEY, MODEL, {}, unique=b"u")
+    events = [init]
+    for version in versions:
+        events.append(data_event(KEY, init, [events[-1].cid], [], model_version=version))
+    walk = StreamStates(events, {MODEL.cid: large, **versions})
+    with pytest.raises(BudgetError, match="the stream takes more than"):
+        list(walk.all())
+    few = StreamStates(events[:5], {MODEL.cid: large, **versions})
+    assert not few.rejected
+
+
 def test_the_same_count_whatever_was_computed_before() -> None:
     model = definition({"properties": {"a": {"type": "string"}, "b": {"multipleOf": 2}}})
     events = stream({"a": LONG, "b": 0}, [[_set("/b", 2 * n)] for n in range(4)])
