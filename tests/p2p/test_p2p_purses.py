@@ -60,6 +60,14 @@ async def test_ranges_that_this_node_wants_itself_cost_a_peer_nothing(autojump_c
     assert purses.has_some("192.0.2.2")
 
 
+async def test_salted_hashes_are_paid_in_any_range(autojump_clock):
+    purses = Purses(rate=1, burst=1)
+    steps = KEYS.salted_lanes(a_range(0), b"salt", with_lower=False)
+    with trio.move_on_after(1):
+        await purses.in_steps("192.0.2.1", KEYS, lambda: True, steps)
+    assert not purses.has_some("192.0.2.1")
+
+
 def test_a_range_that_is_used_often_is_kept_before_those_of_a_stranger():
     keys = KeyStore(KEYS)
     whole = KeyRange(b"", TOP)

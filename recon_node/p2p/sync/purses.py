@@ -68,7 +68,7 @@ class Purses:
         """Do all steps of a computation, and return its result.
 
         Other tasks run between two of them. The address spends what the sums of ranges take that
-        are made in these steps.
+        are made in these steps, and what it takes to hash keys with a salt.
 
         Args:
             address: of the peer that asks.
@@ -77,13 +77,16 @@ class Purses:
             steps: the computation.
         """
         while True:
-            before = keys.summed
+            summed, salted = keys.summed, keys.salted
             try:
                 next(steps)
             except StopIteration as end:
                 result: T = end.value
                 return result
-            if (spent := keys.summed - before) and not is_free():
+            spent = keys.salted - salted
+            if keys.summed > summed and not is_free():
+                spent += keys.summed - summed
+            if spent:
                 self.spend(address, spent)
                 await self.wait(address)
             else:

@@ -119,8 +119,8 @@ _MAX_SKETCHED: Final = 1 << 17
 _MAX_SALTED: Final = 16
 """How many times over all keys are hashed with a salt, in a session: an honest peer asks for six
 at most."""
-_SALTED_A_STEP: Final = 1000
-"""Keys that are hashed with a salt between two yields."""
+_HASHED_A_STEP: Final = 1000
+"""Keys that are hashed between two yields."""
 _LISTED_AT_ONCE: Final = 16
 """Keys up to which an opening lists them."""
 _MORE_SYMBOLS: Final = 1.5
@@ -285,9 +285,11 @@ class CodedSession(Session[Message]):
     def _union(self, key_range: KeyRange, ours: LtHash) -> Generator[None, None, LeftOut]:
         """Return the number of the keys left out of the range, and the digest with all of ours."""
         left_out = self.side.left_out_in(key_range)
-        for start in range(0, len(left_out), _SALTED_A_STEP):
-            ours.merge(LtHash.of(*left_out[start : start + _SALTED_A_STEP]))
-            yield
+        if left_out:
+            ours = ours.copy()
+            for start in range(0, len(left_out), _HASHED_A_STEP):
+                ours.merge(LtHash.of(*left_out[start : start + _HASHED_A_STEP]))
+                yield
         return LeftOut(len(left_out), ours.digest())
 
     def _answer(self, key_range: KeyRange, turn: list[Message], found: Found) -> Steps[Message]:
@@ -422,16 +424,10 @@ class CodedSession(Session[Message]):
         self, gap: KeyRange, salt: bytes, *, with_lower: bool
     ) -> Generator[None, None, int]:
         """Return the lanes of all keys in a gap, each preceded by the salt, in steps."""
-        keys = self.side.keys
-        lanes = lanes_of(salt + gap.lower) if with_lower and gap.lower in keys else 0
-        for number, key in enumerate(keys.keys(gap)):
-            if number % _SALTED_A_STEP == _SALTED_A_STEP - 1:
-                yield
-            lanes += lanes_of(salt + key)
-            self._salted += 1
-        if self._salted > _MAX_SALTED * (self._held + _SALTED_A_STEP):
+        self._salted += self.side.keys.count(gap)
+        if self._salted > _MAX_SALTED * (self._held + _HASHED_A_STEP):
             raise RemoteProtocolError("peer asks for salted fingerprints again and again")
-        return lanes
+        return (yield from self.side.keys.salted_lanes(gap, salt, with_lower=with_lower))
 
     def _decode(
         self, key_range: KeyRange, received: Message

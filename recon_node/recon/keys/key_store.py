@@ -27,9 +27,9 @@ from recon_node.recon.keys import tree as key_tree
 from recon_node.recon.keys.lthash import LtHash
 from recon_node.recon.keys.ordered_keys import OrderedKeys
 from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.keys.sha256a import DIGEST_SIZE, spread, spread_run
+from recon_node.recon.keys.sha256a import DIGEST_SIZE, lanes_of, spread, spread_run
 from recon_node.recon.keys.sketch import Sketch
-from recon_node.recon.keys.sketches import Sketches
+from recon_node.recon.keys.sketches import LOOKS, Sketches
 from recon_node.recon.keys.tree import Inner, Leaf, TreeNode
 
 LEAF_SIZE: Final = 64
@@ -41,6 +41,8 @@ _MIN_ENTRIES: Final = 2
 _LOADED_FILL: Final = 2 / 3
 """How full nodes are after a bulk load, so that the next inserts do not split every one of them."""
 
+_SALTED_A_STEP: Final = 1000
+"""Keys that are hashed with a salt between two yields."""
 _SPARSE: Final = 16
 """Keys of a store for each new one among them, above which few of the new ones share a leaf."""
 
@@ -48,11 +50,13 @@ _SPARSE: Final = 16
 class KeyView(OrderedKeys):
     """A key store to read from, which is all that anybody but its owner needs."""
 
-    __slots__ = ("_sketches",)
+    __slots__ = ("_sketches", "salted")
 
     def __init__(self) -> None:
         super().__init__()
         self._sketches = Sketches()
+        self.salted = 0
+        """What hashing keys with salts has taken so far, in looks at a key."""
 
     def sketch(self, key_range: KeyRange) -> Generator[None, None, Sketch | None]:
         """Return the sketch of the keys in a range, in steps; see ``Sketches.sketch``."""
@@ -66,6 +70,22 @@ class KeyView(OrderedKeys):
     def lthash(self, key_range: KeyRange) -> Generator[None, None, LtHash]:
         """Return the LtHash of the keys in a range, in steps; see ``Sketches.lthash``."""
         return self._sketches.lthash(self, key_range)
+
+    def salted_lanes(
+        self, key_range: KeyRange, salt: bytes, *, with_lower: bool
+    ) -> Generator[None, None, int]:
+        """Return the lanes of the keys in a range, each preceded by a salt, in steps.
+
+        The lower bound is in it only if asked for.
+        """
+        lower = key_range.lower
+        lanes = lanes_of(salt + lower) if with_lower and lower in self else 0
+        for number, key in enumerate(self.keys(key_range)):
+            if number % _SALTED_A_STEP == _SALTED_A_STEP - 1:
+                yield
+            lanes += lanes_of(salt + key)
+            self.salted += LOOKS
+        return lanes
 
 
 class KeyStore(KeyView):

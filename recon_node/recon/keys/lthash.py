@@ -35,11 +35,12 @@ Lanes = NDArray[np.uint16]
 class LtHash:
     """The hash of a set of keys, which changes: 2 KiB."""
 
-    __slots__ = ("count", "lanes")
+    __slots__ = ("_digest", "count", "lanes")
 
     def __init__(self) -> None:
         self.lanes: Lanes = np.zeros(LANES, np.uint16)
         self.count = 0
+        self._digest: bytes | None = None
 
     @classmethod
     def of(cls, *keys: bytes) -> LtHash:
@@ -57,11 +58,13 @@ class LtHash:
                 first = start // DIGEST_SIZE
                 lanes = lanes * signs[first : first + len(lanes), None].astype(np.uint16)
             self.lanes += lanes.sum(axis=0, dtype=np.uint16)
+        self._digest = None
         number = len(digests) // DIGEST_SIZE
         self.count += number if signs is None else int(signs.sum())
 
     def merge(self, other: LtHash) -> None:
         """Add the keys of another set, none of which this one has."""
+        self._digest = None
         self.lanes += other.lanes
         self.count += other.count
 
@@ -73,8 +76,10 @@ class LtHash:
 
     def digest(self) -> bytes:
         """Return the 32 bytes that are compared: sha256(lanes || varint(count))."""
-        lanes = self.lanes.astype("<u2").tobytes()
-        return sha256(lanes + varint.encode(self.count)).digest()
+        if self._digest is None:
+            lanes = self.lanes.astype("<u2", copy=False).tobytes()
+            self._digest = sha256(lanes + varint.encode(self.count)).digest()
+        return self._digest
 
 
 def _expand(digests: list[bytes]) -> Lanes:

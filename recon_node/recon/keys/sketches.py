@@ -4,6 +4,7 @@ Either is a *sum* over the keys of its range. It is made by going through them, 
 while the store may change. Keys that come or go are noted in a journal. Before a sum is used, and
 whenever the journal is full, they are added to it or taken out, if it has come past them by then:
 what lies ahead will be met on the way. So a sum is always that of the keys that its range holds.
+Each sum has a place of its own in the journal: whoever uses one does not wait for the others.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from recon_node.recon.keys.ids import groups
 from recon_node.recon.keys.lthash import LtHash
 from recon_node.recon.keys.ordered_keys import OrderedKeys
 from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.keys.sha256a import DIGEST_SIZE
 from recon_node.recon.keys.sketch import Sketch, ids_of
 
 MAX_SKETCHES: Final = 4
@@ -41,11 +41,13 @@ S = TypeVar("S", Sketch, LtHash)
 class _Kept:
     """A sum of the keys of a range, up to a bound while it is being made."""
 
-    __slots__ = ("done", "key_range", "reached", "sum", "uses")
+    __slots__ = ("done", "key_range", "noted", "reached", "sum", "uses")
 
-    def __init__(self, key_range: KeyRange, empty: Sketch | LtHash) -> None:
+    def __init__(self, key_range: KeyRange, empty: Sketch | LtHash, noted: int) -> None:
         self.key_range = key_range
         self.sum = empty
+        self.noted = noted
+        """Changes of the journal that have been made in it."""
         self.reached = key_range.lower
         """The last key that was added on the way through the range."""
         self.done = False
@@ -96,7 +98,7 @@ class Sketches:
             self._digests.append(digest)
             self._signs.append(sign)
             if len(self._signs) >= _BATCH:
-                self._settle()
+                self._settle_all()
 
     def note_all(self, keys: list[bytes], digests: list[bytes]) -> None:
         """Note that some keys were added."""
@@ -105,7 +107,7 @@ class Sketches:
             self._digests += digests
             self._signs += [1] * len(keys)
             if len(self._signs) >= _BATCH:
-                self._settle()
+                self._settle_all()
 
     def sketch(
         self, keys: OrderedKeys, key_range: KeyRange
@@ -117,9 +119,9 @@ class Sketches:
         return self._get(Sketch, MAX_SKETCHES, keys, key_range)
 
     def lthash(self, keys: OrderedKeys, key_range: KeyRange) -> Generator[None, None, LtHash]:
-        """Return the LtHash of a range, likewise; a copy, which stays as it is."""
+        """Return the LtHash of a range, likewise, which is not to be changed."""
         hashed: LtHash | None = None
-        if keys.count(key_range) > _FEW:
+        if (LtHash, key_range) in self._kept or keys.count(key_range) > _FEW:
             hashed = yield from self._get(LtHash, MAX_HASHES, keys, key_range)
         if hashed is None:  # there are few keys, or all places are taken
             hashed = LtHash()
@@ -128,8 +130,7 @@ class Sketches:
                 self.summed += LOOKS * len(group.ids)
                 if hashed.count > _FEW:
                     yield
-            return hashed
-        return hashed.copy()
+        return hashed
 
     def clear(self) -> None:
         """Forget all sums: the store was filled without noting each key."""
@@ -145,9 +146,9 @@ class Sketches:
             if kept is None:
                 if not self._make_room(kind, most):
                     return None
-                kept = _Kept(key_range, kind())
+                kept = _Kept(key_range, kind(), len(self._signs))
             self._kept[name] = kept  # as the latest
-            self._settle()
+            self._settle(kept)
             if kept.done:
                 assert isinstance(kept.sum, kind)
                 self._note_use(kept)
@@ -173,27 +174,26 @@ class Sketches:
             for kept in self._kept.values():
                 kept.uses //= 2
 
-    def _settle(self) -> None:
-        """Make the changes that were noted."""
-        if not self._signs:
+    def _settle(self, kept: _Kept) -> None:
+        """Make the changes in a sum that were noted since it was used last."""
+        if kept.noted == len(self._signs):
             return
-        order = sorted(range(len(self._signs)), key=self._changed.__getitem__)
-        changed = [self._changed[index] for index in order]
-        digests = b"".join([self._digests[index] for index in order])
-        signs = np.array(self._signs, np.int64)[order]
-        hashed: dict[tuple[int, int], LtHash] = {}
+        order = sorted(range(kept.noted, len(self._signs)), key=self._changed.__getitem__)
+        kept.noted = len(self._signs)
+        start, end = kept.passed([self._changed[index] for index in order])
+        if start >= end:
+            return
+        digests = b"".join([self._digests[index] for index in order[start:end]])
+        signs = np.array([self._signs[index] for index in order[start:end]], np.int64)
+        if isinstance(kept.sum, Sketch):
+            kept.sum.add(ids_of(digests), signs)
+        else:
+            kept.sum.add(digests, signs)
+
+    def _settle_all(self) -> None:
         for kept in self._kept.values():
-            start, end = place = kept.passed(changed)
-            if start >= end:
-                continue
-            among = digests[start * DIGEST_SIZE : end * DIGEST_SIZE]
-            if isinstance(kept.sum, Sketch):
-                kept.sum.add(ids_of(among), signs[start:end])
-                continue
-            if place not in hashed:  # most ranges have all changes, or none
-                hashed[place] = LtHash()
-                hashed[place].add(among, signs[start:end])
-            kept.sum.merge(hashed[place])
+            self._settle(kept)
+            kept.noted = 0
         self._forget_changes()
 
     def _forget_changes(self) -> None:
