@@ -85,7 +85,7 @@ def _read_lines(file: BinaryIO, line: bytes) -> Iterator[Item]:
 def _read_line(number: int, line: bytes) -> Item:
     try:
         data = _car_text(line)
-        return _item(number, len(line), data, multibase.decode(data))
+        return _item(number, len(line), data, multibase.decode(data, multibase.MAX_NUMBER))
     except (ValueError, RecursionError) as error:
         return Item(number, len(line), "", problem=_why(error))
     except KeyError as error:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import trio
 
 from recon_node.ceramic import (
-    EventId,
     Network,
     StreamId,
     StreamIdError,
@@ -20,6 +20,7 @@ from recon_node.ceramic import (
     sort_value_range,
     stream_range,
 )
+from recon_node.ceramic.auth.addresses import did_spellings
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.recon import KeyRange, merge_ranges
 from recon_node.store.contents import Writer
@@ -189,7 +190,7 @@ def load_interests(log: EventLog) -> list[Interest]:
 
 def key_ranges(network: Network, interests: Iterable[Interest]) -> list[KeyRange]:
     """Return the ranges of all interests, ascending and apart; without any, the network's."""
-    ranges = [KeyRange(*_fenceposts(network, interest)) for interest in interests]
+    ranges = [key_range_of(network, each) for wanted in interests for each in _spelled(wanted)]
     return merge_ranges(ranges or [KeyRange(*network_range(network))])
 
 
@@ -201,8 +202,8 @@ def ring_ranges(network: Network, interests: Iterable[Interest]) -> list[KeyRang
     wanted = list(interests)
     if not wanted:
         return [KeyRange(*heightless_event_id.network_range(network))]
-    fenceposts = (_ring_fenceposts(network, each) for each in wanted)
-    return merge_ranges(KeyRange(*bounds) for bounds in fenceposts if bounds is not None)
+    ranges = (ring_range_of(network, each) for one in wanted for each in _spelled(one))
+    return merge_ranges(each for each in ranges if each is not None)
 
 
 def covers(ranges: Sequence[KeyRange], key: bytes) -> bool:
@@ -211,25 +212,34 @@ def covers(ranges: Sequence[KeyRange], key: bytes) -> bool:
     return at >= 0 and ranges[at].covers(key)
 
 
-def _fenceposts(network: Network, interest: Interest) -> tuple[EventId, EventId]:
+def key_range_of(network: Network, interest: Interest) -> KeyRange:
+    """Return the range of an interest, of its controller as it is spelled."""
     value, controller, stream = interest.sort_value, interest.controller, interest.stream_id
     if controller is None:
-        return sort_value_range(network, value)
+        return KeyRange(*sort_value_range(network, value))
     if stream is None:
-        return controller_range(network, value, controller)
-    return stream_range(network, value, controller, stream.cid)
+        return KeyRange(*controller_range(network, value, controller))
+    return KeyRange(*stream_range(network, value, controller, stream.cid))
 
 
-def _ring_fenceposts(network: Network, interest: Interest) -> tuple[bytes, bytes] | None:
+def ring_range_of(network: Network, interest: Interest) -> KeyRange | None:
+    """Return the same on the model ring; None if there is none."""
     try:
         model = StreamId.parse(interest.sort_value)
     except StreamIdError:
         return None
-    controller = interest.controller
+    controller, stream = interest.controller, interest.stream_id
     if interest.sort_key != DEFAULT_SORT_KEY:
         return None
     if controller is None:
-        return heightless_event_id.model_range(network, model)
-    if interest.stream_id is None:
-        return heightless_event_id.controller_range(network, model, controller)
-    return heightless_event_id.stream_range(network, model, controller, interest.stream_id.cid)
+        return KeyRange(*heightless_event_id.model_range(network, model))
+    if stream is None:
+        return KeyRange(*heightless_event_id.controller_range(network, model, controller))
+    return KeyRange(*heightless_event_id.stream_range(network, model, controller, stream.cid))
+
+
+def _spelled(interest: Interest) -> list[Interest]:
+    """Return the interest with each spelling of its controller."""
+    if interest.controller is None:
+        return [interest]
+    return [replace(interest, controller=name) for name in did_spellings(interest.controller)]

@@ -27,6 +27,7 @@ import structlog
 from pydantic.dataclasses import dataclass as settings_dataclass
 
 from recon_node.ceramic import METAMODEL, EventId, StreamId, StreamIdError, StreamType
+from recon_node.ceramic.auth.addresses import canonical_did, did_spellings
 from recon_node.ceramic.auth.did import is_did
 from recon_node.ceramic.event_id import short_hash
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
@@ -39,7 +40,6 @@ ENTRY_POINTS: Final = "recon_node.write_policy"
 """The group of entry points of packages that offer write policies."""
 STREAM_PART_SIZE: Final = 4
 """Bytes of the init event's CID in an EventID."""
-_ETHEREUM: Final = "did:pkh:eip155:"
 
 
 class PolicyError(ValueError):
@@ -186,8 +186,8 @@ class Lists:
         return cls(
             _parse_models(settings.allow_models),
             _parse_models(settings.deny_models),
-            frozenset(map(_normalized, settings.allow_controllers)),
-            frozenset(map(_normalized, settings.deny_controllers)),
+            frozenset(map(canonical_did, settings.allow_controllers)),
+            frozenset(map(canonical_did, settings.deny_controllers)),
         )
 
     def __bool__(self) -> bool:
@@ -198,7 +198,7 @@ class Lists:
 
     def refuse(self, stream: StreamFacts) -> str | None:
         """Return why a stream is refused; None if it is not."""
-        controller = _normalized(stream.controller)
+        controller = canonical_did(stream.controller)
         if stream.model in self.deny_models or stream.sort_value in map(str, self.deny_models):
             return f"its model {stream.model or stream.sort_value} is in deny_models"
         if _is_one_of(stream, self.deny_models):
@@ -230,8 +230,8 @@ class ListedHashes:
         self._metamodel = separator(METAMODEL)
         self._allow_models = frozenset(map(separator, lists.allow_models))
         self._deny_models = frozenset(map(separator, lists.deny_models))
-        self._allow_controllers = frozenset(map(short_hash, lists.allow_controllers))
-        self._deny_controllers = frozenset(map(short_hash, lists.deny_controllers))
+        self._allow_controllers = _hashes_of_controllers(lists.allow_controllers)
+        self._deny_controllers = _hashes_of_controllers(lists.deny_controllers)
         self._allowed_models_streams = frozenset(
             model.cid[-STREAM_PART_SIZE:] for model in lists.allow_models
         )
@@ -288,5 +288,5 @@ def _is_one_of(stream: StreamFacts, models: frozenset[StreamId]) -> bool:
     return stream.model == METAMODEL and stream.stream_id in models
 
 
-def _normalized(controller: str) -> str:
-    return controller.lower() if controller.startswith(_ETHEREUM) else controller
+def _hashes_of_controllers(controllers: frozenset[str]) -> frozenset[bytes]:
+    return frozenset(short_hash(name) for each in controllers for name in did_spellings(each))

@@ -21,6 +21,7 @@ from recon_node.ceramic import (
     signer,
     verify_signature,
 )
+from recon_node.ceramic.auth.addresses import did_spellings, same_did
 from recon_node.ceramic.auth.did import (
     ChainAccount,
     chain_account,
@@ -28,7 +29,6 @@ from recon_node.ceramic.auth.did import (
     is_did,
     p256_did,
     public_key,
-    same_did,
     secp256k1_did,
 )
 from recon_node.ceramic.auth.keys import algorithm_of, has_low_s, sign, with_low_s
@@ -209,6 +209,20 @@ def test_one_subject_under_two_names() -> None:
     assert not same_did("did:pkh:eip155:1:0xab", "did:pkh:eip155:5:0xab")
     assert not same_did("did:pkh:solana:x:AB", "did:pkh:solana:x:ab")
     assert not same_did("did:key:zAB", "did:key:zab")
+
+
+def test_the_spellings_of_an_account() -> None:
+    """The addresses are the first two of https://eips.ethereum.org/EIPS/eip-55."""
+    for address in (
+        "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed",
+        "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359",
+    ):
+        checksummed = f"did:pkh:eip155:100:{address}"
+        assert did_spellings(checksummed) == (checksummed, checksummed.lower())
+        assert did_spellings(checksummed.lower()) == (checksummed.lower(), checksummed)
+        assert len(did_spellings(f"did:pkh:eip155:100:0x{address[2:].upper()}")) == 3
+    for did in ("did:key:zAB", "did:pkh:solana:x:AB", "did:pkh:eip155:1:0xAB", "x"):
+        assert did_spellings(did) == (did,)
 
 
 VECTORS = json.loads((Path(__file__).parent.parent / "data" / "es256k_events.json").read_text())

@@ -17,10 +17,13 @@ from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import multibase
 from recon_node.p2p import AGREED
 from recon_node.p2p.errors import PeerProtocolError
-from recon_node.p2p.sync import ring_intake, rings
+from recon_node.p2p.sync import ring_differences, ring_intake, rings
+from recon_node.p2p.sync.ring_differences import RingDifferences
 from recon_node.p2p.sync.ring_intake import RingIntake
 from recon_node.p2p.sync.rings import MODEL_RING
+from recon_node.recon import KeyRange, KeyStore
 from recon_node.recon.ring import differences
+from recon_node.recon.ring.differences import Ending
 from recon_node.store import Interest
 
 SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
@@ -287,3 +290,40 @@ async def test_what_the_chain_does_not_know_is_not_taken_from_a_peer_again(tmp_p
         await a.p2p.connect(b.address)
         await eventually(lambda: a.p2p.counters.sessions_initiated >= 2 * 6)  # on two rings
         assert sum(each.event_bytes_received for each in a.p2p.sync_reports) == len(anchor.car)
+
+
+def test_what_is_remembered_of_peers_is_bounded(monkeypatch):
+    monkeypatch.setattr(ring_differences, "MAX_REMEMBERED", 10)
+    known = RingDifferences(max_peers=3)
+    agent, keys = ("recon-node", ""), KeyStore()
+
+    def session(peer, *refused):
+        exchange = known.begin(peer, agent, [], keys)
+        for key in refused:
+            exchange.note_received(key)
+        exchange.end(Ending.WELL)
+        return exchange.left_out
+
+    for peer in "abcd":
+        session(peer, b"one", b"two")
+    assert session("d") == 2
+    assert session("a") == 0, "three others came after it"
+    session("d", *(b"%d" % number for number in range(12)))
+    session("a")
+    assert session("d") == 0, "too many"
+
+
+def test_another_version_of_a_peer_and_other_interests_get_another_chance():
+    known, keys = RingDifferences(max_peers=3), KeyStore([b"mine"])
+    first = known.begin("peer", ("one", ""), [], keys)
+    first.note_received(b"theirs")
+    first.note_sent(b"mine")
+    first.end(Ending.WELL)
+    second = known.begin("peer", ("one", ""), [], keys)
+    assert second.to_send([b"mine"]) == []
+    second.end(Ending.WELL)
+    assert (second.left_out, second.left_out_by_peer) == (1, 1)
+    third = known.begin("peer", ("one", ""), [KeyRange(b"", b"x")], keys)
+    assert (third.left_out, third.left_out_by_peer) == (0, 1)
+    fourth = known.begin("peer", ("two", ""), [KeyRange(b"", b"x")], keys)
+    assert (fourth.left_out, fourth.left_out_by_peer) == (0, 0)

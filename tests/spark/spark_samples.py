@@ -8,7 +8,8 @@ import coincurve
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import Event, StreamId
-from recon_node.ceramic.auth.wallets import address_of, keccak_256, personal_message
+from recon_node.ceramic.auth.addresses import keccak_256
+from recon_node.ceramic.auth.wallets import address_of, personal_message
 from recon_node.ceramic.builder import (
     controller_of,
     data_event,

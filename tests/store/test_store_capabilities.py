@@ -11,7 +11,8 @@ from nacl.signing import SigningKey
 from store_helpers import MODEL, NETWORK, OTHER_MODEL, feed_of
 
 from recon_node.ceramic import Event, StreamId, parse_event
-from recon_node.ceramic.auth.wallets import address_of, keccak_256, personal_message
+from recon_node.ceramic.auth.addresses import keccak_256
+from recon_node.ceramic.auth.wallets import address_of, personal_message
 from recon_node.ceramic.builder import controller_of, signed_event
 from recon_node.ipld import dag_cbor
 from recon_node.store import DamagedEventError, open_store

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import chain
 from typing import Annotated
 
 import trio
@@ -31,7 +32,7 @@ from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import dag_cbor, multibase
 from recon_node.recon import KeyRange, KeyView
 from recon_node.store import Interest, Store
-from recon_node.store.interests import key_ranges, ring_ranges
+from recon_node.store.interests import key_range_of, key_ranges, ring_range_of
 
 _KEYS_A_TURN = 4096
 """Keys to walk over before other tasks get a turn."""
@@ -79,8 +80,8 @@ async def get_interest_events(
     interest = make_interest(given.sep, given.sep_value, given.controller, given.stream_id)
     limit = min(given.limit, services.limits.feed_events)
     store = services.store
-    [key_range] = key_ranges(store.network, [interest])
-    keys = await _page(store.keys, key_range, given.offset, limit + 1)
+    ranges = key_ranges(store.network, [interest])
+    keys = await _page(store.keys, ranges, given.offset, limit + 1)
     cars, seen = await _read_cars(store, keys[:limit], services.limits.feed_bytes)
 
     def render() -> Response:
@@ -157,8 +158,8 @@ async def get_interests(call: Call[PeerQuery]) -> InterestsGetBody:
 
 def encode_interest(network: Network, peer_id: bytes, interest: Interest) -> bytes:
     """An interest as ceramic-one keeps it; see the module's text."""
-    ring = ring_ranges(network, [interest])  # none, where ceramic-one has no such interests
-    [key_range] = ring or key_ranges(network, [interest])
+    # None, where ceramic-one has no such interests.
+    key_range = ring_range_of(network, interest) or key_range_of(network, interest)
     sort_key = hashlib.sha256(interest.sort_key.encode()).digest()[-8:]
     return encode_range(sort_key, peer_id, key_range, not_after=0)
 
@@ -170,9 +171,9 @@ def encode_range(sort_key: bytes, peer_id: bytes, key_range: KeyRange, not_after
     return b"".join(map(dag_cbor.encode, items))
 
 
-async def _page(keys: KeyView, key_range: KeyRange, offset: int, limit: int) -> list[EventId]:
+async def _page(keys: KeyView, ranges: list[KeyRange], offset: int, limit: int) -> list[EventId]:
     found: list[EventId] = []
-    for number, key in enumerate(keys.keys(key_range)):
+    for number, key in enumerate(chain.from_iterable(map(keys.keys, ranges))):
         if number >= offset + limit:
             break
         if number >= offset:

@@ -72,17 +72,6 @@ def is_did(text: str) -> bool:
     return len(text) <= MAX_DID_LENGTH and _SYNTAX.fullmatch(text) is not None
 
 
-def same_did(first: str, second: str) -> bool:
-    """Whether both name the same subject; the letters of an Ethereum address may differ in case."""
-    if first == second:
-        return True
-    return (
-        first.startswith(f"{DID_PKH}eip155:")
-        and second.startswith(f"{DID_PKH}eip155:")
-        and first.lower() == second.lower()
-    )
-
-
 def controller_of(key: PrivateKey) -> str:
     """Return the did:key of this key."""
     if isinstance(key, SigningKey):

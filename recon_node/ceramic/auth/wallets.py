@@ -9,9 +9,9 @@ a text could otherwise be read as two different sets of fields.
 **Ethereum** (EIP-191, `personal_sign`). A signature of 65 bytes, r, s and v, reveals the key that
 made it; the account is the last 20 bytes of the key's Keccak-256. Wallets have shown three texts to
 their users, tried in this order: with the address as the capability has it; with the address in the
-mixed case of EIP-55; and, for capabilities issued before 2022-09-20, the layout of that time. As in
-Ethereum's own transactions (EIP-2) and in ceramic-one, s must be in the lower half. Contract
-accounts (EIP-1271) cannot be checked without asking their chain.
+mixed case of EIP-55; and, for capabilities issued until 2022-09-20 00:00 UTC (as js-did has it),
+the layout of that time. As in Ethereum's own transactions (EIP-2) and in ceramic-one, s must be in
+the lower half. Contract accounts (EIP-1271) cannot be checked without asking their chain.
 
 **Solana** (CAIP-122). Ed25519; the address is the public key itself, 32 bytes in base58; so is the
 signature.
@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from typing import Final
 
 import coincurve
-from Crypto.Hash import keccak
 
+from recon_node.ceramic.auth.addresses import eip55, keccak_256
 from recon_node.ceramic.auth.cacao import Cacao, unix_seconds
 from recon_node.ceramic.auth.did import ChainAccount, chain_account
 from recon_node.ceramic.auth.keys import Ed25519Key
@@ -45,8 +45,6 @@ _HALF_ORDER: Final = 0x7FFFFFFF_FFFFFFFF_FFFFFFFF_FFFFFFFF_5D576E73_57A4501D_DFE
 _RECOVERY_IDS: Final = {27: 0, 28: 1, 0: 0, 1: 1}
 _R_AND_S: Final = 64
 """Bytes of a signature before its last one."""
-_EIP55_UPPER: Final = 8
-"""The least hex digit of the checksum for which EIP-55 writes a letter in upper case."""
 
 
 def verify_ethereum(cacao: Cacao) -> None:
@@ -92,7 +90,7 @@ def signed_text(cacao: Cacao, chain: str, account: ChainAccount, *, legacy: bool
         cacao: the capability.
         chain: as wallets name it, "Ethereum".
         account: of the issuer.
-        legacy: the layout before 2022-09-20, with the chain's id after the request's.
+        legacy: the layout until 2022-09-20, with the chain's id after the request's.
     """
     chain_id = f"Chain ID: {account.reference}"
     lines = [f"URI: {cacao.audience}", f"Version: {cacao.version}"]
@@ -125,28 +123,13 @@ def address_of(key: coincurve.PublicKey) -> str:
     return "0x" + keccak_256(key.format(compressed=False)[1:])[-20:].hex()
 
 
-def eip55(address: str) -> str:
-    """Return an address given in lower case with the checksum of EIP-55: the case of letters."""
-    digits = address.removeprefix("0x")
-    checksum = keccak_256(digits.encode()).hex()
-    return "0x" + "".join(
-        digit.upper() if int(nibble, 16) >= _EIP55_UPPER else digit
-        for digit, nibble in zip(digits, checksum, strict=False)
-    )
-
-
-def keccak_256(data: bytes) -> bytes:
-    """Hash with Ethereum's Keccak-256, which pads differently from SHA3-256."""
-    return keccak.new(digest_bits=256, data=data).digest()
-
-
 def _texts(cacao: Cacao, issuer: ChainAccount) -> Iterator[str]:
     """The texts that the issuer may have signed, the likeliest first."""
     yield signed_text(cacao, _ETHEREUM, issuer)
     checksummed = issuer._replace(address=eip55(issuer.address.lower()))
     if checksummed != issuer:
         yield signed_text(cacao, _ETHEREUM, checksummed)
-    if unix_seconds(cacao.issued_at) < _LEGACY_UNTIL:
+    if unix_seconds(cacao.issued_at) <= _LEGACY_UNTIL:
         yield signed_text(cacao, _ETHEREUM, issuer, legacy=True)
 
 

@@ -27,9 +27,14 @@ class _Peer:
 
 
 class RingDifferences:
-    """Remembers the differences with peers, each apart."""
+    """Remembers the differences with peers, each apart.
 
-    def __init__(self) -> None:
+    Args:
+        max_peers: how many are remembered.
+    """
+
+    def __init__(self, max_peers: int) -> None:
+        self._max_peers = max_peers
         self._peers: dict[str, _Peer] = {}
 
     def begin(
@@ -50,6 +55,9 @@ class RingDifferences:
             peer.differences.forget_refused_here()
             peer.interests = interests
         self._peers[peer_id] = peer  # so that it becomes the latest
-        while sum(len(each.differences) for each in self._peers.values()) > MAX_REMEMBERED:
+        while len(self._peers) > self._max_peers or self._count() > MAX_REMEMBERED:
             del self._peers[next(iter(self._peers))]
         return peer.differences.begin(keys)
+
+    def _count(self) -> int:
+        return sum(len(each.differences) for each in self._peers.values())

@@ -148,7 +148,7 @@ class Rings:
         self._at_once = trio.CapacityLimiter(settings.max_sessions)
         self._to_find = FOUND_AT_ONCE
         """How many more entries are passed on before the ring is looked after again."""
-        self._differences = RingDifferences()
+        self._differences = RingDifferences(settings.max_known_peers)
         self._syncing: set[str] = set()
         self._peer_interests: dict[str, list[KeyRange]] = {}
         self._nursery: trio.Nursery | None = None

@@ -23,6 +23,7 @@ from recon_node.ceramic import (
     StreamType,
     parse_event,
 )
+from recon_node.ceramic.auth.addresses import did_spellings
 from recon_node.ceramic.event_id import short_hash
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID, CarError
@@ -112,8 +113,9 @@ def read_streams(
         terms += "AND sep_key = ? AND sep_value = ? "
         values += (wanted.sort_key, wanted.sort_value)
     if wanted.controller is not None:
-        terms += "AND controller = ? "
-        values += (wanted.controller,)
+        names = did_spellings(wanted.controller)
+        terms += f"AND controller IN ({', '.join('?' * len(names))}) "
+        values += names
     if before is not None:
         terms += "AND events.id < ? "
         values += (before,)
@@ -216,14 +218,14 @@ def _count(connection: sqlite3.Connection, index: str, terms: str, values: Seque
 
 def _where(wanted: StreamFilter) -> tuple[str, str, tuple[object, ...]]:
     """Return the index of a filter, its terms and their parameters."""
-    by_value = None if wanted.sort_value is None else short_hash(wanted.sort_value)
-    by_controller = None if wanted.controller is None else short_hash(wanted.controller)
-    if by_value is not None and by_controller is not None:
-        return "inits_by_both", f"AND {BOTH} = ? ", (by_value + by_controller,)
-    if by_value is not None:
+    by_value = b"" if wanted.sort_value is None else short_hash(wanted.sort_value)
+    if wanted.controller is not None:
+        index, column = ("inits_by_both", BOTH) if by_value else ("inits_by_controller", CONTROLLER)
+        names = did_spellings(wanted.controller)
+        terms = f"AND {column} IN ({', '.join('?' * len(names))}) "
+        return index, terms, tuple(by_value + short_hash(name) for name in names)
+    if by_value:
         return "inits_by_sort_value", f"AND {SORT_VALUE} = ? ", (by_value,)
-    if by_controller is not None:
-        return "inits_by_controller", f"AND {CONTROLLER} = ? ", (by_controller,)
     return "inits", "", ()
 
 

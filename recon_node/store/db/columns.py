@@ -20,6 +20,7 @@ from itertools import compress
 from typing import Any, Final
 
 from recon_node.ceramic import EventKind, Network, controller_range, sort_value_range
+from recon_node.ceramic.auth.addresses import did_spellings
 from recon_node.ipld import CID, CarError
 from recon_node.store.damage.detection import (
     Damage,
@@ -141,9 +142,11 @@ def _where(wanted: FeedFilter, network: Network) -> tuple[str, list[object]]:
         terms += "AND +event_id > ? AND +event_id < ? "
         values += sort_value_range(network, wanted.sort_value)
     if wanted.controller is not None:
-        bound = controller_range(network, wanted.sort_value or "", wanted.controller)[0]
-        terms += "AND substr(event_id, ?, 8) = ? "  # 4 bytes of the stream come after it
-        values += (len(bound.prefix) - 11, bound.controller)
+        names = did_spellings(wanted.controller)
+        bounds = [controller_range(network, wanted.sort_value or "", name)[0] for name in names]
+        # 4 bytes of the stream come after it
+        terms += f"AND substr(event_id, ?, 8) IN ({', '.join('?' * len(names))}) "
+        values += (len(bounds[0].prefix) - 11, *(bound.controller for bound in bounds))
     if wanted.stream_id is not None:
         terms += "AND init_cid = ? "
         values.append(wanted.stream_id.cid)
