@@ -25,7 +25,14 @@ from recon_node.ceramic.errors import (
     StreamIdError,
     UnsupportedSignatureError,
 )
-from recon_node.ceramic.event import MAX_CAR_SIZE, Event, EventKind, bare_time_event, parse_event
+from recon_node.ceramic.event import (
+    MAX_CAR_SIZE,
+    Event,
+    EventKind,
+    assemble_event,
+    bare_time_event,
+    parse_event,
+)
 from recon_node.ceramic.event_id import (
     FENCEPOST_CID,
     FIELDS_SIZE,
@@ -90,6 +97,7 @@ __all__ = [
     "TimeProof",
     "UnsupportedSignatureError",
     "Validity",
+    "assemble_event",
     "authority",
     "bare_time_event",
     "check_authority",

@@ -14,6 +14,7 @@ Such an event is read as what it is on the network: `Event.cid` is the DAG-JOSE 
 has the block that matches it. So a signature makes one event, however its file was made.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -128,6 +129,39 @@ def parse_event(data: bytes) -> Event:
     if len(decoded.roots) != 1:
         raise InvalidEventError(f"an event's CAR has one root, not {len(decoded.roots)}")
     return _EventReader(data, decoded).read_event()
+
+
+def assemble_event(root: CID, read: Callable[[CID], bytes | None]) -> Event:
+    """Put an event together from blocks that lie somewhere, such as in a kubo repository.
+
+    Args:
+        root: the CID of the event.
+        read: returns the block of a CID, which it has checked; None if there is none.
+
+    Raises:
+        InvalidEventError: a block is missing, or it is not an event, or larger than one may be.
+    """
+    event = _EventReader(b"", Car((root,), _Found(read), is_exact=False)).read_event()
+    if len(event.car) > MAX_CAR_SIZE:
+        raise InvalidEventError(f"its blocks have {len(event.car)} bytes, more than an event may")
+    return event
+
+
+class _Found(dict[CID, bytes]):
+    """The blocks that were asked for."""
+
+    def __init__(self, read: Callable[[CID], bytes | None]) -> None:
+        super().__init__()
+        self._read = read
+
+    def get(self, cid: CID, default: Any = None) -> Any:
+        block = super().get(cid)
+        if block is None:
+            block = self._read(cid)
+            if block is None:
+                return default
+            self[cid] = block
+        return block
 
 
 class _EventReader:

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO
 
 import click
 import trio
 from rich.progress import TextColumn, TimeRemainingColumn
 
-from recon_node.ceramic import StreamId
+from recon_node.ceramic import Network, StreamId
+from recon_node.cli.block_sources import read_blocks
 from recon_node.cli.output import CommandError, complete_file, counted, progress_bar
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.cli.store_reports import (
@@ -31,8 +31,11 @@ from recon_node.exception_groups import unwrapped
 from recon_node.json_output import json_option, keep_stdout_for_json, print_json, print_result
 from recon_node.sizes import human_size
 from recon_node.store import Interest, StoreError
+from recon_node.store.db.schema import FILE_NAME
 from recon_node.store.lock import directory_lock
 from recon_node.store.maintenance import (
+    ImportResult,
+    NoExportError,
     Progress,
     Repaired,
     backup_log,
@@ -41,6 +44,8 @@ from recon_node.store.maintenance import (
     export_events,
     find_log,
     import_events,
+    import_history,
+    network_of,
     read_info,
     repair_log,
 )
@@ -249,14 +254,22 @@ def backup(url: str, config: Path | None, data_dir: Path | None, as_json: bool) 
 
 
 @store.command("import", cls=SettingsCommand)
-@click.argument("file", type=click.File("rb"))
+@click.argument("source", type=click.Path(exists=True, allow_dash=True, path_type=Path))
+@click.option("--network", help="Of a log that is created, if SOURCE does not say.")
 @json_option
-def import_(file: BinaryIO, config: Path | None, data_dir: Path | None, as_json: bool) -> None:
-    """Import the events of FILE (- for standard input), an export of a log.
+def import_(
+    source: Path, network: str | None, config: Path | None, data_dir: Path | None, as_json: bool
+) -> None:
+    """Import the events of SOURCE (- for standard input).
 
-    Each event is checked as if a peer had sent it, but write policies do not apply. Events that the
-    log already has are skipped, so an interrupted import can simply be run again. If there is no
-    log yet, one is created.
+    SOURCE is an export of a log; or any CAR, or a file with an event in each line, or a directory
+    of such files or of blocks, as kubo and js-ceramic keep them: what `ceramic-one migrations
+    from-ipfs` reads.
+
+    Each event is checked: its blocks, signatures and history, and by a running node its anchors.
+    But write policies and interests do not apply, and sessions count that have expired since.
+    Events that the log already has are skipped, so an interrupted import can simply be run again.
+    If there is no log yet, one is created.
 
     Exit code 1 if any event was refused.
 
@@ -264,12 +277,13 @@ def import_(file: BinaryIO, config: Path | None, data_dir: Path | None, as_json:
     Examples:
       recon-node store import backup.car --data-dir /var/lib/recon-node
       zstd -d < part.car.zst | recon-node store import -
+      recon-node store import ~/.ipfs/blocks --network mainnet
     """
-    settings = read_settings(config, {"data_dir": data_dir})
+    settings = read_settings(config, {"data_dir": data_dir, "network": network})
     started = time.monotonic()
     try:
         with _progress() as progress, unwrapped():
-            intake = trio.run(partial(import_events, settings.data_dir, file, progress=progress))
+            intake = _import(source, settings.data_dir, Network.parse(settings.network), progress)
     except (StoreError, OSError) as error:
         raise CommandError(str(error)) from None
     seconds = time.monotonic() - started
@@ -277,6 +291,20 @@ def import_(file: BinaryIO, config: Path | None, data_dir: Path | None, as_json:
     print_result(intake_facts(intake, seconds), intake_text(intake, seconds), as_json=as_json)
     if intake.counts["refused"]:
         sys.exit(1)
+
+
+def _import(source: Path, data_dir: Path, network: Network, progress: Progress) -> ImportResult:
+    if not source.is_dir():
+        try:
+            with sys.stdin.buffer if str(source) == "-" else source.open("rb") as file:
+                return trio.run(partial(import_events, data_dir, file, progress=progress))
+        except NoExportError:
+            if not source.is_file():
+                raise
+    log = data_dir / FILE_NAME
+    if log.exists():
+        network = network_of(log)
+    return trio.run(import_history, data_dir, network, read_blocks(source), progress)
 
 
 @contextmanager

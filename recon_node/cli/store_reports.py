@@ -91,8 +91,8 @@ def repair_lines(repaired: Repaired) -> Iterator[str]:
 
 def print_refusals(intake: ImportResult) -> None:
     """Print the first refused events of an import to standard error."""
-    for event_id, reason in intake.refused[:_SHOWN]:
-        echo(f"refused: {event_id}: {reason}", err=True)
+    for event, reason in intake.refused[:_SHOWN]:
+        echo(f"refused: {event}: {reason}", err=True)
     if intake.counts["refused"] > _SHOWN:
         echo(f"... and {intake.counts['refused'] - _SHOWN:,} more were refused", err=True)
 
@@ -103,7 +103,7 @@ def intake_facts(intake: ImportResult, seconds: float) -> dict[str, Any]:
         "events": intake.counts.total(),
         **{verdict: intake.counts[verdict] for verdict in ("new", "known", "refused")},
         "refusals": [
-            {"event_id": str(event_id), "reason": reason} for event_id, reason in intake.refused
+            {"event_id": str(event), "reason": reason} for event, reason in intake.refused
         ],
         "seconds": round(seconds, 3),
     }

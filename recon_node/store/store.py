@@ -163,6 +163,15 @@ class Store(Contents):
         """
         return await self._intake.hand_in([Submission(car) for car in cars])
 
+    async def admit_history(self, cars: Sequence[bytes]) -> list[Verdict]:
+        """Admit events that the operator brings: as `admit_local`, but under capabilities that held
+        at any time.
+
+        Raises:
+            StoreError: the disk did not take them all, or the store is closed.
+        """
+        return await self._intake.hand_in([Submission(car, at_any_time=True) for car in cars])
+
     async def admit_remote(self, events: Sequence[tuple[EventId, bytes]]) -> list[Verdict]:
         """Admit events of peers, each under the EventId that the peer has for it.
 

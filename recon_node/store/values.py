@@ -50,6 +50,8 @@ class Submission:
     """What a ceramic-one node sent the event under."""
     finding: Finding | None = None
     """What is known of the CAR; None until it is verified."""
+    at_any_time: bool = False
+    """Whether capabilities count that do not hold now: it is history that the operator brings."""
 
 
 @dataclass(frozen=True, slots=True)

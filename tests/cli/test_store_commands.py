@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from recon_node.ceramic import Network
 from recon_node.cli import main
-from recon_node.ipld import multibase
+from recon_node.ipld import car, multibase
 from recon_node.store import StoreSettings, open_store
 from recon_node.testnet import TestnetNode
 
@@ -131,6 +132,44 @@ def test_the_log_of_a_running_node_is_left_alone(node: TestnetNode, tmp_path: Pa
         assert "in use by process" in result.stderr
     result = run(node.data_dir, "import", "-", data=b"garbage")
     assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("form", ["kubo", "one CAR", "lines", "CARs"])
+def test_history_is_imported_in_any_form(tmp_path: Path, sample: Events, form: str) -> None:
+    """From a directory or CAR of blocks, as kubo and js-ceramic keep them, or files of events."""
+    cars = [multibase.decode(event["car"]) for event in sample[:60]]
+    blocks = {cid: block for each in cars for cid, block in car.decode(each).blocks.items()}
+    source = tmp_path / "source"
+    source.mkdir()
+    if form == "kubo":
+        for cid, block in blocks.items():
+            name = base64.b32encode(b"\x12\x20" + cid.digest).decode().rstrip("=")
+            (source / name[-3:-1]).mkdir(exist_ok=True)
+            (source / name[-3:-1] / f"{name}.data").write_bytes(block)
+        (source / "version").write_text("5")
+    elif form == "one CAR":
+        source = source / "dag.car"
+        source.write_bytes(car.encode([next(iter(blocks))], blocks))
+    elif form == "lines":
+        source = source / "events.jsonl"
+        source.write_text("".join(f"{event['car']}\n" for event in reversed(sample[:60])))
+    else:
+        for number, each in enumerate(cars):
+            (source / f"{number}.car").write_bytes(each)
+    log = tmp_path / "log"
+    for counts in ("60 new, 0 known", "0 new, 60 known"):
+        result = run(log, "import", str(source), "--network", "local-7")
+        assert result.exit_code == 0, result.output
+        assert result.stdout.startswith(f"60 events: {counts}, 0 refused, in ")
+    assert run(log, "check").exit_code == 0
+    assert {path.name for path in log.iterdir() if path.is_dir()} == set(), "nothing is left"
+
+
+def test_a_file_without_events_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("hello\n" * 20)
+    result = run(tmp_path / "log", "import", str(tmp_path / "x"))
+    assert result.exit_code == 1
+    assert "has no events" in result.stderr
 
 
 def test_a_file_that_is_not_an_export_is_refused(tmp_path: Path, sample: Events) -> None:

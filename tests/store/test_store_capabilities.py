@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 
 import coincurve
@@ -13,9 +14,10 @@ from store_helpers import MODEL, NETWORK, OTHER_MODEL, feed_of
 from recon_node.ceramic import Event, StreamId, parse_event
 from recon_node.ceramic.auth.addresses import keccak_256
 from recon_node.ceramic.auth.wallets import address_of, personal_message
-from recon_node.ceramic.builder import controller_of, signed_event
-from recon_node.ipld import dag_cbor
+from recon_node.ceramic.builder import controller_of, signed_event, time_event
+from recon_node.ipld import DAG_JOSE, car, dag_cbor
 from recon_node.store import DamagedEventError, open_store
+from recon_node.store.maintenance import import_history
 from recon_node.streams import select_tip, shape_of
 
 SESSION = SigningKey(b"s" * 32)
@@ -184,3 +186,38 @@ async def test_an_event_that_is_mended_with_what_it_waits_for_is_counted_once(
         await store.admit_remote(offers)
         assert (store.waiting, store.damage.count) == (0, 0)
         assert list(store.keys) == [offers[0][0]]
+
+
+async def test_history_is_imported_from_its_blocks_though_its_sessions_have_expired(
+    tmp_path: Path,
+) -> None:
+    header = {"controllers": [ACCOUNT], "model": MODEL.to_bytes(), "sep": "model"}
+    cap = capability(MODEL, EXPIRY)
+    init = signed_event(SESSION, {"header": header, "data": {"title": "x"}}, capability=cap)
+    events = [init]
+    for title in "abc":
+        patch = [{"op": "replace", "path": "/title", "value": title}]
+        payload = {"id": init.cid, "prev": events[-1].cid, "data": patch}
+        events.append(signed_event(SESSION, payload, capability=cap))
+    stranger = signed_event(SigningKey(b"x" * 32), {"id": init.cid, "prev": init.cid, "data": []})
+    lost = change(init_of(ACCOUNT))
+    time_of = time_event(init, events[-1].cid)
+    anchored = [*events, time_of, stranger, lost]
+    blocks = [block for event in anchored for block in car.decode(event.car).blocks.values()]
+    lacking = car.decode(change(init, OTHER_MODEL).car).blocks
+    blocks += [lacking[cid] for cid in lacking if cid.codec == DAG_JOSE]
+    async with open_store(tmp_path, NETWORK) as store:
+        [verdict] = await store.admit_local([init.car])
+        assert "does not hold now" in str(verdict.reason)
+    for new, known in ((5, 0), (0, 5)):
+        blocks.sort(key=lambda block: sha256(block).digest())
+        result = await import_history(tmp_path, NETWORK, [*blocks, b"", b"\xff", b"\x81"])
+        assert (result.counts["new"], result.counts["known"]) == (new, known)
+        reasons = dict(result.refused)
+        assert reasons.keys() >= {stranger.cid, lost.cid}
+        assert "signature" in reasons[stranger.cid] or "signed" in reasons[stranger.cid]
+        assert "init" in reasons[lost.cid]
+        assert sum("lacks the block" in reason for reason in reasons.values()) == 1
+        assert len(reasons) == 3
+    async with open_store(tmp_path, NETWORK) as store:
+        assert [row.event_cid for row in await feed_of(store)] == [event.cid for event in events]

@@ -209,7 +209,8 @@ class _Judge:
             if unwanted is not None:
                 return _unwanted(None, unwanted)
             now = int(self._now)
-            if ring_key is None and not event.validity.covers(now, CLOCK_SKEW):
+            is_timeless = ring_key is not None or submission.at_any_time
+            if not is_timeless and not event.validity.covers(now, CLOCK_SKEW):
                 return _refused(None, _out_of_time(event.validity, now), "bounds")
             try:
                 event_id = self._event_id_of(event)

@@ -16,7 +16,13 @@ from recon_node.store.maintenance.closed_log import (
     read_info,
 )
 from recon_node.store.maintenance.export import export_events
-from recon_node.store.maintenance.intake import ArchiveError, ImportResult, import_events
+from recon_node.store.maintenance.history import import_history
+from recon_node.store.maintenance.intake import (
+    ArchiveError,
+    ImportResult,
+    NoExportError,
+    import_events,
+)
 from recon_node.store.maintenance.repair import Repaired, repair_log
 
 __all__ = [
@@ -26,6 +32,7 @@ __all__ = [
     "Fault",
     "ImportResult",
     "LogInfo",
+    "NoExportError",
     "Progress",
     "Repaired",
     "Report",
@@ -35,6 +42,7 @@ __all__ = [
     "export_events",
     "find_log",
     "import_events",
+    "import_history",
     "network_of",
     "read_info",
     "repair_log",

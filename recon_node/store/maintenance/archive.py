@@ -40,6 +40,10 @@ class ArchiveFormatError(ValueError):
     """A file or block does not have this format."""
 
 
+class OtherCarError(ArchiveFormatError):
+    """A CAR that is not an export."""
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """The root of the file: which pages follow."""
@@ -68,7 +72,7 @@ class Manifest:
         """
         fields = _map(block, "the root")
         if fields.get("type") != TYPE:
-            raise ArchiveFormatError(f"its root is not a manifest. {OTHER_CAR}")
+            raise OtherCarError(f"its root is not a manifest. {OTHER_CAR}")
         if fields.get("version") != VERSION:
             raise ArchiveFormatError(
                 f"it has format version {fields.get('version')}; this program reads {VERSION}"

@@ -23,6 +23,7 @@ from recon_node.store.maintenance.archive import (
     OTHER_CAR,
     ArchiveFormatError,
     Manifest,
+    OtherCarError,
     Page,
     event_car,
 )
@@ -40,6 +41,10 @@ class ArchiveError(StoreError):
     """The file cannot be imported any further; the events before that are in the log."""
 
 
+class NoExportError(ArchiveError):
+    """The file is not an export; nothing was imported."""
+
+
 @dataclass(slots=True)
 class ImportResult:
     """The result of an import."""
@@ -48,8 +53,14 @@ class ImportResult:
     """Events in the file, according to its manifest."""
     counts: Counter[str] = field(default_factory=Counter)
     """By verdict: "new", "known", "refused"."""
-    refused: list[tuple[EventId, str]] = field(default_factory=list)
+    refused: list[tuple[EventId | CID, str]] = field(default_factory=list)
     """The first 1000 refused events, and why."""
+
+    def note(self, event: EventId | CID, verdict: str, reason: str | None) -> None:
+        """Count an event, and list it if it was refused."""
+        self.counts[verdict] += 1
+        if verdict == "refused" and len(self.refused) < _MAX_LISTED:
+            self.refused.append((event, reason or ""))
 
 
 async def import_events(
@@ -77,9 +88,7 @@ async def import_events(
                 for (event_id, _), verdict in zip(
                     page, await store.admit_remote(page), strict=True
                 ):
-                    intake.counts[verdict.status] += 1
-                    if verdict.status == "refused" and len(intake.refused) < _MAX_LISTED:
-                        intake.refused.append((event_id, verdict.reason or ""))
+                    intake.note(event_id, verdict.status, verdict.reason)
                 progress("importing events", intake.counts.total(), manifest.events)
     return intake
 
@@ -102,21 +111,24 @@ class _Reader:
         """Read the header and the root.
 
         Raises:
-            ArchiveError: the file is not an export.
+            NoExportError: the file is not an export.
+            ArchiveError: it is damaged.
         """
         try:
             fields = dag_cbor.decode(self._read_piece() or b"")
             version, roots = fields["version"], list(fields["roots"])
         except (IpldError, KeyError, TypeError, ValueError):
-            raise ArchiveError(
+            raise NoExportError(
                 "the file is not a CAR, so it is not an export; nothing was imported. To send JSON "
                 "lines of events to a running node, use `recon-node events add`"
             ) from None
         try:
             cid, block = self._section()
             if version != 1 or roots != [cid] or not cid.matches(block):
-                raise ArchiveFormatError(f"it does not start with a manifest. {OTHER_CAR}")
+                raise OtherCarError(f"it does not start with a manifest. {OTHER_CAR}")
             return Manifest.decode(block)
+        except OtherCarError as error:
+            raise NoExportError(f"the file cannot be imported: {error}") from None
         except (IpldError, KeyError, TypeError, ValueError) as error:
             raise ArchiveError(f"the file cannot be imported: {error}") from error
 

@@ -1,0 +1,60 @@
+"""The blocks of files and directories from which history is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from recon_node.ceramic import MAX_CAR_SIZE
+from recon_node.cli.output import CommandError
+from recon_node.cli.sources import read_items
+from recon_node.ipld import IpldError, car, car_file, multibase
+
+LINES: Final = frozenset({".jsonl", ".ndjson", ".json", ".txt"})
+"""Names of files with an event in each line."""
+
+
+def read_blocks(path: Path) -> Iterator[bytes]:
+    """Yield the blocks of a CAR, of a file with a CAR in each line, or of all files of a directory.
+
+    In a directory, files that are neither CARs nor called `*.jsonl` are blocks themselves, as kubo
+    and js-ceramic keep them (`blocks/6Z/CIQ....data`).
+
+    Raises:
+        CommandError: a file cannot be read, or is damaged.
+    """
+    try:
+        if path.is_dir():
+            for each in sorted(path.rglob("*")):
+                if each.is_file():
+                    yield from _of_file(each, is_block=each.suffix not in LINES)
+        else:
+            yield from _of_file(path, is_block=False)
+    except OSError as error:
+        where = error.filename or path
+        raise CommandError(f"{where} cannot be read: {error.strerror or error}") from None
+
+
+def _of_file(path: Path, *, is_block: bool) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        if car_file.looks_like_car(file) or path.suffix == ".car":
+            yield from _of_car(file, path)
+        elif is_block:
+            block = file.read(MAX_CAR_SIZE + 1)
+            if len(block) <= MAX_CAR_SIZE:
+                yield block
+        else:
+            for item in read_items(file, str(path)):
+                if item.problem is None:
+                    yield from car.decode(multibase.decode(item.data)).blocks.values()
+
+
+def _of_car(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    try:
+        for section in car_file.sections(file, car_file.read_layout(file)):
+            if section.size <= MAX_CAR_SIZE:
+                file.seek(section.offset)
+                yield file.read(section.size)
+    except IpldError as error:
+        raise CommandError(f"{path} is damaged: {error}") from None
