@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BytesIO
+from itertools import chain
 from typing import BinaryIO
 
 from recon_node.ceramic import InvalidEventError, parse_event
 from recon_node.cli.output import CommandError
-from recon_node.ipld import CID, IpldError, multibase
+from recon_node.ipld import CID, CarError, IpldError, car_file, multibase
 
 MAX_LINE = 4 * 1024 * 1024
 """Longest line, in bytes."""
 _HOPELESS_LINES = 10
 """If none of the first lines of a file is an event, it is a file of another kind."""
-_CAR_MARK = b"\x65roots"
-"""The key in a CAR's header: in the first bytes of every binary CAR, and of no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,20 @@ def read_items(file: BinaryIO, name: str = "the input") -> Iterator[Item]:
     """Yield the events of a file, in order.
 
     Args:
-        file: JSON lines, multibase lines, or one binary CAR.
-        name: what errors call it.
+        file: JSON lines, multibase lines, or one binary CAR (version 1 or 2).
+        name: what errors call it; if it ends in ".car", the file must be a CAR.
 
     Raises:
+        CommandError: a damaged CAR, or one of an unknown version.
         NoEventsError: none of the first lines has an event; nothing was yielded.
     """
-    first = file.readline(MAX_LINE)
-    if _CAR_MARK in first[:32]:
-        car = first + file.read()
-        yield _item(1, len(car), multibase.encode(car), car)
+    first = [file.readline(MAX_LINE)]
+    if first == [b"\n"]:  # a blank line, or the first byte of a CARv2
+        first.append(file.readline(MAX_LINE))
+    beginning = b"".join(first)
+    if name.lower().endswith(".car") or car_file.looks_like_car(beginning):
+        data = beginning + file.read()
+        yield _item(1, len(data), *_read_car(data, name))
         return
     items = _read_lines(file, first)
     start: list[Item] = []
@@ -73,13 +77,24 @@ def read_items(file: BinaryIO, name: str = "the input") -> Iterator[Item]:
     yield from items
 
 
-def _read_lines(file: BinaryIO, line: bytes) -> Iterator[Item]:
-    number = 1
-    while line:
+def _read_car(data: bytes, name: str) -> tuple[str, bytes]:
+    """The event's CAR in a file, as text and as bytes; of a CARv2, the CARv1 in it."""
+    file = BytesIO(data)
+    try:
+        layout = car_file.read_layout(file)
+        for _ in car_file.sections(file, layout):
+            pass
+    except CarError as error:
+        raise CommandError(f"{name} is not a CAR that can be read: {error}") from None
+    car = data[layout.begin : layout.end]
+    return multibase.encode(car), car
+
+
+def _read_lines(file: BinaryIO, first: list[bytes]) -> Iterator[Item]:
+    following = iter(lambda: file.readline(MAX_LINE), b"")
+    for number, line in enumerate(chain(first, following), 1):
         if line.strip():
             yield _read_line(number, line)
-        line = file.readline(MAX_LINE)
-        number += 1
 
 
 def _read_line(number: int, line: bytes) -> Item:

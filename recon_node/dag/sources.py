@@ -79,4 +79,4 @@ def open_source(
 
 def _begins_like_car(path: Path) -> bool:
     with path.open("rb") as file:
-        return car_file.looks_like_car(file)
+        return car_file.looks_like_car(file.read(car_file.BEGINNING_SIZE))

@@ -32,7 +32,8 @@ _V2_HEADER: Final = len(_PRAGMA) + _CHARACTERISTICS + 3 * _NUMBER
 
 _BEGINNING: Final = re.compile(rb".{1,9}[\xa1-\xb7](\x65roots|\x67version)", re.DOTALL)
 """A varint, and a map in CBOR that starts with a key of a CAR's header."""
-_BEGINNING_SIZE: Final = 32
+BEGINNING_SIZE: Final = 32
+"""Bytes that suffice to tell a CAR."""
 
 _MAX_HEADER: Final = 1024 * 1024
 """Bytes of a CARv1's header."""
@@ -50,17 +51,19 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CarLayout:
-    """The roots that a CAR file names, and the offsets between which it has its blocks."""
+    """The roots that a CAR file names, and the offsets between which it has its blocks.
+
+    `begin` is where the CARv1 begins that these blocks are in.
+    """
 
     roots: tuple[CID, ...]
+    begin: int
     start: int
     end: int
 
 
-def looks_like_car(file: BinaryIO) -> bool:
-    """Whether a file begins as a CAR of any version does, intact or not; leaves it at its start."""
-    beginning = file.read(_BEGINNING_SIZE)
-    file.seek(0)
+def looks_like_car(beginning: bytes) -> bool:
+    """Whether a file that begins with these bytes is a CAR of any version, intact or not."""
     return _BEGINNING.match(beginning) is not None
 
 
@@ -71,7 +74,7 @@ def read_layout(file: BinaryIO) -> CarLayout:
         CarError: not a CAR, or damaged.
         OSError: the file cannot be read.
     """
-    end = os.fstat(file.fileno()).st_size
+    end = file.seek(0, os.SEEK_END)
     file.seek(0)
     beginning = file.read(_V2_HEADER)
     at, end = _inner(beginning, end) if beginning.startswith(_PRAGMA) else (0, end)
@@ -82,7 +85,7 @@ def read_layout(file: BinaryIO) -> CarLayout:
             raise CarError(f"its header claims {length} bytes; the limit is {_MAX_HEADER}")
         file.seek(at)
         roots, start = car.read_header(file.read(min(start + length, end - at)))
-    return CarLayout(roots, at + start, end)
+    return CarLayout(roots, at, at + start, end)
 
 
 def sections(file: BinaryIO, layout: CarLayout) -> Iterator[Section]:

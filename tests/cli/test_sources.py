@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from recon_node.cli.output import CommandError
 from recon_node.cli.sources import Item, NoEventsError, read_items
 from recon_node.ipld import multibase
 
@@ -47,6 +48,34 @@ def test_the_other_forms(sample: list[dict[str, str]]) -> None:
     [binary] = items_of(multibase.decode(car))
     assert (binary.data, str(binary.cid)) == (car, sample[0]["cid"])
     assert items_of("") == []
+
+
+def version_2(car: bytes) -> bytes:
+    numbers = b"".join(each.to_bytes(8, "little") for each in (51, len(car), 0))
+    return bytes.fromhex("0aa16776657273696f6e02") + bytes(16) + numbers + car + b"an index"
+
+
+def test_the_event_in_a_car_of_version_2(sample: list[dict[str, str]]) -> None:
+    car = multibase.decode(sample[0]["car"])
+    [item] = items_of(version_2(car))
+    assert (item.data, str(item.cid)) == (sample[0]["car"], sample[0]["cid"])
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "complaint"),
+    [
+        ("a.car", b"", "a.car is not a CAR that can be read: an empty file"),
+        ("a.CAR", b"text", "is not a CAR that can be read"),
+        ("a", bytes.fromhex("0aa16776657273696f6e182a"), "is not a CAR that can be read"),
+        ("a", version_2(b"")[:30], "a CARv2 that ends within its header, at byte 30"),
+        ("a", bytes.fromhex("0ca16776657273696f6e182a"), "the header at byte 0 claims 12 bytes"),
+        ("a", bytes.fromhex("0ba16776657273696f6e182a"), "a CAR of version 42"),
+        ("a", version_2(b"\x11\xa2\x65roots"), "the header at byte 51 claims 17 bytes"),
+    ],
+)
+def test_a_damaged_car_is_refused_with_its_place(name: str, data: bytes, complaint: str) -> None:
+    with pytest.raises(CommandError, match=complaint):
+        list(read_items(io.BytesIO(data), name))
 
 
 @pytest.mark.parametrize(
