@@ -38,7 +38,9 @@ def read_blocks(path: Path) -> Iterator[bytes]:
 
 def _of_file(path: Path, *, is_block: bool) -> Iterator[bytes]:
     with path.open("rb") as file:
-        if car_file.looks_like_car(file) or path.suffix == ".car":
+        beginning = file.read(car_file.BEGINNING_SIZE)
+        file.seek(0)
+        if car_file.looks_like_car(beginning) or path.suffix.lower() == ".car":
             yield from _of_car(file, path)
         elif is_block:
             block = file.read(MAX_CAR_SIZE + 1)
