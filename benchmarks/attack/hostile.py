@@ -62,7 +62,7 @@ def _run(program: Program, address: str, arguments: tuple[Any, ...]) -> None:
 
 
 @contextmanager
-def _cut_off() -> Iterator[None]:
+def cut_off() -> Iterator[None]:
     """Go on when the node has had enough of what the block says."""
     try:
         yield
@@ -93,12 +93,12 @@ async def offer(address: str, events: Mapping[EventId, bytes]) -> None:
 
         async def serve(stream: PeerStream) -> None:
             frames = FrameStream(stream, 1 << 20, account=stream.account)
-            with _cut_off():
+            with cut_off():
                 await serve_events(frames, read, NETWORK, _SETTINGS)
 
         async def serve_by_id(stream: PeerStream) -> None:
             frames = FrameStream(stream, 1 << 20, account=stream.account)
-            with _cut_off():
+            with cut_off():
                 await serve_events_by_id(frames, read, search, _SETTINGS)
 
         async def search(wanted: Missing) -> list[EventId]:
@@ -116,7 +116,7 @@ async def offer(address: str, events: Mapping[EventId, bytes]) -> None:
         frames = FrameStream(stream, 1 << 20, account=stream.account)
         limiter = trio.CapacityLimiter(1)
         session = RECON_1_2.session(side)
-        with _cut_off():
+        with cut_off():
             await ReconStream(RECON_1_2, session, frames, obtain, _SETTINGS, limiter).initiate()
         await trio.sleep(1)
 

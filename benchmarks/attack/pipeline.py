@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
+
+import adbc_driver_flightsql.dbapi as flight
 
 from benchmarks.attack.catalogue import attack
 from benchmarks.attack.derived_work import dear_schema, many_conflicts, repeated_fields
 from benchmarks.attack.field import Field
+from benchmarks.attack.measuring import MIB, memory_of
 from recon_node.ceramic import Event
 
 
@@ -40,6 +46,83 @@ def poison_for_the_pipeline(here: Field) -> None:
         check=False,
     )
     here.expect("honest stream in the tables", 1, found.stdout.count(str(here.stream)))
+
+
+@attack()
+def slow_queries(here: Field) -> None:
+    """One client of Flight SQL keeps all places with statements that are slow to plan."""
+    tables = here.directory / "tables"
+    command = [sys.executable, "-m", "spark_sink"]
+    _run([*command, "run", "--once", "--url", here.url, "--tables", str(tables)], 300)
+    address = f"127.0.0.1:{_free_port()}"
+    server = subprocess.Popen(
+        [*command, "serve", "--tables", str(tables), "--listen", address],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        _await_server(address)
+        before = memory_of(server.pid)
+        longest, memory = _queries_beside_slow_ones(address, server.pid)
+        here.at_most("another client's query", longest, 5.0)
+        grown = memory - before
+        here.expect("memory below 1 GiB more", True, grown < 1024 * MIB)
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def _queries_beside_slow_ones(address: str, server: int) -> tuple[float, int]:
+    """The longest time that a short query takes meanwhile, and the server's memory at most."""
+    end = time.monotonic() + 20
+    slow = "SELECT count(*) FROM conclusion_events WHERE length(repeat('x', 400000000)) = 1"
+
+    def be_greedy() -> None:
+        while time.monotonic() < end:
+            with suppress(flight.Error):
+                _query(address, slow)
+
+    threads = [threading.Thread(target=be_greedy, daemon=True) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    time.sleep(3)
+    longest, memory = 0.0, 0
+    while time.monotonic() < end:
+        started = time.monotonic()
+        try:
+            _query(address, "SELECT count(*) FROM conclusion_events")
+        except flight.Error:
+            return math.inf, memory
+        longest = max(longest, time.monotonic() - started)
+        memory = max(memory, memory_of(server))
+        time.sleep(0.5)
+    return longest, memory
+
+
+def _query(address: str, sql: str) -> int:
+    uri = f"grpc://{address}"
+    with flight.connect(uri, autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+        return int(cursor.fetch_arrow_table().num_rows)
+
+
+def _await_server(address: str) -> None:
+    limit = time.monotonic() + 60
+    while True:
+        try:
+            _query(address, "SELECT 1")
+            return
+        except flight.Error:
+            if time.monotonic() > limit:
+                raise
+            time.sleep(0.2)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def _run(command: list[str], limit: float) -> int:

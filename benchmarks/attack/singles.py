@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -16,12 +17,13 @@ import httpx
 from nacl.signing import SigningKey
 
 from benchmarks.attack.catalogue import attack
-from benchmarks.attack.field import Field, add, document_id, make_model
+from benchmarks.attack.field import NETWORK, Field, add, document_id, make_model
 from benchmarks.attack.measuring import MIB
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.dag import unixfs
 from recon_node.dag.unixfs import NodeType, UnixFs
 from recon_node.ipld import CID, DAG_PB, RAW, car, dag_pb
+from recon_node.testnet import TestnetError, TestnetNode
 
 _HOSTILE_TEXT: Final = "evil\x1b]0;OWNED\x07\x1b[31mred\x1b[2J\r\nfake\u202egnp.exe\u009b31m"
 _SENT: Final = (b"\x1b]0;", b"\x1b[31mred", b"\x1b[2J", b"\nfake", b"\xc2\x9b", "\u202e".encode())
@@ -134,3 +136,44 @@ def the_disk(here: Field) -> None:
 
 def _disk(directory: Path) -> int:
     return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+
+
+def _link_to(target: Path) -> Callable[[Path], None]:
+    def put(path: Path) -> None:
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+
+    return put
+
+
+@attack()
+def files_of_others(here: Field) -> None:
+    """What others put into the data directory stops a start, or has another file overwritten."""
+    target = here.directory / "precious"
+    target.write_text("precious\n")
+    node = TestnetNode("with-files", here.directory, ("--network", NETWORK, "--no-discovery"))
+    node.launch()
+    node.wait_until_ready()
+    node.stop()
+    files: dict[str, Callable[[Path], object]] = {
+        "peers.json": lambda path: path.write_bytes(b'{"peers":' + b"[" * 100_000),
+        ".peers.json.part": _link_to(target),
+        "identity.key": lambda path: path.chmod(0o644),
+    }
+    for name, put in files.items():
+        put(node.data_dir / name)
+        try:
+            node.restart()
+            node.stop()
+        except TestnetError as error:
+            here.expect(f"starts with a hostile {name}", True, error)
+    _link_to(target)(node.data_dir / "lock")
+    with suppress(TestnetError):  # it may refuse to start
+        node.launch()
+        node.wait_until_ready(20)
+    node.kill()
+    node.release_ports()
+    here.expect("the file that links lead to", "precious\n", target.read_text())
+    (node.data_dir / "lock").unlink()
+    exposed = [path.name for path in node.data_dir.iterdir() if path.lstat().st_mode & 0o077]
+    here.expect("files that others can read", [], exposed)
