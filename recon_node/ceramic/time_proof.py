@@ -24,7 +24,12 @@ MAX_PATH_DEPTH: Final = 64
 
 _HASH: Final = 32
 """Bytes of a transaction's hash, and of the digest of a root that a contract call anchors."""
-_PROOF: Final = frozenset({"chainId", "root", "txHash", "txType"})
+_PROOF: Final = frozenset({"chainId", "root", "txHash"})
+_OLD_PROOF: Final = frozenset({"blockNumber", "blockTimestamp"})
+"""Fields of proofs of before 2023. What they say is not relied on: the chain is asked."""
+_OPTIONAL: Final = _OLD_PROOF | {"txType"}
+_RAW: Final = "raw"
+"""The `txType` of proofs without one: those of before February 2023."""
 # The first bytes of the keccak-256 of "anchorDagCbor(bytes32)". Any other four are accepted, as by
 # ceramic-one: whatever function was called, the root was on the chain by then.
 _ANCHOR_SELECTOR: Final = bytes.fromhex("97ad09eb")
@@ -65,13 +70,15 @@ class TimeProof:
         Raises:
             InvalidEventError: a field is missing, unknown, of a wrong type or too long.
         """
-        proof = strict.fields(value, "the proof", _PROOF)
+        proof = strict.fields(value, "the proof", _PROOF, _OPTIONAL)
         chain_id = strict.of_type(proof["chainId"], str, "the proof's 'chainId'")
         if not _CHAIN_ID.fullmatch(chain_id):
             raise InvalidEventError(
                 f"the proof's 'chainId' {chain_id[:50]!r} is not a chain (CAIP-2)"
             )
-        tx_type = strict.of_type(proof["txType"], str, "the proof's 'txType'")
+        for name in _OLD_PROOF & proof.keys():
+            strict.of_type(proof[name], int, f"the proof's '{name}'")
+        tx_type = strict.of_type(proof.get("txType", _RAW), str, "the proof's 'txType'")
         if len(tx_type) > _MAX_TX_TYPE:
             raise InvalidEventError(f"the proof's 'txType' has {len(tx_type)} characters, too many")
         return cls(
@@ -105,7 +112,7 @@ def expected_input(proof: TimeProof) -> bytes:
         if len(proof.root.digest) != _HASH:
             raise InvalidEventError(f"the proof's 'root' {proof.root} lacks a digest of 32 bytes")
         return _ANCHOR_SELECTOR + proof.root.digest
-    if proof.tx_type == "raw":
+    if proof.tx_type == _RAW:
         return _RAW_PREFIX + proof.root
     raise InvalidEventError(
         f"the proof's 'txType' {proof.tx_type[:50]!r} is unknown; it must be 'f(bytes32)' or 'raw'"

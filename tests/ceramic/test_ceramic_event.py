@@ -413,6 +413,18 @@ def test_a_time_event() -> None:
     assert event.proof.tx_type == "f(bytes32)"
 
 
+@pytest.mark.parametrize("old", [{}, {"blockNumber": 9_000_000, "blockTimestamp": 1_600_000_000}])
+def test_proofs_of_before_2023_are_of_raw_transactions(old: dict[str, Any]) -> None:
+    """They have no `txType`; the earliest ones repeat what the chain says of the block."""
+    node_cid, _ = block([PREV, OTHER_PREV])
+    proof = {"chainId": "eip155:1", "root": node_cid, "txHash": KECCAK, **old}
+    event = parse_event(time_car(proof=proof))
+    assert event.proof is not None
+    assert (event.proof.tx_type, event.proof.root) == ("raw", node_cid)
+    with pytest.raises(InvalidEventError, match="'blockNumber' is"):
+        parse_event(time_car(proof=proof | {"blockNumber": "9000000"}))
+
+
 @pytest.mark.parametrize("depth", [0, 1, 2, 20, MAX_PATH_DEPTH])
 def test_paths_of_every_depth(depth: int) -> None:
     siblings = [CID.of(DAG_CBOR, bytes([level])) for level in range(depth)]
@@ -471,7 +483,7 @@ def test_paths_as_anchor_services_write_them(path: str) -> None:
         ({"event": {"proof": PREV}}, r"the proof .* must be DAG-CBOR"),
         ({"event": {"data": 1}}, "the time event has unknown fields"),
         ({"proof": None}, "the proof is missing, not a map"),
-        ({"proof": {"root": PREV}}, "the proof lacks 'chainId', 'txHash', 'txType'"),
+        ({"proof": {"root": PREV}}, "the proof lacks 'chainId', 'txHash'"),
         (
             {"proof": {"chainId": 1, "root": PREV, "txHash": KECCAK, "txType": "f"}},
             "'chainId' is int",

@@ -10,6 +10,7 @@ them all the same.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
@@ -18,6 +19,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -31,9 +33,9 @@ from benchmarks.ceramic_one_node import (
     holdings,
 )
 from recon_node.ceramic import METAMODEL, Network, StreamId, parse_event
-from recon_node.ceramic.builder import data_event, init_event
+from recon_node.ceramic.builder import controller_of, data_event, init_event, time_event
 from recon_node.client import Ceramic, Key, ModelDefinition
-from recon_node.ipld import multibase
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor, multibase
 from recon_node.testnet import TestnetNode
 
 BINARY = binary_from_environment()
@@ -299,3 +301,105 @@ def test_a_merge_does_not_keep_the_rest_from_theirs(world: World) -> None:
             ceramic.create(model, {"title": str(number)})
             wait_until(lambda number=number: world.count(theirs) == 5 + number, LIMIT)
         assert refusals() <= 3
+
+
+def odd_contents() -> dict[str, Any]:
+    """Contents of documents that are valid to both nodes, or to one, by what is odd about them."""
+    digest = bytes(range(32))
+    links = {
+        "a CIDv0": b"\x12\x20" + digest,
+        "a digest of 20 bytes": b"\x01\x71\x12\x14" + digest[:20],
+        "a digest of 64 bytes": b"\x01\x71\x12\x40" + digest * 2,
+        "no digest": b"\x01\x71\x12\x00",
+        "an unknown hash function": b"\x01\x71\x99\x99\x03\x04" + digest[:4],
+        "a block of 64 bytes in a CID": b"\x01\x55\x00\x40" + digest * 2,
+        "a codec of 64 bits": b"\x01" + b"\xff" * 9 + b"\x01\x12\x20" + digest,
+    }
+    nested: Any = 0
+    for _ in range(124):
+        nested = [nested]
+    return {name: bytes.__new__(CID, raw) for name, raw in links.items()} | {
+        "minus zero": -0.0,
+        "the least float": 5e-324,
+        "2^64 - 1": 2**64 - 1,
+        "-2^63": -(2**63),
+        "-2^64": -(2**64),
+        "126 levels": nested,
+        "not in Normalization Form C": "e\u0301",
+        "a zero character": "\0",
+    }
+
+
+def document(key: SigningKey, content: Any) -> tuple[CID, bytes]:
+    """The CID and CAR of an init event; our own parser need not take it."""
+    model = StreamId.parse(next(iter(models())))
+    header = {"controllers": [controller_of(key)], "model": model.to_bytes(), "sep": "model"}
+    payload = dag_cbor.encode({"data": content, "header": header})
+    payload_cid = CID.of(DAG_CBOR, payload)
+    kid = f"{controller_of(key)}#{controller_of(key).removeprefix('did:key:')}"
+    protected = json.dumps({"alg": "EdDSA", "kid": kid}, separators=(",", ":")).encode()
+    signed = b".".join(
+        base64.urlsafe_b64encode(each).rstrip(b"=") for each in (protected, payload_cid)
+    )
+    signature = {"protected": protected, "signature": key.sign(signed).signature}
+    envelope = dag_cbor.encode({"payload": bytes(payload_cid), "signatures": [signature]})
+    cid = CID.of(DAG_JOSE, envelope)
+    return cid, car.encode([cid], {cid: envelope, payload_cid: payload})
+
+
+def odd_events(number: int) -> dict[str, tuple[CID, bytes]]:
+    """Documents with odd contents, and events of kinds that not all take."""
+    key = SigningKey(bytes([number]) * 32)
+    odd = {
+        name: document(key, {"n": number, "odd": content})
+        for name, content in odd_contents().items()
+    }
+    model = StreamId.parse(next(iter(models())))
+    init = init_event(key, model, {"n": number})
+    forks = [
+        data_event(key, init, [init.cid], [{"op": "replace", "path": "/n", "value": value}])
+        for value in (1, 2)
+    ]
+    others = {
+        "an init event": init,
+        "a branch": forks[0],
+        "another branch": forks[1],
+        "a merge": data_event(key, init, [each.cid for each in forks], []),
+        "a time event": time_event(init, init.cid, tx_hash=bytes([number]) * 32),
+        "more after those": init_event(key, model, {"n": -number}),
+    }
+    return odd | {name: (event.cid, event.car) for name, event in others.items()}
+
+
+def test_what_only_one_kind_takes_does_not_keep_the_rest_apart(world: World) -> None:
+    theirs = world.theirs()
+    ours = world.ours(theirs.address)
+    write(ours, sample()[:3])  # the models
+    wait_until(lambda: world.count(theirs) == 3, LIMIT)
+    taken: dict[str, set[str]] = {ours.name: set(), theirs.name: set()}
+    for number, node in enumerate((ours, theirs), 1):
+        for name, (_, event) in odd_events(number).items():
+            body = {"data": multibase.encode(event)}
+            answer = httpx.post(f"{node.api_url}/ceramic/events", json=body, timeout=LIMIT)
+            assert answer.status_code in (204, 400), answer.text
+            if answer.status_code == 204:
+                taken[node.name].add(name)
+    assert taken[ours.name] - taken[theirs.name] == {"a merge", "a time event", "-2^64"}
+    assert taken[theirs.name] - taken[ours.name] == {"a codec of 64 bits"}
+    both = taken[ours.name] & taken[theirs.name]
+    for number, node in ((1, theirs), (2, ours)):
+        for name in both:
+            cid, _ = odd_events(number)[name]
+            wait_until(lambda: holds(node, cid), LIMIT)  # noqa: B023
+
+    def refusals() -> int:
+        return theirs.log_path.read_text(errors="replace").count("it will never allow")
+
+    time.sleep(3)  # for what is sent last
+    before = model_syncs(ours), refusals()
+    time.sleep(6)  # some syncs, in which nothing is sent again
+    assert (model_syncs(ours), refusals()) == before
+
+
+def holds(node: Node, cid: CID) -> bool:
+    return httpx.get(f"{node.api_url}/ceramic/events/{cid}", timeout=LIMIT).is_success
