@@ -79,6 +79,8 @@ def test_a_flipped_byte_in_the_list_of_tables(
     for number in range(flips):
         page, value = rng.choice([1, below, below, below]), 1 << rng.randrange(8)
         at = (page - 1) * schema.PAGE_SIZE + rng.randrange(schema.PAGE_SIZE)
+        if 60 <= at < 64:  # the version: another one is another program's file
+            continue
         directory = flip(log, tmp_path / str(number), at, value)
         if not check_log(directory).clean:
             repaired = trio.run(partial(repair_log, directory, SETTINGS))
