@@ -9,7 +9,10 @@ is room again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -20,8 +23,10 @@ logger = structlog.get_logger(__name__)
 
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks at the disk."""
+_COPIES: Final = 3
+"""How many times an event may be on the disk: in the write-ahead log, in the log, and its index."""
 _ENOUGH: Final = 1.1
-"""How many times the reserve must be free until peers' events are taken again."""
+"""How many times what was lacking must be free until peers' events are taken again."""
 
 
 class DiskReserve:
@@ -29,7 +34,7 @@ class DiskReserve:
 
     Args:
         keep: bytes to keep free; 0: none.
-        free: returns how many bytes are free now.
+        free: returns how many bytes are free now, less those that are still to be written.
         clock: returns the time in seconds.
     """
 
@@ -37,7 +42,11 @@ class DiskReserve:
         self.keep = keep
         self._free = free
         self._clock = clock
+        self._held = 0
+        """Bytes of events that are being written."""
         self._is_short = False
+        self._enough = 0.0
+        """The bytes that must be free until peers' events are taken again."""
         self._looked_at = -LOOK_EVERY
 
     @property
@@ -54,11 +63,12 @@ class DiskReserve:
         if self.keep and self._clock() >= self._looked_at + LOOK_EVERY:
             self._looked_at = self._clock()
             free = self.free
-            self._change(free < self.keep * (_ENOUGH if self._is_short else 1), free)
+            self._change(free < (self._enough if self._is_short else self.keep), free, self.keep)
         return self._is_short
 
-    def check(self, size: int) -> None:
-        """Check that there is room for events of peers.
+    @contextmanager
+    def room_for(self, size: int) -> Iterator[None]:
+        """Take room for events of peers, while they are being written.
 
         Args:
             size: of their CARs, in bytes.
@@ -66,17 +76,22 @@ class DiskReserve:
         Raises:
             DiskFullError: there is not.
         """
-        if not self.keep:
-            return
-        free = self.free
-        if self.is_short or free < self.keep + size:
-            self._change(True, free)
+        free, needed = self.free, self.keep + _COPIES * (self._held + size)
+        if self.keep and (self.is_short or free < needed):
+            self._change(True, free, needed)
             raise DiskFullError(
                 f"the disk has {free / 1e6:,.0f} MB left, and {self.keep / 1e6:,.0f} MB are kept "
                 "free (keep_free): nothing is taken from peers until there is more"
             )
+        self._held += size
+        try:
+            yield
+        finally:
+            self._held -= size
 
-    def _change(self, is_short: bool, free: int) -> None:
+    def _change(self, is_short: bool, free: int, needed: int) -> None:
+        if is_short and not self._is_short:
+            self._enough = _ENOUGH * needed
         if is_short != self._is_short:
             (logger.warning if is_short else logger.info)(
                 "The disk is nearly full: nothing is taken from peers until it has more room"
@@ -86,3 +101,15 @@ class DiskReserve:
                 keep_free=self.keep,
             )
         self._is_short = is_short
+
+
+def free_space(log: Path) -> int:
+    """Return how many bytes are free on the disk of an event log, less its write-ahead log.
+
+    What stands in that one is still to be written to the log itself.
+    """
+    try:
+        ahead = log.with_name(log.name + "-wal").stat().st_size
+    except OSError:  # there is none now
+        ahead = 0
+    return max(0, shutil.disk_usage(log.parent).free - ahead)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
@@ -23,7 +22,7 @@ from recon_node.store.db import columns, questions
 from recon_node.store.db.block_index import BlockFinder
 from recon_node.store.db.log import EventLog
 from recon_node.store.db.reader import Reader, ReaderPool
-from recon_node.store.disk_reserve import DiskReserve
+from recon_node.store.disk_reserve import DiskReserve, free_space
 from recon_node.store.intake import Intake
 from recon_node.store.interests import Interests
 from recon_node.store.judging import PolicyGate
@@ -86,7 +85,7 @@ class Store(Contents):
         keep = log.settings.keep_free
         self.disk = DiskReserve(
             reserve_at(data_dir) if keep == "auto" else keep,
-            lambda: shutil.disk_usage(data_dir).free,
+            partial(free_space, log.path),
             time.monotonic,
         )
         self._intake = Intake(log.settings, self._writer, self.wanted, self, self.policy)
@@ -183,8 +182,8 @@ class Store(Contents):
             StoreError: the disk did not take them all, has no room for events of peers, or the
                 store is closed.
         """
-        self.disk.check(sum(len(car) for _, car in events))
-        return await self._intake.hand_in([Submission(car, event_id) for event_id, car in events])
+        with self.disk.room_for(sum(len(car) for _, car in events)):
+            return await self._intake.hand_in([Submission(car, key) for key, car in events])
 
     async def admit_from_ring(
         self, events: Sequence[tuple[HeightlessEventId, bytes]]
@@ -200,8 +199,9 @@ class Store(Contents):
             StoreError: the disk did not take them all, has no room for events of peers, or the
                 store is closed.
         """
-        self.disk.check(sum(len(car) for _, car in events))
-        return await self._intake.hand_in([Submission(car, ring_key=key) for key, car in events])
+        submitted = [Submission(car, ring_key=key) for key, car in events]
+        with self.disk.room_for(sum(len(car) for _, car in events)):
+            return await self._intake.hand_in(submitted)
 
     async def get_event(self, cid: CID) -> bytes | None:
         """Return the CAR of an event, delivered or not; None when it is not here.

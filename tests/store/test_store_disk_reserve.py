@@ -31,21 +31,30 @@ class Disk:
         return self.reserve.is_short
 
 
+def take(disk: Disk, size: int) -> None:
+    with disk.reserve.room_for(size):
+        pass
+
+
 def test_the_reserve_is_left_alone_and_said_once() -> None:
-    disk = Disk(keep=1000, free=1500)
+    disk = Disk(keep=1000, free=2500)
     with capture_logs() as logs:
-        disk.reserve.check(500)
-        assert not disk.is_short()
-        with pytest.raises(DiskFullError, match="keep_free"):
-            disk.reserve.check(501)
+        with disk.reserve.room_for(400):  # an event may be there three times over
+            assert not disk.is_short()
+            with disk.reserve.room_for(100):
+                pass
+        with disk.reserve.room_for(500):
+            pass
+        with disk.reserve.room_for(400), pytest.raises(DiskFullError, match="keep_free"):
+            take(disk, 101)
         assert disk.reserve.is_short
-        disk.free = 1099
-        assert disk.is_short(), "a little more than the reserve is not enough: it would flap"
+        disk.free = 2750
+        assert disk.is_short(), "what was lacking is not enough: it would flap"
         with pytest.raises(DiskFullError):
-            disk.reserve.check(1)
-        disk.free = 1100
+            take(disk, 1)
+        disk.free = 2754
         assert not disk.is_short()
-        disk.reserve.check(100)
+        take(disk, 33)
     assert [each["log_level"] for each in logs] == ["warning", "info"]
     assert logs[0]["keep_free"] == 1000
 
@@ -56,8 +65,7 @@ def test_the_disk_is_looked_at_once_a_second() -> None:
     assert disk.looks == 1
     nothing_kept = Disk(keep=0, free=0)
     assert not nothing_kept.is_short()
-    nothing_kept.reserve.check(1 << 40)
-    assert nothing_kept.looks == 0
+    take(nothing_kept, 1 << 40)
 
 
 async def test_below_the_reserve_the_owner_writes_and_peers_do_not(tmp_path: Path) -> None:

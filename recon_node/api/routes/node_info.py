@@ -176,7 +176,7 @@ class DiskBody(Body):
     """The disk of the data directory."""
 
     free: Whole
-    """Bytes that are free."""
+    """Bytes that are free, less those of the write-ahead log, which are written once more."""
     keep_free: Whole
     """Bytes that are kept free of what comes from peers."""
     is_short: bool
