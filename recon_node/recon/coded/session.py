@@ -121,6 +121,8 @@ _MAX_SALTED: Final = 16
 at most."""
 _HASHED_A_STEP: Final = 1000
 """Keys that are hashed between two yields."""
+_ASKED_AT_ONCE: Final = 256
+"""Ids that a peer asks for in one request, at least: it gets their events in the keys' order."""
 _LISTED_AT_ONCE: Final = 16
 """Keys up to which an opening lists them."""
 _MORE_SYMBOLS: Final = 1.5
@@ -195,7 +197,8 @@ class CodedSession(Session[Message]):
                 found.compared_at = keys.total
             if found.difference is not None:
                 ours, theirs = found.difference
-                ours = yield from in_key_order(keys, key_range, ours)  # symbols have no order
+                if len(ours) > _ASKED_AT_ONCE:  # symbols have no order
+                    ours = yield from in_key_order(keys, key_range, ours)
                 found.difference = Difference(ours, theirs)
                 found.lacking = [theirs]
                 found.where = where_they_differ(key_range, found.parts)

@@ -172,8 +172,6 @@ def not_held(
 
 def in_key_order(keys: OrderedKeys, key_range: KeyRange, ids: Ids) -> Generator[None, None, Ids]:
     """Return those of some ids that keys of a range have, in the order of the keys, in steps."""
-    if len(ids) < 2:  # the usual case
-        return ids
     indices_of = _searcher(np.sort(ids), keys.count(key_range))
     ordered = [NO_IDS]
     for number, group in enumerate(groups(keys, key_range)):
