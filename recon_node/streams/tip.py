@@ -315,9 +315,8 @@ class StreamTip(Generic[Id]):
 def _last(tip: EventNode[Id], counts: Callable[[EventNode[Id]], bool]) -> set[EventNode[Id]]:
     """Of the nodes in the tip's branch that count, those that none of the others covers."""
     met = first_met([tip], counts)
-    if len(met) > 1:
-        for node in list(met):
-            met.difference_update(covered_by(node.prevs))
+    if len(met) > 1:  # one walk below all of them: there may be thousands
+        met.difference_update(list(covered_by({prev for node in met for prev in node.prevs})))
     return met
 
 
