@@ -39,6 +39,7 @@ _TYPE_NAMES: Final = {
     dict: "a map",
     list: "a list",
     bool: "a boolean",
+    int: "an integer",
 }
 
 

@@ -185,7 +185,7 @@ def test_what_people_write_for_a_sort_value(sort_key: str, text: str, value: str
         ({"unique": "u"}, "'unique' is a string, not bytes"),
         ({"unique": PREV}, "'unique' is a link, not bytes"),
         ({"context": "c"}, "'context' is a string, not bytes"),
-        ({"shouldIndex": 1}, "'shouldIndex' is int, not a boolean"),
+        ({"shouldIndex": 1}, "'shouldIndex' is an integer, not a boolean"),
     ],
 )
 def test_headers_refused(fields: dict[str, Any], complaint: str) -> None:
@@ -469,7 +469,7 @@ def test_paths_as_anchor_services_write_them(path: str) -> None:
         ({"path": "0/0"}, r"node 1 .* must be DAG-CBOR"),
         ({"path": "1/0"}, "lacks the block of node 1"),
         ({"path": "0" + "/0" * MAX_PATH_DEPTH}, "the limit is 64"),
-        ({"path": 0}, "'path' is int, not a string"),
+        ({"path": 0}, "'path' is an integer, not a string"),
         ({"node": (None, PREV)}, "entry 0 of node 0 is missing, not a link"),
         ({"node": (bytes(PREV), PREV)}, "entry 0 of node 0 is bytes, not a link"),
         ({"node": {"0": PREV}}, "node 0 is a map, not a list"),
@@ -486,7 +486,7 @@ def test_paths_as_anchor_services_write_them(path: str) -> None:
         ({"proof": {"root": PREV}}, "the proof lacks 'chainId', 'txHash'"),
         (
             {"proof": {"chainId": 1, "root": PREV, "txHash": KECCAK, "txType": "f"}},
-            "'chainId' is int",
+            "'chainId' is an integer",
         ),
         (
             {"proof": {"chainId": "eip155:1", "root": PREV, "txHash": b"", "txType": "f"}},
@@ -499,10 +499,10 @@ def test_paths_as_anchor_services_write_them(path: str) -> None:
                     "root": PREV,
                     "txHash": KECCAK,
                     "txType": "f",
-                    "blockNumber": 1,
+                    "blockHash": 1,
                 }
             },
-            "unknown fields.*'blockNumber'",
+            "unknown fields.*'blockHash'",
         ),
         *(
             (
