@@ -150,29 +150,13 @@ UNPROCESSED_STREAMS: Final = pa.schema(
 )
 
 
-# The table of summaries: long streams up to some position, for `spark_sink.derive`.
-_SUMMARIES: Final = pa.schema(
-    [
-        _required("stream_cid", pa.binary()),
-        _required("position", pa.int64()),
-        _required("summary", pa.binary()),
-        _PARTITION,
-    ]
-)
-
-
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A table. The values of the column `key` are unique.
-
-    `row_group` is the number of rows in a Parquet row group: few, so that the history of a stream,
-    whose rows are adjacent, is a small read.
-    """
+    """A table. The values of the column `key` are unique."""
 
     name: str
     schema: pa.Schema
     key: str
-    row_group: int = 1024
 
     @property
     def is_history(self) -> bool:
@@ -205,8 +189,8 @@ TABLES: Final = {
     )
 }
 UNPROCESSED: Final = "unprocessed_streams"
-#: Internal: summaries of long streams. The newest row of a stream replaces the others.
-SUMMARIES: Final = TableSpec("_stream_summaries", _SUMMARIES, "position", row_group=8)
+#: An internal table of earlier versions, which is deleted.
+FORMER: Final = "_stream_summaries"
 RAW: Final = "raw_events"
 #: The tables that are computed from `raw_events`.
 DERIVED: Final = tuple(name for name in TABLES if name != RAW)

@@ -38,7 +38,8 @@ from recon_node.client.reading import (
     CidRef,
     Document,
     StreamRef,
-    fetch_history,
+    fetch_document,
+    fetch_stream,
 )
 from recon_node.client.session import TIMEOUT, Session, answer_of, options_of, unreachable
 from recon_node.client.writing import (
@@ -137,12 +138,12 @@ class AsyncCeramic:
 
     async def read(self, stream: StreamRef, *, at: CidRef | None = None) -> Document:
         """Read a stream at its tip, or at any of its events."""
-        history = await self.perform(fetch_history(stream, self._session.models))
-        return history.document(to_cid_or_none(at))
+        models = self._session.models
+        return await self.perform(fetch_document(stream, models, to_cid_or_none(at)))
 
     async def events(self, stream: StreamRef) -> tuple[Event, ...]:
         """Read the events of a stream, in causal order: every event after its prevs."""
-        return (await self.perform(fetch_history(stream, self._session.models))).events
+        return (await self.perform(fetch_stream(stream, self._session.models))).events
 
     async def diverged(self, model: StreamRef | None = None) -> list[Document]:
         """Find the streams that have diverged: those of a model, or all in the node's feed."""

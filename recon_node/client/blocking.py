@@ -38,7 +38,8 @@ from recon_node.client.reading import (
     CidRef,
     Document,
     StreamRef,
-    fetch_history,
+    fetch_document,
+    fetch_stream,
 )
 from recon_node.client.session import TIMEOUT, Session, answer_of, options_of, unreachable
 from recon_node.client.writing import (
@@ -187,9 +188,8 @@ class Ceramic:
         Raises:
             NotFoundError: the node does not have the stream, or it has no such event.
         """
-        return self.perform(fetch_history(stream, self._session.models)).document(
-            to_cid_or_none(at)
-        )
+        models = self._session.models
+        return self.perform(fetch_document(stream, models, to_cid_or_none(at)))
 
     def events(self, stream: StreamRef) -> tuple[Event, ...]:
         """Read the events of a stream, in causal order: every event after its prevs.
@@ -197,7 +197,7 @@ class Ceramic:
         Raises:
             NotFoundError: the node does not have the stream.
         """
-        return self.perform(fetch_history(stream, self._session.models)).events
+        return self.perform(fetch_stream(stream, self._session.models)).events
 
     def diverged(self, model: StreamRef | None = None) -> list[Document]:
         """Find the streams that have diverged: those of a model, or all in the node's feed.

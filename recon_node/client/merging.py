@@ -15,15 +15,16 @@ from recon_node.client.keys import Key
 from recon_node.client.reading import (
     CidRef,
     Document,
-    History,
     ModelCache,
     StreamRef,
-    fetch_history,
+    document_at,
+    fetch_stream,
+    not_accepted,
     whole,
 )
 from recon_node.client.writing import check, explained
 from recon_node.ipld import CID
-from recon_node.streams import MergeProposal
+from recon_node.streams import MergeProposal, Stream, StreamShapeError
 
 _MAX_NAMED: Final = 10
 """Tips that an error names."""
@@ -31,7 +32,7 @@ _MAX_NAMED: Final = 10
 
 def merge(
     key: Key,
-    stream: StreamRef,
+    ref: StreamRef,
     models: ModelCache,
     *,
     content: Mapping[str, Any] | None = None,
@@ -41,7 +42,7 @@ def merge(
 
     Args:
         key: of the stream's controller.
-        stream: which.
+        ref: the stream.
         models: those that are known.
         content: what the merge leads to, by default what the branches lead to together.
         prefer: one of the open tips, whose values win where the branches conflict.
@@ -56,26 +57,26 @@ def merge(
         NotFoundError: the node does not have the stream.
     """
     wanted = None if content is None else to_object(content)
-    history = yield from fetch_history(stream, models)
-    winner = _tip_of(history, prefer)
+    stream = yield from fetch_stream(ref, models)
+    winner = _tip_of(stream, prefer)
     events: list[Event] = []
     # Several times, if there are more tips than one event can merge; only then is any of it sent.
-    while (proposal := _proposal(history, wanted, winner)) is not None:
+    while (proposal := _proposal(stream, wanted, winner)) is not None:
         if proposal.conflicts:
             raise MergeConflictError(proposal)
         with explained():
             event = signed_event(key.private, proposal.payload())
-        history = history.with_event(event)
-        check(history, event)
+        stream = stream.with_event(event)
+        check(stream, event)
         events.append(event)
         winner = None if winner is None else event.cid  # it has the winner's values
     for event in events:
         yield from send_event(event)
-    return history.document(events[-1].cid if events else None)
+    return document_at(stream, events[-1].cid if events else None)
 
 
 def fetch_proposal(
-    stream: StreamRef,
+    ref: StreamRef,
     models: ModelCache,
     *,
     content: Mapping[str, Any] | None = None,
@@ -88,15 +89,18 @@ def fetch_proposal(
         NotFoundError: the node does not have the stream.
     """
     wanted = None if content is None else to_object(content)
-    history = yield from fetch_history(stream, models)
-    return _proposal(history, wanted, _tip_of(history, prefer))
+    stream = yield from fetch_stream(ref, models)
+    return _proposal(stream, wanted, _tip_of(stream, prefer))
 
 
 def _proposal(
-    history: History, content: Mapping[str, Any] | None, winner: CID | None
+    stream: Stream, content: Mapping[str, Any] | None, winner: CID | None
 ) -> MergeProposal | None:
     """Propose a merge that leads to a content, or in which one of the tips wins."""
-    proposal = history.proposal(winner)
+    try:
+        proposal = stream.proposal(winner)
+    except StreamShapeError as error:
+        raise not_accepted(stream, error) from None
     if proposal is not None and winner is not None:
         proposal = proposal.preferring(winner)
     if proposal is not None and content is not None:
@@ -106,11 +110,11 @@ def _proposal(
     return proposal
 
 
-def _tip_of(history: History, prefer: CidRef | None) -> CID | None:
+def _tip_of(stream: Stream, prefer: CidRef | None) -> CID | None:
     """Return the tip that is to win; None if it does not matter, as the stream has none open."""
     if prefer is None:
         return None
-    tip, tips = to_cid(prefer), history.document().open_tips
+    tip, tips = to_cid(prefer), document_at(stream).open_tips
     if not tips:
         return None
     if tip not in tips:
@@ -139,8 +143,8 @@ def fetch_diverged(model: StreamRef | None, models: ModelCache) -> Steps[list[Do
         held = whole(listed)
         prevs = {prev for event in held for prev in event.prevs}
         if held and len({event.cid for event in held} - prevs) > 1:
-            history = yield from fetch_history(held[0].stream_id(), models)
-            document = history.document()
+            stream = yield from fetch_stream(held[0].stream_id(), models)
+            document = document_at(stream)
             if document.open_tips:
                 found.append(document)
     return found

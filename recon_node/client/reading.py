@@ -17,8 +17,8 @@ Definitions of models are kept: that of a version never changes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from recon_node.ceramic import (
     Event,
@@ -35,22 +35,7 @@ from recon_node.client.errors import NodeError, NotFoundError
 from recon_node.client.exchange import Steps, fetch_event, fetch_matching, get
 from recon_node.client.given import to_stream_id
 from recon_node.ipld import CID
-from recon_node.streams import (
-    Definitions,
-    EventState,
-    MergeProposal,
-    Statements,
-    StreamEvent,
-    StreamShapeError,
-    StreamStates,
-    accepted_tip,
-    definitions_of,
-    named_versions,
-    open_tips,
-    propose_merge,
-    shape_of,
-    statements_of,
-)
+from recon_node.streams import Definitions, Stream, StreamShapeError, definitions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,119 +67,35 @@ CidRef: TypeAlias = CID | str
 """An event: its CID, which may be text."""
 
 
-@dataclass(frozen=True, slots=True)
-class History:
-    """The statements of a stream, in causal order, and what is known of its model."""
+def document_at(stream: Stream, at: CID | None = None) -> Document:
+    """Return the document at an event of a stream, by default at the tip.
 
-    statements: Statements
-    times: Mapping[CID, int]
-    """Block times of time events, in Unix seconds, where they are known."""
-    definitions: Definitions | None
-    faults: Mapping[CID, str] = field(default_factory=dict)
-    """What is wrong with the signatures of some events."""
+    Raises:
+        NotFoundError: there is no such event, or no event of the stream was accepted.
+    """
+    try:
+        state = stream.at(stream.accepted_tip.event if at is None else at)
+        open_tips = stream.open_tips
+    except StreamShapeError as error:
+        raise not_accepted(stream, error) from None
+    return Document(
+        id=stream.id,
+        event=state.event_cid,
+        content=state.data.content,
+        metadata=state.data.metadata,
+        controller=stream.header.controller,
+        model=stream.header.model,
+        open_tips=open_tips,
+        rejected=stream.rejected,
+        errors=state.validation_errors,
+    )
 
-    @classmethod
-    def of_new(cls, init: Event, definitions: Definitions | None) -> Self:
-        """Return the history of a stream that this event starts."""
-        return cls(statements_of((init,)), {}, definitions)
 
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """One event for each statement."""
-        return self.statements.events
-
-    @property
-    def header(self) -> InitHeader:
-        """That of the init event."""
-        header = self.events[0].header
-        assert header is not None, "the first event in a causal order is the init event"
-        return header
-
-    @property
-    def id(self) -> StreamId:
-        """The stream."""
-        return self.events[0].stream_id()
-
-    def with_event(self, event: Event, definitions: Definitions | None = None) -> History:
-        """Return the history with one more event."""
-        if self.statements.shown(event.cid) in self.statements.ranks:
-            return self
-        statements = statements_of((*self.events, event), self.faults)
-        copies = {**self.statements.copies, **statements.copies}
-        return replace(
-            self,
-            statements=replace(statements, copies=copies),
-            definitions=definitions or self.definitions,
-        )
-
-    def document(self, at: CID | None = None) -> Document:
-        """Return the document at an event, by default at the tip.
-
-        Raises:
-            NotFoundError: there is no such event, or no event of the stream was accepted.
-        """
-        states, shapes = self.states(), self.shapes
-        try:
-            cid = accepted_tip(shapes, states.rejected).event if at is None else at
-            state = states.at(self.statements.shown(cid))
-        except StreamShapeError as error:
-            raise NotFoundError(404, f"the stream {self.id}: {self._why(states, error)}") from None
-        return self._document(state, states, shapes)
-
-    def state(self, cid: CID) -> EventState:
-        """Return the state after an event of the stream."""
-        return self.states().at(self.statements.shown(cid))
-
-    def states(self) -> StreamStates:
-        """Return the content after each event."""
-        return StreamStates(self.events, self.definitions, faults=self.faults)
-
-    def proposal(self, including: CID | None = None) -> MergeProposal | None:
-        """Propose a merge; None if the stream has not diverged.
-
-        Args:
-            including: a tip that it covers, even if there are more than one event can merge.
-
-        Raises:
-            NotFoundError: no event of the stream was accepted.
-        """
-        states = self.states()
-        try:
-            return propose_merge(self.events, self.shapes, states, including)
-        except StreamShapeError as error:
-            raise NotFoundError(404, f"the stream {self.id}: {self._why(states, error)}") from None
-
-    @property
-    def shapes(self) -> list[StreamEvent[CID]]:
-        """The events without their contents."""
-        return [
-            shape_of(
-                event,
-                time=self.times.get(event.cid),
-                valid=event.cid not in self.faults,
-                rank=self.statements.ranks[event.cid],
-            )
-            for event in self.events
-        ]
-
-    def _document(
-        self, state: EventState, states: StreamStates, shapes: list[StreamEvent[CID]]
-    ) -> Document:
-        return Document(
-            id=self.id,
-            event=state.event_cid,
-            content=state.data.content,
-            metadata=state.data.metadata,
-            controller=self.header.controller,
-            model=self.header.model,
-            open_tips=open_tips(shapes, states.rejected),
-            rejected=states.rejected,
-            errors=state.validation_errors,
-        )
-
-    def _why(self, states: StreamStates, error: StreamShapeError) -> str:
-        reasons = states.rejected.get(self.events[0].cid)
-        return str(error) if reasons is None else f"its init event was rejected: {reasons[0]}"
+def not_accepted(stream: Stream, error: StreamShapeError) -> NotFoundError:
+    """Return the error for a stream that has no tip, or not the event that was asked for."""
+    reasons = stream.rejected.get(stream.id.cid)
+    why = str(error) if reasons is None else f"its init event was rejected: {reasons[0]}"
+    return NotFoundError(404, f"the stream {stream.id}: {why}")
 
 
 @dataclass(slots=True)
@@ -212,15 +113,14 @@ class ModelCache:
         wanted = set(versions) | {model.cid}
         known = self.known.setdefault(model.cid, {})
         if not wanted <= known.keys():
-            history = yield from fetch_events(model)
-            if history.header.stream_type is not StreamType.MODEL:
+            stream = yield from fetch_events(model)
+            if stream.header.stream_type is not StreamType.MODEL:
                 raise NotFoundError(404, f"{model} is not a model, but a document")
-            states = history.states()
-            known.update(definitions_of(states.all(), model.cid, wanted))
+            known.update(definitions_of(stream.states.all(), model.cid, wanted))
         return known
 
 
-def fetch_history(stream: StreamRef, models: ModelCache) -> Steps[History]:
+def fetch_stream(ref: StreamRef, models: ModelCache) -> Steps[Stream]:
     """Fetch the events of a stream, and the definitions that its documents name.
 
     A document whose model the node does not have is not checked against it.
@@ -228,18 +128,28 @@ def fetch_history(stream: StreamRef, models: ModelCache) -> Steps[History]:
     Raises:
         NotFoundError: the node does not have the stream.
     """
-    history = yield from fetch_events(to_stream_id(stream))
-    model = history.header.model
-    if model is None or history.header.stream_type is StreamType.MODEL:
-        return history
+    stream = yield from fetch_events(to_stream_id(ref))
+    model = stream.header.model
+    if model is None or stream.header.stream_type is StreamType.MODEL:
+        return stream
     try:
-        definitions = yield from models.load(model, named_versions(history.events))
+        definitions = yield from models.load(model, stream.versions)
     except NotFoundError:
-        return history
-    return replace(history, definitions=definitions)
+        return stream
+    return stream.with_definitions(definitions)
 
 
-def fetch_events(stream: StreamId) -> Steps[History]:
+def fetch_document(ref: StreamRef, models: ModelCache, at: CID | None = None) -> Steps[Document]:
+    """Fetch a stream; return it at one of its events, by default at its tip.
+
+    Raises:
+        NotFoundError: the node does not have the stream, or the event.
+    """
+    stream = yield from fetch_stream(ref, models)
+    return document_at(stream, at)
+
+
+def fetch_events(stream: StreamId) -> Steps[Stream]:
     """Fetch the events of a stream, without its model.
 
     Raises:
@@ -269,11 +179,7 @@ def fetch_events(stream: StreamId) -> Steps[History]:
         if delivered is not None:
             events = [event for event in events if event.cid in delivered]
     faults = _check_signatures(events, header)
-    statements = statements_of(whole(events), faults)
-    for copy, shown in statements.copies.items():
-        if copy in times:
-            times.setdefault(shown, times[copy])
-    return History(statements, times, None, faults)
+    return Stream.of(whole(events), times, faults)
 
 
 def whole(events: Iterable[Event]) -> tuple[Event, ...]:

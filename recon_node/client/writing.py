@@ -30,13 +30,13 @@ from recon_node.client.keys import Key
 from recon_node.client.reading import (
     CidRef,
     Document,
-    History,
     ModelCache,
     StreamRef,
-    fetch_history,
+    document_at,
+    fetch_stream,
 )
 from recon_node.ipld import CID, DagCborError
-from recon_node.streams import Definitions, json_diff, unique_of, why_unusable
+from recon_node.streams import Definitions, Stream, json_diff, unique_of, why_unusable
 from recon_node.streams.budget import MERGE, Budget
 
 Patch = Sequence[Mapping[str, Any]]
@@ -102,11 +102,11 @@ def create_model(key: Key, definition: ModelDefinition | Mapping[str, Any]) -> S
         definition = definition.to_json()
     with explained():
         event = init_event(key.private, METAMODEL, to_object(definition, "a definition"))
-    history = History.of_new(event, None)
-    check(history, event)
+    stream = Stream.of([event])
+    check(stream, event)
     if (reason := why_unusable(event.data)) is not None:
         raise InvalidContentError([reason])
-    return (yield from _start(history))
+    return (yield from _send(stream, event))
 
 
 def create_document(
@@ -155,7 +155,7 @@ def create_document(
             should_index=should_index,
             model_version=change.model_version,
         )
-    return (yield from _start(History.of_new(event, definitions)))
+    return (yield from _send(Stream.of([event], definitions=definitions), event))
 
 
 def _place_of(
@@ -181,30 +181,30 @@ def _create_in_place(
 ) -> Steps[Document]:
     """Change the document that an init event starts, which may not exist yet."""
     try:
-        history = yield from fetch_history(init.stream_id(), models)
+        stream = yield from fetch_stream(init.stream_id(), models)
         is_new = False
     except NotFoundError:
-        history, is_new = History.of_new(init, definitions), True
+        stream, is_new = Stream.of([init], definitions=definitions), True
     if is_new:
-        check(history, init)
-    after, event = yield from _changed(key, history, change, models)
+        check(stream, init)
+    after, event = yield from _changed(key, stream, change, models)
     if event is not None:
         check(after, event)
     if is_new:
         yield from send_event(init)
     if event is not None:
         yield from send_event(event)
-    return after.document(None if event is None else event.cid)
+    return document_at(after, None if event is None else event.cid)
 
 
 def update(
-    key: Key, stream: StreamRef, change: Change, models: ModelCache, *, at: CidRef | None = None
+    key: Key, ref: StreamRef, change: Change, models: ModelCache, *, at: CidRef | None = None
 ) -> Steps[Document]:
     """Change a document; nothing is sent if that changes nothing.
 
     Args:
         key: of the stream's controller.
-        stream: which.
+        ref: the stream.
         change: what.
         models: those that are known.
         at: the event to build on, by default the tip. Another one makes the stream diverge.
@@ -214,51 +214,46 @@ def update(
         InvalidContentError: the new content breaks a rule, or the patch does not apply.
     """
     at = to_cid_or_none(at)
-    history = yield from fetch_history(stream, models)
-    after, event = yield from _changed(key, history, change, models, at)
+    stream = yield from fetch_stream(ref, models)
+    after, event = yield from _changed(key, stream, change, models, at)
     if event is None:
-        return history.document(at)
+        return document_at(stream, at)
     return (yield from _send(after, event))
 
 
 def _changed(
-    key: Key, history: History, change: Change, models: ModelCache, at: CID | None = None
-) -> Steps[tuple[History, Event | None]]:
-    """Return the history with a change, and its event; None if it changes nothing."""
-    before = history.document(at)
+    key: Key, stream: Stream, change: Change, models: ModelCache, at: CID | None = None
+) -> Steps[tuple[Stream, Event | None]]:
+    """Return the stream with a change, and its event; None if it changes nothing."""
+    before = document_at(stream, at)
     patch = change.patch_from(before.content)
     if not patch and not change.changes_metadata:
-        return history, None
+        return stream, None
     with explained():
         event = data_event(
             key.private,
-            history.events[0],
+            stream.events[0],
             [before.event],
             patch,
             should_index=change.should_index,
             model_version=change.model_version,
         )
-    definitions = history.definitions
+    definitions = stream.definitions
     if change.model_version is not None and before.model is not None and definitions is not None:
         definitions = yield from models.load(before.model, [change.model_version])
-    return history.with_event(event, definitions), event
+    return stream.with_event(event, definitions), event
 
 
-def _start(history: History) -> Steps[Document]:
-    """Send an init event."""
-    return (yield from _send(history, history.events[0]))
-
-
-def _send(history: History, event: Event) -> Steps[Document]:
+def _send(stream: Stream, event: Event) -> Steps[Document]:
     """Send an event, unless it would be rejected; return the document at it."""
-    check(history, event)
+    check(stream, event)
     yield from send_event(event)
-    return history.document(event.cid)
+    return document_at(stream, event.cid)
 
 
-def check(history: History, event: Event) -> None:
+def check(stream: Stream, event: Event) -> None:
     """Check that an event would not be rejected."""
-    state = history.state(event.cid)
+    state = stream.at(event.cid)
     if state.validation_errors:
         raise InvalidContentError(state.validation_errors)
 

@@ -1,8 +1,7 @@
 """One stream: its graph, its tip (CIP-145) and its state. Pure functions over events.
 
-`select_tip` finds the tip of a stream and says why; `StreamTip` keeps it up to date while events
-arrive. `StreamStates` computes the stream's data after each of its events. `LongStream` goes on
-from a summary of the earlier events.
+`Stream` is all that can be asked about a stream. `select_tip` finds its tip and says why;
+`StreamStates` computes its data after each of its events.
 """
 
 from recon_node.streams.graph import (
@@ -13,7 +12,6 @@ from recon_node.streams.graph import (
     heights,
 )
 from recon_node.streams.json_diff import json_diff, json_equal
-from recon_node.streams.long_stream import LongStream
 from recon_node.streams.merging import Conflict, MergeProposal, open_tips, propose_merge
 from recon_node.streams.model_rules import unique_of, why_unusable
 from recon_node.streams.model_versions import (
@@ -27,14 +25,14 @@ from recon_node.streams.state import (
     StreamState,
     StreamStates,
     accepted_tip,
+    dimensions,
     shape_of,
     stream_state,
 )
 from recon_node.streams.statements import Statements, statements_of
+from recon_node.streams.stream import Stream, StreamEnd
 from recon_node.streams.stream_data import StreamData, data_json
-from recon_node.streams.stream_summary import StreamSummary
-from recon_node.streams.summary import SummarizedTip, TipSummary
-from recon_node.streams.tip import Decision, Rule, StreamTip, Tip, select_tip
+from recon_node.streams.tip import Decision, Rule, Tip, select_tip
 
 __all__ = [
     "Conflict",
@@ -42,24 +40,22 @@ __all__ = [
     "Definitions",
     "EventState",
     "ForgottenError",
-    "LongStream",
     "MergeProposal",
     "Rule",
     "Statements",
+    "Stream",
     "StreamData",
+    "StreamEnd",
     "StreamEvent",
     "StreamShapeError",
     "StreamState",
     "StreamStates",
-    "StreamSummary",
-    "StreamTip",
-    "SummarizedTip",
     "Tip",
-    "TipSummary",
     "accepted_tip",
     "causal_order",
     "data_json",
     "definitions_of",
+    "dimensions",
     "event_metadata",
     "heights",
     "json_diff",

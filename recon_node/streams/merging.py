@@ -20,7 +20,7 @@ whether one looks at signatures only or at contents, too. They have no content o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -32,9 +32,9 @@ from recon_node.streams.graph import StreamEvent
 from recon_node.streams.json_diff import WRITTEN, equal_within, json_diff, json_equal, pointer
 from recon_node.streams.json_patch import parse_pointer
 from recon_node.streams.json_values import measure
-from recon_node.streams.state import StreamStates, accepted_tip
+from recon_node.streams.state import StreamStates
 from recon_node.streams.stream_data import StreamData
-from recon_node.streams.tip import select_tip
+from recon_node.streams.tip import Tip
 
 
 class _Missing:
@@ -116,30 +116,28 @@ class MergeProposal:
 
 def propose_merge(
     events: Sequence[Event],
-    shapes: Sequence[StreamEvent[CID]],
+    tips: Sequence[CID],
     states: StreamStates,
     including: CID | None = None,
 ) -> MergeProposal | None:
     """Propose an event that merges a stream; None if the stream has not diverged.
 
     Args:
-        events: all events of the stream.
-        shapes: of the same events, as `shape_of` gives them.
+        events: all events of the stream, in causal order.
+        tips: those that the merge has to cover, as `open_tips` gives them.
         states: of the same events.
-        including: a candidate that is among the prevs, even if there are more than 256.
+        including: a tip that is among the prevs, even if there are more than 256.
 
     Raises:
-        StreamShapeError: no event was accepted, or the events are not one whole stream.
         BudgetError: the stream, or the proposal, takes too much work.
     """
-    found = open_tips(shapes, states.rejected)
-    if not found:
+    if not tips:
         return None
     budget = Budget.of_merge()
-    prevs = found[:MAX_PREVS]
-    if including in found[MAX_PREVS:]:
+    prevs = tuple(tips[:MAX_PREVS])
+    if including is not None and including in tips[MAX_PREVS:]:
         prevs = (*prevs[:-1], including)
-    merge = _Merge({event.cid: event.prevs for event in events}, states, budget)
+    merge = _Merge(events, states, budget)
     tip, merged = merge.value_at(prevs[0]), merge.merged(prevs)
     at_tip = {cid: merge.value_at(cid) for cid in prevs}
     before = tip["metadata"]
@@ -151,12 +149,12 @@ def propose_merge(
     conflicts = tuple(_conflict(path, at_tip, budget) for path in dict.fromkeys(merge.conflicts))
     return MergeProposal(
         init=events[0].init,
-        prevs=prevs,
+        prevs=(prevs[0], *sorted(prevs[1:])),
         before=tip["content"],
         content=merged["content"],
         header=_header(changed),
         conflicts=conflicts,
-        left=len(found) - len(prevs),
+        left=len(tips) - len(prevs),
     )
 
 
@@ -178,29 +176,36 @@ def _header(metadata: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def open_tips(shapes: Sequence[StreamEvent[CID]], rejected: Collection[CID]) -> tuple[CID, ...]:
-    """Return the events that a merge has to cover: the tip, then ascending; none if the stream has
-    not diverged.
+def open_tips(
+    shapes: Sequence[StreamEvent[CID]], signed: Tip[CID], accepted: Tip[CID]
+) -> tuple[CID, ...]:
+    """Return the events that a merge has to cover: the tip, then the others, by their order in
+    ties, so that it does not depend on which copies are here; none if the stream has not diverged.
 
-    Raises:
-        StreamShapeError: no event was accepted, or the events are not one whole stream.
+    Args:
+        shapes: of all events of the stream.
+        signed: its tip.
+        accepted: the tip of its accepted events.
     """
-    accepted, signed = accepted_tip(shapes, rejected), select_tip(shapes)
     if not (accepted.diverged or signed.diverged):
         return ()
-    found = {*accepted.candidates, *signed.candidates}
+    tips = {*accepted.candidates, *signed.candidates}
     prevs_of = {shape.id: shape.prev for shape in shapes}
-    covered = _closure([prev for cid in found for prev in prevs_of[cid]], prevs_of)
-    return (accepted.event, *sorted(found - covered - {accepted.event}))
+    left = [prev for tip in tips for prev in prevs_of[tip]]
+    covered = set(left)
+    while left:
+        new = [prev for prev in prevs_of[left.pop()] if prev not in covered]
+        covered.update(new)
+        left += new
+    order = {shape.id: shape.id if shape.rank is None else shape.rank for shape in shapes}
+    return (accepted.event, *sorted(tips - covered - {accepted.event}, key=order.__getitem__))
 
 
 class _Merge:
     """One merge: of the contents at some events of a stream."""
 
-    def __init__(
-        self, prevs_of: Mapping[CID, tuple[CID, ...]], states: StreamStates, budget: Budget
-    ) -> None:
-        self._prevs_of = prevs_of
+    def __init__(self, events: Sequence[Event], states: StreamStates, budget: Budget) -> None:
+        self._events = events
         self._budget = budget
         self._states = states
         self._values: dict[CID, dict[str, Any]] = {}
@@ -215,21 +220,41 @@ class _Merge:
     def merged(self, tips: Sequence[CID]) -> dict[str, Any]:
         """Merge the values at events, the first of which prevails; notes the conflicts."""
         value = self.value_at(tips[0])
-        covered = _closure(tips[:1], self._prevs_of)
+        bases = self._bases(tips)
         for tip in tips[1:]:
-            others = _closure([tip], self._prevs_of)
-            self._budget.spend(_COVERED * (len(covered) + len(others)))
-            base = self._base(covered & others)
+            base = self._base(bases[tip])
             value = self._three_way("", base, value, self.value_at(tip))
-            covered |= others
         return value
 
-    def _base(self, common: set[CID]) -> Any:
+    def _bases(self, tips: Sequence[CID]) -> dict[CID, list[CID]]:
+        """The last events that each tip has in common with those before it.
+
+        One walk down, with a bit for each tip that covers an event. An event is common to a tip and
+        one before it if the tip's bit is set, and a lower one is.
+        """
+        covering = dict.fromkeys([event.cid for event in self._events], 0)
+        common_above = dict(covering)
+        covering |= {tip: 1 << number for number, tip in enumerate(tips)}
+        bases: dict[CID, list[CID]] = {tip: [] for tip in tips}
+        for event in reversed(self._events):
+            self._budget.spend(_COVERED * (1 + len(event.prevs)))
+            covers = covering[event.cid]
+            common = covers & (covers - 1)
+            last = common & ~common_above[event.cid]
+            while last:
+                bit = last & -last
+                bases[tips[bit.bit_length() - 1]].append(event.cid)
+                last ^= bit
+            for prev in event.prevs:
+                covering[prev] |= covers
+                common_above[prev] |= common
+        return bases
+
+    def _base(self, lasts: Sequence[CID]) -> Any:
         """The value to compare both sides to: at the last events that they have in common."""
-        below = {prev for cid in common for prev in self._prevs_of[cid]}
-        lasts = sorted(common - below)
-        value: Any = self.value_at(lasts[0])
-        for last in lasts[1:]:
+        first, *others = sorted(lasts)
+        value: Any = self.value_at(first)
+        for last in others:
             value = self._agreed(value, self.value_at(last))
         return value
 
@@ -287,18 +312,6 @@ def _as_value(data: StreamData) -> dict[str, Any]:
         "content": {} if data.content is None else data.content,
         "metadata": dict(data.metadata),
     }
-
-
-def _closure(start: Iterable[CID], prevs_of: Mapping[CID, tuple[CID, ...]]) -> set[CID]:
-    """Some events and everything that they cover."""
-    left = list(start)
-    found = set(left)
-    while left:
-        for prev in prevs_of[left.pop()]:
-            if prev not in found:
-                found.add(prev)
-                left.append(prev)
-    return found
 
 
 def _with(value: Any, path: Sequence[str], new: Any) -> Any:

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from recon_node.draw.layout import NodeShape, Picture, PictureNode, Tone, newest_first
-from recon_node.streams.graph import StreamEvent, StreamShapeError
-from recon_node.streams.tip import Decision, Rule, StreamTip, Tip
+from recon_node.streams.graph import StreamEvent, StreamShapeError, causal_order
+from recon_node.streams.tip import Decision, Rule, Tip, earliest_times, select_tip
 
 Progress = Literal["delivered", "pending", "waiting"]
 """How far an event has come at a node."""
@@ -66,7 +66,7 @@ def stream_picture(
     bare = [*missing, *(PictureNode(event.shape.id, event.shape.prev) for event in by_id.values())]
     newest = [by_id[node.id] for node in newest_first(bare) if node.id in by_id]
     delivered = [event.shape for event in reversed(newest) if event.state == "delivered"]
-    tip, merge, trouble = _select(delivered, now)
+    tip, trouble = _select(delivered, now)
     judge = _Judge(newest, tip, now, full)
     nodes = [*missing, *map(judge.node, reversed(newest))]
     parts = [f"{len(newest)} events"]
@@ -79,11 +79,11 @@ def stream_picture(
     parts.append(f"{len(tip.pruned)} pruned" if tip.pruned else "nothing pruned")
     notes = [judge.why(decision) for decision in tip.reasons]
     notes = notes or ["There is one candidate: no fork had to be decided."]
-    lasting, _, _ = _select([replace(each, expires=None) for each in delivered], None)
+    lasting, _ = _select([replace(shape, expires=None) for shape in delivered], None)
     if lasting is not None and lasting.event != tip.event:
         name = _name(lasting.event, full)
         notes.append(f"A capability has expired: if it held, {name} would be the tip.")
-    if merge:
+    if merge := tip.merge:
         notes.append(
             "A data event with these prevs would merge it (`recon-node stream merge`):\n"
             + "\n".join(map(str, merge))
@@ -100,7 +100,7 @@ class _Judge:
         self._tip = tip
         self._now = now
         self._full = full
-        self._time = _times(newest)
+        self._time = earliest_times(event.shape for event in newest)
         self._pruned = frozenset(tip.pruned if tip else ())
         self._told = {
             each
@@ -178,17 +178,14 @@ class _Judge:
         return _utc(event.shape.time)
 
 
-def _select(
-    shapes: Sequence[StreamEvent[Any]], now: int | None
-) -> tuple[Tip[Any] | None, tuple[Any, ...], str]:
-    """The tip, the prevs that would merge the stream, and the reason if there is no tip."""
-    stream: StreamTip[Any] = StreamTip()
-    for shape in shapes:
-        stream.add(shape)
+def _select(shapes: Sequence[StreamEvent[Any]], now: int | None) -> tuple[Tip[Any] | None, str]:
+    """The tip, and the reason if there is none."""
+    if shapes:
+        causal_order(shapes)  # raises `StreamShapeError`
     try:
-        return stream.tip(now), stream.merge(now), ""
+        return select_tip(shapes, now), ""
     except StreamShapeError as error:
-        return None, (), str(error)
+        return None, str(error)
 
 
 def _missing(held: Iterable[HeldEvent], full: bool) -> list[PictureNode]:
@@ -207,21 +204,6 @@ def _missing(held: Iterable[HeldEvent], full: bool) -> list[PictureNode]:
         )
         for each in sorted(absent)
     ]
-
-
-def _times(newest: Sequence[HeldEvent]) -> dict[Hashable, int]:
-    """The earliest proven time of each event: its own, or that of what covers it."""
-    times: dict[Hashable, int] = {}
-    for event in newest:
-        shape = event.shape
-        known = [times[shape.id]] if shape.id in times else []
-        if shape.kind == "time" and shape.valid and shape.time is not None:
-            known.append(shape.time)
-        if known:
-            times[shape.id] = min(known)
-            for prev in shape.prev:
-                times[prev] = min(times.get(prev, times[shape.id]), times[shape.id])
-    return times
 
 
 def _name(id_: Hashable, full: bool) -> str:

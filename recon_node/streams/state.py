@@ -37,7 +37,7 @@ The names are those of ceramic-one: `event_states` of its pipeline, `StreamState
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import ChainMap, Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -46,6 +46,7 @@ from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, StreamTyp
 from recon_node.ipld import CID
 from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.graph import (
+    ForgottenError,
     StreamEvent,
     StreamShapeError,
     heights_above,
@@ -69,6 +70,8 @@ _ERRORS: Final = 8
 """Validation errors kept for an event."""
 _MAX_ERROR: Final = 300
 """Characters of a validation error."""
+_MAX_KEPT: Final = 32 * 1024 * 1024
+"""Weight of the states that are kept because they may be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +103,21 @@ class StreamState:
 class Earlier:
     """What is known about the earlier events of a stream.
 
-    `heights` has those of the events on which later ones may build. `state` returns the state after
-    one of them, or raises `ForgottenError`.
+    Attributes:
+        header: of the stream.
+        heights: of the events on which later ones may build.
+        state: returns the state after one of them, or raises `ForgottenError`.
+        rejected: as in `StreamStates`.
+        size: bytes of the events.
+        spent: steps of work that their content took.
     """
 
     header: InitHeader
     heights: Mapping[CID, int]
     state: Callable[[CID], EventState]
+    rejected: Mapping[CID, tuple[str, ...]]
+    size: int
+    spent: int
 
 
 class StreamStates:
@@ -118,6 +129,7 @@ class StreamStates:
         keep: events (the tip, for example) whose states `all` keeps for `at`.
         earlier: what is known about the earlier events, if only the later ones are given.
         faults: the events whose signature is wrong, and why it is; nearly always none.
+        on_event: called before the state after an event is computed; may raise an exception.
 
     Raises:
         StreamShapeError: the events are not one whole stream.
@@ -133,6 +145,7 @@ class StreamStates:
         keep: Collection[CID] = (),
         earlier: Earlier | None = None,
         faults: Mapping[CID, str] | None = None,
+        on_event: Callable[[], None] | None = None,
     ) -> None:
         self._events = {event.cid: event for event in events}
         self._earlier = earlier
@@ -149,17 +162,16 @@ class StreamStates:
         self._rules: dict[CID | None, ContentRules] = {}
         self._keep = frozenset(keep)
         self._faults = faults or {}
+        self._on_event = on_event
         self._kept: dict[CID, EventState] = {}
+        self._kept_weight = 0
         self._rejected: dict[CID, tuple[str, ...]] | None = None
         # Of time events, any number can be made by anybody.
         signed = (event for event in self._events.values() if event.kind is not EventKind.TIME)
         self._unpaid = 0
         self._size = sum(len(event.car) for event in signed)
-
-    @property
-    def kept(self) -> Mapping[CID, EventState]:
-        """The states that `all` and `at` have kept."""
-        return self._kept
+        self._size += 0 if earlier is None else earlier.size
+        self._spent = 0
 
     @property
     def rejected(self) -> Mapping[CID, tuple[str, ...]]:
@@ -170,29 +182,47 @@ class StreamStates:
         return self._rejected
 
     def all(self) -> Iterator[EventState]:
-        """Yield the states after all events, in causal order: in the given one, if it is causal."""
+        """Yield the states after all events, in causal order: in the given one, if it is causal.
+
+        Kept for `at` are the states that were asked for, and, as far as memory allows, those at
+        which a merge or the tip of the accepted events may be: at fork points, and below rejected
+        events.
+        """
         budget = Budget.of_stream(self._size)
-        uses = Counter(event.prevs[0] for event in self._events.values() if event.prevs)
-        states: dict[CID, EventState] = {}
         rejected: dict[CID, tuple[str, ...]] = {}
+        if self._earlier is not None:
+            budget.spend(self._earlier.spent)
+            rejected.update(self._earlier.rejected)
+        uses = Counter(prev for event in self._events.values() for prev in event.prevs)
+        forks = {cid for cid, count in uses.items() if count > 1}
+        states: dict[CID, EventState] = {}
         for cid, height in self._heights.items():
             event = self._events[cid]
             before = None
             if event.prevs:
                 prev = event.prevs[0]
                 before = states[prev] if prev in self._events else self._state_before(prev)
-                uses[prev] -= 1
-                if not uses[prev]:  # nothing builds on it any more
-                    states.pop(prev, None)
             state = self._apply(event, height, before, budget)
             if cid in uses:
                 states[cid] = state
-            if cid in self._keep:
-                self._kept[cid] = state
+            self._keep_state(state, cid in self._keep, cid in forks)
             if state.validation_errors:
                 rejected[cid] = state.validation_errors
+            for prev in event.prevs:
+                if state.validation_errors and prev in states:
+                    self._keep_state(states[prev], False, True)
+                uses[prev] -= 1
+                if not uses[prev]:  # nothing builds on it any more
+                    states.pop(prev, None)
             yield state
         self._rejected = rejected
+        self._spent = budget.spent
+
+    def _keep_state(self, state: EventState, must: bool, may: bool) -> None:
+        """Keep a state for `at`, if it must be or if it may be and there is room."""
+        if must or (may and self._kept_weight + state.data.weight <= _MAX_KEPT):
+            self._kept_weight += state.data.weight
+            self._kept[state.event_cid] = state
 
     def branch(self, cid: CID) -> Iterator[EventState]:
         """Yield the states along the branch that leads to the event `cid`, the init event first.
@@ -222,6 +252,26 @@ class StreamStates:
             self._kept[cid] = deque(self.branch(cid), maxlen=1).pop()
         return self._kept[cid]
 
+    def with_event(self, event: Event, definitions: Definitions | None) -> StreamStates:
+        """Return the states of the stream with one more event, by these definitions.
+
+        The states before it are not computed again.
+        """
+        before = self._earlier
+        heights = self._heights if before is None else ChainMap(self._heights, {**before.heights})
+        earlier = Earlier(self._header, heights, self.at, self.rejected, self._size, self._spent)
+        return StreamStates(
+            [event], definitions, keep=[event.cid], earlier=earlier, on_event=self._on_event
+        )
+
+    def end(self, cid: CID) -> Earlier:
+        """Return what the events after one event need, if none builds on any other."""
+        state = self.at(cid)
+        rejected: dict[CID, tuple[str, ...]] = {}
+        return Earlier(
+            self._header, {cid: state.height}, _only(state), rejected, self._size, self._spent
+        )
+
     def _state_before(self, cid: CID) -> EventState:
         """The state after an earlier event."""
         if self._earlier is None:
@@ -232,6 +282,8 @@ class StreamStates:
         self, event: Event, height: int, before: EventState | None, budget: Budget
     ) -> EventState:
         """The state after `event`, which builds on `before` (None: it is the init event)."""
+        if self._on_event is not None:
+            self._on_event()
         errors: list[str] = []
         if before is not None and event.cid in self._faults:
             data = before.data
@@ -287,6 +339,17 @@ class StreamStates:
             self._unpaid += _COMPILED * measure(definition, MAX_DEFINITION).weight
             self._rules[version] = ContentRules(self._header, definition)
         return self._rules[version].check(change, budget)
+
+
+def _only(state: EventState) -> Callable[[CID], EventState]:
+    """Return a lookup of states that knows this one."""
+
+    def look_up(cid: CID) -> EventState:
+        if cid != state.event_cid:
+            raise ForgottenError(f"the content after the event {cid} was not kept")
+        return state
+
+    return look_up
 
 
 def accepted_tip(shapes: Iterable[StreamEvent[CID]], rejected: Collection[CID]) -> Tip[CID]:

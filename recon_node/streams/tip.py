@@ -11,33 +11,51 @@ events stay in the graph, because others may name them as prev, but never count 
   uncovered. So a stream with a valid init event always has a candidate, and adding an invalid event
   never moves the tip.
 - While branches of candidates differ in their data, take the data that not all of them hold, and
-  of this the causally first: one event after each fork point. The earliest of these wins (rules 3
-  and 4), the lowest id among equal times (rule 5); the candidates without the winner drop out.
-  Repeat.
+  of this the causally first: the *rivals*, one event after each fork point. The earliest of these
+  wins (rules 3 and 4), the lowest id among equal times (rule 5); the candidates without the winner
+  drop out. Repeat.
 - The remaining candidates hold the same data and are time events: the earliest wins, then the
   lowest id.
 
 A data event signed under a capability that has expired is invalid, unless a proof shows that it is
 older: its time is `time(d)`, or now if there is none.
 
-Events are added one by one, each after its prevs (`StreamTip.add`). Nearly all of them extend a
-branch that has held data since it forked: then the tip is the new event, or stays. Otherwise the
-next question decides it again, over the *segments* of the stream (see `segments.py` and `race.py`),
-of which there are about as many as forks. The result depends on the set of events alone.
+All this takes a few passes over the events in causal order, up or down. A *tree*, an event above
+which nothing merges, is decided from its leaves down, since the rest of the stream treats all
+branches of a fork alike (`_Race.fold`). The events below a merge are the *core*; the winners of the
+trees on it are its *contenders*. They are decided in rounds, with a set of bits for each event of
+the core: the contenders that hold it (`_Race.rounds`). That takes O(core * contenders / 64).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from heapq import heappop, heappush
-from typing import Generic
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Generic
 
-from recon_node.streams.graph import Id, StreamEvent, StreamShapeError, causal_order, show_id
-from recon_node.streams.race import Decision, Rule, decide
-from recon_node.streams.segments import NEVER, Candidates, EventNode, SegmentGraph
+from recon_node.streams.graph import Id, StreamEvent, StreamShapeError, causal_order
 
-__all__ = ["Decision", "Rule", "StreamTip", "Tip", "select_tip"]
+_NEVER: Final = float("inf")
+"""The time of events that are not anchored: after all that are."""
+
+
+class Rule(Enum):
+    """What decided a fork."""
+
+    EARLIEST_TIME = "earliest time"  # rule 4
+    LOWEST_CID = "lowest CID"  # rule 5
+    ONLY_DATA = "only data"  # the other branches hold a subset of the winner's data
+    EARLIEST_ANCHOR = "earliest anchor"  # same data on every branch: the earliest time event
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[Id]):
+    """One fork: `winner` won over `rivals` (ids, ascending) by `rule`."""
+
+    rule: Rule
+    winner: Id
+    rivals: tuple[Id, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +77,16 @@ class Tip(Generic[Id]):
     diverged: bool
     reasons: tuple[Decision[Id], ...]
 
+    @property
+    def merge(self) -> tuple[Id, ...]:
+        """The prevs of a data event that would merge the stream: the tip, then ascending.
+
+        Empty if the stream has not diverged.
+        """
+        if not self.diverged:
+            return ()
+        return (self.event, *(id_ for id_ in self.candidates if id_ != self.event))
+
 
 def select_tip(events: Iterable[StreamEvent[Id]], now: int | None = None) -> Tip[Id]:
     """Select the tip of a stream by CIP-145; the order of `events` does not matter.
@@ -72,36 +100,52 @@ def select_tip(events: Iterable[StreamEvent[Id]], now: int | None = None) -> Tip
         StreamShapeError: the events are not one whole stream (no init event, a missing prev, a
             cycle), or none of them is valid data, so there is no tip.
     """
-    given = list(events)
-    if (tip := _tip_of_chain(given)) is not None:
+    listed = list(events)
+    if (tip := _tip_of_chain(listed, now)) is not None:
         return tip
-    stream: StreamTip[Id] = StreamTip()
-    try:
-        for event in causal_order(given):
-            stream.add(event)
-        return stream.tip(now)
-    finally:
-        stream.take_apart()
+    return _Stream(causal_order(listed), now).tip()
 
 
-def _tip_of_chain(events: Sequence[StreamEvent[Id]]) -> Tip[Id] | None:
-    """The tip if the events are valid for ever and each builds on the one before it; else None.
+def earliest_times(events: Iterable[StreamEvent[Id]]) -> dict[Id, int]:
+    """Return the earliest proven time of the events that have one: their own, or of what covers
+    them.
+
+    Args:
+        events: each before its prevs.
+    """
+    times: dict[Id, int] = {}
+    for event in events:
+        known = [times[event.id]] if event.id in times else []
+        if event.kind == "time" and event.valid and event.time is not None:
+            known.append(event.time)
+        if known:
+            times[event.id] = time = min(known)
+            for prev in event.prev:
+                times[prev] = min(times.get(prev, time), time)
+    return times
+
+
+def _tip_of_chain(events: Sequence[StreamEvent[Id]], now: int | None) -> Tip[Id] | None:
+    """The tip if all events are valid and each builds on the one before it; else None.
 
     Nearly all streams are such a chain. There is nothing to decide: its last event is the tip.
     """
     data: list[Id] = []
     anchored: tuple[Id, ...] = ()
     below: tuple[Id, ...] = ()
+    expires = False
     for event in events:
-        if event.prev != below or not event.valid or event.expires is not None:
-            return None
-        if (event.kind == "init") is bool(below):
+        if event.prev != below or not event.valid or (event.kind == "init") is bool(below):
             return None
         if event.kind != "time":
             data.append(event.id)
         elif event.time is not None:
             anchored = (data[-1],)
+        if event.expires is not None:
+            expires = True
         below = (event.id,)
+    if expires and not _all_held(events, now):
+        return None
     if not below or len({event.id for event in events}) < len(events):
         return None
     return Tip(
@@ -116,232 +160,320 @@ def _tip_of_chain(events: Sequence[StreamEvent[Id]]) -> Tip[Id] | None:
     )
 
 
-class StreamTip(Generic[Id]):
-    """A stream whose events come one by one, and its tip.
+def _all_held(chain: Sequence[StreamEvent[Id]], now: int | None) -> bool:
+    """Whether no capability had expired when the events of a chain were signed, as far as known."""
+    earliest = None
+    for event in reversed(chain):
+        if event.time is not None and (earliest is None or event.time < earliest):
+            earliest = event.time
+        if event.expires is not None:
+            time = now if earliest is None else earliest
+            if time is not None and time > event.expires:
+                return False
+    return True
 
-    `add` takes a few microseconds for events that extend a branch, O(log n) amortised for others,
-    and one step more for each event that gets an earlier time; `event` is O(1) after the first kind
-    and O(segments · log segments) after others, in streams without merges; `tip` is O(n), since it
-    lists everything pruned.
+
+class _Stream(Generic[Id]):
+    """The events of a stream, by their numbers in causal order.
+
+    Attributes:
+        prevs: the distinct prevs.
+        time: the earliest proven one: its own, or of what covers it.
+        is_data: whether it decides.
+        in_graph: whether it is valid, or something valid builds on it.
     """
 
-    __slots__ = ("_graph", "_moved", "_nodes", "_now", "_tip", "_to_expire")
+    def __init__(self, events: Sequence[StreamEvent[Id]], now: int | None) -> None:
+        self.events = events
+        self.downwards = range(len(events) - 1, -1, -1)
+        number = {event.id: i for i, event in enumerate(events)}
+        self.prevs = [
+            [number[event.prev[0]]]
+            if len(event.prev) == 1  # nearly always
+            else [number[prev] for prev in dict.fromkeys(event.prev)]
+            for event in events
+        ]
+        self.time = self._times()
+        self.in_graph = [event.valid and self._held(i, now) for i, event in enumerate(events)]
+        self.is_data = [
+            valid and event.kind != "time"
+            for valid, event in zip(self.in_graph, events, strict=True)
+        ]
+        for i in self.downwards:
+            if self.in_graph[i]:
+                for prev in self.prevs[i]:
+                    self.in_graph[prev] = True
 
-    def __init__(self) -> None:
-        self._nodes: dict[Id, EventNode[Id]] = {}
-        self._graph: SegmentGraph[Id] = SegmentGraph()
-        self._tip: EventNode[Id] | None = None
-        self._moved = False  # the validity of some event has changed
-        self._to_expire: list[tuple[int, int, EventNode[Id]]] = []
-        self._now: int | None = None
+    def _times(self) -> list[float]:
+        time = [_proven(event) for event in self.events]
+        if min(time) < _NEVER:
+            for i in self.downwards:
+                for prev in self.prevs[i]:
+                    time[prev] = min(time[prev], time[i])
+        return time
 
-    def __len__(self) -> int:
-        return len(self._nodes)
+    def _held(self, i: int, now: int | None) -> bool:
+        """Whether the capability by which an event was signed held then."""
+        expires = self.events[i].expires
+        if expires is None:
+            return True
+        time = self.time[i] if self.time[i] < _NEVER else now
+        return time is None or time <= expires
 
-    def __contains__(self, event: Id) -> bool:
-        return event in self._nodes
-
-    def add(self, event: StreamEvent[Id]) -> bool:
-        """Add an event whose prevs are here; return False if it is here already.
-
-        Raises:
-            StreamShapeError: a prev is missing, a second init event, an init event with a prev or
-                another event without one. Nothing changes then.
-        """
-        if event.id in self._nodes:
-            return False
-        node = EventNode(event, self._prevs_of(event))
-        self._nodes[event.id] = node
-        if event.expires is not None and node.valid:
-            heappush(self._to_expire, (event.expires, len(self._nodes), node))
-            self._judge(node)
-        if node.valid:
-            self._insert(node)
-        return True
-
-    def event(self, now: int | None = None) -> Id:
-        """Return the tip event; `now` as in `tip`.
-
-        Raises:
-            StreamShapeError: there is no valid data, so no tip.
-        """
-        return self._select(now).id
-
-    def tip(self, now: int | None = None) -> Tip[Id]:
-        """Return the tip and how it was decided.
-
-        Args:
-            now: Unix seconds, never earlier than before. None stands for the time before; at first,
-                nothing has expired.
-
-        Raises:
-            StreamShapeError: there is no valid data, so no tip.
-        """
-        tip = self._select(now)
-        forked = len(self._graph.segments) > 1
-        found = Candidates(self._graph.segments)
-        return Tip(
-            event=tip.id,
-            height=tip.height,
-            data_tip=_ids(_last(tip, lambda node: node.is_data)),
-            anchored_at=_ids(self._anchored(tip)),
-            candidates=_ids(found.nodes),
-            pruned=tuple(sorted(self._pruned(tip))),
-            diverged=found.dominant > 1,
-            reasons=tuple(decide(self._graph).decisions()) if forked else (),
-        )
-
-    def merge(self, now: int | None = None) -> tuple[Id, ...]:
-        """Return the prevs of a data event that would merge the stream: the tip, then ascending.
-
-        Empty if the stream has not diverged.
-
-        Raises:
-            StreamShapeError: there is no valid data, so no tip.
-        """
-        tip = self._select(now)
-        found = Candidates(self._graph.segments)
-        if found.dominant <= 1:
-            return ()
-        return (tip.id, *sorted(node.id for node in found.nodes if node is not tip))
-
-    def take_apart(self) -> None:
-        """End its use. Events and segments name each other, and would wait for the collector."""
-        self._graph.take_apart()
-
-    def _anchored(self, tip: EventNode[Id]) -> Iterable[EventNode[Id]]:
-        """The last data of the tip's branch that has a proven time."""
-        if self._graph.root.nodes[0].time == NEVER:  # a proof of any event is one of the init
-            return ()
-        return _last(tip, lambda node: node.is_data and node.time < NEVER)
-
-    def _pruned(self, tip: EventNode[Id]) -> Iterable[Id]:
-        """Everything that the tip does not cover."""
-        if len(self._nodes) == tip.height + 1:  # a single chain: an event of each height
-            return ()
-        branch = set(covered_by([tip]))
-        return (node.id for node in self._nodes.values() if node not in branch)
-
-    def _prevs_of(self, event: StreamEvent[Id]) -> list[EventNode[Id]]:
-        if bool(event.prev) == (event.kind == "init"):
-            expected = "no prev" if event.kind == "init" else "at least one prev"
-            raise StreamShapeError(f"{event.kind} event {show_id(event.id)} must have {expected}")
-        if not event.prev and self._nodes:
-            raise StreamShapeError(
-                f"a stream has one init event; {show_id(event.id)} is a second one"
-            )
-        try:
-            if len(event.prev) == 1:  # nearly always
-                return [self._nodes[event.prev[0]]]
-            return [self._nodes[prev] for prev in dict.fromkeys(event.prev)]
-        except KeyError as error:
-            raise StreamShapeError(
-                f"event {show_id(event.id)} names prev {show_id(error.args[0])}, which is missing"
-            ) from None
-
-    def _insert(self, node: EventNode[Id]) -> None:
-        """Count a valid node; keep the tip if it obviously stays or moves up."""
-        prev = node.prevs[0] if len(node.prevs) == 1 else None
-        if prev is None or not prev.counted or not prev.segment.ends_with(prev):
-            self._graph.insert(node)
-            self._tip = None
-        else:
-            if prev.segment.first_data is None:
-                self._tip = None
-            elif self._tip is prev:
-                self._tip = node
-            self._graph.extend(prev.segment, node)
-        if node.event.kind == "time" and node.event.time is not None:
-            self._anchor(node, node.event.time)
-
-    def _anchor(self, node: EventNode[Id], time: float) -> None:
-        """Pass a proven time down to everything that the node covers."""
-        left = [node]
-        while left:
-            each = left.pop()
-            if each.time <= time:
-                continue
-            each.time = time
-            left.extend(each.prevs)
-            if each.event.expires is not None and self._judge(each):
-                self._moved = True
-            if each.counted and each.segment.first_data is each:  # it may be another's rival
-                self._graph.touch([each.segment])
-                self._tip = None
-
-    def _judge(self, node: EventNode[Id]) -> bool:
-        """Check whether an event's capability held at its time; return whether that is a change."""
-        expires = node.event.expires
-        assert expires is not None
-        time = node.time if node.time < NEVER else self._now
-        valid = node.event.valid and (time is None or time <= expires)
-        if valid == node.valid:
-            return False
-        node.valid = valid
-        node.is_data = valid and node.event.kind != "time"
-        return True
-
-    def _select(self, now: int | None) -> EventNode[Id]:
-        if now is not None and (self._now is None or now > self._now):
-            self._now = now
-        while self._to_expire and self._now is not None and self._to_expire[0][0] < self._now:
-            self._moved |= self._judge(heappop(self._to_expire)[2])
-        if self._moved:
-            self._rebuild()
-        if self._tip is None:
-            self._tip = self._decide()
-        return self._tip
-
-    def _decide(self) -> EventNode[Id]:
-        segments = self._graph.segments
-        if not any(segment.first_data is not None for segment in segments):
+    def tip(self) -> Tip[Id]:
+        """The tip and how it was decided."""
+        if True not in self.is_data:
             raise StreamShapeError(
                 "no data event of the stream is valid, nor its init: it has no tip"
             )
-        return decide(self._graph).top if len(segments) > 1 else segments[0].top
+        candidates, dominant = self._candidates()
+        tip, decisions = candidates[0], list[Decision[Id]]()
+        if len(candidates) > 1:
+            tip, decisions = _Race(self, candidates).decide()
+        branch = self.branch([tip])
+        return Tip(
+            event=self.events[tip].id,
+            height=self._height(tip),
+            data_tip=self._last(branch, lambda i: self.is_data[i]),
+            anchored_at=self._last(branch, lambda i: self.is_data[i] and self.time[i] < _NEVER),
+            candidates=self.ids(candidates),
+            pruned=self.ids(i for i, is_covered in enumerate(branch) if not is_covered),
+            diverged=dominant > 1,
+            reasons=tuple(decisions),
+        )
 
-    def _rebuild(self) -> None:
-        """Build the graph again, after the validity of some event has changed."""
-        self._graph = SegmentGraph()
-        for node in self._nodes.values():
-            node.counted = False
-        for node in self._nodes.values():
-            if node.valid:
-                self._graph.insert(node)
-        self._tip = None
-        self._moved = False
+    def rank(self, i: int) -> tuple[float, Id | bytes]:
+        """The order of data: by time, then by CID (rules 4 and 5)."""
+        rank = self.events[i].rank
+        return self.time[i], self.events[i].id if rank is None else rank
+
+    def ids(self, numbers: Iterable[int]) -> tuple[Id, ...]:
+        """Return the ids of events, ascending."""
+        return tuple(sorted([self.events[i].id for i in numbers]))
+
+    def branch(self, tops: Iterable[int]) -> bytearray:
+        """Mark these events and all that they cover."""
+        marks = bytearray(len(self.events))
+        for top in tops:
+            marks[top] = True
+        for i in self.downwards:
+            if marks[i]:
+                for prev in self.prevs[i]:
+                    marks[prev] = True
+        return marks
+
+    def _candidates(self) -> tuple[list[int], int]:
+        """The candidates by rules 1 and 2, and how many data events are dominant."""
+        size = len(self.events)
+        covered, below_data, leads = bytearray(size), bytearray(size), bytearray(size)
+        for i in self.downwards:
+            if self.in_graph[i]:
+                for prev in self.prevs[i]:
+                    covered[prev] = True
+                    below_data[prev] |= below_data[i] or self.is_data[i]
+        dominant = 0
+        candidates = []
+        for i, prevs in enumerate(self.prevs):
+            if self.is_data[i] and not below_data[i]:
+                leads[i] = True
+                dominant += 1
+            elif len(prevs) == 1:
+                leads[i] = leads[prevs[0]]
+            else:
+                leads[i] = any(leads[prev] for prev in prevs)
+            if leads[i] and self.in_graph[i] and not covered[i]:
+                candidates.append(i)
+        return candidates, dominant
+
+    def _height(self, top: int) -> int:
+        heights: list[int] = []
+        for prevs in self.prevs[: top + 1]:
+            heights.append(1 + max([heights[prev] for prev in prevs], default=-1))
+        return heights[top]
+
+    def _last(self, branch: bytearray, counts: Callable[[int], bool]) -> tuple[Id, ...]:
+        """Of the events in a branch that count, those that none of the others covers."""
+        below = bytearray(len(branch))
+        last = []
+        for i in self.downwards:
+            if branch[i]:
+                if not below[i] and counts(i):
+                    last.append(i)
+                    below[i] = True
+                if below[i]:
+                    for prev in self.prevs[i]:
+                        below[prev] = True
+        return self.ids(last)
 
 
-def _last(tip: EventNode[Id], counts: Callable[[EventNode[Id]], bool]) -> set[EventNode[Id]]:
-    """Of the nodes in the tip's branch that count, those that none of the others covers."""
-    met = first_met([tip], counts)
-    if len(met) > 1:  # one walk below all of them: there may be thousands
-        met.difference_update(list(covered_by({prev for node in met for prev in node.prevs})))
-    return met
+def _proven(event: StreamEvent[Id]) -> float:
+    """The time that an event proves."""
+    return event.time if event.kind == "time" and event.valid and event.time is not None else _NEVER
 
 
-def first_met(
-    starts: Iterable[EventNode[Id]], counts: Callable[[EventNode[Id]], bool]
-) -> set[EventNode[Id]]:
-    """Return the nodes that count and are met first on the ways down from these."""
-    return {node for node in covered_by(starts, lambda node: not counts(node)) if counts(node)}
+@dataclass(slots=True, eq=False)
+class _Contender(Generic[Id]):
+    """The winner of a tree.
+
+    Attributes:
+        top: the candidate.
+        first: the lowest data of its branch above the fork that is decided next; None without any.
+        won: the forks that it has won, the highest first.
+    """
+
+    top: int
+    first: int | None = None
+    won: list[Decision[Id]] = field(default_factory=list)
 
 
-def covered_by(
-    starts: Iterable[EventNode[Id]], passes: Callable[[EventNode[Id]], bool] = lambda node: True
-) -> Iterator[EventNode[Id]]:
-    """Yield nodes and what they cover, each once; nothing below nodes that `passes` stops at."""
-    left = list(starts)
-    seen = set(left)
-    while left:
-        node = left.pop()
-        yield node
-        if passes(node):
-            for prev in node.prevs:
-                if prev not in seen:
-                    seen.add(prev)
-                    left.append(prev)
+class _Race(Generic[Id]):
+    """Several candidates, of which one wins."""
+
+    def __init__(self, stream: _Stream[Id], candidates: Sequence[int]) -> None:
+        self._stream = stream
+        self._size = len(stream.events)
+        self._counts = stream.branch(candidates)
+        self._is_core = bytearray(self._size)
+        self._trees: list[tuple[list[int], list[_Contender[Id]]]] = []
+        """On which events of the core a tree stands, and its contenders: several, if they part
+        without any data below them."""
+
+    def decide(self) -> tuple[int, list[Decision[Id]]]:
+        """Return the winner, and why it is: the lowest fork first."""
+        self._fold()
+        decisions, left = self._rounds() if self._is_core[0] else ([], self._trees[0][1])
+        winner = self._fork(left)
+        return winner.top, [*decisions, *reversed(winner.won)]
+
+    def _fold(self) -> None:
+        """Decide each tree; the whole stream is one, unless something merges."""
+        stream = self._stream
+        trees: dict[int, list[_Contender[Id]]] = {}  # on the events below
+        for i in stream.downwards:
+            if not self._counts[i]:
+                continue
+            tree = trees.pop(i, None)
+            prevs = stream.prevs[i]
+            if not self._is_core[i]:
+                tree = tree or [_Contender(i)]
+                if stream.is_data[i]:
+                    tree = [self._fork(tree)]
+                    tree[0].first = i
+                if len(prevs) == 1:
+                    trees[prevs[0]] = _joined(trees.get(prevs[0], []), tree)
+                    continue
+                self._trees.append((prevs, tree))
+            elif tree:
+                self._trees.append(([i], tree))
+            for prev in prevs:
+                self._is_core[prev] = True
+
+    def _fork(self, rivals: Sequence[_Contender[Id]]) -> _Contender[Id]:
+        """The winner among the branches of a fork.
+
+        All of them have data above it or none has: else these would not be candidates.
+        """
+        if len(rivals) == 1:
+            return rivals[0]
+        heads = [rival.top if rival.first is None else rival.first for rival in rivals]
+        best = min(range(len(heads)), key=lambda at: self._stream.rank(heads[at]))
+        winner = rivals[best]
+        head = heads.pop(best)
+        rule = Rule.EARLIEST_ANCHOR if winner.first is None else Rule.EARLIEST_TIME
+        winner.won.append(self._decision(head, heads, rule))
+        return winner
+
+    def _rounds(self) -> tuple[list[Decision[Id]], list[_Contender[Id]]]:
+        """Climb from the init event to the rivals of each round; return the contenders left.
+
+        An event is passed if all contenders that are left hold its data, and all of its prevs were
+        passed. Rivals are the data that cannot be passed. What no contender holds any more is
+        dropped with all above it.
+        """
+        graph = _Core(self._stream, self._is_core, self._trees)
+        decisions: list[Decision[Id]] = []
+        left = (1 << len(graph.contenders)) - 1
+        reached, rivals = [0], list[int]()
+        while True:
+            for node in reached:  # grows while it is walked
+                holding = left if graph.data[node] is None else graph.holders(node) & left
+                if holding == left:
+                    reached += graph.passed(node)
+                elif holding:
+                    rivals.append(node)
+            if not rivals:
+                break
+            heads = {data: node for node in rivals if (data := graph.data[node]) is not None}
+            winner = min(heads, key=self._stream.rank)
+            losers = [data for data in heads if data != winner]
+            rule = Rule.EARLIEST_TIME if losers else Rule.ONLY_DATA
+            decisions.append(self._decision(winner, losers, rule))
+            left &= graph.holders(heads[winner])
+            reached, rivals = rivals, []
+        bits = bin(left)[:1:-1]  # the lowest first
+        return decisions, [c for c, bit in zip(graph.contenders, bits, strict=False) if bit == "1"]
+
+    def _decision(self, winner: int, rivals: Sequence[int], rule: Rule) -> Decision[Id]:
+        time = self._stream.time
+        if any(time[rival] == time[winner] for rival in rivals):
+            rule = Rule.LOWEST_CID
+        return Decision(rule, self._stream.events[winner].id, self._stream.ids(rivals))
 
 
-def _ids(nodes: Iterable[EventNode[Id]]) -> tuple[Id, ...]:
-    return tuple(sorted(node.id for node in nodes))
+class _Core(Generic[Id]):
+    """What lies below merges, with the contenders on it, for rounds of a race.
+
+    Its nodes have numbers: the core's events their own, then the contenders, then one for each tree
+    that leads to its contenders.
+    """
+
+    def __init__(
+        self,
+        stream: _Stream[Id],
+        is_core: bytearray,
+        trees: Sequence[tuple[list[int], list[_Contender[Id]]]],
+    ) -> None:
+        self.contenders = [contender for _, tree in trees for contender in tree]
+        self._size = size = len(stream.events)
+        self._holders = [0] * size
+        self._nexts: list[list[int]] = [[] for _ in range(size)]
+        self._waiting = [len(prevs) for prevs in stream.prevs] + [1] * len(self.contenders)
+        self.data = [i if is_data else None for i, is_data in enumerate(stream.is_data)]
+        self.data += [contender.first for contender in self.contenders]
+        self.data += [None] * len(trees)
+        self._nexts += [[] for _ in self.contenders]
+        first = 0
+        for gate, (bases, tree) in enumerate(trees, len(self._nexts)):
+            holders = ((1 << len(tree)) - 1) << first
+            for base in bases:
+                self._holders[base] |= holders
+                self._nexts[base].append(gate)
+            self._nexts.append(list(range(size + first, size + first + len(tree))))
+            self._waiting.append(len(bases))
+            first += len(tree)
+        for i in stream.downwards:
+            if is_core[i]:
+                above = self._holders[i]
+                for prev in stream.prevs[i]:
+                    held = self._holders[prev]
+                    self._holders[prev] = held | above if held else above  # chains share one
+                    self._nexts[prev].append(i)
+
+    def holders(self, node: int) -> int:
+        """Return which contenders hold a node, one bit for each."""
+        return self._holders[node] if node < self._size else 1 << (node - self._size)
+
+    def passed(self, node: int) -> list[int]:
+        """Pass a node; return those all of whose prevs are passed now."""
+        nexts = self._nexts[node]
+        for following in nexts:
+            self._waiting[following] -= 1
+        return [following for following in nexts if not self._waiting[following]]
+
+
+def _joined(one: list[_Contender[Id]], other: list[_Contender[Id]]) -> list[_Contender[Id]]:
+    """Both lists as one. The longer one is extended, so that chains of trees take linear time."""
+    if len(one) < len(other):
+        one, other = other, one
+    one += other
+    return one

@@ -6,10 +6,9 @@ position, all its events are read back from `raw_events`, and what changed is co
 A long step is divided by the partitions of the tables, which Spark's workers compute in parallel. A
 short step, of up to a few hundred events, is computed in this process.
 
-Of a long stream, which would take seconds to read back, the step reads only the events after its
-*summary* (`recon_node.streams.StreamSummary`). Summaries are in a table of their own
-(`tables.summaries`). They are written after all other tables, and only from `raw_events`, so they
-are never needed: without one, or if it may not be enough, the stream is read whole.
+Of a long stream, which would take seconds to read back, a short step reads only the events after
+its *end*, if this process has computed the stream before and its next event builds on its tip
+(`derive.ends`).
 
 The content of a document depends on its model, which is another stream. Models usually come before
 their documents and rarely change. When a model gets events, all its documents are read back, too.
@@ -26,6 +25,7 @@ from functools import partial
 from typing import Final
 
 from spark_sink.derive.aside import Aside
+from spark_sink.derive.ends import Ends
 from spark_sink.derive.models import Models
 from spark_sink.derive.portion import Portion, Step, compute, compute_anew, compute_partition
 from spark_sink.derive.transforms import NEED_MODELS
@@ -58,6 +58,7 @@ class Derivation:
         self._workers = workers or InProcess()
         self._models = Models(RawFiles(()), 0, 0)
         self._aside = Aside.read(tables.derived.get(UNPROCESSED))
+        self._ends = Ends()
         tables.clear_staging()
 
     @property
@@ -100,17 +101,8 @@ class Derivation:
         while shorten and len(touched) > _MAX_STREAMS and upto - after > _SHORT_POSITIONS:
             upto = after + (upto - after) // 2
             touched = raw.streams_between(after, upto)
-        summaries = self._tables.summaries
-        step = Step(
-            raw,
-            tuple(names),
-            after,
-            upto,
-            self._own_stagers(names),
-            summaries=summaries.files(),
-            summary_stager=self._tables.summary_stager(),
-            without=self._aside.by_this,
-        )
+        without = self._aside.by_this
+        step = Step(raw, tuple(names), after, upto, self._own_stagers(names), without=without)
         is_short = (
             upto - after <= _SHORT_POSITIONS and raw.bytes_between(after, upto) <= _SHORT_BYTES
         )
@@ -122,17 +114,15 @@ class Derivation:
             self._finish(name, portion.rows[name], upto)
         if portion.rows.get(UNPROCESSED, Staged()).num_rows:
             self._aside = Aside.read(self._tables.derived[UNPROCESSED])
-        if portion.are_damaged:
-            summaries.clear()
-        summaries.append(portion.summaries, upto)
         self._tables.clear_staging()
         return portion.streams
 
     def _short(self, step: Step, touched: Sequence[bytes]) -> Portion:
         self._models.move(step.raw, step.after, step.upto, set(touched))
-        return compute(step, touched, self._models)
+        return compute(step, touched, self._models, self._ends)
 
     def _long(self, step: Step) -> Portion:
+        self._ends.clear()
         aside = {name: self._tables.staged_aside(name) for name in step.names}
         whole = replace(step, stagers={**aside, **step.stagers}, aside=aside)
         portion = Portion()

@@ -12,7 +12,7 @@ from typing import Final
 from recon_node.ipld import CID
 from recon_node.streams import Definitions, definitions_of
 from spark_sink.derive.aside import NOT_OF_A_STREAM, ModelSetAsideError, reason_of
-from spark_sink.derive.streams import Stream, read_streams
+from spark_sink.derive.streams import FeedStream, read_streams
 from spark_sink.tables.raw_files import RawFiles
 
 # With more models than this the cache is cleared.
@@ -49,13 +49,13 @@ class Models:
         self._raw, self._after, self._upto = raw, after, upto
         self._models = {cid: m for cid, m in self._models.items() if cid not in touched}
 
-    def load(self, streams: Iterable[Stream]) -> None:
+    def load(self, streams: Iterable[FeedStream]) -> None:
         """Read the models of these documents, and those among the streams, at once."""
         asked: dict[bytes, set[CID]] = {}
         for stream in streams:
             cid = stream.cid if stream.is_model else stream.model
             if cid is not None:
-                asked.setdefault(cid, set()).update(stream.versions)
+                asked.setdefault(cid, set()).update(stream.stream.versions)
         wanted: dict[bytes, frozenset[CID]] = {}
         for cid, versions in asked.items():
             known = self._models.get(cid)
@@ -68,7 +68,7 @@ class Models:
         for model in read_streams(found, models_only=True):
             self._models[model.cid] = _read(model, wanted[model.cid])
 
-    def of(self, stream: Stream) -> Definitions | None:
+    def of(self, stream: FeedStream) -> Definitions | None:
         """Return the definitions of a document's model, which must have been loaded.
 
         None if they are unknown, for models themselves, and for streams without a model.
@@ -95,10 +95,10 @@ class Models:
         return 0 if model is None else self._models[model].last
 
 
-def _read(model: Stream, named: frozenset[CID]) -> _Model:
+def _read(model: FeedStream, named: frozenset[CID]) -> _Model:
     last = model.entries[-1].position
     try:
-        return _Model(definitions_of(model.states().all(), CID(model.cid), named), named, last)
+        return _Model(definitions_of(model.stream.states.all(), CID(model.cid), named), named, last)
     except NOT_OF_A_STREAM:
         raise
     except Exception as error:  # its documents are set aside, and it is

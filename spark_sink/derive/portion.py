@@ -4,9 +4,8 @@ All events of the streams that get new ones are read back from `raw_events`, and
 of each table (`derive.transforms`). So a portion is a function of `raw_events` alone: it can be
 computed anywhere, and more than once.
 
-Of a long stream, only the events after its summary are read, if it has one that is not ahead of the
-step, and its model has had no event since. If that turns out not to be enough, the stream is read
-whole.
+Of a long stream whose end is kept (`Ends`), only the events after it are read, unless its model has
+had an event since. If that turns out not to be enough, the stream is read whole.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,22 +16,20 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from recon_node.garbage import no_garbage_collection
-from recon_node.streams import ForgottenError, StreamStates, StreamSummary
+from recon_node.streams import ForgottenError
 from spark_sink.derive.aside import NOT_OF_A_STREAM, reason_of, unprocessed
+from spark_sink.derive.ends import Ends
 from spark_sink.derive.models import Models
-from spark_sink.derive.streams import Row, Stream, read_later, read_streams
+from spark_sink.derive.streams import FeedStream, Row, read_later, read_streams
 from spark_sink.derive.transforms import NEED_MODELS, rows_of
-from spark_sink.schema import SUMMARIES, TABLES, UNPROCESSED, TableSpec
+from spark_sink.schema import TABLES, UNPROCESSED, TableSpec
 from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import MAX_STAGED_BYTES, Staged, Stager
-from spark_sink.tables.summaries import SummaryFiles, UnreadableError
 
 Item = TypeVar("Item")
 
 # Streams whose models are read at once; rows, or bytes of data, per conversion to Arrow.
 _STREAMS_PER_LOOKUP: Final = 500
-# Streams whose summaries are read at once; most have less than 100 kB.
-_SUMMARIES_AT_ONCE: Final = 200
 _ROWS_PER_TABLE: Final = 4_096
 _DATA_BYTES: Final = 16 * 1024 * 1024
 
@@ -44,8 +41,6 @@ class Step:
     Attributes:
         stagers: of the tables whose rows the worker writes to files.
         aside: stagers for earlier rows that change because a model did.
-        summaries: of long streams.
-        summary_stager: for new summaries; None: they are not kept.
         without: streams that are set aside.
     """
 
@@ -55,8 +50,6 @@ class Step:
     upto: int
     stagers: Mapping[str, Stager] = field(default_factory=dict)
     aside: Mapping[str, Stager] = field(default_factory=dict)
-    summaries: SummaryFiles = field(default_factory=SummaryFiles)
-    summary_stager: Stager | None = None
     without: frozenset[bytes] = frozenset()
 
     @property
@@ -74,16 +67,12 @@ class Portion:
         rows: by table: new rows of event tables, all rows of stream tables.
         revised: earlier rows of event tables, which may have changed because a model did.
         changed: the changed models among the streams, as CID and StreamID.
-        summaries: new ones, of long streams.
-        are_damaged: whether the old ones cannot be read.
     """
 
     streams: int = 0
     rows: dict[str, Staged] = field(default_factory=dict)
     revised: dict[str, Staged] = field(default_factory=dict)
     changed: dict[bytes, bytes] = field(default_factory=dict)
-    summaries: Staged = field(default_factory=Staged)
-    are_damaged: bool = False
 
     def add(self, other: "Portion") -> None:
         """Merge another portion of the same step."""
@@ -92,8 +81,6 @@ class Portion:
             for name, staged in others.items():
                 mine[name] = mine.get(name, Staged()) + staged
         self.changed |= other.changed
-        self.summaries += other.summaries
-        self.are_damaged |= other.are_damaged
 
 
 def compute_partition(step: Step, partition: int) -> Portion:
@@ -107,20 +94,23 @@ def compute_partition(step: Step, partition: int) -> Portion:
         return compute(step, streams, Models(step.raw, step.after, step.upto))
 
 
-def compute(step: Step, streams: Sequence[bytes], models: Models) -> Portion:
+def compute(
+    step: Step, streams: Sequence[bytes], models: Models, ends: Ends | None = None
+) -> Portion:
     """Compute the portion of these streams.
+
+    Args:
+        step: which.
+        streams: that have events in it.
+        models: of the step.
+        ends: of long streams, if they are kept from step to step.
 
     Raises:
         TablesError: as `compute_partition`.
     """
-    work = _Work(step, models)
+    work = _Work(step, models, ends or Ends())
     streams = [cid for cid in streams if cid not in step.without]
-    whole = list(streams)
-    try:
-        whole = work.add_later(streams)
-    except UnreadableError:
-        work = _Work(step, models)
-        work.portion.are_damaged = True
+    whole = work.add_later(streams)
     left_out = len(whole)
     for some in _streams_of(step, whole):
         left_out -= len(some)
@@ -134,57 +124,43 @@ def compute(step: Step, streams: Sequence[bytes], models: Models) -> Portion:
 class _Work:
     """A portion while it is computed."""
 
-    def __init__(self, step: Step, models: Models) -> None:
+    def __init__(self, step: Step, models: Models, ends: Ends) -> None:
         self.portion = Portion()
         self._step = step
         self._models = models
+        self._ends = ends
         self._rows = {n: _Rows(TABLES[n], step.stagers.get(n)) for n in step.names}
         self._revised = {
             n: _Rows(TABLES[n], step.aside.get(n)) for n in NEED_MODELS.intersection(step.names)
         }
-        self._summaries = _Rows(SUMMARIES, step.summary_stager)
 
     def add_later(self, streams: Sequence[bytes]) -> list[bytes]:
-        """Add the streams for which there is a summary; return those that must be read whole.
-
-        Raises:
-            UnreadableError: the summaries are damaged.
-        """
-        left = set(streams)
-        for cids in _batched(self._step.summaries.among(streams), _SUMMARIES_AT_ONCE):
-            found = self._step.summaries.read(cids, self._step.after)
-            earlier = {cid: s for cid, data in found.items() if (s := _decoded(cid, data))}
-            after = {cid: summary.position for cid, summary in earlier.items()}
-            rows = self._step.raw.later_events_of(after, self._step.upto)
-            for some in _batched(read_later(rows, earlier), _STREAMS_PER_LOOKUP):
-                left.difference_update(stream.cid for stream in self._add_if_enough(some))
-        return [cid for cid in streams if cid in left]
-
-    def _add_if_enough(self, streams: list[Stream]) -> Iterator[Stream]:
-        """Add streams as far as their summaries are enough; yield these."""
-        if self._step.needs_models:
-            self._models.load(streams)
-        for stream in streams:
+        """Add the streams whose end is enough; return those that must be read whole."""
+        ends = self._ends.take(streams, self._step.after)
+        if not ends or not self._step.needs_models:
+            return [*streams]
+        after = {cid: end.position for cid, end in ends.items()}
+        rows = self._step.raw.later_events_of(after, self._step.upto)
+        later = [*read_later(rows, {cid: end.end for cid, end in ends.items()})]
+        self._models.load(later)
+        done = set()
+        for stream in later:
+            if self._models.last_position(stream.model) > after[stream.cid]:
+                continue  # by another definition, other events are accepted
             try:
-                if self._step.needs_models:
-                    self._check_model(stream)
                 self.add(stream)
             except ForgottenError:
                 continue
-            yield stream
+            done.add(stream.cid)
+        return [cid for cid in streams if cid not in done]
 
-    def _check_model(self, stream: Stream) -> None:
-        assert stream.earlier is not None
-        if self._models.last_position(stream.model) > stream.earlier.position:
-            raise ForgottenError("the model has had an event since")
-
-    def add(self, stream: Stream) -> None:
-        """Add the rows of a stream, and its summary; or say that it is set aside.
+    def add(self, stream: FeedStream) -> None:
+        """Add the rows of a stream, and keep its end if it is long; or say that it is set aside.
 
         Raises:
-            ForgottenError: its summary is not enough. Nothing was added.
+            ForgottenError: the end that it goes on from is not enough. Nothing was added.
         """
-        every = [*self._rows.values(), *self._revised.values(), self._summaries]
+        every = [*self._rows.values(), *self._revised.values()]
         for rows in every:
             rows.begin()
         try:
@@ -199,49 +175,31 @@ class _Work:
                 row = unprocessed(stream, reason_of(error))
                 self._rows[UNPROCESSED].add(stream.columns, row)
 
-    def _add(self, stream: Stream) -> None:
-        step, states, model_changed = self._step, None, False
+    def _add(self, stream: FeedStream) -> None:
+        step, model_changed = self._step, False
         if step.needs_models:
-            states = stream.states(self._models.of(stream))
+            stream = stream.with_definitions(self._models.of(stream))
             model = stream.cid if stream.is_model else stream.model
             model_changed = self._models.has_changed(model)
-        if stream.is_model and model_changed:
-            self.portion.changed[stream.cid] = stream.stream_id.to_bytes()
         revises = model_changed and not stream.is_model
         columns = stream.columns
-        rows = rows_of(stream, step.names, states, 0 if revises else step.after)
-        for name, row in rows if stream.earlier is None else list(rows):
+        rows = rows_of(stream, step.names, 0 if revises else step.after)
+        for name, row in list(rows) if stream.goes_on else rows:
             if not TABLES[name].is_history or row[TABLES[name].key] > step.after:
                 self._rows[name].add(columns, row)
             elif name in self._revised:
                 self._revised[name].add(columns, row)
-        self._summarize(stream, states)
-
-    def _summarize(self, stream: Stream, states: StreamStates | None) -> None:
-        if self._step.summary_stager is None:
-            return
-        summary = stream.summary(states, self._step.upto)
-        if summary is not None:
-            self._summaries.add(
-                stream.columns, {"position": summary.position, "summary": summary.encode()}
-            )
+        if stream.is_model and model_changed:
+            self.portion.changed[stream.cid] = stream.stream_id.to_bytes()
+        if step.needs_models:
+            self._ends.keep(stream, step.upto)
 
     def finish(self, streams: int) -> Portion:
         """Return the portion, of so many streams."""
         self.portion.streams = streams
         self.portion.rows = {name: rows.finish() for name, rows in self._rows.items()}
         self.portion.revised = {name: rows.finish() for name, rows in self._revised.items()}
-        self.portion.summaries = self._summaries.finish()
         return self.portion
-
-
-def _decoded(cid: bytes, data: bytes) -> StreamSummary | None:
-    """The summary, if it is undamaged and that of the stream."""
-    try:
-        summary = StreamSummary.decode(data)
-    except ForgottenError:
-        return None
-    return summary if summary.init == cid else None
 
 
 def compute_anew(
@@ -269,7 +227,8 @@ def compute_anew(
             for each in rows.values():
                 each.begin()
             try:
-                for name, row in rows_of(stream, step.names, stream.states(models.of(stream))):
+                defined = stream.with_definitions(models.of(stream))
+                for name, row in rows_of(defined, step.names):
                     rows[name].add(stream.columns, row)
             except NOT_OF_A_STREAM:
                 raise
@@ -282,7 +241,7 @@ def compute_anew(
     return {name: each.finish().read(TABLES[name].schema) for name, each in rows.items()}
 
 
-def _streams_of(step: Step, streams: Sequence[bytes]) -> Iterator[list[Stream]]:
+def _streams_of(step: Step, streams: Sequence[bytes]) -> Iterator[list[FeedStream]]:
     """Read the streams, a few at a time."""
     for piece in step.raw.pieces(streams, step.upto):
         yield from _batched(read_streams(step.raw.events_of(piece, step.upto)), _STREAMS_PER_LOOKUP)
@@ -326,7 +285,7 @@ class _Rows:
             self._streams.append(columns)
         self._stream_of.append(len(self._streams) - 1)
         self._rows.append(row)
-        self._data += len(row.get("data") or row.get("summary") or b"")
+        self._data += len(row.get("data") or b"")
         if len(self._rows) >= _ROWS_PER_TABLE or self._data >= _DATA_BYTES:
             self._pack()
 

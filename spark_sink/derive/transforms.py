@@ -2,7 +2,7 @@
 
 A row is yielded without the columns that all rows of the stream share (`Stream.columns`).
 
-The content (`StreamStates`) also depends on the stream's model. Rows change
+The content also depends on the stream's model. Rows change
 
 - in `conclusion_events`: never;
 - in `event_states`: when the model gets an event;
@@ -15,35 +15,29 @@ from typing import Final
 
 from recon_node.ceramic import Event, EventKind
 from recon_node.ipld import CID
-from recon_node.streams import (
-    Decision,
-    StreamStates,
-    Tip,
-    data_json,
-    event_metadata,
-)
-from spark_sink.derive.streams import Entry, Row, Stream
+from recon_node.streams import Decision, Tip, data_json, event_metadata
+from spark_sink.derive.streams import Entry, FeedStream, Row
 from spark_sink.schema import UNPROCESSED
 
 
-def conclusion_events(stream: Stream, after: int = 0) -> Iterator[Row]:
+def conclusion_events(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     """Yield the rows of `conclusion_events`, one per event after a position."""
-    for entry in stream.entries:
+    for entry, shape in zip(stream.entries, stream.stream.shapes, strict=True):
         if entry.position <= after:
             continue
         yield {
             **_event_columns(entry),
             "data": _payload(entry.event),
             "previous": entry.event.prevs,
-            "expires": entry.expires,
+            "expires": shape.expires,
             "fault": entry.fault,
         }
 
 
-def event_states(stream: Stream, states: StreamStates, after: int = 0) -> Iterator[Row]:
+def event_states(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     """Yield the rows of `event_states`, one per event after a position."""
     entries = {entry.event.cid: entry for entry in stream.entries if entry.position > after}
-    for state in states.all():
+    for state in stream.stream.states.all():
         if (entry := entries.get(state.event_cid)) is None:
             continue
         yield {
@@ -54,7 +48,7 @@ def event_states(stream: Stream, states: StreamStates, after: int = 0) -> Iterat
         }
 
 
-def stream_tips(stream: Stream, after: int = 0) -> Iterator[Row]:
+def stream_tips(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     """Yield the row of `stream_tips`."""
     tip = stream.tip
     yield {
@@ -66,55 +60,46 @@ def stream_tips(stream: Stream, after: int = 0) -> Iterator[Row]:
         "pruned": tip.pruned if tip else sorted(entry.event.cid for entry in stream.entries),
         "diverged": tip is not None and tip.diverged,
         "reasons": [_reason(decision) for decision in tip.reasons] if tip else (),
-        "events": stream.events,
-        "pending_time_events": stream.pending,
+        "events": stream.stream.count,
+        "pending_time_events": stream.stream.pending,
         "position": stream.entries[-1].position,
     }
 
 
-def stream_states(stream: Stream, states: StreamStates, after: int = 0) -> Iterator[Row]:
+def stream_states(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     """Yield the row of `stream_states`."""
-    tip = stream.state_tip(states)
+    tip = stream.accepted_tip
     yield {
         "stream_id": stream.id_text,
         **_tip_columns(stream, tip),
-        "data": None if tip is None else states.at(tip.event).data.to_json(),
+        "data": None if tip is None else stream.stream.at(tip.event).data.to_json(),
         "position": stream.entries[-1].position,
     }
 
 
-_OF_STREAMS: Final[dict[str, Callable[[Stream, int], Iterator[Row]]]] = {
+_ROWS: Final[dict[str, Callable[[FeedStream, int], Iterator[Row]]]] = {
     "conclusion_events": conclusion_events,
-    "stream_tips": stream_tips,
-}
-_OF_STATES: Final[dict[str, Callable[[Stream, StreamStates, int], Iterator[Row]]]] = {
     "event_states": event_states,
+    "stream_tips": stream_tips,
     "stream_states": stream_states,
 }
 #: The tables that depend on models.
-NEED_MODELS: Final = frozenset(_OF_STATES)
+NEED_MODELS: Final = frozenset({"event_states", "stream_states"})
 
 
-def rows_of(
-    stream: Stream, names: Iterable[str], states: StreamStates | None, after: int = 0
-) -> Iterator[tuple[str, Row]]:
+def rows_of(stream: FeedStream, names: Iterable[str], after: int = 0) -> Iterator[tuple[str, Row]]:
     """Yield the rows of a stream in some derived tables, each with the name of its table.
 
     Args:
-        stream: all of it, or its later events.
+        stream: all of it, or its later events; with the definitions of its model, if a table
+            depends on them.
         names: of the tables.
-        states: the stream's content; None if no table depends on models.
         after: rows that are events are yielded for later positions only.
     """
     for name in names:
         if name == UNPROCESSED:  # see `derive.aside`
             continue
-        if name in _OF_STREAMS:
-            rows = _OF_STREAMS[name](stream, after)
-        else:
-            assert states is not None
-            rows = _OF_STATES[name](stream, states, after)
-        for row in rows:
+        for row in _ROWS[name](stream, after):
             yield name, row
 
 
@@ -129,10 +114,10 @@ def _event_columns(entry: Entry) -> Row:
     }
 
 
-def _tip_columns(stream: Stream, tip: Tip[CID] | None) -> Row:
+def _tip_columns(stream: FeedStream, tip: Tip[CID] | None) -> Row:
     if tip is None:
         return {"event_cid": None, "event_type": None, "event_height": None}
-    kind = stream.kind_of(tip.event)
+    kind = stream.stream.kind_of(tip.event)
     return {"event_cid": tip.event, "event_type": kind, "event_height": tip.height}
 
 

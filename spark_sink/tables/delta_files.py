@@ -19,7 +19,7 @@ from deltalake import DeltaTable, QueryBuilder, WriterProperties
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.errors import TablesError, cannot_read
-from spark_sink.schema import PARTITION_COLUMN, SUMMARIES, TableSpec
+from spark_sink.schema import PARTITION_COLUMN, TableSpec
 from spark_sink.tables.location import Location, concurrently, file_system, files_below, move_file
 from spark_sink.tables.staging import ROW_GROUP, DataFile, Stager, read_file_upto
 
@@ -138,19 +138,10 @@ def _merge(
     values: dict[str, str | None] = {PARTITION_COLUMN: str(partition)}
     for files, rows in _fitting_in_memory(stager, partition, old):
         if len(files) > 1:
-            for new in stager.stage(_current(stager.spec, pa.concat_tables(rows))).files:
+            for new in stager.stage(pa.concat_tables(rows)).files:
                 yield added(new, is_new=False)
             for file in files:
                 yield RemoveAction(file.path, False, now, file.size, values)
-
-
-def _current(spec: TableSpec, rows: pa.Table) -> pa.Table:
-    """Drop rows that others replace."""
-    if spec != SUMMARIES:
-        return rows
-    ordered = rows.sort_by([("stream_cid", "ascending"), ("position", "descending")])
-    cids = ordered["stream_cid"].to_pylist()
-    return ordered.take([i for i, cid in enumerate(cids) if i == 0 or cids[i - 1] != cid])
 
 
 def _fitting_in_memory(

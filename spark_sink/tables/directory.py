@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from recon_node.files import open_locked
 from spark_sink.errors import TablesError, other_dags
-from spark_sink.schema import DERIVED, RAW, SUMMARIES, TABLES
+from spark_sink.schema import DERIVED, FORMER, RAW, TABLES
 from spark_sink.tables.dags import without_dags
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.delta_state import Reading
@@ -41,7 +41,6 @@ from spark_sink.tables.location import (
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import Staged, StagedFeed, Stager, feed_rows
 from spark_sink.tables.status import are_parquet, is_table, no_tables
-from spark_sink.tables.summaries import Summaries
 
 CHECKPOINT_DIR: Final = "_checkpoint"
 SCRATCH_DIR: Final = "_scratch"
@@ -129,7 +128,7 @@ class Tables:
             for name in DERIVED
             if name in wanted
         }
-        self.summaries = Summaries(directory / SUMMARIES.name, self.raw)
+        delete_below(directory, FORMER)
         for name, table in self.derived.items():
             if table.excludes_dags is not self.excludes_dags:
                 raise other_dags(table.path, table.excludes_dags)
@@ -183,10 +182,6 @@ class Tables:
     def staged_aside(self, name: str) -> Stager:
         """Return what writes rows of a table to files that `clear_staging` deletes."""
         return Stager(TABLES[name], self.directory / self._staging / name)
-
-    def summary_stager(self) -> Stager:
-        """Return what writes summaries to files that `clear_staging` deletes."""
-        return Stager(SUMMARIES, self.directory / self._staging / SUMMARIES.name)
 
     def clear_staging(self) -> None:
         """Delete files of stagers that are not part of a table."""
@@ -253,7 +248,6 @@ class Tables:
         tidied = [table.tidy(idle=idle) for table in (self.raw, *self.derived.values())]
         if any(tidied):
             delete_abandoned(self.directory)
-        self.summaries.tidy(idle=idle)
 
 
 def delete_abandoned(directory: Location) -> None:

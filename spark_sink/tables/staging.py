@@ -126,7 +126,7 @@ class Stager:
             pq.write_table(
                 rows.drop_columns(PARTITION_COLUMN),
                 stream,
-                row_group_size=self.spec.row_group,
+                row_group_size=ROW_GROUP,
                 use_dictionary=[name for name in _FEW_VALUES if name in rows.schema.names],
             )
             size = stream.tell()

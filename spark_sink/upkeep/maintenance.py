@@ -7,8 +7,6 @@ itself, from the node's feed), while readers continue with the old one. Then it 
 place, in one commit. An interrupted rebuild changes nothing before that, and the next attempt
 starts over.
 
-Any rebuild deletes the summaries of long streams, which `run` makes again.
-
 Rebuilding `raw_events` rebuilds all tables. Each is swapped in separately, `raw_events` last.
 Therefore the feed is read only up to the old position of `raw_events`, even if the node has more: a
 derived table that is in place already also fits the old `raw_events`, and is not ahead of it.
@@ -26,7 +24,7 @@ from deltalake import DeltaTable
 
 from spark_sink.derive.derivation import Derivation
 from spark_sink.errors import SinkError, TablesError, cannot_write
-from spark_sink.schema import DERIVED, RAW, SUMMARIES, TABLES
+from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.source.feed import Feed
 from spark_sink.tables import delta_files
 from spark_sink.tables.delta import DeltaStore
@@ -97,7 +95,6 @@ def rebuild(
     beside = directory / REBUILD_DIR
     with _as_sink_errors(directory):
         delete_below(directory, REBUILD_DIR)
-        delete_below(directory, SUMMARIES.name)
         try:
             if name == RAW:
                 return _rebuild_all(directory, beside, feed, on_progress)

@@ -129,7 +129,7 @@ def test_a_stream_without_valid_data_has_no_tip() -> None:
 
 
 def test_events_that_are_not_a_stream_are_refused() -> None:
-    with pytest.raises(StreamShapeError, match="second one"):
+    with pytest.raises(StreamShapeError, match="exactly one init event"):
         stream_picture("", [event("I"), event("J")])
 
 

@@ -90,7 +90,6 @@ class Reader(Poller):
     def __init__(self, node: TestnetNode) -> None:
         super().__init__(node)
         self.event_at: dict[int, bytes] = {}
-        self.passes = 0
 
     def read(self, client: httpx.Client) -> None:
         """One pass; an interrupted one has held what it saw to the promise, too."""
@@ -105,7 +104,6 @@ class Reader(Poller):
             for position, cid in zip(positions, table["event_cid"].to_pylist(), strict=True):
                 assert self.event_at.setdefault(position, cid) == cid, "a position changed"
             after = positions[-1]
-        self.passes += 1
 
 
 class Follower(Poller):

@@ -15,11 +15,13 @@ from typing import Any
 
 import httpx
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 from waiting import kept_port
 
 from recon_node.ceramic import Event, parse_event
 from recon_node.ipld import CID, multibase
+from spark_sink.derive import portion
 from spark_sink.schema import FEED
 from spark_sink.tables.location import Location, StoreUrl
 
@@ -174,3 +176,18 @@ def processes_under(pid: int) -> set[int]:
         for task in Path(f"/proc/{pid}/task").iterdir():
             children |= set(map(int, (task / "children").read_text().split()))
     return children.union(*(processes_under(child) for child in children))
+
+
+class StreamCounter:
+    """Counts the streams that are read whole, and those that go on from their ends."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.whole = self.later = 0
+        add = portion._Work.add
+
+        def counted(work: Any, stream: Any) -> None:
+            add(work, stream)
+            self.whole += not stream.goes_on
+            self.later += stream.goes_on
+
+        patch.setattr(portion._Work, "add", counted)

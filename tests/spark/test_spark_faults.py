@@ -9,18 +9,17 @@ import pyarrow as pa
 import pytest
 import trio
 from deltalake import DeltaTable
-from spark_helpers import Node, NodeProcesses, feed_rows
+from spark_helpers import Node, NodeProcesses, StreamCounter, feed_rows
 from spark_oracle import KEYS, assert_tables, table_rows, tables_of
 from spark_samples import DEFINITION, FAULT, KEY, Scenario, change, document, replace
 from test_spark_snapshot import table, write_snapshot
-from test_spark_summaries import Counter
 
 from recon_node.ceramic import Event, EventId, Network
 from recon_node.ceramic.builder import data_event, model_event, signed_event
 from recon_node.ipld import dag_cbor
 from recon_node.store import open_store
 from recon_node.streams import heights, shape_of
-from spark_sink.derive.streams import LONG
+from spark_sink.derive.ends import LONG
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FEED, PARTITION_COLUMN, TABLES
 from spark_sink.source.feed import Feed
@@ -81,12 +80,14 @@ def rows_of(directory: Path, name: str, event: Event) -> dict[str, Any]:
 def test_what_merges_a_badly_signed_event_is_the_tip(
     changes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counter = Counter(monkeypatch)
+    counter = StreamCounter(monkeypatch)
     figures = Figures(changes)
     rows = figures.rows
     tips: list[bytes] = []
+    sink = Sink(Tables(tmp_path, EPOCH))
     for upto in range(2 + changes, len(rows) + 1):
-        fill(tmp_path, rows.slice(0, upto), upto)
+        sink.tables.append(rows.slice(0, upto))
+        sink.catch_up()
         assert_tables(tmp_path, rows.slice(0, upto).to_pylist())
         found = [
             row["event_cid"]
@@ -171,7 +172,7 @@ def test_tables_from_before_get_the_column(tmp_path: Path) -> None:
         make_old(tmp_path, name)
         assert "fault" not in {each.name for each in DeltaTable(tmp_path / name).schema().fields}
     rebuild(tmp_path, "event_states", None, lambda *_: None)  # from the old raw_events
-    assert_tables(tmp_path, rows.slice(0, before).to_pylist(), DERIVED[1:])
+    assert_tables(tmp_path, rows.slice(0, before).to_pylist(), [*KEYS][2:])
     fill(tmp_path, rows, before + 1)
     assert_tables(tmp_path, rows.to_pylist())
     for name in ("conclusion_events", "stream_tips"):

@@ -10,7 +10,7 @@ from spark_helpers import feed_rows
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event, model_event
-from recon_node.streams import budget
+from recon_node.streams import Stream, budget
 from spark_sink.cli import main
 from spark_sink.derive import aside, portion, streams
 from spark_sink.derive.derivation import Derivation
@@ -127,7 +127,7 @@ def test_rows_of_a_stream_are_all_there_or_none(
     inits = {events[0].cid for events in bad}
     real = portion.rows_of
 
-    def rows_of(stream: streams.Stream, *args: Any) -> Any:
+    def rows_of(stream: streams.FeedStream, *args: Any) -> Any:
         yield from real(stream, *args)
         if stream.cid in inits:
             raise ValueError("at the end")
@@ -144,11 +144,12 @@ def test_rows_of_a_stream_are_all_there_or_none(
 
 def fail_at(patch: pytest.MonkeyPatch, init: Event, error: Exception) -> None:
     """Let the content of a stream fail."""
-    real = streams.Stream.states
+    real = Stream.states.fget
+    assert real is not None
 
-    def states(self: streams.Stream, *args: Any) -> Any:
-        if self.cid == init.cid:
+    def states(stream: Stream) -> Any:
+        if stream.id.cid == init.cid:
             raise error
-        return real(self, *args)
+        return real(stream)
 
-    patch.setattr(streams.Stream, "states", states)
+    patch.setattr(Stream, "states", property(states))

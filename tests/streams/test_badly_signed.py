@@ -1,4 +1,4 @@
-"""Data events with a wrong signature that valid ones cover: in tips, in states, in summaries."""
+"""Data events with a wrong signature that valid ones cover: in tips, in states, at ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
@@ -18,15 +17,13 @@ from recon_node.ipld import CID, DAG_CBOR, dag_cbor
 from recon_node.streams import (
     EventState,
     ForgottenError,
-    LongStream,
+    Stream,
+    StreamEnd,
     StreamEvent,
     StreamStates,
-    StreamSummary,
     Tip,
     accepted_tip,
     definitions_of,
-    long_stream,
-    propose_merge,
     select_tip,
     shape_of,
 )
@@ -41,7 +38,7 @@ def put(name: str, value: Any) -> list[dict[str, Any]]:
     return [{"op": "add", "path": f"/{name}", "value": value}]
 
 
-class Stream:
+class Writer:
     """A stream, and what a node says of its events."""
 
     def __init__(self, content: Any = None, model: StreamId = MODEL) -> None:
@@ -86,7 +83,7 @@ class Stream:
 
 def test_figures_5_and_6_with_a_badly_signed_event() -> None:
     """C over A: as long as only A is invalid, B is the tip; the merge C is the tip afterwards."""
-    stream = Stream({"n": 0})
+    stream = Writer({"n": 0})
     first = stream.anchor(stream.init, 1)
     a = stream.forged(put("a", 1), stream.init)
     second = stream.anchor(a, 2)
@@ -95,7 +92,7 @@ def test_figures_5_and_6_with_a_badly_signed_event() -> None:
     assert stream.tip().pruned == tuple(sorted([a.cid, second.cid]))
     third = stream.anchor(b, 3)
     assert stream.tip().event == stream.state_tip().event == third.cid
-    assert propose_merge(stream.events, stream.shapes(stream.events), stream.states()) is None
+    assert Stream.of(stream.events, stream.times, stream.faults).proposal() is None
 
     c = stream.data(put("c", 1), b, second)
     for tip in (stream.tip(), stream.state_tip()):
@@ -113,7 +110,7 @@ def test_figures_5_and_6_with_a_badly_signed_event() -> None:
 
 
 def test_a_valid_event_on_a_badly_signed_one_changes_the_content_before_it() -> None:
-    stream = Stream({"n": 0})
+    stream = Writer({"n": 0})
     a = stream.forged([{"op": "remove", "path": "/n"}], stream.init)
     c = stream.data(put("c", 1), a)
     assert stream.state_tip().event == stream.tip().event == c.cid
@@ -121,7 +118,7 @@ def test_a_valid_event_on_a_badly_signed_one_changes_the_content_before_it() -> 
 
 
 def test_a_badly_signed_event_defines_no_version_of_a_model() -> None:
-    stream = Stream({"name": "Note"}, StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"m")))
+    stream = Writer({"name": "Note"}, StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"m")))
     a = stream.forged(put("name", "Forged"), stream.init)
     c = stream.data(put("views", {}), a)
     versions = {a.cid, c.cid}
@@ -138,12 +135,12 @@ def test_a_capability_of_a_badly_signed_event_may_be_anything() -> None:
     )
 
 
-# --- long streams ---
+# --- streams from their ends ---
 
 
-def write(rng: random.Random, size: int) -> Stream:
+def write(rng: random.Random, size: int) -> Writer:
     """A stream with forks, merges, late anchors, patches that fail, and badly signed events."""
-    stream = Stream({"n": 0})
+    stream = Writer({"n": 0})
     for number in range(size):
         recent = rng.choice([1, 1, 1, 3, 5, 40])
         prevs = [rng.choice(stream.events[-recent:])]
@@ -158,77 +155,50 @@ def write(rng: random.Random, size: int) -> Stream:
     return stream
 
 
-def answers(
-    long: LongStream, states: StreamStates
-) -> tuple[Tip[CID], Tip[CID], EventState, list[EventState]]:
-    tip = long.state_tip(states)
-    return long.tip, tip, states.at(tip.event), [*states.all()]
+def answers(stream: Stream) -> tuple[Tip[CID], Tip[CID], EventState, list[EventState]]:
+    tip = stream.accepted_tip
+    return stream.tip, tip, stream.at(tip.event), [*stream.states.all()]
 
 
-def check_whole(stream: Stream, done: int, upto: int, found: Any) -> None:
-    """Compare with what the whole stream says."""
-    tip, state_tip, at_tip, states = found
-    expected = stream.states(upto)
-    after = {state.event_cid: state for state in expected.all()}
-    assert tip == stream.tip(upto)
-    unlisted = [replace(each, pruned=()) for each in (state_tip, stream.state_tip(upto))]
-    assert unlisted[0] == unlisted[1]
-    assert at_tip.data == after[state_tip.event].data
-    assert states == [after[event.cid] for event in stream.events[done:upto]]
-    assert not {tip.event, state_tip.event} & stream.faults.keys()
-
-
-def go_through(stream: Stream, rng: random.Random) -> tuple[int, int]:
-    """Take the stream in pieces, each from the encoded summary of what came before it.
-
-    Returns how often the summary was enough, and how many of its events were badly signed.
-    """
-    summary: StreamSummary | None = None
-    upto = answered = kept = 0
-    while upto < len(stream.events):
-        done, upto = upto, min(len(stream.events), upto + rng.choice([1, 1, 2, 5]))
-        for earlier in (summary, None):
-            start = 0 if earlier is None else done
-            events = stream.events[start:upto]
-            faults = {e.cid: FAULT for e in events if e.cid in stream.faults}
-            long = LongStream(events, stream.shapes(events), earlier, faults)
-            try:
-                states = long.states(None)
-                found = answers(long, states)
-                check_whole(stream, start, upto, found)
-                summary = StreamSummary.decode(long.summarize(states, upto).encode())
-            except ForgottenError:
-                assert earlier is not None
+def go_through(written: Writer, rng: random.Random) -> int:
+    """Take the stream in pieces, each from the end of what came before; return how often that was
+    enough."""
+    end: StreamEnd | None = None
+    upto = answered = 0
+    while upto < len(written.events):
+        done, upto = upto, min(len(written.events), upto + rng.choice([1, 1, 2, 5]))
+        whole = Stream.of(written.events[:upto], written.times, written.faults)
+        expected = answers(whole)
+        try:
+            statements = replace(whole.statements, events=whole.statements.events[done:])
+            later = Stream(statements, written.times, written.faults, end=end)
+            if end is not None:
+                tip, accepted, state, states = answers(later)
+                assert (tip, accepted, state.data) == (*expected[:2], expected[2].data)
+                assert states == expected[3][done:]
+                assert (later.count, later.pending) == (whole.count, whole.pending)
+                assert later.kind_of(tip.event) == whole.kind_of(tip.event)
+                assert not {tip.event, accepted.event} & written.faults.keys()
+                answered += 1
+                end = later.end()
                 continue
-            answered += earlier is not None
-            kept += sum(not each.event.valid for each in summary.tips.kept)
-            break
-    return answered, kept
+        except ForgottenError:
+            pass
+        end = whole.end()
+    return answered
 
 
 @settings(max_examples=60)
-@given(st.integers(1, 60), st.integers(1, 10), st.randoms(use_true_random=False))
-def test_a_long_stream_is_the_whole_stream(size: int, recent: int, rng: random.Random) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(long_stream, "RECENT", recent)
-        go_through(write(rng, size), rng)
+@given(st.integers(1, 60), st.randoms(use_true_random=False))
+def test_a_stream_from_its_end_is_the_whole_stream(size: int, rng: random.Random) -> None:
+    go_through(write(rng, size), rng)
 
 
-def test_summaries_keep_badly_signed_events_and_fold_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the middle of a chain, and among the latest events; later ones build on both."""
-    monkeypatch.setattr(long_stream, "RECENT", 4)
-    stream = Stream({"n": 0})
+def test_a_chain_goes_on_from_its_end_but_for_events_on_rejected_ones() -> None:
+    stream = Writer({"n": 0})
     last = stream.init
-    for number in range(40):
-        write_one = stream.forged if number % 3 == 1 else stream.data
-        last = write_one(put("n", number), last)
+    for number in range(100):
+        last = stream.data(put("n", number), last)
         if number % 5 == 2:
-            stream.anchor(last, number)
-    answered, kept = go_through(stream, random.Random(3))
-    assert answered > 10
-    assert kept > 10
-    long = LongStream(stream.events, stream.shapes(stream.events), None, stream.faults)
-    summary = long.summarize(long.states(None), len(stream.events))
-    invalid = sum(not each.event.valid for each in summary.tips.kept)
-    assert 0 < invalid < len(stream.faults)
-    assert sum(each.folded for each in summary.tips.kept) > 10
+            last = stream.anchor(last, number)
+    assert go_through(stream, random.Random(3)) > 30

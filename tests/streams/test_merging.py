@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +15,10 @@ from recon_node.ceramic.builder import data_event, init_event, signed_event, tim
 from recon_node.ipld import CID
 from recon_node.streams import (
     MergeProposal,
+    Stream,
     StreamStates,
-    accepted_tip,
     json_diff,
     json_equal,
-    open_tips,
-    propose_merge,
-    select_tip,
-    shape_of,
 )
 from recon_node.streams.budget import Budget, BudgetError
 
@@ -62,8 +57,7 @@ class Writer:
 
     def proposal(self) -> MergeProposal | None:
         times = {e.cid: 1000 + n for n, e in enumerate(self.events) if e.kind.value == "time"}
-        shapes = [shape_of(event, time=times.get(event.cid)) for event in self.events]
-        return propose_merge(self.events, shapes, self.states())
+        return Stream.of(self.events, times).proposal()
 
     def merged(self) -> Any:
         """Merge the stream as proposed; return the content."""
@@ -242,21 +236,19 @@ def test_any_stream_converges_in_one_merge(data: st.DataObject) -> None:
             stream.write(content, *prevs)
             if len({each.cid for each in stream.events}) < len(stream.events):
                 stream.events.pop()
-    shapes = [shape_of(event) for event in stream.events]
-    rejected = stream.states().rejected
-    is_open = select_tip(shapes).diverged or accepted_tip(shapes, rejected).diverged
-    proposal = propose_merge(stream.events, shapes, stream.states())
+    whole = Stream.of(stream.events)
+    is_open = whole.tip.diverged or whole.accepted_tip.diverged
+    proposal = whole.proposal()
     assert (proposal is not None) is is_open
     if proposal is None:
-        assert open_tips(shapes, rejected) == ()
+        assert whole.open_tips == ()
         return
     event = stream.add(signed_event(KEY, proposal.payload()))
-    after: Sequence[Any] = [shape_of(each) for each in stream.events]
-    rejected = stream.states().rejected
-    assert event.cid not in rejected
-    for tip in (select_tip(after), accepted_tip(after, rejected)):
-        assert (tip.event, tip.diverged) == (event.cid, False)
-    assert json_equal(stream.states().at(event.cid).data.content, proposal.content)
+    for after in (whole.with_event(event), Stream.of(stream.events)):
+        assert event.cid not in after.rejected
+        for tip in (after.tip, after.accepted_tip):
+            assert (tip.event, tip.diverged) == (event.cid, False)
+        assert json_equal(after.at(event.cid).data.content, proposal.content)
 
 
 def _conflicts_below(name: str, members: int) -> MergeProposal | None:

@@ -20,11 +20,8 @@ from recon_node.ceramic.auth.keys import PrivateKey, has_low_s
 from recon_node.ceramic.builder import data_event, init_event, model_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor
 from recon_node.streams import (
-    StreamStates,
+    Stream,
     Tip,
-    accepted_tip,
-    propose_merge,
-    shape_of,
     statements_of,
 )
 
@@ -84,15 +81,9 @@ def streams(draw: st.DrawFn) -> tuple[list[Event], list[Event], dict[CID, int]]:
 
 def decided(events: Sequence[Event], times: dict[CID, int]) -> tuple[Any, ...]:
     """All that is decided about a stream, with the shown CIDs replaced by what they state."""
-    statements = statements_of(events)
-    shapes = [
-        shape_of(e, time=times.get(e.cid), rank=statements.ranks[e.cid]) for e in statements.events
-    ]
-    states = StreamStates(statements.events)
-    tip = accepted_tip(shapes, states.rejected)
-    proposal = propose_merge(statements.events, shapes, states)
-    ranks = statements.ranks
-    contents = {ranks[s.event_cid]: (s.height, s.data.content) for s in states.all()}
+    stream = Stream.of(events, times)
+    tip, proposal, ranks = stream.accepted_tip, stream.proposal(), stream.statements.ranks
+    contents = {ranks[s.event_cid]: (s.height, s.data.content) for s in stream.states.all()}
     merged = (
         None
         if proposal is None
@@ -191,9 +182,7 @@ def test_ties_go_by_the_cid_where_signatures_are_deterministic() -> None:
         data_event(ED25519, init, [init.cid], [{"op": "replace", "path": "/n", "value": n}])
         for n in range(5)
     ]
-    statements = statements_of([init, *rivals])
-    shapes = [shape_of(e, rank=statements.ranks[e.cid]) for e in statements.events]
-    tip = accepted_tip(shapes, ())
+    tip = Stream.of([init, *rivals]).tip
     assert tip.event == min(event.cid for event in rivals)
 
 

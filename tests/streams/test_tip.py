@@ -2,6 +2,10 @@
 
 import json
 import random
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,6 @@ from recon_node.streams import (
     Rule,
     StreamEvent,
     StreamShapeError,
-    StreamTip,
     Tip,
     heights,
     select_tip,
@@ -252,23 +255,117 @@ def test_what_is_not_one_whole_stream_is_refused(events: list, message: str) -> 
         select_tip(events)
 
 
-# --- size ------------------------------------------------------------
+# --- long streams, capabilities that expire ---
 
 
-@given(st.lists(st.sampled_from(["data", "time", "pending"])))
-def test_a_chain_has_the_tip_that_its_events_have_one_by_one(kinds: list[str]) -> None:
+def _long_stream(
+    rng: random.Random, size: int, forks: float, merges: float
+) -> list[StreamEvent[str]]:
+    """Mostly chains; sometimes a fork from anywhere, or a merge of a few events."""
     events = [StreamEvent("0", "init")]
-    for number, kind in enumerate(kinds, 1):
-        below = (str(number - 1),)
-        if kind == "data":
-            events.append(StreamEvent(str(number), "data", below))
-        else:
-            time = 1000 - number if kind == "time" else None
-            events.append(StreamEvent(str(number), "time", below, time))
-    stream: StreamTip[str] = StreamTip()
+    heads = ["0"]
+    for number in range(1, size):
+        name = f"{rng.randrange(10**6)}-{number}"
+        base = rng.choice(events[-40:]).id if rng.random() < forks else rng.choice(heads[-4:])
+        prevs = [base]
+        if rng.random() < merges:
+            prevs = list({base, *rng.choices(heads, k=2), rng.choice(events).id})
+        kind = "data" if len(prevs) > 1 or rng.random() < 0.6 else "time"
+        time = rng.choice([None, number, rng.randrange(size)]) if kind == "time" else None
+        events.append(StreamEvent(name, kind, tuple(prevs), time, rng.random() < 0.95))
+        heads = [head for head in heads if head not in prevs] + [name]
+    return events
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(2, 150),
+    st.sampled_from([0, 0.02, 0.2, 0.8]),
+    st.sampled_from([0, 0.05, 0.4]),
+    st.randoms(use_true_random=False),
+)
+def test_long_streams_in_any_order(
+    size: int, forks: float, merges: float, rng: random.Random
+) -> None:
+    events = _long_stream(rng, size, forks, merges)
+    expected = oracle(events)
+    assert without_reasons(select_tip(rng.sample(events, len(events)))) == expected
+
+
+def _judged(events: list[StreamEvent[str]], now: int | None) -> list[StreamEvent[str]]:
+    """The same events, with what has expired marked invalid, by the definition."""
+    by_id = {event.id: event for event in events}
+
+    def covers(a: str, b: str) -> bool:
+        return a == b or any(covers(prev, b) for prev in by_id[a].prev)
+
+    judged = []
     for event in events:
-        stream.add(event)
-    assert select_tip(events) == stream.tip()
+        times = [
+            t.time
+            for t in events
+            if t.kind == "time" and t.valid and t.time is not None and covers(t.id, event.id)
+        ]
+        time = min(times, default=now)
+        good = event.expires is None or time is None or time <= event.expires
+        judged.append(replace(event, valid=event.valid and good, expires=None))
+    return judged
+
+
+@st.composite
+def _expiring(draw: st.DrawFn) -> list[StreamEvent[str]]:
+    expires = st.none() | st.integers(1, 6)
+    return [
+        replace(event, expires=draw(expires)) if event.kind == "data" else event
+        for event in draw(streams(max_size=10))
+    ]
+
+
+@settings(max_examples=75)
+@given(_expiring(), st.none() | st.integers(0, 7))
+def test_capabilities_expire_unless_a_time_event_proves_what_they_signed(
+    events: list[StreamEvent[str]], now: int | None
+) -> None:
+    assert without_reasons(select_tip(events, now)) == oracle(_judged(events, now))
+
+
+@settings(max_examples=75)
+@given(st.lists(st.sampled_from(["data", "time", "pending"])), st.data())
+def test_chains_have_the_tip_of_any_stream(kinds: list[str], data: st.DataObject) -> None:
+    events = [StreamEvent("00", "init")]
+    for number, kind in enumerate(kinds, 1):
+        below = (f"{number - 1:02}",)
+        if kind == "data":
+            expires = data.draw(st.none() | st.integers(1, 6))
+            events.append(StreamEvent(f"{number:02}", "data", below, expires=expires))
+        else:
+            time = data.draw(st.integers(1, 6)) if kind == "time" else None
+            events.append(StreamEvent(f"{number:02}", "time", below, time))
+    now = data.draw(st.none() | st.integers(0, 7))
+    assert without_reasons(select_tip(events, now)) == oracle(_judged(events, now))
+
+
+def test_an_expired_event_comes_back_when_its_anchor_does() -> None:
+    events = [StreamEvent("i", "init"), StreamEvent("d", "data", ("i",), expires=99)]
+    assert [select_tip(events, now).event for now in (99, 100)] == ["d", "i"]
+    events.append(StreamEvent("late", "time", ("d",), 100))
+    assert select_tip(events).data_tip == ("i",)
+    events.append(StreamEvent("early", "time", ("d",), 50))
+    assert select_tip(events).data_tip == ("d",)
+
+
+@given(streams())
+def test_a_proposed_merge_converges_the_stream(events: list[StreamEvent[str]]) -> None:
+    before = select_tip(events)
+    assert bool(before.merge) is before.diverged
+    if before.merge:
+        assert before.merge[0] == before.event
+        assert set(before.merge) == set(before.candidates)
+        after = select_tip([*events, StreamEvent("merge", "data", before.merge)])
+        assert (after.event, after.diverged, after.merge) == ("merge", False, ())
+
+
+# --- size ------------------------------------------------------------
 
 
 def test_a_comb_of_forks_is_decided_fork_by_fork() -> None:
@@ -291,3 +388,74 @@ def test_a_long_chain_needs_no_recursion() -> None:
     chain = [StreamEvent(0, "init")] + [StreamEvent(i, "data", (i - 1,)) for i in range(1, length)]
     tip = select_tip(reversed(chain))
     assert (tip.event, tip.height, tip.pruned, tip.diverged) == (length - 1, length - 1, (), False)
+
+
+def _anchored_fan(size: int) -> list[StreamEvent[int]]:
+    """A trunk, then a fan of data events, each anchored, merged without an anchor."""
+    events = [StreamEvent(0, "init")]
+    events += [StreamEvent(n, "data", (n - 1,)) for n in range(1, size)]
+    fan = range(size, 2 * size)
+    events += [StreamEvent(n, "data", (size - 1,)) for n in fan]
+    events += [StreamEvent(n + size, "time", (n,), n) for n in fan]
+    merges = [
+        StreamEvent(3 * size + n, "data", (*fan[start : start + 256],))
+        for n, start in enumerate(range(0, size, 256))
+    ]
+    return [*events, *merges, StreamEvent(4 * size, "data", tuple(m.id for m in merges))]
+
+
+def _ladder(size: int) -> list[StreamEvent[int]]:
+    """Two events merge the two below, again and again, so that ways double each time."""
+    events, below = [StreamEvent(0, "init")], (0,)
+    for number in range(1, size, 2):
+        events += [StreamEvent(n, "data", below) for n in (number, number + 1)]
+        below = (number, number + 1)
+    return events
+
+
+def _flood(size: int) -> list[StreamEvent[int]]:
+    return [StreamEvent(0, "init"), *(StreamEvent(n, "data", (0,)) for n in range(1, size))]
+
+
+def _anchored_comb(size: int) -> list[StreamEvent[int]]:
+    events = [StreamEvent(0, "init")]
+    for n in range(1, size // 2):
+        events.append(StreamEvent(2 * n, "data", (max(0, 2 * n - 2),)))
+        events.append(StreamEvent(2 * n + 1, "time", (2 * n,), n))
+    return events
+
+
+def _merged_comb(size: int) -> list[StreamEvent[int]]:
+    """A comb whose trunk ends in a merge: all of it lies below one."""
+    events, trunk = [StreamEvent(0, "init")], 0
+    for n in range(1, size, 2):
+        events += [StreamEvent(n, "data", (trunk,)), StreamEvent(n + 1, "data", (trunk,))]
+        trunk = n
+    return [*events, StreamEvent(size + 2, "data", (trunk, events[-1].id))]
+
+
+@pytest.mark.parametrize(
+    ("shape", "tip"),
+    [
+        (_flood, lambda n: 1),
+        (_anchored_comb, lambda n: n - 1),
+        (_ladder, lambda n: n - 1),
+        (_anchored_fan, lambda n: 4 * n),
+        (_merged_comb, lambda n: n + 2),
+    ],
+)
+def test_no_shape_takes_more_than_linear_time_or_much_memory(
+    shape: Callable[[int], list[StreamEvent[int]]], tip: Callable[[int], int]
+) -> None:
+    """A set of tips for each event would take gigabytes; a fan took 6 s."""
+    size = 20_000 if shape is not _anchored_fan else 8_192
+    events = shape(size)
+    tracemalloc.start()
+    try:
+        assert select_tip(events).event == tip(size)
+        assert tracemalloc.get_traced_memory()[1] < 60e6
+    finally:
+        tracemalloc.stop()
+    started = time.process_time()
+    select_tip(events)
+    assert time.process_time() - started < 2.5

@@ -14,9 +14,9 @@ from recon_node.api.errors import ApiError
 from recon_node.api.models import Body, Whole, reply
 from recon_node.api.routes.events import EventPath
 from recon_node.api.routes.stream_events import StreamOrInitPath
-from recon_node.api.routes.streams import Loaded, compute
+from recon_node.api.routes.streams import compute
 from recon_node.ipld import CID
-from recon_node.streams import StreamShapeError
+from recon_node.streams import Stream, StreamShapeError
 
 
 class StreamEventPath(StreamOrInitPath, EventPath):
@@ -47,10 +47,9 @@ async def get_event_state(call: Call[StreamEventPath]) -> Annotated[Response, Ev
     return await compute(call.services, text, init, stream_id, render)
 
 
-def _render(cid: CID, loaded: Loaded) -> Response:
-    states = loaded.states()
+def _render(cid: CID, stream: Stream) -> Response:
     try:
-        *_, state = loaded.within(states.branch(loaded.delivered.statements.shown(cid)))
+        state = stream.at(cid)
     except StreamShapeError:
         raise ApiError(HTTPStatus.NOT_FOUND, f"the stream has no delivered event {cid}") from None
     data = from_json(state.data.to_json())

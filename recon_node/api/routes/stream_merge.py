@@ -14,14 +14,10 @@ from starlette.responses import Response
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import ApiError
 from recon_node.api.models import Body, Whole, reply
-from recon_node.api.routes.streams import Loaded, StreamPath, compute
+from recon_node.api.routes.streams import StreamPath, compute
 from recon_node.ceramic import StreamId
 from recon_node.ipld import dag_cbor, multibase
-from recon_node.streams import (
-    MergeProposal,
-    StreamShapeError,
-    propose_merge,
-)
+from recon_node.streams import MergeProposal, Stream, StreamShapeError
 from recon_node.streams.document_schema import as_dag_json
 
 
@@ -71,16 +67,12 @@ async def get_stream_merge(call: Call[StreamPath]) -> Annotated[Response, MergeB
     return await compute(call.services, text, stream_id.cid, stream_id, _propose)
 
 
-def _propose(stream: Loaded) -> Response:
-    stream_id = stream.events[0].stream_id()
-    states = stream.states()
-    for _ in stream.within(states.all()):
-        pass
+def _propose(stream: Stream) -> Response:
     try:
-        proposal = propose_merge(stream.events, stream.shapes(), states)
+        proposal = stream.proposal()
     except StreamShapeError as error:
-        raise ApiError(HTTPStatus.NOT_FOUND, f"Stream not found : {stream_id} ({error})") from None
-    return reply(_describe(stream_id, proposal))
+        raise ApiError(HTTPStatus.NOT_FOUND, f"Stream not found : {stream.id} ({error})") from None
+    return reply(_describe(stream.id, proposal))
 
 
 def _describe(stream_id: StreamId, proposal: MergeProposal | None) -> dict[str, Any]:

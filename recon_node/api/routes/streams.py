@@ -8,8 +8,7 @@ which is checked after each event. See `recon_node.streams.state` for what a sta
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -24,7 +23,6 @@ from recon_node.api.models import AsText, Body, Parameters, Text, reply
 from recon_node.api.services import Services
 from recon_node.ceramic import (
     Event,
-    InitHeader,
     StreamId,
     StreamIdError,
     StreamType,
@@ -36,24 +34,18 @@ from recon_node.store import FeedRow, TimeRow
 from recon_node.streams import (
     Definitions,
     Statements,
-    StreamEvent,
+    Stream,
     StreamShapeError,
     StreamState,
-    StreamStates,
-    accepted_tip,
     definitions_of,
-    named_versions,
-    select_tip,
-    shape_of,
     statements_of,
-    stream_state,
 )
 
 T = TypeVar("T")
 
 
-class Within:
-    """Yields what is computed, until it takes too long.
+class InTime:
+    """Raises `ApiError` when what is computed takes too long.
 
     In another process, time begins anew.
     """
@@ -63,17 +55,15 @@ class Within:
         self._deadline = time.monotonic() + seconds
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Within, (self._seconds,)
+        return InTime, (self._seconds,)
 
-    def __call__(self, items: Iterable[T]) -> Iterable[T]:
-        """The same items."""
-        for item in items:
-            if time.monotonic() > self._deadline:
-                raise bad_request(
-                    "the state of the stream takes too long to compute on request: it has too many "
-                    "events, or its patches are too slow; read its events from the feed"
-                )
-            yield item
+    def __call__(self) -> None:
+        """Check the time."""
+        if time.monotonic() > self._deadline:
+            raise bad_request(
+                "the state of the stream takes too long to compute on request: it has too many "
+                "events, or its patches are too slow; read its events from the feed"
+            )
 
 
 MAX_ERRORS = 100
@@ -127,29 +117,23 @@ async def get_stream(call: Call[StreamPath]) -> Annotated[Response, StreamStateB
     return await compute(call.services, text, stream_id.cid, stream_id, _answer)
 
 
-def _answer(loaded: Loaded) -> Response:
-    state = _state_of(loaded)
-    if isinstance(state, Rejected):
-        stream_id, reason = loaded.events[0].stream_id(), "; ".join(state.errors)
+def _answer(stream: Stream) -> Response:
+    try:
+        return _render(stream.state())
+    except StreamShapeError:
+        errors = stream.rejected.get(
+            stream.id.cid, ("its capability had expired when it was anchored",)
+        )
         raise ApiError(
             HTTPStatus.NOT_FOUND,
-            f"Stream not found : {stream_id} (its init event was rejected: {reason})",
-        )
-    return _render(state)
+            f"Stream not found : {stream.id} (its init event was rejected: {'; '.join(errors)})",
+        ) from None
 
 
 def not_found(text: str, other: StreamId | None) -> ApiError:
     """The 404 for a stream that is not here; another may start with the same init event."""
     hint = "" if other is None else f" (the stream that starts so is {other})"
     return ApiError(HTTPStatus.NOT_FOUND, f"Stream not found : {text}{hint}")
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A stream that has no state, because no event of it was accepted."""
-
-    errors: tuple[str, ...]
-    """Why its init event was rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,44 +152,14 @@ class Delivered:
         signed = (row for row in self.rows.values() if isinstance(row, FeedRow))
         return {row.event_cid: row.fault for row in signed if row.fault is not None}
 
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A stream, and what its model demands of it."""
-
-    delivered: Delivered
-    model: Delivered | None
-    within: Within
-    """Bounds the time of what is computed of them."""
-
-    @property
-    def events(self) -> Sequence[Event]:
-        """One event for each statement, the init event first."""
-        return self.delivered.statements.events
-
-    def states(self, keep: Collection[CID] = ()) -> StreamStates:
-        """The content after each event."""
-        definitions = None
-        if self.model is not None:
-            definitions = _define(self.model, named_versions(self.events), self.within)
-        return StreamStates(self.events, definitions, keep=keep, faults=self.delivered.faults)
-
-    def shapes(self) -> list[StreamEvent[CID]]:
-        """The events without their contents."""
-        ranks, faults, rows = (
-            self.delivered.statements.ranks,
-            self.delivered.faults,
-            self.delivered.rows,
-        )
-        return [
-            shape_of(
-                event,
-                time=rows[event.cid].block_time,
-                valid=event.cid not in faults,
-                rank=ranks[event.cid],
-            )
-            for event in self.events
-        ]
+    def stream(self, in_time: InTime, model: Delivered | None = None) -> Stream:
+        """The stream, with what its model defines."""
+        times = {cid: row.block_time for cid, row in self.rows.items()}
+        known = {cid: time for cid, time in times.items() if time is not None}
+        stream = Stream(self.statements, known, self.faults, on_event=in_time)
+        if model is None:
+            return stream
+        return stream.with_definitions(_define(model.stream(in_time), stream.versions))
 
 
 async def compute(
@@ -213,7 +167,7 @@ async def compute(
     text: str,
     init: CID,
     stream_id: StreamId | None,
-    function: Callable[[Loaded], T],
+    function: Callable[[Stream], T],
 ) -> T:
     """Compute something of a stream, in another process.
 
@@ -229,28 +183,26 @@ async def compute(
             422, it is set aside.
     """
     async with services.reading_streams:
-        loaded = await _load(services, init)
-        found = None if loaded is None else loaded.events[0].stream_id()
-        if loaded is None or stream_id not in (None, found):
-            raise not_found(text, found)
-        job = partial(function, loaded)
-        return await services.evaluation.of_stream(init, len(loaded.events), job)
+        most, in_time = services.limits.stream_events, InTime(services.limits.stream_seconds)
+        delivered = await read_delivered(services, init, most, in_time)
+        other = None if delivered is None else delivered.events[0].stream_id()
+        if delivered is None or stream_id not in (None, other):
+            raise not_found(text, other)
+        header, of_model = delivered.events[0].header, None
+        if header and header.model and header.stream_type is not StreamType.MODEL:
+            of_model = await read_delivered(services, header.model.cid, most, in_time)
+        job = partial(_run, function, delivered, of_model, in_time)
+        return await services.evaluation.of_stream(init, len(delivered.statements.events), job)
 
 
-async def _load(services: Services, init: CID) -> Loaded | None:
-    most, within = services.limits.stream_events, Within(services.limits.stream_seconds)
-    delivered = await read_delivered(services, init, most, within)
-    if delivered is None:
-        return None
-    header = _header(delivered.events[0])
-    of_model = None
-    if header.stream_type is not StreamType.MODEL and header.model is not None:
-        of_model = await read_delivered(services, header.model.cid, most, within)
-    return Loaded(delivered, of_model, within)
+def _run(
+    function: Callable[[Stream], T], delivered: Delivered, model: Delivered | None, in_time: InTime
+) -> T:
+    return function(delivered.stream(in_time, model))
 
 
 async def read_delivered(
-    services: Services, init: CID, most: int, within: Within | None = None
+    services: Services, init: CID, most: int, in_time: InTime | None = None
 ) -> Delivered | None:
     """The delivered events of the stream that `init` starts; None when the stream is not here.
 
@@ -258,7 +210,7 @@ async def read_delivered(
         ApiError: 400, they state more than `most` things, or more bytes than `limits` allow.
     """
     streams, limits = services.store.streams, services.limits
-    within = within or Within(limits.stream_seconds)
+    in_time = in_time or InTime(limits.stream_seconds)
     # Anybody can make a second event of each signature by ECDSA: hence twice as many.
     rows: list[FeedRow | TimeRow] = [
         *await streams.signed(init, 2 * most + 1, 2 * limits.stream_bytes)
@@ -266,13 +218,13 @@ async def read_delivered(
     if not rows:
         return None
     rows += await streams.time_statements(init, most + 1)
-    events = await services.in_long_thread(partial(_parse, init, rows, within))
+    events = await services.in_long_thread(partial(_parse, init, rows, in_time))
     known = {event.cid for event in events}
     named = {prev for event in events for prev in event.prevs} - known
     if named:
         copies = [row for row in await streams.time_events(named) if row.event_cid not in known]
         rows += copies
-        events += _parse(init, copies, within)
+        events += _parse(init, copies, in_time)
     by_cid = {row.event_cid: row for row in rows}
     events.sort(key=lambda event: _place(by_cid[event.cid]))
     delivered = Delivered(events, by_cid, statements_of(()))
@@ -286,8 +238,12 @@ async def read_delivered(
     return replace(delivered, statements=statements)
 
 
-def _parse(init: CID, rows: Sequence[FeedRow | TimeRow], within: Within) -> list[Event]:
-    return list(within(event_of(init, row) for row in rows))
+def _parse(init: CID, rows: Sequence[FeedRow | TimeRow], in_time: InTime) -> list[Event]:
+    events = []
+    for row in rows:
+        in_time()
+        events.append(event_of(init, row))
+    return events
 
 
 def _place(row: FeedRow | TimeRow) -> int:
@@ -301,36 +257,10 @@ def event_of(init: CID, row: FeedRow | TimeRow) -> Event:
     return bare_time_event(row.event_cid, init, row.prev, row.proof)
 
 
-def _header(init: Event) -> InitHeader:
-    if init.header is None:
-        raise RuntimeError(f"the stream {init.init} starts with an event that is not its init")
-    return init.header
-
-
-def _define(model: Delivered, versions: set[CID], within: Within) -> Definitions | None:
-    events = model.statements.events
-    if _header(events[0]).stream_type is not StreamType.MODEL:
+def _define(model: Stream, versions: Collection[CID]) -> Definitions | None:
+    if model.header.stream_type is not StreamType.MODEL:
         return None
-    states = StreamStates(events, faults=model.faults)
-    return definitions_of(within(states.all()), events[0].cid, versions)
-
-
-def _state_of(loaded: Loaded) -> StreamState | Rejected:
-    events, within, shapes = loaded.events, loaded.within, loaded.shapes()
-    try:
-        likely = select_tip(shapes).event
-    except StreamShapeError:
-        return Rejected(("its capability had expired when it was anchored",))
-    states = loaded.states(keep=(likely,))
-    deque(within(states.all()), maxlen=0)
-    init = events[0].cid
-    rejected = states.rejected
-    try:
-        tip = accepted_tip(shapes, rejected).event if rejected else likely
-    except StreamShapeError:
-        return Rejected(rejected[init])
-    at_tip = states.at(tip) if tip == likely else deque(within(states.branch(tip)), maxlen=1).pop()
-    return stream_state(_header(events[0]), init, at_tip, rejected)
+    return definitions_of(model.states.all(), model.id.cid, versions)
 
 
 def _render(state: StreamState) -> Response:

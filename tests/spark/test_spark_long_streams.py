@@ -1,4 +1,4 @@
-"""Long streams: with summaries of what came before, the tables are as if there were none."""
+"""Long streams: gone on from their ends, the tables are as if all were read whole."""
 
 import random
 import shutil
@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spark_helpers import feed_rows
+from spark_helpers import StreamCounter, feed_rows
 from spark_oracle import KEYS, assert_tables, sorted_rows, tables_of
 from spark_samples import (
     DEFINITION,
@@ -31,20 +29,18 @@ from spark_samples import (
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, model_event, signed_event, time_event
-from recon_node.streams import long_stream
-from spark_sink.derive import derivation, portion, streams
+from spark_sink.derive import derivation, ends
+from spark_sink.derive.ends import Ends
 from spark_sink.derive.models import Models
 from spark_sink.derive.portion import Step, compute, compute_anew
 from spark_sink.run.pipeline import Sink
-from spark_sink.schema import DERIVED, SUMMARIES, TABLES, with_partition
-from spark_sink.tables import delta, delta_files
+from spark_sink.schema import DERIVED, FORMER, TABLES, UNPROCESSED, with_partition
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.raw_files import RawFile, RawFiles
 from spark_sink.tables.staging import Staged, Stager
-from spark_sink.tables.summaries import SummaryFiles
-from spark_sink.upkeep import maintenance
 
+COMPARED = [name for name in DERIVED if name != UNPROCESSED]
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 PATCHES: list[Any] = [
     [replace("/t", "text")],
@@ -56,16 +52,11 @@ PATCHES: list[Any] = [
     [],
 ]
 
-# Written like a link, but not one.
-AMBIGUOUS = [{"op": "add", "path": "/a", "value": {"/": "not a link"}}]
-
 
 @pytest.fixture(autouse=True, scope="module")
 def _everything_is_long() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams, "LONG", 2)
-        patch.setattr(streams, "_LATER", 1)
-        patch.setattr(long_stream, "RECENT", 4)
+        patch.setattr(ends, "LONG", 2)
         yield
 
 
@@ -116,7 +107,7 @@ class Author:
         prevs = [prev.cid]
         if chance < 0.5:
             prevs = list(dict.fromkeys([prev.cid, *tips]))
-        patch = self.rng.choice(PATCHES) if self.rng.random() < 0.98 else AMBIGUOUS
+        patch = self.rng.choice(PATCHES)
         payload = {"id": stream[0].cid, "prev": prevs, "data": patch}
         if self.rng.random() < 0.15:
             payload["header"] = {"modelVersion": self.rng.choice([self.model, self.model_top]).cid}
@@ -147,7 +138,7 @@ class Run:
     directory: Path
     feed: pa.Table
     raw: tuple[RawFile, ...] = ()
-    summaries: SummaryFiles = field(default_factory=SummaryFiles)
+    ends: Ends = field(default_factory=Ends)
     position: int = 0
     rows: dict[str, dict[Any, Any]] = field(default_factory=lambda: defaultdict(dict))
 
@@ -155,12 +146,11 @@ class Run:
         new = with_partition(self.feed.slice(self.position, upto - self.position))
         self.raw += self._staged(Stager(TABLES["raw_events"], self.directory).stage(new))
         raw = RawFiles(self.raw, self.directory)
-        stager = Stager(SUMMARIES, self.directory)
-        step = Step(raw, DERIVED, self.position, upto, {}, {}, self.summaries, stager)
+        step = Step(raw, DERIVED, self.position, upto)
         touched = raw.streams_between(self.position, upto)
         models = Models(raw, self.position, upto)
-        done = compute(step, touched, models)
-        for name in DERIVED:
+        done = compute(step, touched, models, self.ends)
+        for name in COMPARED:
             self._put(name, done.rows[name].read(TABLES[name].schema))
             if name in done.revised:
                 self._put(name, done.revised[name].read(TABLES[name].schema))
@@ -172,10 +162,8 @@ class Run:
         if done.changed:
             anew = Step(raw, ("event_states", "stream_states"), self.position, upto)
             revised = compute_anew(anew, sorted({*of_changed} - {*touched}), models)
-            for name, rows in revised.items():
-                self._put(name, rows)
-        files = self.summaries.files + self._staged(done.summaries)
-        self.summaries = SummaryFiles(files, self.directory)
+            for name in anew.names:
+                self._put(name, revised[name])
         self.position = upto
 
     def _staged(self, staged: Staged) -> tuple[RawFile, ...]:
@@ -197,7 +185,7 @@ def test_in_any_steps_the_rows_are_the_same(size: int, seed: int) -> None:
         while run.position < len(feed):
             run.step(min(len(feed), run.position + rng.choice([1, 1, 2, 3, 8])))
             expected = tables_of(feed.slice(0, run.position).to_pylist())
-            for table in DERIVED:
+            for table in COMPARED:
                 assert sorted_rows(table, run.rows[table].values()) == expected[table], table
 
 
@@ -226,77 +214,59 @@ FEED = long_feed()
 END = len(FEED)
 
 
-def go_on(directory: Path, *cuts: int) -> Tables:
-    """A process comes, brings the tables to these positions, one after the other, and goes."""
-    tables = Tables(directory, EPOCH)
-    sink = Sink(tables)
+def go_on(directory: Path, *cuts: int) -> Sink:
+    """A process comes, and brings the tables to these positions, one after the other."""
+    sink = Sink(Tables(directory, EPOCH))
     sink.catch_up()
     for upto in cuts:
-        tables.append(FEED.slice(0, upto))
-        sink.catch_up()
-        tables.tidy()
-    return tables
+        take(sink, upto)
+    return sink
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables that lack the last events; not to be changed."""
-    directory = tmp_path_factory.mktemp("made")
-    go_on(directory, 7, 15, END - 2)
-    return directory
+def take(sink: Sink, upto: int) -> None:
+    sink.tables.append(FEED.slice(0, upto))
+    sink.catch_up()
 
 
-@pytest.fixture
-def directory(made: Path, tmp_path: Path) -> Path:
-    """A copy of these tables."""
-    return Path(shutil.copytree(made, tmp_path / "tables"))
-
-
-def summaries(directory: Path) -> pa.Table:
-    table = DeltaTable(directory / SUMMARIES.name)
-    return pa.concat_tables(pq.read_table(file) for file in table.file_uris())
-
-
-class Counter:
-    """Counts the streams that are read whole, and those that are not."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.whole = self.later = 0
-        add = portion._Work.add
-
-        def counted(work: Any, stream: Any) -> None:
-            add(work, stream)
-            self.whole += stream.earlier is None
-            self.later += stream.earlier is not None
-
-        patch.setattr(portion._Work, "add", counted)
-
-
-def test_a_process_goes_on_from_the_summaries_of_another(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_process_goes_on_from_what_it_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counter = Counter(monkeypatch)
-    go_on(directory, END - 1, END)
-    assert (counter.whole, counter.later) == (0, 2)
-    assert_tables(directory, FEED.to_pylist())
-
-
-def test_short_streams_have_no_summaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "LONG", 100)
+    counter = StreamCounter(monkeypatch)
+    go_on(tmp_path, END - 4, *range(END - 3, END))
+    assert (counter.whole, counter.later) == (3, 3)  # the model, and both documents once
     go_on(tmp_path, END)
-    assert not (tmp_path / SUMMARIES.name).exists()
+    assert (counter.whole, counter.later) == (4, 3)
+    assert_tables(tmp_path, FEED.to_pylist())
+
+
+def test_only_long_streams_have_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ends, "LONG", 100)
+    counter = StreamCounter(monkeypatch)
+    go_on(tmp_path, *range(1, END + 1))
+    assert counter.later == 0
+
+
+def test_ends_are_kept_within_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ends, "_MAX_BYTES", 3_000)  # one of two
+    counter = StreamCounter(monkeypatch)
+    go_on(tmp_path, *range(1, END + 1))
+    assert counter.later > 0
+    assert_tables(tmp_path, FEED.to_pylist())
 
 
 class KilledError(BaseException):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("write", range(1, 9))
-def test_killed_before_any_write(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, write: int
+@pytest.mark.parametrize("write", range(1, 6))
+@pytest.mark.parametrize("in_workers", [False, True])
+def test_killed_before_any_write_or_failed_and_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int, in_workers: bool
 ) -> None:
-    """The first six are those of one step: raw_events, four tables, and the summary."""
-    monkeypatch.setattr(derivation, "_SHORT_POSITIONS", write % 2)
+    """Those of one step: raw_events and four tables. The same process may try it again."""
+    sink = go_on(tmp_path, END - 3, END - 2)
+    if in_workers:
+        monkeypatch.setattr(derivation, "_SHORT_POSITIONS", 0)
     left = write
 
     def deadly(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -313,108 +283,26 @@ def test_killed_before_any_write(
         for name in ("append", "put"):
             patch.setattr(DeltaStore, name, deadly(getattr(DeltaStore, name)))
         with pytest.raises(KilledError):
-            go_on(directory, END - 1, END)
-    go_on(directory, END - 1, END)
-    assert_tables(directory, FEED.to_pylist())
-
-
-def cut(directory: Path) -> None:
-    for file in directory.rglob("*.parquet"):
-        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-def lose_files(directory: Path) -> None:
-    for file in directory.rglob("*.parquet"):
-        file.unlink()
-
-
-def cut_log(directory: Path) -> None:
-    for file in (directory / "_delta_log").glob("*.json"):
-        file.write_bytes(file.read_bytes()[:10])
-
-
-def lose_log(directory: Path) -> None:
-    shutil.rmtree(directory / "_delta_log")
-
-
-def change_rows(directory: Path) -> None:
-    """As if a disk had forgotten a bit."""
-    for file in directory.rglob("*.parquet"):
-        rows = pq.ParquetFile(file).read()
-        wrong = [s[:40] + bytes([s[40] ^ 1]) + s[41:] for s in rows["summary"].to_pylist()]
-        at = rows.schema.get_field_index("summary")
-        pq.write_table(rows.set_column(at, rows.schema.field(at), [wrong]), file)
-
-
-def exchange_rows(directory: Path) -> None:
-    """Summaries of other streams."""
-    for file in directory.rglob("*.parquet"):
-        rows = pq.ParquetFile(file).read()
-        at = rows.schema.get_field_index("stream_cid")
-        wrong = [
-            FEED["stream_cid"][0 if cid != FEED["stream_cid"][0].as_py() else -1].as_py()
-            for cid in rows["stream_cid"].to_pylist()
-        ]
-        pq.write_table(rows.set_column(at, rows.schema.field(at), [wrong]), file)
-
-
-@pytest.mark.parametrize(
-    "damage", [cut, lose_files, cut_log, lose_log, change_rows, exchange_rows, shutil.rmtree]
-)
-def test_a_damaged_table_of_summaries_starts_again(
-    directory: Path, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    damage(directory / SUMMARIES.name)
-    counter = Counter(monkeypatch)
-    go_on(directory, END - 1, END)
-    assert (counter.whole, counter.later) == (1, 1)  # there is a new one after one event
-    assert_tables(directory, FEED.to_pylist())
-
-
-def test_summaries_of_another_raw_events_are_not_used(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go_on(tmp_path, END - 2)
-    shutil.rmtree(tmp_path / SUMMARIES.name)
-    shutil.copytree(made / SUMMARIES.name, tmp_path / SUMMARIES.name)
-    counter = Counter(monkeypatch)
-    go_on(tmp_path, END)
-    assert counter.whole == 1
+            take(sink, END - 1)
+    for upto in (END - 1, END):
+        take(sink, upto)
     assert_tables(tmp_path, FEED.to_pylist())
 
 
-def test_summaries_ahead_of_a_table_are_not_used(directory: Path) -> None:
-    """A table that was lost is computed from events that the summaries have already."""
-    shutil.rmtree(directory / "event_states")
-    Sink(Tables(directory, EPOCH)).catch_up(window=9)
-    assert_tables(directory, FEED.slice(0, END - 2).to_pylist())
+def test_ends_ahead_of_a_table_are_not_used(tmp_path: Path) -> None:
+    """A table that was lost is computed from events that the ends have already."""
+    go_on(tmp_path, *range(1, END - 2))
+    shutil.rmtree(tmp_path / "event_states")
+    sink = Sink(Tables(tmp_path, EPOCH))
+    sink.catch_up(window=9)
+    assert_tables(tmp_path, FEED.slice(0, END - 3).to_pylist())
+    take(sink, END)
+    assert_tables(tmp_path, FEED.to_pylist())
 
 
-def test_a_rebuild_deletes_the_summaries(directory: Path) -> None:
-    maintenance.rebuild(directory, "stream_tips", None, lambda *_: None)
-    assert not (directory / SUMMARIES.name).exists()
-    go_on(directory, END)
-    assert_tables(directory, FEED.to_pylist())
-
-
-def test_rows_that_newer_ones_replace_are_dropped(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert summaries(directory).num_rows >= 4
-    monkeypatch.setattr(delta, "_COMMITS_PER_TIDY", 1)
-    monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
-    counter = Counter(monkeypatch)
-    go_on(directory, END - 1, END)
-    assert summaries(directory).num_rows == 2
-    assert counter.whole == 0
-    assert_tables(directory, FEED.to_pylist())
-
-
-def test_a_run_without_content_makes_no_use_of_it_later(tmp_path: Path) -> None:
-    """`--table stream_tips` makes summaries without content."""
-    for upto in range(6, END + 1, 6):
-        tables = Tables(tmp_path, EPOCH, ["stream_tips"] if upto % 12 else DERIVED)
-        tables.append(FEED.slice(0, upto))
-        Sink(tables).catch_up()
+def test_summaries_of_earlier_versions_are_deleted(tmp_path: Path) -> None:
+    go_on(tmp_path, END - 1)
+    shutil.copytree(tmp_path / "stream_tips", tmp_path / FORMER)
     go_on(tmp_path, END)
+    assert not (tmp_path / FORMER).exists()
     assert_tables(tmp_path, FEED.to_pylist())
