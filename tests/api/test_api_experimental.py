@@ -79,8 +79,10 @@ async def test_badly_signed_events_are_listed_once_a_valid_one_covers_them(
     path = f"{PATH}/model/{UNKNOWN_MODEL}"
     assert init.header is not None
     await store.admit_remote(
-        (event.event_id(store.network, init.header, height), event.car)
-        for height, event in enumerate((init, bad, lost))
+        [
+            (event.event_id(store.network, init.header, height), event.car)
+            for height, event in enumerate((init, bad, lost))
+        ]
     )
     answer = await api.get(path, params={"limit": limit})
     assert [each["id"] for each in answer.json()["events"]] == [str(init.cid)]
