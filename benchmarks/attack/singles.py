@@ -58,22 +58,23 @@ def a_bomb_of_links(here: Field) -> None:
         out.mkdir()
         file = here.directory / "bomb.car"
         file.write_bytes(car.encode([root], blocks))
-        _recon_node(here.peer.api_url, "dag", "push", str(file))
+        pushed = _recon_node(here, here.peer.api_url, "dag", "push", str(file))
+        here.expect("the bomb is pushed", 0, pushed)
         with here.attacked():
             started = time.monotonic()
-            code, _ = _recon_node(here.url, "dag", "pull", str(root), "--out", str(out / "x"))
+            code = _recon_node(here, here.url, "dag", "pull", str(root), "--out", str(out / "x"))
         here.expect("pull is refused", 1, code)
         here.at_most("pull", time.monotonic() - started, 20.0)
         here.expect("nothing is left", [], list(out.iterdir()))
 
 
-def _recon_node(url: str, *arguments: str) -> tuple[int, str]:
+def _recon_node(here: Field, url: str, *arguments: str) -> int:
+    """Run a command, whose key is the field's; returns its exit code."""
     command = [sys.executable, "-m", "recon_node", *arguments, "--url", url]
-    data = {"RECON_NODE_DATA_DIR": str(Path(os.environ.get("TMPDIR", "/tmp"), "recon-attack-key"))}
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env=os.environ | data
-    )
-    return ended.returncode, ended.stdout
+    data = {"RECON_NODE_DATA_DIR": str(here.directory / "key")}
+    return subprocess.run(
+        command, capture_output=True, timeout=120, check=False, env=os.environ | data
+    ).returncode
 
 
 def _on_terminal(url: str, *arguments: str) -> bytes:
