@@ -11,6 +11,7 @@ from nacl.signing import SigningKey
 from benchmarks.attack.catalogue import attack
 from benchmarks.attack.chain import CHAIN, the_chain
 from benchmarks.attack.field import OWNER, Field, document_id, make_model
+from benchmarks.attack.floods import SECONDS, flood
 from benchmarks.attack.hostile import NETWORK, attacker, made_up, offer
 from recon_node.ceramic import Event, EventId, StreamId, parse_event
 from recon_node.ceramic.builder import (
@@ -143,19 +144,36 @@ def a_members_name(here: Field) -> None:
     here.expect("few delivered beside the honest ones", True, delivered < 300)
 
 
-@attack()
-def a_dam(here: Field) -> None:
-    """20,000 time events wait for an init event; when it comes, all move in one transaction."""
+def _dam(count: int) -> tuple[list[Event], dict[EventId, bytes]]:
+    """A model and an init event, and time events that nobody signed and that wait for it."""
     key = SigningKey.generate()
     model, model_id = make_model(key)
     init = init_event(key, model_id, {"a": "1"}, unique=b"u")
     events: dict[EventId, bytes] = {}
-    for number in range(20_000):
+    for number in range(count):
         cid, made = made_up(init.cid, init.cid, number)
         events[_key(model_id, key, init, 1, cid)] = made
+    return [model, init], events
+
+
+@attack()
+def a_dam(here: Field) -> None:
+    """20,000 time events wait for an init event; when it comes, all move in one transaction."""
+    (model, init), events = _dam(20_000)
     with here.attacked():
         with attacker(offer, here.node.addresses[0], events) as process:
             process.join(120)
         here.add([model, init])
         here.await_event(init)
         _read_all(here, document_id(init))
+
+
+@attack()
+def sketches(here: Field) -> None:
+    """An opening of 110 bytes, each time with a range of its own, has 20,000 keys sketched."""
+    before, events = _dam(20_000)
+    here.add(before)
+    with attacker(offer, here.node.addresses[0], events) as process:
+        process.join(120)
+    with here.attacked(), attacker(flood, here.node.addresses[0], "sketches") as process:
+        process.join(SECONDS + 5)
