@@ -59,7 +59,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from itertools import chain
 from math import ceil
 from typing import Final
@@ -82,23 +81,20 @@ from recon_node.recon.coded.messages import (
     MORE,
     NO_KEYS,
     NOTHING_LISTED,
-    SALT_SIZE,
     SYMBOL_SIZE,
-    Body,
     Gaps,
     LeftOut,
     Listed,
     Message,
     MessageFlag,
-    fingerprint,
     weight_of,
 )
 from recon_node.recon.coded.reply import FEW, MAX_TURN, Reply
+from recon_node.recon.coded.salted import Salted, salt_of
 from recon_node.recon.keys.decoding import Difference, decode
 from recon_node.recon.keys.ids import groups, in_key_order
 from recon_node.recon.keys.lthash import LtHash
 from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.keys.sha256a import lanes_of
 from recon_node.recon.keys.sketch import (
     ID_SIZE,
     MAX_SYMBOLS,
@@ -116,9 +112,6 @@ _MAX_TRIES: Final = 3
 """Openings and closings, of both sides together, up to which a wrong one gets an estimate."""
 _MAX_SKETCHED: Final = 1 << 17
 """Maximum keys of a range that is sketched for a peer's sake, if it is not an interest of ours."""
-_MAX_SALTED: Final = 16
-"""How many times over all keys are hashed with a salt, in a session: an honest peer asks for six
-at most."""
 _HASHED_A_STEP: Final = 1000
 """Keys that are hashed between two yields."""
 _ASKED_AT_ONCE: Final = 256
@@ -159,10 +152,8 @@ class CodedSession(Session[Message]):
         """Whether differences are known to lie close together."""
         self._list_up_to = 0
         """Keys of a gap that are listed because symbols would take more bytes."""
-        self._salt: bytes | None = None
-        """What precedes each key in fingerprints, once ranges without it have not helped."""
-        self._salted = 0
-        """Keys that were hashed with a salt."""
+        self._salted: Salted | None = None
+        """Of the fingerprints, once those without a salt have not helped."""
         self._undelivered = 0
         """Ids that the peer named, and whose events could not be fetched."""
 
@@ -316,7 +307,7 @@ class CodedSession(Session[Message]):
             self._list_up_to,
             dense=self._dense,
             in_full=self._tries > _MAX_TRIES,
-            salt=self._salt,
+            salt=None if self._salted is None else self._salted.salt,
         )
         self._list_up_to = 0
         if found.difference is not None:
@@ -341,14 +332,24 @@ class CodedSession(Session[Message]):
             messages[-1] = yield from self._close(key_range, messages[-1])
         return messages
 
+    def _settle_salt(self, key_range: KeyRange, turn: Sequence[Message]) -> Iterator[None]:
+        """Take the peer's salt, or choose one if too many closings were wrong."""
+        closing = turn[-1].closing
+        salt = next((message.salt for message in turn if message.salt is not None), None)
+        if closing is not None and self._tries > _MAX_TRIES:
+            salt = salt_of((yield from self._hash(key_range)).digest(), closing)
+        if salt is not None:
+            self._salted = self._salted or Salted(self.side, self._held)
+            self._salted.salt = salt
+
     def _answer_closing(self, reply: Reply, count: int | None) -> Iterator[None]:
         """Answer a wrong opening or closing by ranges."""
         if count == 0:
             reply.answer_list(END, NO_KEYS, NOTHING_LISTED, NO_IDS)
         elif count is not None and count <= self._few:
             reply.ask(END)  # so that the peer lists the few keys that it has
-        elif self._salt is not None:
-            yield from self._narrow_down_salted(reply, END, self._salt)
+        elif self._salted is not None:
+            yield from self._salted.narrow_down(reply, END)
         else:
             reply.narrow_down(END)
 
@@ -364,8 +365,13 @@ class CodedSession(Session[Message]):
             if index % GAPS_A_STEP == 0:
                 yield
                 reply.forget_place()  # the store may have changed
-            if say is FINGERPRINT:
-                yield from self._answer_fingerprint(reply, upper, body)
+            if say is FINGERPRINT and isinstance(body, bytes):
+                if self._salted is not None:
+                    yield from self._salted.answer(reply, upper, body)
+                elif reply.differs(upper, body):
+                    reply.narrow_down(upper)
+                else:
+                    reply.agree(upper)
             elif say is KEYS:
                 reply.answer_list(upper, body, lists[at], found.wanted(at))
             elif say is MORE:
@@ -373,64 +379,6 @@ class CodedSession(Session[Message]):
             else:
                 reply.agree(upper)
             at += say is KEYS or say is MORE
-
-    def _answer_fingerprint(self, reply: Reply, upper: bytes, theirs: Body) -> Iterator[None]:
-        assert isinstance(theirs, bytes)
-        salt = self._salt
-        if salt is not None:
-            differs = yield from self._differs_salted(reply, upper, theirs, salt)
-            if differs:
-                yield from self._narrow_down_salted(reply, upper, salt)
-                return
-        elif reply.differs(upper, theirs):
-            reply.narrow_down(upper)
-            return
-        reply.agree(upper)
-
-    def _settle_salt(self, key_range: KeyRange, turn: Sequence[Message]) -> Iterator[None]:
-        """Take the peer's salt; or make one that depends on all keys of both sides.
-
-        So nobody knew it when the keys were made.
-        """
-        theirs = turn[-1].closing
-        if theirs is not None and self._tries > _MAX_TRIES:
-            ours = yield from self._hash(key_range)
-            self._salt = sha256(ours.digest() + theirs).digest()[:SALT_SIZE]
-        for message in turn:
-            self._salt = message.salt or self._salt
-
-    def _differs_salted(
-        self, reply: Reply, upper: bytes, theirs: bytes, salt: bytes
-    ) -> Generator[None, None, bool]:
-        gap, with_lower = reply.gap_to(upper), reply.has_lower
-        lanes = yield from self._salted_lanes(gap, salt, with_lower=with_lower)
-        reply.forget_place()
-        if theirs == fingerprint(lanes):
-            return False
-        left_out = [lanes_of(salt + key) for key in reply.left_out_to(upper)]
-        return not left_out or theirs != fingerprint(lanes + sum(left_out))
-
-    def _narrow_down_salted(self, reply: Reply, upper: bytes, salt: bytes) -> Iterator[None]:
-        """Answer a wrong salted fingerprint: list our keys, or write those of equal parts."""
-        lower, with_lower = reply.gap_to(upper).lower, reply.has_lower
-        parts = []
-        for bound, _ in reply.list_or_cut(upper):
-            gap = KeyRange(lower, bound or reply.gap_to(upper).upper)
-            lanes = yield from self._salted_lanes(gap, salt, with_lower=with_lower)
-            parts.append((bound, fingerprint(lanes)))
-            lower, with_lower = bound, True
-        if parts:
-            reply.forget_place()
-            reply.ask_each(parts)
-
-    def _salted_lanes(
-        self, gap: KeyRange, salt: bytes, *, with_lower: bool
-    ) -> Generator[None, None, int]:
-        """Return the lanes of all keys in a gap, each preceded by the salt, in steps."""
-        self._salted += self.side.keys.count(gap)
-        if self._salted > _MAX_SALTED * (self._held + _HASHED_A_STEP):
-            raise RemoteProtocolError("peer asks for salted fingerprints again and again")
-        return (yield from self.side.keys.salted_lanes(gap, salt, with_lower=with_lower))
 
     def _decode(
         self, key_range: KeyRange, received: Message

@@ -1,0 +1,88 @@
+"""Fingerprints that are salted: of hashes that nobody could know when the keys were made.
+
+So no sets were made whose sums of these hashes are equal. The tree does not have them: each takes a
+walk over the keys. session.py says when they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from hashlib import sha256
+from typing import Final
+
+from recon_node.recon.coded.messages import SALT_SIZE, fingerprint
+from recon_node.recon.coded.reply import Reply
+from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.sha256a import lanes_of
+from recon_node.recon.side import RemoteProtocolError, Side
+
+_MAX_HASHED: Final = 16
+"""How many times over all keys are hashed in a session: an honest peer asks for six at most."""
+_HASHED_A_STEP: Final = 1000
+"""Keys that are hashed between two yields."""
+
+
+def salt_of(ours: bytes, theirs: bytes) -> bytes:
+    """Return a salt that depends on all keys of both sides, given the digests of these."""
+    return sha256(ours + theirs).digest()[:SALT_SIZE]
+
+
+class Salted:
+    """The salted fingerprints of one side of a session.
+
+    Args:
+        side: the session's.
+        held: the number of our keys in its range.
+    """
+
+    def __init__(self, side: Side, held: int) -> None:
+        self._side = side
+        self._most = _MAX_HASHED * (held + _HASHED_A_STEP)
+        self.hashed = 0
+        """Keys that were hashed so far."""
+        self.salt = b""
+        """What precedes each key, of late."""
+
+    def answer(self, reply: Reply, upper: bytes, theirs: bytes) -> Iterator[None]:
+        """Answer a fingerprint of the peer's."""
+        if (yield from self._differs(reply, upper, theirs)):
+            yield from self.narrow_down(reply, upper)
+        else:
+            reply.agree(upper)
+
+    def narrow_down(self, reply: Reply, upper: bytes) -> Iterator[None]:
+        """Answer a wrong fingerprint: list our keys, or write the fingerprints of equal parts."""
+        lower, with_lower = reply.gap_to(upper).lower, reply.has_lower
+        parts = []
+        for bound, _ in reply.list_or_cut(upper):
+            gap = KeyRange(lower, bound or reply.gap_to(upper).upper)
+            lanes = yield from self._lanes(gap, with_lower=with_lower)
+            parts.append((bound, fingerprint(lanes)))
+            lower, with_lower = bound, True
+        if parts:
+            reply.forget_place()  # the store may have changed
+            reply.ask_each(parts)
+
+    def _differs(self, reply: Reply, upper: bytes, theirs: bytes) -> Generator[None, None, bool]:
+        lanes = yield from self._lanes(reply.gap_to(upper), with_lower=reply.has_lower)
+        reply.forget_place()
+        if theirs == fingerprint(lanes):
+            return False
+        left_out = reply.left_out_to(upper)
+        for number, key in enumerate(left_out):
+            if number % _HASHED_A_STEP == _HASHED_A_STEP - 1:
+                yield
+            lanes += lanes_of(self.salt + key)
+        return not left_out or theirs != fingerprint(lanes)
+
+    def _lanes(self, gap: KeyRange, *, with_lower: bool) -> Generator[None, None, int]:
+        """Return the salted lanes of our keys in a gap, in steps.
+
+        Raises:
+            RemoteProtocolError: the peer has asked for too many of them.
+        """
+        keys = self._side.keys
+        self.hashed += keys.count(gap)
+        if self.hashed > self._most:
+            raise RemoteProtocolError("peer asks for salted fingerprints again and again")
+        return (yield from keys.salted_lanes(gap, self.salt, with_lower=with_lower))
