@@ -140,8 +140,9 @@ async def test_what_finds_no_room_is_nobodys_fault(tmp_path, version):
         await a.store.admit_local(late)
         await eventually(lambda: b.store.head == len(crowd) + len(late), 20)
         await eventually(lambda: len(b.outcomes()) > 2, 20)
-        assert (a.failures(b.p2p.peer_id), b.failures(a.p2p.peer_id)) == (0, 0)
-        assert b.p2p.counters.sessions_failed == a.p2p.counters.sessions_failed == 0
+        assert b.failures(a.p2p.peer_id) == b.p2p.counters.sessions_failed == 0
+        if version is RECON_1_2:  # in 1.0.0, a cannot tell why b has enough
+            assert a.failures(b.p2p.peer_id) == a.p2p.counters.sessions_failed == 0
 
 
 async def test_a_whole_sync_after_the_first_costs_next_to_nothing(tmp_path):
