@@ -248,6 +248,8 @@ class StreamStates:
         Raises:
             StreamShapeError: there is no such event.
         """
+        if self._earlier is not None:
+            _ = self.rejected  # computes the few later events once
         if cid not in self._kept:
             self._kept[cid] = deque(self.branch(cid), maxlen=1).pop()
         return self._kept[cid]

@@ -1,0 +1,98 @@
+"""One stream: what is computed of it is computed once, whatever is asked and in which order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import Event, StreamId, StreamType
+from recon_node.ceramic.builder import data_event, init_event, signed_event
+from recon_node.ipld import CID, DAG_CBOR
+from recon_node.streams import Stream, StreamShapeError, state
+
+KEY = SigningKey(bytes(range(32)))
+MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
+
+
+def put(name: str, value: Any) -> list[dict[str, Any]]:
+    return [{"op": "add", "path": f"/{name}", "value": value}]
+
+
+def diverged() -> list[Event]:
+    """A stream with two branches of 20 events, one of which ends in a rejected event."""
+    init = init_event(KEY, MODEL, {"n": 0}, unique=b"u")
+    events = [init]
+    for branch in "ab":
+        below = init
+        for number in range(20):
+            below = data_event(KEY, init, [below.cid], put(branch, number))
+            events.append(below)
+    bad = data_event(KEY, init, [events[-1].cid], [{"op": "remove", "path": "/nothing"}])
+    return [*events, bad]
+
+
+@pytest.fixture
+def patches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The patches that are applied."""
+    applied: list[Any] = []
+    real = state.apply_patch
+
+    def apply_patch(content: Any, patch: Any, *others: Any) -> Any:
+        applied.append(patch)
+        return real(content, patch, *others)
+
+    monkeypatch.setattr(state, "apply_patch", apply_patch)
+    return applied
+
+
+def test_a_merge_applies_each_patch_once(patches: list[Any]) -> None:
+    events = diverged()
+    stream = Stream.of(events)
+    proposal = stream.proposal()
+    assert proposal is not None
+    assert (proposal.content, proposal.conflicts) == ({"n": 0, "a": 19, "b": 19}, ())
+    assert set(proposal.prevs) >= {events[20].cid, events[41].cid}
+    merge = signed_event(KEY, proposal.payload())
+    merged = stream.with_event(merge)
+    assert merged.at(merge.cid).data.content == {"n": 0, "a": 19, "b": 19}
+    assert merged.accepted_tip.event == merged.tip.event == merge.cid
+    assert merged.open_tips == ()
+    assert [*merged.rejected] == [events[41].cid]
+    assert len(patches) == 42  # 41 events but the init, and the merge
+
+
+def test_an_update_applies_each_patch_once(patches: list[Any]) -> None:
+    events = diverged()[:21]
+    stream = Stream.of(events)
+    assert stream.state().data.content == {"n": 0, "a": 19}
+    assert stream.state().event_cid == stream.accepted_tip.event == events[-1].cid
+    update = data_event(KEY, events[0], [events[-1].cid], put("a", 20))
+    after = stream.with_event(update)
+    assert after.state().data.content == {"n": 0, "a": 20}
+    assert after.rejected == {}
+    again = data_event(KEY, events[0], [update.cid], put("b", 1))
+    assert after.with_event(again).state().data.content == {"n": 0, "a": 20, "b": 1}
+    assert len(patches) == 22
+
+
+def test_an_event_that_is_there_changes_nothing() -> None:
+    events = diverged()
+    stream = Stream.of(events)
+    assert stream.with_event(events[7]) is stream
+    with pytest.raises(StreamShapeError, match="there is no event"):
+        Stream.of(events[:3]).at(events[7].cid)
+
+
+def test_an_exception_before_an_event_ends_what_is_computed() -> None:
+    left = 5
+
+    def check() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        Stream.of(diverged(), on_event=check).state()
