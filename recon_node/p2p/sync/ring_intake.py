@@ -5,9 +5,9 @@ an event only when its history is here. A ceramic-one node sends a stream's even
 their CIDs, which is random. So those that depend on an event that has not come are set aside, in
 bounded memory, and handed to the store once it has.
 
-What is still aside when the session has ended is refused. An event that is refused, for whatever
-reason, does not end the session: its key counts as one that the peer alone holds
-(recon/ring/differences.py).
+What is still aside when a session that brought nothing new has ended is refused. An event that is
+refused, for whatever reason, does not end the session: its key counts as one that the peer alone
+holds (recon/ring/differences.py).
 """
 
 from __future__ import annotations
@@ -118,7 +118,12 @@ class RingIntake:
             )
 
     def end(self) -> None:
-        """Refuse what is still set aside: the peer does not hold its history either."""
+        """Refuse what is still set aside: the peer does not hold its history either.
+
+        If others were new, it may just be getting them: then they are sent again at the next sync.
+        """
+        if self.events_received:
+            return
         for event in self._aside.values():
             self.events_refused += 1
             self._exchange.note_received(event.key)
