@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +29,7 @@ from spark_sink.query.question import run_query
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import RAW, RAW_EVENTS, TABLES
 from spark_sink.source.feed import Feed, Head
-from spark_sink.tables import delta, delta_files
+from spark_sink.tables import delta, delta_files, staging
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import Staged
@@ -301,8 +300,7 @@ def test_the_files_of_a_table_made_anew_are_moved(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By one commit, which says all that others ask for: changes, older versions, statistics."""
-    for name, spec in TABLES.items():
-        monkeypatch.setitem(TABLES, name, replace(spec, row_group=8))
+    monkeypatch.setattr(staging, "ROW_GROUP", 8)
     rows = feed_rows(sample[:300])
     fill(tmp_path, rows).tables.keep_history(5.0)
     before = {t.name: t.version or 0 for t in table_status(tmp_path)}
@@ -330,7 +328,7 @@ def test_the_files_of_a_table_made_anew_are_moved(
         changes = table.load_cdf(starting_version=before[name] + 1).read_all()
         kinds = pa.table(changes)["_change_type"].to_pylist()
         count = sum(files["num_records"].to_pylist())
-        assert Counter(kinds) == {"delete": count, "insert": count}
+        assert Counter(kinds) == Counter(delete=count, insert=count)
 
 
 def test_a_crash_before_the_commit_leaves_files_for_vacuum(
