@@ -109,6 +109,8 @@ _RELATIONS: Final = frozenset(
 )
 _INFORMATION_SCHEMA: Final = "information_schema"
 _INFORMATION: Final = frozenset(("columns", "schemata", "tables"))
+#: Beginnings of the names of DuckDB's own views.
+_SYSTEM_VIEWS: Final = ("duckdb_", "pg_", "pragma_", "sqlite_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,10 @@ class Allowed:
         Raises:
             RequestError: it does; says what.
         """
-        named = self.tables | {("", name) for name in _common_tables(nodes)}
+        common = {name.lower() for name in _common_tables(nodes)}
+        for name in common:
+            _check_common_table(name)
+        named = self.tables | {("", name) for name in common}
         sources = [node["function"] for node in nodes if node.get("type") == "TABLE_FUNCTION"]
         for function in sources:
             _check_function(function, TABLE_FUNCTIONS, "in FROM")
@@ -159,7 +164,16 @@ class Allowed:
 def _common_tables(nodes: list[Node]) -> Iterator[str]:
     for node in nodes:
         for entry in (node.get("cte_map") or {}).get("map", ()):
-            yield entry["key"].lower()
+            yield entry["key"]
+
+
+def _check_common_table(name: str) -> None:
+    """Outside of its scope, a common table's name means a file, or a view of DuckDB's own."""
+    if not name.replace(" ", "_").isidentifier() or name.startswith(_SYSTEM_VIEWS):
+        raise invalid(
+            f"the common table expression {name} needs another name: of letters, digits, blanks "
+            "and _, and not like a system view"
+        )
 
 
 def _check_function(node: Node, allowed: Set[str], where: str = "here") -> None:

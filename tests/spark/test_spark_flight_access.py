@@ -47,6 +47,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fill(found / "tables", rows_of_scenario())
     (found / "secret.csv").write_text("a,b\n1,2\n")
     (found / "tables" / "token").write_text("0123456789abcdef")
+    (found / "tables" / "t.csv").write_text("a,b\n1,2\n")
     return found
 
 
@@ -107,6 +108,10 @@ def client(url: str) -> Iterator[Any]:
         "SELECT * FROM ceramic.rows.raw_events",
         "SELECT (SELECT content FROM read_text('{tables}/token'))",
         "WITH t AS (FROM read_text('{tables}/token')) FROM t",
+        """SELECT *, (WITH "{tables}/t.csv" AS (SELECT 1) SELECT 1) FROM '{tables}/t.csv'""",
+        """SELECT *, (WITH "{tables}/*" AS (SELECT 1) SELECT 1) FROM '{tables}/*'""",
+        "SELECT *, (WITH sqlite_master AS (SELECT 1) SELECT 1) FROM sqlite_master",
+        "SELECT *, (WITH Duckdb_Views AS (SELECT 1) SELECT 1) FROM duckdb_views",
         "SELECT write_log('x')",
         "SELECT sleep_ms(10)",
         "SELECT nextval('s')",
@@ -188,8 +193,8 @@ def test_long_statements_of_a_client_do_not_keep_short_ones_waiting(directory: P
                     assert asked(connection, "SELECT 1").num_rows == 1
         finally:
             stop.set()
-    for each in greedy:
-        each.join(60)
+            for each in greedy:  # while the server is there, so that they end in good order
+                each.join(60)
 
 
 def test_a_statement_may_only_be_so_long(client: Any) -> None:
