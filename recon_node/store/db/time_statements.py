@@ -119,7 +119,8 @@ def _note(connection: sqlite3.Connection, row: int) -> None:
     if found is None or found[2] is None:  # damaged
         return
     chain_id, tx_hash, prev, below = found
-    statement = sha256(chain_id.encode() + tx_hash + (below or prev)).digest()
+    transaction = chain_id.encode() + CID(tx_hash).digest  # whatever the codec that its CID names
+    statement = sha256(transaction + (below or prev)).digest()
     connection.execute("UPDATE anchors SET statement = ? WHERE event = ?", (statement, row))
 
 
