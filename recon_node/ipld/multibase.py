@@ -2,16 +2,19 @@
 
 Source: https://github.com/multiformats/multibase. The bases that Ceramic uses are implemented here
 with the standard library: base64 for CAR files in the HTTP API, base32 for CIDs, base36 for
-StreamIds, base58btc for did:key, base16 because it is common. All others go through the
-`multiformats` package, 20 to 100 times slower. Decoding is strict: one text for each value, no
-blanks, no wrong padding.
+StreamIds, base58btc for did:key, base16 because it is common. Texts in other bases are read as
+those: base32z, for one, is base32 with another alphabet. The `multiformats` package writes them,
+and reads what is left (proquint), 20 to 100 times slower. Decoding is strict: one text for each
+value, no blanks, no wrong padding.
 
-In base36 and base58, a text is one long number. It is read by halves, which takes n^1.6 steps for n
-characters: 2 s for a CAR of 1 MB. In between, other threads get to run every few milliseconds.
+In base10, base36 and base58, a text is one long number. It is read by halves, which takes n^1.6
+steps for n characters: 2 s for a CAR of 1 MB. In between, other threads get to run every few
+milliseconds.
 """
 
 import base64
 import binascii
+from collections.abc import Iterable
 from typing import Final
 
 from recon_node.ipld.errors import MultibaseError
@@ -20,7 +23,8 @@ MAX_SLOW_TEXT: Final = 2048
 """Bytes that are written in a base other than 64 and 32, and characters that the slow package
 reads: that takes quadratic time, and StreamIds, keys and CIDs are far shorter."""
 MAX_NUMBER: Final = 1_600_000
-"""Characters of a text in base36 or base58: an event's CAR has at most a million bytes."""
+"""Characters of a text in base36 or base58: an event's CAR has at most a million bytes. In base10,
+which takes more characters for them, half as many again."""
 _SHORT: Final = 256
 """Characters of a number that are read one after the other."""
 _SHORT_PRODUCT: Final = 400_000
@@ -31,7 +35,7 @@ _MAX_SHOWN: Final = 40
 
 _BASE36 = "0123456789abcdefghijklmnopqrstuvwxyz"
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
-_INTEGER_ALPHABETS: Final = {"k": _BASE36, "z": _BASE58}
+_INTEGER_ALPHABETS: Final = {"9": "0123456789", "k": _BASE36, "z": _BASE58}
 _DIGITS: Final = {
     code: {character: value for value, character in enumerate(alphabet)}
     for code, alphabet in _INTEGER_ALPHABETS.items()
@@ -42,6 +46,26 @@ _PAIRS: Final = {
 }
 """Two digits are written at a time: dividing a long number is what takes time."""
 _CODES: Final = {"base64": "m", "base64url": "u", "base32": "b", "base36": "k", "base58btc": "z"}
+_BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"
+_BASE32_HEX: Final = "0123456789abcdefghijklmnopqrstuv"
+_BASE32_Z: Final = "ybndrfg8ejkmcpqxot1uwisza345h769"
+_TWINS: Final = {
+    "F": ("f", 1, str.maketrans("0123456789ABCDEF", "0123456789abcdef")),
+    "B": ("b", 1, str.maketrans(_BASE32.upper(), _BASE32)),
+    "c": ("b", 8, str.maketrans(_BASE32, _BASE32)),
+    "C": ("b", 8, str.maketrans(_BASE32.upper(), _BASE32)),
+    "v": ("b", 1, str.maketrans(_BASE32_HEX, _BASE32)),
+    "V": ("b", 1, str.maketrans(_BASE32_HEX.upper(), _BASE32)),
+    "t": ("b", 8, str.maketrans(_BASE32_HEX, _BASE32)),
+    "T": ("b", 8, str.maketrans(_BASE32_HEX.upper(), _BASE32)),
+    "h": ("b", 1, str.maketrans(_BASE32_Z, _BASE32)),
+    "K": ("k", 1, str.maketrans(_BASE36.upper(), _BASE36)),
+    "Z": ("z", 1, str.maketrans(_BASE58[:9] + _BASE58[33:] + _BASE58[9:33], _BASE58)),
+    "M": ("m", 4, None),
+    "U": ("u", 4, None),
+}
+"""By code: the base that differs in its digits or padding alone, the characters to which texts are
+padded, and the digit of that base for each."""
 
 
 def encode(data: bytes, base: str = "base64") -> str:
@@ -70,7 +94,8 @@ def decode(text: str, max_number: int = MAX_SLOW_TEXT) -> bytes:
 
     Args:
         text: the text.
-        max_number: characters that it may have in base36 or base58; `MAX_NUMBER` for a CAR.
+        max_number: characters that it may have in base36 or base58, of base10 half as many again;
+            `MAX_NUMBER` for a CAR.
 
     Raises:
         MultibaseError: the text is empty or too long, its base unknown, or a character or padding
@@ -88,7 +113,12 @@ def decode(text: str, max_number: int = MAX_SLOW_TEXT) -> bytes:
             return _exactly(text, "base32", base64.b32decode(_padded(body, 8), casefold=True))
         if code == "f":
             return _exactly(text, "base16", binascii.a2b_hex(body))
-        if len(text) > (max_number if code in _INTEGER_ALPHABETS else MAX_SLOW_TEXT):
+        if code in _TWINS:
+            return decode(_twin(text), max_number)
+        if code in "07":
+            return _decode_bits(text, 1 if code == "0" else 3)
+        longest = max_number if code in _INTEGER_ALPHABETS else MAX_SLOW_TEXT
+        if len(text) > (longest * 3 // 2 if code == "9" else longest):
             raise MultibaseError(
                 f"{len(text)} characters are too many for the base {code!r}: use base64"
             )
@@ -112,6 +142,35 @@ def _exactly(text: str, base: str, data: bytes) -> bytes:
     return data
 
 
+def _twin(text: str) -> str:
+    """Write a text in the base that differs from its own in digits or padding alone."""
+    code, group, digits = _TWINS[text[0]]
+    body = text[1:].rstrip("=") if group > 1 else text[1:]
+    if _padded(body, group) != text[1:]:
+        raise MultibaseError(f"{_shown(text)} is not valid multibase: wrong padding")
+    if digits is None:
+        return code + body
+    _check_digits(code + body, digits)
+    return code + body.translate(digits)
+
+
+def _check_digits(text: str, digits: Iterable[int]) -> None:
+    wrong = text[1:].translate(dict.fromkeys(digits))
+    if wrong:
+        raise MultibaseError(f"{_shown(text)} is not valid multibase: it has {wrong[0]!r}")
+
+
+def _decode_bits(text: str, size: int) -> bytes:
+    """Read base2 or base8, whose digits have `size` bits; bits that fill up the last are zero."""
+    body = text[1:]
+    _check_digits(text, range(ord("0"), ord("0") + (1 << size)))
+    bits = len(body) * size
+    number, unused = int(body or "0", 1 << size), bits % 8
+    if unused >= size or number & ((1 << unused) - 1):
+        raise MultibaseError(f"{_shown(text)} is not valid multibase: its last bits mean nothing")
+    return (number >> unused).to_bytes(bits // 8, "big")
+
+
 def _encode_integer(data: bytes, code: str) -> str:
     zero, pairs = _INTEGER_ALPHABETS[code][0], _PAIRS[code]
     significant = data.lstrip(b"\0")
@@ -126,11 +185,7 @@ def _encode_integer(data: bytes, code: str) -> str:
 
 def _decode_integer(body: str, code: str) -> bytes:
     alphabet = _INTEGER_ALPHABETS[code]
-    wrong = body.translate(dict.fromkeys(map(ord, alphabet)))
-    if wrong:
-        raise MultibaseError(
-            f"{_shown(code + body)}: {wrong[0]!r} is not a digit of base {len(alphabet)}"
-        )
+    _check_digits(code + body, map(ord, alphabet))
     number = _number(body, _DIGITS[code], {_SHORT: len(alphabet) ** _SHORT})
     zeros = len(body) - len(body.lstrip(_INTEGER_ALPHABETS[code][0]))
     return b"\0" * zeros + number.to_bytes((number.bit_length() + 7) // 8, "big")

@@ -8,7 +8,11 @@ from multiformats import multibase as oracle
 from recon_node.ipld import MultibaseError, multibase
 
 OWN_BASES = ["base64", "base64url", "base32", "base16", "base36", "base58btc"]
-OTHER_BASES = ["base64pad", "base32upper", "base32hex", "base8", "base10"]
+OTHER_BASES = [
+    *("base2", "base8", "base10", "base16upper", "base36upper", "base58flickr"),
+    *("base32upper", "base32pad", "base32padupper", "base32hex", "base32hexupper"),
+    *("base32hexpad", "base32hexpadupper", "base32z", "base64pad", "base64urlpad", "proquint"),
+]
 
 
 @pytest.mark.parametrize("base", OWN_BASES + OTHER_BASES)
@@ -16,10 +20,16 @@ OTHER_BASES = ["base64pad", "base32upper", "base32hex", "base8", "base10"]
 def test_written_as_the_oracle_writes_and_read_back(base: str, data: bytes) -> None:
     text = multibase.encode(data, base)
     assert text == oracle.encode(data, base)
-    assert multibase.decode(text) == data
+    assert multibase.decode(unpadded(data, base)) == data
 
 
-@pytest.mark.parametrize("base", OWN_BASES)
+def unpadded(data: bytes, base: str) -> str:
+    """The oracle pads base8, which the table of bases does not."""
+    text = oracle.encode(data, base)
+    return text.rstrip("=") if base == "base8" else text
+
+
+@pytest.mark.parametrize("base", OWN_BASES + OTHER_BASES[:-1])
 @given(body=st.text("0123456789abcdefghzABXYZ+/-_=. \n", max_size=12))
 def test_any_text_means_what_the_oracle_says_or_is_refused(base: str, body: str) -> None:
     """The oracle also takes needless padding and wrong case; here a value has one text only."""
@@ -28,7 +38,7 @@ def test_any_text_means_what_the_oracle_says_or_is_refused(base: str, body: str)
         expected = oracle.decode(text)
     except ValueError:
         expected = None
-    if expected is not None and oracle.encode(expected, base) == text:
+    if expected is not None and unpadded(expected, base) == text:
         assert multibase.decode(text) == expected
     else:
         with pytest.raises(MultibaseError):
@@ -74,17 +84,25 @@ def test_texts_that_would_take_quadratic_time_are_refused_at_once() -> None:
         with pytest.raises(MultibaseError, match="too many"):
             multibase.decode(code + "1" * 1_000_000)
         with pytest.raises(MultibaseError, match="too many"):
-            multibase.decode(code + "1" * 2_000_000, multibase.MAX_NUMBER)
+            multibase.decode(code + "1" * 3_000_000, multibase.MAX_NUMBER)
     with pytest.raises(MultibaseError, match="too many"):
         multibase.encode(bytes(1_000_000), "base36")
     with pytest.raises(MultibaseError, match="base99"):
         multibase.encode(b"", "base99")
 
 
-@pytest.mark.parametrize("base", ["base64", "base32", "base16"])
-def test_a_megabyte(base: str) -> None:
-    data = bytes(range(256)) * 4096
-    assert multibase.decode(multibase.encode(data, base)) == data
+@pytest.mark.parametrize("base", [*OWN_BASES, *OTHER_BASES[:-1]])
+def test_a_car_of_a_megabyte(base: str) -> None:
+    """Digits repeat every 32 kB or less, so the oracle, which takes quadratic time, writes few."""
+    if oracle.encode(b"", base)[0] in "9kKzZ":
+        text = oracle.encode(b"", base) + oracle.encode(bytes(range(1, 256)), base)[1:] * 900
+        data = multibase.decode(text[:300_000], multibase.MAX_NUMBER)
+        assert len(data) > 120_000
+    else:
+        data = bytes(range(240)) * 4096
+        text = oracle.encode(data[:960], base)
+        text = text[0] + text[1:] * 1024
+        assert multibase.decode(text) == data
 
 
 @pytest.mark.parametrize("base", ["base36", "base58btc"])
@@ -107,7 +125,9 @@ def test_products(one: int, other: int) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("9oo", "'9' stands for base10, but the rest is not base10"),
+        ("9oo", "it has 'o'"),
+        ("pzz", "'p' stands for proquint, but the rest is not proquint"),
+        ("TCO=", "wrong padding"),
         ("?x", "'?' does not name a base"),
     ],
 )
