@@ -1,7 +1,7 @@
 """Whether a document conforms to the JSON Schema of its model.
 
 Theory of operation. The work is done by jsonschema-rs, the Rust crate that ceramic-one validates
-with. It takes the draft from `$schema` (default 2020-12), fetches nothing, and matches patterns in
+with. The draft is that of `$schema` (default 2020-12); it fetches nothing, and matches patterns in
 time linear in the text. Schemas come from strangers, and all nodes must reach the same verdict. So
 the work is not bounded by a clock but by a price that depends on schema and content alone, is known
 before the work starts, and is paid from the event's budget:
@@ -26,7 +26,14 @@ import jsonschema_rs
 from recon_node.ipld import CID
 from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.json_values import JsonPatchError, measure
-from recon_node.streams.schema_form import EACH, EITHER, HERE, SchemaError, normal_form
+from recon_node.streams.schema_form import (
+    EACH,
+    EITHER,
+    HERE,
+    SchemaError,
+    draft_of,
+    normal_form,
+)
 from recon_node.streams.schema_price import SchemaPrice
 
 MAX_SCHEMA: Final = 100_000
@@ -55,6 +62,13 @@ _STEPS: Final = 1_000
 _NOT_A_REGEX: Final = 'the value is not a "regex"'
 _NOT_A_PATTERN: Final = "its pattern is not a regular expression, or takes too much memory,"
 _DEFAULT_DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
+_VALIDATORS: Final = {
+    "draft-04": jsonschema_rs.Draft4Validator,
+    "draft-06": jsonschema_rs.Draft6Validator,
+    "draft-07": jsonschema_rs.Draft7Validator,
+    "2019-09": jsonschema_rs.Draft201909Validator,
+    "2020-12": jsonschema_rs.Draft202012Validator,
+}
 _LINEAR: Final = jsonschema_rs.RegexOptions(
     size_limit=_PATTERN_BYTES, dfa_size_limit=_PATTERN_BYTES
 )
@@ -74,6 +88,7 @@ class DocumentSchema:
     """
 
     def __init__(self, schema: dict[str, Any]) -> None:
+        self._draft = draft_of(schema)
         schema = normal_form(schema)
         self._price = SchemaPrice.of(schema)
         self._validator = self._compile(schema)
@@ -91,7 +106,8 @@ class DocumentSchema:
 
     def _compile(self, schema: dict[str, Any]) -> jsonschema_rs.Validator:
         try:
-            return jsonschema_rs.validator_for(
+            # By name: the engine and the price must never differ about the draft.
+            return _VALIDATORS[self._draft](
                 schema,
                 mask="the value",
                 offline=True,

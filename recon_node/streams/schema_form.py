@@ -44,11 +44,18 @@ _ALL: Final = {**HERE, **EITHER, **EACH, **ASIDE}
 _ANNOTATIONS: Final = (
     *("format", "contentEncoding", "contentMediaType", "contentSchema"),
     *("default", "examples", "title", "description", "$comment", "deprecated"),
-    *("readOnly", "writeOnly"),
+    *("readOnly", "writeOnly", "$schema"),
 )
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
+_DRAFTS: Final = {
+    **{f"json-schema.org/{name}/schema": name for name in ("draft-04", "draft-06", "draft-07")},
+    **{f"json-schema.org/draft/{name}/schema": name for name in ("2019-09", "2020-12")},
+}
+_DEFAULT_DRAFT: Final = "2020-12"
 _OLDEST: Final = ("draft-04", "draft-06")
 """Drafts without `if`."""
+_IDS: Final = ("id", "$id")
+"""The names of one keyword, before draft 6 and since: it changes what references below it mean."""
 _NEEDS_BACKTRACKING: Final = re.compile(r"\(\?<?[=!]|\\[1-9k]")
 
 MAX_BACKTRACKED: Final = 1_000
@@ -60,16 +67,31 @@ class SchemaError(ValueError):
     """A schema that cannot be used to check documents; the message says why."""
 
 
-def normal_form(schema: dict[str, Any]) -> dict[str, Any]:
-    """Bring a schema into its normal form, in place.
+def draft_of(schema: dict[str, Any]) -> str:
+    """Return the name of the draft that a schema is written in, such as `draft-07` or `2020-12`.
 
     Raises:
-        SchemaError: it refers to something that is not in it, or has a keyword that is not
-            supported; the message names it.
+        SchemaError: `$schema` is not the address of a draft.
     """
-    # Before draft 6, `$id` was called `id`: it changes what references below it mean.
-    own = "id" if "draft-04" in str(schema.get("$schema")) else "$id"
-    version = schema.get("$schema")
+    if "$schema" not in schema:
+        return _DEFAULT_DRAFT
+    address = schema["$schema"]
+    if isinstance(address, str):
+        name = re.sub("^https?://", "", address).removesuffix("#")
+        if name != address and name in _DRAFTS:
+            return _DRAFTS[name]
+    raise SchemaError(f"its '$schema' is {address!r}, which is not a draft of JSON Schema")
+
+
+def normal_form(schema: dict[str, Any]) -> dict[str, Any]:
+    """Bring a schema into its normal form, in place; it does not name its draft any more.
+
+    Raises:
+        SchemaError: it refers to something that is not in it, or has a keyword or a draft that is
+            not supported; the message names it.
+    """
+    draft = draft_of(schema)
+    own = "id" if draft == "draft-04" else "$id"
     base = schema.pop(own) if isinstance(schema.get(own), str) else ""
     anchors = dict(_anchors(schema))
     todo: list[Any] = [schema]
@@ -80,7 +102,7 @@ def normal_form(schema: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(part, dict) or id(part) in seen:
             continue
         seen.add(id(part))
-        for keyword in (own, *_UNSUPPORTED):
+        for keyword in (*_IDS, *_UNSUPPORTED):
             if keyword in part:
                 raise SchemaError(f"{keyword!r} in it is not supported")
         for keyword in (*_ANNOTATIONS, *_ANCHORS):
@@ -91,7 +113,7 @@ def normal_form(schema: dict[str, Any]) -> dict[str, Any]:
         if _has_to_be_guarded(part):
             guarded.append(part)
         todo.extend(parts_of(part, _ALL))
-    if guarded and any(draft in str(version) for draft in _OLDEST):
+    if guarded and draft in _OLDEST:
         raise SchemaError("look-around in a 'pattern' is not supported before draft-07")
     for part in guarded:
         _guard(part)

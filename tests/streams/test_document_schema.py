@@ -28,6 +28,7 @@ def properties(**each: Any) -> dict[str, Any]:
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+DRAFT_2020 = "https://json-schema.org/draft/2020-12/schema"
 NULL = {"a": {"type": "null"}}
 # Of `Duration` in graphql-scalars, as js-composedb writes it into schemas.
 _PART = r"((-|\+)?\d+(?:(\.|,)\d+)?{})?"
@@ -77,6 +78,14 @@ DURATION = {
         (properties(l={"required": ["/"]}), {"l": CODE}, None),
         ({"$defs": {"a/b": {"type": "null"}}, "$ref": "#/$defs/a~1b"}, 1, "not of type"),
         ({"properties": {"$ref": {"type": "string"}}}, {"$ref": 1}, "not of type"),
+        ({"properties": {"id": {"type": "string"}}}, {"id": 1}, "at /id"),
+        ({"properties": {"$id": {"type": "string"}}}, {"$id": 1}, "at /$id"),
+        ({"$schema": DRAFT_4, "id": "http://e.org/", "type": "string"}, 1, "not of type"),
+        (
+            {"items": {"$schema": DRAFT_4, "$ref": "#/$defs/a", "minimum": 2}, "$defs": {"a": {}}},
+            [1],
+            "at /0",
+        ),
     ],
 )
 def test_what_conforms_and_what_does_not(schema: Any, content: Any, expected: str | None) -> None:
@@ -84,10 +93,35 @@ def test_what_conforms_and_what_does_not(schema: Any, content: Any, expected: st
     assert found is None if expected is None else expected in str(found)
 
 
+@pytest.mark.parametrize("end", ["", "#"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize(
+    ("draft", "refuses"),
+    [
+        ("draft-04", {"exclusiveMinimum": True, "minimum": 1}),
+        ("draft-06", {"const": 2}),
+        ("draft-07", {"if": {}, "then": {"const": 2}}),
+        ("draft/2019-09", {"items": [{}], "additionalItems": False, "contains": {"const": 2}}),
+        ("draft/2020-12", {"dependentRequired": {}, "maximum": 0}),
+    ],
+)
+def test_the_drafts(draft: str, refuses: dict[str, Any], scheme: str, end: str) -> None:
+    schema = {"$schema": f"{scheme}://json-schema.org/{draft}/schema{end}", **refuses}
+    content = [1] if "contains" in refuses else 1
+    assert error(schema, content) is not None
+
+
 def _chain(length: int, times: int) -> dict[str, Any]:
     parts = {f"p{n}": {"allOf": [{"$ref": f"#/$defs/p{n + 1}"}] * times} for n in range(length)}
     defs = {f"p{length}": {"type": "string"}, **dict(reversed(parts.items()))}
     return {"$defs": defs, "$ref": "#/$defs/p0"}
+
+
+def _moved(keyword: str) -> dict[str, Any]:
+    """If the keyword is the identifier of a part, its `$ref` means the long chain within it."""
+    parts = {f"p{n}": {} for n in range(61)}
+    part = {keyword: "http://example.com/", **_chain(60, 2)}
+    return {"properties": {"a": part}, "$defs": parts}
 
 
 def _nested(levels: int) -> dict[str, Any]:
@@ -107,7 +141,7 @@ def _nested(levels: int) -> dict[str, Any]:
         ({"patternProperties": {"(?=a)a": {}}}, "look-around in its 'patternProperties'"),
         ({"$schema": DRAFT_4, "pattern": "(?=a)a"}, "look-around in a 'pattern'"),
         ({"pattern": "((a{100}){100}){100}"}, "too much memory"),
-        ({"$schema": "http://example.com/own"}, "Unknown meta-schema"),
+        ({"$schema": "http://example.com/own"}, "is not a draft of JSON Schema"),
         ({"$ref": "http://127.0.0.1:9/schema"}, "which is not in it"),
         ({"$ref": "file:///etc/passwd"}, "which is not in it"),
         ({"$ref": "#/$defs/none"}, "which is not in it"),
@@ -126,7 +160,17 @@ def _nested(levels: int) -> dict[str, Any]:
             "its patterns take too much memory",
         ),
         ({"$dynamicRef": "#a"}, "'$dynamicRef' in it is not supported"),
-        ({"properties": {"a": {"$id": "http://example.com/"}}}, "'$id' in it is not supported"),
+        (_moved("$id"), "'$id' in it is not supported"),
+        (_moved("id"), "'id' in it is not supported"),
+        *(
+            ({"$schema": draft, **_moved(keyword)}, f"'{keyword}' in it is not supported")
+            for draft in (DRAFT_4, DRAFT_7)
+            for keyword in ("id", "$id")
+        ),
+        ({"$schema": f"{DRAFT_2020}#draft-04", **_moved("$id")}, "is not a draft of JSON Schema"),
+        ({"$schema": f"{DRAFT_4}?2020-12", **_moved("$id")}, "is not a draft of JSON Schema"),
+        ({"$schema": "json-schema.org/draft-04/schema"}, "is not a draft of JSON Schema"),
+        ({"$schema": 4}, "is not a draft of JSON Schema"),
         (_chain(30, 2), "100000 parts"),
         (_chain(200, 1), "deeper than 100 levels"),
         (_nested(200), "deeper than 100 levels"),
