@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from recon_node.streams.budget import Budget
-from recon_node.streams.json_values import is_equal, measure
+from recon_node.streams.json_values import TEXT_A_STEP, is_equal, measure
 
 WRITTEN: Final = 16
 """Steps of a byte of an answer, which is in memory several times until it is sent."""
@@ -98,5 +98,6 @@ def equal_within(budget: Budget, one: Any, other: Any) -> bool:
         BudgetError: to compare them takes too much work.
     """
     if isinstance(one, dict | list) and type(one) is type(other):
-        budget.spend(_COMPARED * measure(one, budget.left // _COMPARED).steps)
+        size = measure(one, budget.left // _COMPARED)
+        budget.spend(_COMPARED * (size.steps + size.weight // TEXT_A_STEP))
     return json_equal(one, other)

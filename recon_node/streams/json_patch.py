@@ -29,7 +29,7 @@ from recon_node.streams.json_values import (
     MAX_DEPTH,
     MAX_WEIGHT,
     MEMBER_WEIGHT,
-    TEXTS,
+    TEXT_A_STEP,
     VALUE_WEIGHT,
     JsonPatchError,
     JsonSize,
@@ -38,6 +38,7 @@ from recon_node.streams.json_values import (
     is_equal,
     measure,
     weigh_json,
+    weigh_text,
 )
 
 __all__ = [
@@ -234,7 +235,7 @@ class _Run:
         if name in parent:
             self.weight += size.weight - self._weight(parent[name])
         else:
-            self.weight += size.weight + MEMBER_WEIGHT + len(name)
+            self.weight += size.weight + MEMBER_WEIGHT + weigh_text(name)
         parent[name] = value
 
     def _set_root(self, value: Any, size: JsonSize) -> None:
@@ -250,7 +251,7 @@ class _Run:
         size = self._size(_member(parent, last))
         self.weight -= size.weight
         if isinstance(parent, dict):
-            self.weight -= MEMBER_WEIGHT + len(last)
+            self.weight -= MEMBER_WEIGHT + weigh_text(last)
             del parent[last]
         else:
             self._spend((len(parent) - int(last)) // _SHIFTED_A_STEP)
@@ -295,7 +296,10 @@ class _Run:
     def _weight(self, value: Any) -> int:
         if isinstance(value, CONTAINERS):
             return self._size(value).weight
-        return VALUE_WEIGHT + (len(value) if isinstance(value, TEXTS) else 0)
+        if isinstance(value, str):
+            self._spend(len(value) // TEXT_A_STEP)
+            return VALUE_WEIGHT + weigh_text(value)
+        return VALUE_WEIGHT + (len(value) if isinstance(value, bytes) else 0)
 
     def _size(self, value: Any) -> JsonSize:
         if not isinstance(value, CONTAINERS):
@@ -304,7 +308,7 @@ class _Run:
         if known is not None:
             return known[1]
         size = measure(value, self._budget.left // _UNIT)
-        self._spend(_MEASURED + size.steps)
+        self._spend(_MEASURED + size.steps + size.weight // TEXT_A_STEP)
         return size
 
     def _spend_compared(self, values: int) -> None:

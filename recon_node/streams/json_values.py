@@ -10,6 +10,8 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
+import orjson
+
 from recon_node.streams.budget import BudgetError
 
 MAX_WEIGHT: Final = 16_000_000
@@ -18,11 +20,16 @@ MAX_DEPTH: Final = 256
 """Levels of a document. Patches can nest it deeper than a block may be; JSON encoders recurse."""
 
 CONTAINERS: Final = (dict, list)
-TEXTS: Final = (str, bytes)
 VALUE_WEIGHT: Final = 2
 """Bytes of each value without its text, with the comma after it."""
 MEMBER_WEIGHT: Final = 3
 """Bytes of an object's member without its name: the quotes and the colon."""
+
+TEXT_A_STEP: Final = 64
+"""Characters of text that are weighed in a step."""
+_JOINED: Final = 1_000_000
+"""Characters of text that are weighed at once. More are weighed one by one: that takes longer, and
+not the memory of all copies of a text."""
 
 _NUMBERS: Final = frozenset({int, float})
 
@@ -48,7 +55,7 @@ class JsonSize(NamedTuple):
     weight: int
     depth: int
     steps: int
-    """Of measuring it: 1 for each value, and 2 more for each container."""
+    """Of measuring it, but for its text: 1 for each value, and 2 more for each container."""
 
 
 def measure(value: Any, max_steps: int) -> JsonSize:
@@ -58,12 +65,10 @@ def measure(value: Any, max_steps: int) -> JsonSize:
         JsonPatchError: it is nested deeper than `MAX_DEPTH`.
         BudgetError: this takes more than `max_steps`.
     """
-    weight = depth = steps = 0
+    weight = depth = steps = text = 0
     level: list[Any] = [value]
     while True:
         kinds = set(map(type, level))
-        if any(issubclass(kind, TEXTS) for kind in kinds):
-            weight += sum(len(each) for each in level if isinstance(each, TEXTS))
         dicts = [each for each in level if type(each) is dict] if dict in kinds else []
         lists = [each for each in level if type(each) is list] if list in kinds else []
         members = sum(map(len, dicts))
@@ -71,12 +76,28 @@ def measure(value: Any, max_steps: int) -> JsonSize:
         if steps + members + sum(map(len, lists)) > max_steps:
             raise BudgetError("measuring a value takes more work than its event pays for")
         weight += VALUE_WEIGHT * len(level) + MEMBER_WEIGHT * members
-        weight += sum(map(len, chain.from_iterable(dicts)))
+        if any(issubclass(kind, bytes) for kind in kinds):
+            weight += sum(len(each) for each in level if isinstance(each, bytes))
+        texts = list(chain.from_iterable(dicts))
+        if str in kinds:
+            texts += [each for each in level if type(each) is str]
+        text += sum(map(len, texts))
+        if steps + text // TEXT_A_STEP > max_steps:
+            raise BudgetError("measuring a value takes more work than its event pays for")
+        weight += sum(map(weigh_text, texts if text > _JOINED else ["".join(texts)]))
         level = [*chain.from_iterable(map(dict.values, dicts)), *chain.from_iterable(lists)]
         if not level:
             return JsonSize(weight, depth, steps)
         depth += 1
         check_depth(depth)
+
+
+def weigh_text(text: str) -> int:
+    r"""Return the bytes of a text in JSON, without the quotes: six for "\x01", in UTF-8 for "ä"."""
+    try:
+        return len(orjson.dumps(text)) - 2
+    except orjson.JSONEncodeError:  # half of a surrogate pair: no event can have it
+        return len(text.encode(errors="surrogatepass"))
 
 
 def check_depth(depth: int) -> None:

@@ -290,6 +290,7 @@ class StreamStates:
         if before is not None and event.cid in self._faults:
             data = before.data
             errors.append(self._faults[event.cid])
+            budget.spend(data.weight)  # its row in `event_states` repeats the content
         elif before is not None and event.kind is EventKind.TIME:
             data = before.data
             if before.validation_errors:

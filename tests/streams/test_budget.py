@@ -18,7 +18,9 @@ from recon_node.ceramic.builder import (
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.streams import EventState, StreamStates, budget
 from recon_node.streams.budget import Budget, BudgetError
+from recon_node.streams.json_patch import apply_patch, weigh_json
 from recon_node.streams.model_rules import Change, ContentRules
+from recon_node.streams.stream_data import StreamData
 
 KEY = SigningKey(bytes(32))
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
@@ -153,3 +155,37 @@ def test_a_repeated_field_of_a_set_takes_no_memory() -> None:
 
 def _set(path: str, value: Any) -> dict[str, Any]:
     return {"op": "add", "path": path, "value": value}
+
+
+def test_badly_signed_events_pay_for_their_rows() -> None:
+    """Each has a row with the whole content: 4,000 of them once made 369 GB of 3 MB."""
+    init = init_event(KEY, MODEL, {"a": "x" * 500_000}, unique=b"u")
+    stranger = SigningKey(b"\x01" * 32)
+    forged = [data_event(stranger, init, [init.cid], [_set("/b", n)]) for n in range(10)]
+    cover = data_event(KEY, init, [init.cid], [])
+
+    def steps(*bad: Event) -> int:
+        walk = StreamStates([init, *bad, cover], faults={event.cid: "bad" for event in forged})
+        assert list(walk.rejected) == [event.cid for event in bad]
+        return walk.end(cover.cid).spent
+
+    none, one, ten = steps(), steps(forged[0]), steps(*forged)
+    assert 500_000 <= one - none < 510_000
+    assert ten - none == 10 * (one - none)
+
+
+def test_text_weighs_what_its_json_takes() -> None:
+    r"""Of 900,000 "\x01", the JSON has 5.4 MB: 16 copies were a document of 92 MB."""
+    for text in ("plain", "\x01" * 1000, '"\\\n' * 1000, "\u00e4\u20ac\U0001f600" * 1000):
+        content = {text: [text, {"a": text}]}
+        written = len(StreamData(content, {}).to_json())
+        weight, _ = weigh_json(content)
+        assert abs(written - weight) < 60
+        added = apply_patch({}, [_set(f"/{text}", content[text])], 2, Budget("a test", 10**9))
+        assert added.weight == weight
+        removing = [{"op": "remove", "path": f"/{text}/0"}, {"op": "remove", "path": f"/{text}"}]
+        assert apply_patch(content, removing, weight, Budget("a test", 10**9)).weight == 2
+    copies = [{"op": "copy", "from": "/a", "path": f"/{n}"} for n in range(16)]
+    [_, state] = states(stream({"a": "\x01" * 900_000}, [copies]), None)
+    [reason] = state.validation_errors
+    assert "larger than 16000000 bytes" in reason
