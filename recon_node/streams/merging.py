@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.event import MAX_PREVS
@@ -101,16 +101,20 @@ class MergeProposal:
 
         Raises:
             ValueError: `tip` is not one of the prevs.
+            BudgetError: it takes too much work.
         """
         if tip not in self.prevs:
             raise ValueError(f"{tip} is not one of the tips: {', '.join(map(str, self.prevs))}")
-        content, header = self.content, dict(self.header)
+        budget, header = Budget.of_merge(), dict(self.header)
+        places: dict[str, Any] = {}
         for conflict in self.conflicts:
+            budget.spend(_PLACE + WRITTEN * len(conflict.path))
             part, *path = parse_pointer(conflict.path)
             if part == "content":
-                content = _with(content, path, conflict.values.get(tip, _ABSENT))
+                _note(places, (part, *path), conflict.values.get(tip, _ABSENT))
             elif tip in conflict.values:
                 header |= _header({path[0]: conflict.values[tip]})
+        content = _with({"content": self.content}, places, budget).get("content", {})
         return replace(self, content=content, header=header, conflicts=())
 
 
@@ -314,27 +318,56 @@ def _as_value(data: StreamData) -> dict[str, Any]:
     }
 
 
-def _with(value: Any, path: Sequence[str], new: Any) -> Any:
-    """A copy of a value with another one at a path; without one, if that is `_ABSENT`."""
-    if not path:
-        return {} if new is _ABSENT else new
-    name, *rest = path
-    if isinstance(value, list):
-        return [
-            _with(item, rest, new) if index == int(name) else item
-            for index, item in enumerate(value)
-        ]
-    others = {key: member for key, member in value.items() if key != name}
-    if not rest and new is _ABSENT:
-        return others
-    return others | {name: _with(value.get(name), rest, new)}
+class _Chosen(NamedTuple):
+    """A value that replaces what is at its place; `_ABSENT` removes it."""
+
+    value: Any
+
+
+def _note(places: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Note the value for a path in a tree of them, unless one above it has been noted."""
+    *above, last = path
+    for name in above:
+        places = places.setdefault(name, {})
+        if isinstance(places, _Chosen):
+            return
+    places[last] = _Chosen(value)
+
+
+def _with(value: Any, places: Mapping[str, Any], budget: Budget) -> Any:
+    """A copy of a value with others at these places, as far as the containers around them exist."""
+    if not isinstance(value, dict | list):
+        return value
+    budget.spend(_PLACE + len(value))
+    copy: Any = value.copy()
+    for name, place in places.items():
+        key = _key(value, name)
+        if not isinstance(place, _Chosen):
+            if key is not None:
+                copy[key] = _with(value[key], place, budget)
+        elif isinstance(value, dict):
+            copy[name] = place.value
+            if place.value is _ABSENT:
+                del copy[name]
+        elif key is not None and place.value is not _ABSENT:
+            copy[key] = place.value
+    return copy
 
 
 def _at(value: Any, path: str) -> tuple[Any, ...]:
     """The value that a JSON Pointer points to, alone in a tuple; nothing if there is none."""
     for token in parse_pointer(path):
-        try:
-            value = value[int(token)] if isinstance(value, list) else value[token]
-        except (KeyError, IndexError, TypeError):
+        key = _key(value, token)
+        if key is None:
             return ()
+        value = value[key]
     return (value,)
+
+
+def _key(value: Any, token: str) -> Any:
+    """The key of a member that a value has, by a token of a JSON Pointer; None if it has none."""
+    if isinstance(value, dict):
+        return token if token in value else None
+    if isinstance(value, list) and len(token) < 10 and token.isascii() and token.isdecimal():
+        return int(token) if int(token) < len(value) else None
+    return None
