@@ -9,7 +9,7 @@ before the work starts, and is paid from the event's budget:
 - The price of a schema (`recon_node.streams.schema_price`) follows from the numbers of its parts
   and of the content's parts, and if the schema refers to itself, from the content's depth.
 - The price of a pattern grows with the bytes of the content, and with counted repetitions, which
-  the engine expands.
+  the engine expands. What all patterns of a schema hold in memory has a limit, too.
 - An event pays for the members of the document that it may have changed, if the schema has only
   keywords that check each member by itself (none of `_ABOUT_ALL`), as those of generated models do.
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import base64
 import json
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Final
 
 import jsonschema_rs
@@ -34,7 +34,7 @@ from recon_node.streams.schema_form import (
     draft_of,
     normal_form,
 )
-from recon_node.streams.schema_price import SchemaPrice
+from recon_node.streams.schema_price import MAX_MEMORY, SchemaPrice
 
 MAX_SCHEMA: Final = 100_000
 """Approximate bytes of a schema's JSON."""
@@ -54,8 +54,13 @@ _ABOUT_ALL: Final = {"$ref", "const", "enum", *HERE, *EITHER, *EACH} - {
     "additionalProperties",
 }
 """Keywords for which a member cannot be checked by itself."""
-_PATTERN_BYTES: Final = 1024 * 1024
-"""Bytes of a compiled pattern, and of the engine's memory while it matches."""
+_REMEMBERED_MEMORY: Final = 2 * MAX_MEMORY
+"""KiB that the patterns of all schemas in the cache hold, at most."""
+_ALL_PATTERNS: Final = 16 * 1024 * 1024
+_PATTERN: Final = 1024 * 1024
+_LEAST: Final = 64 * 1024
+"""Bytes of a compiled pattern, and of the engine's memory while it matches: an equal part for each
+of a schema's patterns, at most, and at least."""
 _STEPS: Final = 1_000
 """Steps back of a pattern with look-around for one text, which then does not match."""
 
@@ -69,12 +74,6 @@ _VALIDATORS: Final = {
     "2019-09": jsonschema_rs.Draft201909Validator,
     "2020-12": jsonschema_rs.Draft202012Validator,
 }
-_LINEAR: Final = jsonschema_rs.RegexOptions(
-    size_limit=_PATTERN_BYTES, dfa_size_limit=_PATTERN_BYTES
-)
-_BACKTRACKING: Final = jsonschema_rs.FancyRegexOptions(
-    backtrack_limit=_STEPS, size_limit=_PATTERN_BYTES, dfa_size_limit=_PATTERN_BYTES
-)
 
 
 class DocumentSchema:
@@ -95,6 +94,11 @@ class DocumentSchema:
         is_by_member = schema.get("type") == "object" and _ABOUT_ALL.isdisjoint(schema)
         self._schema = schema if is_by_member else None
 
+    @property
+    def memory(self) -> int:
+        """What its compiled patterns hold, in KiB."""
+        return self._price.memory
+
     @cached_property
     def _by_member(self) -> tuple[jsonschema_rs.Validator, jsonschema_rs.Validator] | None:
         """What checks the names of a document's members, and what checks some of the members."""
@@ -112,7 +116,7 @@ class DocumentSchema:
                 mask="the value",
                 offline=True,
                 validate_formats=False,
-                pattern_options=_BACKTRACKING if self._price.needs_backtracking else _LINEAR,
+                pattern_options=_options(self._price),
             )
         except jsonschema_rs.ValidationError as error:
             path = "".join(f"/{part}" for part in error.instance_path)
@@ -195,6 +199,17 @@ class DocumentSchema:
         raise RuntimeError("content is invalid by a schema, but there is no error")
 
 
+def _options(
+    price: SchemaPrice,
+) -> jsonschema_rs.RegexOptions | jsonschema_rs.FancyRegexOptions:
+    limit = max(_LEAST, min(_PATTERN, _ALL_PATTERNS // max(price.regexes, 1)))
+    if price.needs_backtracking:
+        return jsonschema_rs.FancyRegexOptions(
+            backtrack_limit=_STEPS, size_limit=limit, dfa_size_limit=limit
+        )
+    return jsonschema_rs.RegexOptions(size_limit=limit, dfa_size_limit=limit)
+
+
 def is_satisfiable(schema: dict[str, Any]) -> bool:
     """Whether an object can conform to a schema that compiles; true if that is not known."""
     objects = {"$schema": schema.get("$schema", _DEFAULT_DRAFT), "type": "object"}
@@ -244,13 +259,27 @@ def _compile(schema: dict[str, Any]) -> DocumentSchema:
 _recent: Final[dict[int, tuple[dict[str, Any], DocumentSchema]]] = {}
 
 
-@lru_cache(maxsize=_REMEMBERED)
+# By its text, the longest unused first: the compiled schema, or what is wrong with it.
+_remembered: Final[dict[str, DocumentSchema | str]] = {}
+
+
 def _compiled(text: str) -> DocumentSchema | str:
     """The compiled schema, or what is wrong with it: both are cached."""
-    try:
-        return DocumentSchema(json.loads(text))
-    except SchemaError as error:
-        return str(error)
+    found = _remembered.pop(text, None)
+    if found is None:
+        try:
+            found = DocumentSchema(json.loads(text))
+        except SchemaError as error:
+            found = str(error)
+    _remembered[text] = found
+    while len(_remembered) > _REMEMBERED or _memory() > _REMEMBERED_MEMORY:
+        _recent.clear()
+        del _remembered[next(iter(_remembered))]
+    return found
+
+
+def _memory() -> int:
+    return sum(each.memory for each in _remembered.values() if isinstance(each, DocumentSchema))
 
 
 def as_dag_json(value: Any) -> Any:

@@ -34,6 +34,9 @@ MAX_PARTS: Final = 100_000
 MAX_PATTERNS: Final = 30_000
 """Cost of a schema's patterns for each byte of content. A unit takes up to 150 bytes of memory."""
 
+MAX_MEMORY: Final = 64 * 1024
+"""KiB that the compiled patterns of a schema hold, at most."""
+
 _CALL: Final = 1_000
 """Cost of any check."""
 _CONVERSION: Final = 50
@@ -64,6 +67,19 @@ _TEXT_OF_A_PART: Final = 64
 _COUNT_DIGITS: Final = 6
 """Digits of a pattern's repetition count that are read."""
 
+_A_PATTERN: Final = 48
+_STATES_A_KIB: Final = 6
+_WIDE_CLASS: Final = 8
+_UNICODE_CLASS: Final = 128
+_FOLDED_CLASS: Final = 1_024
+"""KiB of a compiled pattern: for itself, its states and its classes of characters. A class of all
+characters but a few is small; one of a Unicode property takes up to 130 KiB. To ignore the case of
+either takes the time in which eight of these are compiled."""
+_LARGEST: Final = 4_096
+"""KiB of the largest pattern that the engine accepts."""
+_UNICODE: Final = re.compile(r"\\[pP]|-\s*(?:[^\x00-\x7f]|\\[xuU])")
+_NEGATED: Final = re.compile(r"\\[WDS]|\[\^")
+_IGNORES_CASE: Final = re.compile(r"\(\?[a-zA-Z]*i")
 _REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _UNEVALUATED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 _LIMITS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
@@ -82,6 +98,8 @@ class _Price(NamedTuple):
         patterns: the cost of its patterns for each byte of content.
         texts: the cost of what else reads texts, for each `_BYTES` bytes.
         backtracking: patterns with look-around.
+        regexes: its patterns.
+        memory: that its compiled patterns hold, in KiB.
         levels: of nesting.
     """
 
@@ -92,6 +110,8 @@ class _Price(NamedTuple):
     patterns: int = 0
     texts: int = 0
     backtracking: int = 0
+    regexes: int = 0
+    memory: int = 0
     levels: int = 1
 
     def plus(self, part: _Price) -> _Price:
@@ -133,6 +153,16 @@ class SchemaPrice:
     def needs_backtracking(self) -> bool:
         """Whether one of its patterns has look-around."""
         return self._whole.backtracking > 0
+
+    @property
+    def regexes(self) -> int:
+        """How many patterns it has, at most."""
+        return self._whole.regexes
+
+    @property
+    def memory(self) -> int:
+        """What its compiled patterns hold, in KiB."""
+        return self._whole.memory
 
     def of_check(self, values: int, weight: int, depth: int, member: str | None = None) -> int:
         """The cost of checking content, in units of about 4 ns.
@@ -184,7 +214,7 @@ class _Unfolding:
             price = _checked(price.plus(part)._replace(levels=levels))
         if price.has_unevaluated and self._heads:
             raise SchemaError("it refers to itself and has 'unevaluated...': not supported")
-        if price.patterns > MAX_PATTERNS:
+        if price.patterns > MAX_PATTERNS or price.memory > MAX_MEMORY:
             raise SchemaError("its patterns take too much memory")
         return price
 
@@ -260,7 +290,10 @@ def _price_of_pattern(pattern: str) -> _Price:
     """The cost for each byte of content: the maximum number of the automaton's states."""
     counts = (int((most or least)[:_COUNT_DIGITS]) for least, most in _REPETITION.findall(pattern))
     states = len(pattern) * math.prod(max(count, 1) for count in counts)
-    price = _Price(1, patterns=min(states, _MAX_PATTERN))
+    times = max(states // max(len(pattern), 1), 1)
+    memory = _A_PATTERN + states // _STATES_A_KIB + times * _of_classes(pattern)
+    memory = min(memory, _LARGEST)
+    price = _Price(1, patterns=min(states, _MAX_PATTERN), regexes=1, memory=memory)
     if needs_backtracking(pattern):
         again = len(pattern) * _BACKTRACKED_A_CHARACTER
         return price._replace(
@@ -269,6 +302,15 @@ def _price_of_pattern(pattern: str) -> _Price:
             backtracking=1,
         )
     return price
+
+
+def _of_classes(pattern: str) -> int:
+    """KiB of a pattern's classes of characters, if each of them is written once."""
+    unicode, negated = len(_UNICODE.findall(pattern)), len(_NEGATED.findall(pattern))
+    dots = pattern.count(".") * _WIDE_CLASS
+    if _IGNORES_CASE.search(pattern):
+        return dots + (unicode + negated) * _FOLDED_CLASS
+    return dots + unicode * _UNICODE_CLASS + negated * _WIDE_CLASS
 
 
 def _price_of_data(value: Any) -> _Price:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.streams import document_schema
 from recon_node.streams.budget import Budget, BudgetError
-from recon_node.streams.document_schema import compiled
+from recon_node.streams.document_schema import DocumentSchema, compiled
 from recon_node.streams.json_values import weigh_json
 from recon_node.streams.schema_form import SchemaError
 
@@ -223,7 +223,44 @@ def test_content_as_deep_as_events_can_be(levels: int) -> None:
 def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first = compiled({"title": "once", "type": "string"})
     assert compiled({"title": "once", "type": "string"}) is first
-    assert document_schema._compiled.cache_info().maxsize == 64
+
+
+def test_the_schemas_in_memory_are_few_and_small_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    remembered: dict[str, Any] = {}
+    monkeypatch.setattr(document_schema, "_remembered", remembered)
+    for n in range(70):
+        compiled({"title": f"small {n}"})
+    assert len(remembered) == 64
+    large = [{"title": f"{n}", **_patterns(r"\pL", 300)} for n in range(6)]
+    for schema in large:
+        latest = compiled(schema)
+    assert len(document_schema._recent) <= len(remembered) < len(large)
+    assert list(remembered.values())[-1] is latest
+    assert sum(each.memory for each in remembered.values()) <= 128 * 1024
+
+
+def _patterns(pattern: str, times: int) -> dict[str, Any]:
+    return {"anyOf": [{"pattern": f"{pattern}x{n}"} for n in range(times)]}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "few", "too_many"),
+    [
+        (r"(?i)" + r"\pL" * 16, 2, 430),
+        (r"\p{L}", 300, 500),
+        (r"[\PL]", 300, 500),
+        (r"(\pL){10}", 10, 60),
+        (r"(?i)[^a]", 50, 100),
+        ("(?i)[!-\uffff]", 50, 100),
+        (r"(?i)[!-\x{ffff}]", 50, 100),
+        (r"[\W\D\S].", 200, 1_000),
+        ("[a-z]", 1_000, 1_500),
+    ],
+)
+def test_patterns_of_many_characters_take_memory(pattern: str, few: int, too_many: int) -> None:
+    assert DocumentSchema(_patterns(pattern, few)).memory <= 64 * 1024
+    with pytest.raises(SchemaError, match="its patterns take too much memory"):
+        DocumentSchema(_patterns(pattern, too_many))
 
 
 NODE = properties(name={"type": "string"}, nodes={"items": {"$ref": "#/$defs/node"}})
