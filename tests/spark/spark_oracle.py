@@ -31,6 +31,7 @@ KEYS = {
     "event_states": "conclusion_event_order",
     "stream_tips": "stream_cid",
     "stream_states": "stream_cid",
+    "unprocessed_streams": "stream_cid",
 }
 SECONDS = {"4102444800": "2100-01-01T00:00:00Z"}
 

@@ -166,7 +166,7 @@ def test_status(filled: Path, full_node: Node) -> None:
     line = next(line for line in text.splitlines() if line.startswith("raw_events"))
     for part in ("position 500", "500 rows", "MB", "version 1", "old", "430 behind"):
         assert part in line
-    assert text.count("430 behind") == 5
+    assert text.count("430 behind") == 6
     assert "behind" not in shown("status", "--tables", filled)
     facts = json.loads(shown("status", "--tables", filled, "--json", "--url", full_node.url))
     assert (facts["node"]["head"], facts["troubles"]) == (930, [])
