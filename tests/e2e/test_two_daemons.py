@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -58,6 +59,10 @@ def pair() -> Iterator[list[TestnetNode]]:
         yield testnet.nodes
 
 
+def received(syncs: list[dict[str, Any]]) -> list[int]:
+    return [report["events_received"] for report in syncs if report["events_received"]]
+
+
 def test_two_daemons_become_equal_and_stay_so(pair: list[TestnetNode], rng: random.Random) -> None:
     full, empty = pair
     before = recon(full)["events"]
@@ -65,9 +70,10 @@ def test_two_daemons_become_equal_and_stay_so(pair: list[TestnetNode], rng: rand
     post(full, SAMPLE)
     empty.restart()
     wait_until(lambda: equal(pair))
+    # Events are there before the sync that brings them has ended, and with it its report.
+    wait_until(lambda: sum(received(recon(empty)["syncs"])) == len(SAMPLE))
     syncs = recon(empty)["syncs"]
-    carrying = [report["events_received"] for report in syncs if report["events_received"]]
-    assert sum(carrying) == len(SAMPLE)
+    carrying = received(syncs)
     # Where both dial at the same moment, one of the connections goes, with the sync on it.
     broken_off = any(report["outcome"] != AGREED for report in syncs)
     assert len(carrying) == 1 or broken_off, "not in one sync"
