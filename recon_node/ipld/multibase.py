@@ -114,7 +114,7 @@ def decode(text: str, max_number: int = MAX_SLOW_TEXT) -> bytes:
         if code == "f":
             return _exactly(text, "base16", binascii.a2b_hex(body))
         if code in _TWINS:
-            return decode(_twin(text), max_number)
+            return _decode_twin(text, max_number)
         if code in "07":
             return _decode_bits(text, 1 if code == "0" else 3)
         longest = max_number if code in _INTEGER_ALPHABETS else MAX_SLOW_TEXT
@@ -142,16 +142,23 @@ def _exactly(text: str, base: str, data: bytes) -> bytes:
     return data
 
 
-def _twin(text: str) -> str:
-    """Write a text in the base that differs from its own in digits or padding alone."""
+def _decode_twin(text: str, max_number: int) -> bytes:
+    """Read a text in a base that differs from a fast one in digits or padding alone."""
     code, group, digits = _TWINS[text[0]]
     body = text[1:].rstrip("=") if group > 1 else text[1:]
     if _padded(body, group) != text[1:]:
         raise MultibaseError(f"{_shown(text)} is not valid multibase: wrong padding")
-    if digits is None:
-        return code + body
-    _check_digits(code + body, digits)
-    return code + body.translate(digits)
+    if digits is not None:
+        _check_digits(text[0] + body, digits)
+        body = body.translate(digits)
+    if code in _INTEGER_ALPHABETS:
+        return decode(code + body, max_number)
+    try:
+        return decode(code + body)
+    except MultibaseError:  # it quotes another text than was given
+        raise MultibaseError(
+            f"{_shown(text)} is not valid multibase: wrong characters, or unused bits that are set"
+        ) from None
 
 
 def _check_digits(text: str, digits: Iterable[int]) -> None:

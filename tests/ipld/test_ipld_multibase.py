@@ -128,6 +128,9 @@ def test_products(one: int, other: int) -> None:
         ("9oo", "it has 'o'"),
         ("pzz", "'p' stands for proquint, but the rest is not proquint"),
         ("TCO=", "wrong padding"),
+        ("hybndr!", "it has '!'"),
+        ("MYW!=", "wrong characters, or unused bits that are set"),
+        ("BAB", "wrong characters, or unused bits that are set"),
         ("?x", "'?' does not name a base"),
     ],
 )
