@@ -10,7 +10,7 @@ bytes, except with P-256, whose signatures are not deterministic here.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from recon_node.ceramic.auth.did import DID_KEY, controller_of
@@ -30,8 +30,10 @@ __all__ = [
     "deterministic_init_event",
     "init_event",
     "model_event",
+    "proof_block",
     "signed_event",
     "time_event",
+    "time_event_car",
 ]
 
 
@@ -130,16 +132,47 @@ def time_event(
     for sibling in siblings:
         root, block = _block(DAG_CBOR, [root, sibling])
         blocks[root] = block
+    init_cid = init.cid if isinstance(init, Event) else init
+    path = "/".join("0" for _ in siblings)
+    return parse_event(
+        time_event_car(init_cid, prev, proof_block(chain_id, root, tx_hash), path, blocks)
+    )
+
+
+def proof_block(chain_id: str, root: CID, tx_hash: bytes) -> tuple[CID, bytes]:
+    """Return the proof that a contract call anchored `root`: a block, and its CID.
+
+    Args:
+        chain_id: CAIP-2.
+        root: of the Merkle tree.
+        tx_hash: of the transaction, 32 bytes.
+    """
     tx_cid = CID(
         varint.encode(1) + varint.encode(_ETH_TX) + bytes([_KECCAK_256, len(tx_hash)]) + tx_hash
     )
     proof = {"chainId": chain_id, "root": root, "txHash": tx_cid, "txType": "f(bytes32)"}
-    proof_cid, proof_block = _block(DAG_CBOR, proof)
-    init_cid = init.cid if isinstance(init, Event) else init
-    path = "/".join("0" for _ in siblings)
-    event = {"id": init_cid, "prev": prev, "proof": proof_cid, "path": path}
-    cid, block = _block(DAG_CBOR, event)
-    return parse_event(car.encode([cid], {cid: block, proof_cid: proof_block, **blocks}))
+    return _block(DAG_CBOR, proof)
+
+
+def time_event_car(
+    init: CID,
+    prev: CID,
+    proof: tuple[CID, bytes],
+    path: str,
+    nodes: Mapping[CID, bytes],
+) -> bytes:
+    """Return the CAR of the time event that anchors `prev`.
+
+    Args:
+        init: the stream's init event.
+        prev: a leaf of the tree.
+        proof: from `proof_block`.
+        path: from the tree's root to the leaf.
+        nodes: the tree's nodes on the path.
+    """
+    proof_cid, block = proof
+    cid, event = _block(DAG_CBOR, {"id": init, "prev": prev, "proof": proof_cid, "path": path})
+    return car.encode([cid], {cid: event, proof_cid: block, **nodes})
 
 
 def signed_event(key: PrivateKey, payload: Any, *, capability: bytes | None = None) -> Event:

@@ -1,0 +1,79 @@
+"""The Merkle tree of a batch of CIDs, as Ceramic's anchor service builds it.
+
+The leaves are sorted by their text. A list of leaves is halved (the left half is the smaller one if
+their number is odd) until it has one; a node is the DAG-CBOR list of its two children's CIDs. A
+tree of one leaf has a root as well, `[leaf, null]`: so the root is always DAG-CBOR, which is all
+that a contract call says of it. The path of a leaf names the child at each level, `1/0/1`.
+
+Source: `MerkleTreeFactory` and `IpfsMerge` in js-ceramic's package anchor-utils, and `CIDSort` in
+ceramic-anchor-service. Its trees have had no third child, `metadata`, since 2023. ceramic-one
+builds trees of another shape (a Merkle mountain range) and, like this node, accepts both: what
+counts is that the path leads from the root to the event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from recon_node.ipld import CID, DAG_CBOR, dag_cbor
+
+
+class MerkleTree:
+    """A tree over some CIDs.
+
+    Args:
+        leaves: at least one; repeated ones count once.
+
+    Attributes:
+        leaves: in their order in the tree.
+        root: the CID to be anchored.
+
+    Raises:
+        ValueError: there is no leaf.
+    """
+
+    def __init__(self, leaves: Iterable[CID]) -> None:
+        self.leaves: Sequence[CID] = sorted(set(leaves), key=str)
+        if not self.leaves:
+            raise ValueError("a Merkle tree needs a leaf")
+        # Nodes by their range of leaves, [start, end): the ranges follow from the number of leaves.
+        self._nodes: dict[tuple[int, int], tuple[CID, bytes]] = {}
+        if len(self.leaves) == 1:
+            self._nodes[0, 1] = _node(self.leaves[0], None)
+            self.root = self._nodes[0, 1][0]
+        else:
+            self.root = self._build(0, len(self.leaves))
+
+    def _build(self, start: int, end: int) -> CID:
+        if end - start == 1:
+            return self.leaves[start]
+        middle = _middle(start, end)
+        node = _node(self._build(start, middle), self._build(middle, end))
+        self._nodes[start, end] = node
+        return node[0]
+
+    def proof(self, index: int) -> tuple[str, dict[CID, bytes]]:
+        """Return the path of a leaf, and the blocks of the nodes on it, the root first."""
+        start, end = 0, len(self.leaves)
+        cid, block = self._nodes[start, end]
+        blocks = {cid: block}
+        path: list[str] = []
+        if end == 1:
+            return "0", blocks
+        while end - start > 1:
+            middle = _middle(start, end)
+            path.append("0" if index < middle else "1")
+            start, end = (start, middle) if index < middle else (middle, end)
+            if end - start > 1:
+                cid, block = self._nodes[start, end]
+                blocks[cid] = block
+        return "/".join(path), blocks
+
+
+def _middle(start: int, end: int) -> int:
+    return start + (end - start) // 2
+
+
+def _node(left: CID, right: CID | None) -> tuple[CID, bytes]:
+    block = dag_cbor.encode([left, right])
+    return CID.of(DAG_CBOR, block), block
