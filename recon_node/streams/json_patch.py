@@ -30,7 +30,6 @@ from recon_node.streams.json_values import (
     MAX_WEIGHT,
     MEMBER_WEIGHT,
     TEXT_A_STEP,
-    VALUE_WEIGHT,
     JsonPatchError,
     JsonSize,
     check_depth,
@@ -38,6 +37,7 @@ from recon_node.streams.json_values import (
     is_equal,
     measure,
     weigh_json,
+    weigh_leaf,
     weigh_text,
 )
 
@@ -69,7 +69,7 @@ _UNIT: Final = 25
 # members that are copied, or shifted, in one step.
 _OPERATION: Final = 15
 _TOKEN: Final = 3
-_MEASURED: Final = 10
+_MEASURED: Final = 15
 _COMPARED: Final = 5
 _COPIED_A_STEP: Final = 8
 _SHIFTED_A_STEP: Final = 256
@@ -245,7 +245,7 @@ class _Run:
         """Remove a value and return its size."""
         if not path:
             size = self._size(self.document)
-            self._set_root(None, JsonSize(VALUE_WEIGHT, 0, 0))
+            self._set_root(None, JsonSize(weigh_leaf(None), 0, 0))
             return size
         parent, last = self._open(path), path[-1]
         size = self._size(_member(parent, last))
@@ -298,8 +298,7 @@ class _Run:
             return self._size(value).weight
         if isinstance(value, str):
             self._spend(len(value) // TEXT_A_STEP)
-            return VALUE_WEIGHT + weigh_text(value)
-        return VALUE_WEIGHT + (len(value) if isinstance(value, bytes) else 0)
+        return weigh_leaf(value)
 
     def _size(self, value: Any) -> JsonSize:
         if not isinstance(value, CONTAINERS):

@@ -2,6 +2,11 @@
 
 Values are those of DAG-CBOR. They may share parts and thus be far larger than their memory. All
 functions work level by level, where possible in loops that run in C.
+
+The weight of a value is what it takes where it is written out, in rows and answers: the bytes of
+its JSON, with bytes and links as in DAG-JSON, and a comma. It is the sum of its parts' weights, so
+that it can be kept up to date while a value changes; hence there is a comma after the last member,
+too. In CBOR a value may take a tenth of that.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from recon_node.ipld import CID
 from recon_node.streams.budget import BudgetError
 
 MAX_WEIGHT: Final = 16_000_000
@@ -20,10 +26,13 @@ MAX_DEPTH: Final = 256
 """Levels of a document. Patches can nest it deeper than a block may be; JSON encoders recurse."""
 
 CONTAINERS: Final = (dict, list)
-VALUE_WEIGHT: Final = 2
-"""Bytes of each value without its text, with the comma after it."""
+VALUE_WEIGHT: Final = 3
+"""Bytes of a text or a container without what is in it: quotes or brackets, and a comma."""
 MEMBER_WEIGHT: Final = 3
 """Bytes of an object's member without its name: the quotes and the colon."""
+_BYTES_WEIGHT: Final = len('{"/":{"bytes":""}},')
+_LINK_WEIGHT: Final = len('{"/":"b"},')
+"""Bytes of bytes and links without their base64 or base32."""
 
 TEXT_A_STEP: Final = 64
 """Characters of text that are weighed in a step."""
@@ -31,7 +40,11 @@ _JOINED: Final = 1_000_000
 """Characters of text that are weighed at once. More are weighed one by one: that takes longer, and
 not the memory of all copies of a text."""
 
+_ATOMS_AT_ONCE: Final = 100_000
+"""Numbers, booleans and nulls that are written to see how long they are."""
+
 _NUMBERS: Final = frozenset({int, float})
+_ATOMS: Final = frozenset({int, float, bool, type(None)})
 
 
 class JsonPatchError(ValueError):
@@ -39,7 +52,7 @@ class JsonPatchError(ValueError):
 
 
 def weigh_json(value: Any) -> tuple[int, int]:
-    """Return the weight of a value, about the bytes of its JSON, and the levels of its nesting.
+    """Return the weight of a value and the levels of its nesting.
 
     Raises:
         JsonPatchError: heavier than `MAX_WEIGHT`, or nested deeper than `MAX_DEPTH`.
@@ -75,12 +88,15 @@ def measure(value: Any, max_steps: int) -> JsonSize:
         steps += len(level) + 2 * (len(dicts) + len(lists))
         if steps + members + sum(map(len, lists)) > max_steps:
             raise BudgetError("measuring a value takes more work than its event pays for")
-        weight += VALUE_WEIGHT * len(level) + MEMBER_WEIGHT * members
-        if any(issubclass(kind, bytes) for kind in kinds):
-            weight += sum(len(each) for each in level if isinstance(each, bytes))
+        weight += VALUE_WEIGHT * (len(dicts) + len(lists)) + MEMBER_WEIGHT * members
+        if not kinds.isdisjoint(_ATOMS):
+            weight += _weigh_atoms([each for each in level if type(each) in _ATOMS])
+        if bytes in kinds or CID in kinds:
+            weight += sum(_weigh_bytes(each) for each in level if isinstance(each, bytes))
         texts = list(chain.from_iterable(dicts))
         if str in kinds:
-            texts += [each for each in level if type(each) is str]
+            texts += (own := [each for each in level if type(each) is str])
+            weight += VALUE_WEIGHT * len(own)
         text += sum(map(len, texts))
         if steps + text // TEXT_A_STEP > max_steps:
             raise BudgetError("measuring a value takes more work than its event pays for")
@@ -90,6 +106,31 @@ def measure(value: Any, max_steps: int) -> JsonSize:
             return JsonSize(weight, depth, steps)
         depth += 1
         check_depth(depth)
+
+
+def weigh_leaf(value: Any) -> int:
+    """Return the weight of a value that is not a container."""
+    if type(value) in _ATOMS:
+        return 1 + len(orjson.dumps(value) if type(value) is float else str(value))
+    return _weigh_bytes(value) if isinstance(value, bytes) else VALUE_WEIGHT + weigh_text(value)
+
+
+def _weigh_bytes(value: bytes) -> int:
+    if isinstance(value, CID):
+        return _LINK_WEIGHT + (8 * len(value) + 4) // 5
+    return _BYTES_WEIGHT + (8 * len(value) + 5) // 6
+
+
+def _weigh_atoms(atoms: list[Any]) -> int:
+    """The weight of numbers, booleans and nulls."""
+    weight = 0
+    for start in range(0, len(atoms), _ATOMS_AT_ONCE):
+        some = atoms[start : start + _ATOMS_AT_ONCE]
+        try:
+            weight += len(orjson.dumps(some)) - 1
+        except orjson.JSONEncodeError:  # an integer below -2^63
+            weight += sum(len(str(each)) + 1 for each in some)
+    return weight
 
 
 def weigh_text(text: str) -> int:

@@ -6,6 +6,8 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import Event, StreamId, StreamType
@@ -25,6 +27,20 @@ from recon_node.streams.stream_data import StreamData
 KEY = SigningKey(bytes(32))
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
 LONG = "1." * 450_000
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**64), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+    | st.binary(max_size=50)
+    | st.binary(max_size=9).map(lambda block: CID.of(DAG_CBOR, block))
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=12,
+)
 
 
 def definition(schema: Any, **more: Any) -> dict[str, Any]:
@@ -181,11 +197,44 @@ def test_text_weighs_what_its_json_takes() -> None:
         written = len(StreamData(content, {}).to_json())
         weight, _ = weigh_json(content)
         assert abs(written - weight) < 60
-        added = apply_patch({}, [_set(f"/{text}", content[text])], 2, Budget("a test", 10**9))
+        empty, _ = weigh_json({})
+        added = apply_patch({}, [_set(f"/{text}", content[text])], empty, Budget("a test", 10**9))
         assert added.weight == weight
         removing = [{"op": "remove", "path": f"/{text}/0"}, {"op": "remove", "path": f"/{text}"}]
-        assert apply_patch(content, removing, weight, Budget("a test", 10**9)).weight == 2
+        assert apply_patch(content, removing, weight, Budget("a test", 10**9)).weight == empty
     copies = [{"op": "copy", "from": "/a", "path": f"/{n}"} for n in range(16)]
     [_, state] = states(stream({"a": "\x01" * 900_000}, [copies]), None)
+    [reason] = state.validation_errors
+    assert "larger than 16000000 bytes" in reason
+
+
+@given(st.dictionaries(st.text(max_size=3), VALUES, max_size=4))
+def test_content_weighs_what_its_json_takes(content: dict[str, Any]) -> None:
+    """A number weighed 2, whatever it was: ten numbers of 24 digits in the room of one."""
+    written = len(StreamData(content, {}).to_json()) - len(b'{"metadata":{},"content":}')
+    weight, _ = weigh_json(content)
+    exponents = str(content).count("e+")  # as Python writes them, beside integers of 65 bits
+    assert written - exponents < weight <= written + 1 + _containers(content)
+    emptied, _ = weigh_json({})
+    adding = [
+        _set("/" + name.replace("~", "~0").replace("/", "~1"), content[name]) for name in content
+    ]
+    assert apply_patch({}, adding, emptied, Budget("a test", 10**9)).weight == weight
+    removing = [{"op": "remove", "path": each["path"]} for each in adding]
+    assert apply_patch(content, removing, weight, Budget("a test", 10**9)).weight == emptied
+
+
+def _containers(value: Any) -> int:
+    if not isinstance(value, dict | list):
+        return 0
+    return 1 + sum(map(_containers, value.values() if isinstance(value, dict) else value))
+
+
+@pytest.mark.parametrize("value", [1.2345678901234567e-300, -(2**63), False, None, b"\xff" * 9])
+def test_many_numbers_are_not_a_small_document(value: Any) -> None:
+    """16 copies of 50,000 of these are 12 MB or more as JSON, and weighed 1.6 MB."""
+    content = {"l": [value] * 50_000}
+    copies = [{"op": "copy", "from": "/l", "path": f"/{n}"} for n in range(80)]
+    [_, state] = states(stream(content, [copies]), None)
     [reason] = state.validation_errors
     assert "larger than 16000000 bytes" in reason
