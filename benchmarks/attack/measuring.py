@@ -123,9 +123,9 @@ def watched(pid: int, look: Callable[[], None], cross: Callable[[], None]) -> It
 
 
 def memory_of(pid: int) -> int:
-    """Bytes of resident memory of a process and of all that it started."""
+    """Bytes of resident memory of a process and of all that it started, as far as they still run."""
     total = 0
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text()
         total = int(status.partition("VmRSS:")[2].split()[0]) * 1024
         for task in Path(f"/proc/{pid}/task").iterdir():

@@ -3,7 +3,7 @@
 Statements wait for a place in the order in which they come, by network: a client with many that
 wait does not stand before the others. The places follow the policy of `recon_node.places`: a client
 of another network gets its share at once, at the cost of the one that has the most. Within a
-network, most places are for statements of any length. The last quarter is a *quick lane*: a
+network, the first half of the places is for statements of any length. The rest is a *quick lane*: a
 statement there gives way after `QUICK` seconds if another one waits. So whoever fills all places
 with long statements, on purpose or not, does not keep short ones out, not even its own.
 """
@@ -25,7 +25,7 @@ MAX_WAITING: Final = 16
 """Maximum statements of a network that wait."""
 _POLL: Final = 0.25
 """Seconds between two looks for a place that has had its time."""
-_LANE_SHARE: Final = 4
+_LANE_SHARE: Final = 2
 
 
 class Turns:
