@@ -19,7 +19,7 @@ WORKERS = $(shell expr $$(nproc) + 1)
 # ends its process, which shows where its threads are, and with it the run.
 HANGS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: help demo test test-long lint check docs install lock attack bench bench-docs clean
+.PHONY: help demo test test-long lint check docs install lock attack journeys bench bench-docs clean
 
 help:  ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ bench: $(INSTALLED)  ## Run the benchmarks at small sizes (a minute)
 
 attack: $(INSTALLED)  ## Attack nodes on the loopback, and compare with bounds (a quarter of an hour)
 	$(BIN)/python -m benchmarks.attack
+
+journeys: $(INSTALLED)  ## Count the files that messages, events, merges and rows cross
+	$(BIN)/python -m benchmarks.journeys
 
 bench-docs: $(INSTALLED)  ## Regenerate docs/benchmarks.md (a quarter of an hour; needs Node.js)
 	$(BIN)/python -m benchmarks.key_store --keys 1000000 --json $(RESULTS)/key_store.json

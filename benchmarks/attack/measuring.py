@@ -123,7 +123,7 @@ def watched(pid: int, look: Callable[[], None], cross: Callable[[], None]) -> It
 
 
 def memory_of(pid: int) -> int:
-    """Bytes of resident memory of a process and of all that it started, as far as they still run."""
+    """Bytes of resident memory of a process and of all that it started, if they still run."""
     total = 0
     with suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text()

@@ -1,0 +1,45 @@
+"""Count the files that journeys cross.
+
+    python -m benchmarks.journeys [--files] [--check]
+
+Starts two daemons, a client and Spark, all traced, and prints a row for each journey: the files
+that it crosses, how many it may cross, the functions that are called, and the lines of those files.
+Imports don't count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from benchmarks.journeys.routes import travel
+from benchmarks.report import Row, show
+
+
+def main() -> None:
+    """Print the table; exit with 1 if a journey is longer than it may be, and that is checked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--files", action="store_true", help="print the files, too")
+    parser.add_argument("--check", action="store_true", help="fail if a journey is too long")
+    options = parser.parse_args()
+    journeys = travel()
+    rows: list[Row] = [
+        {
+            "journey": journey.name,
+            "files": len(journey.files),
+            "at most": journey.most,
+            "functions": journey.functions,
+            "lines": journey.lines,
+        }
+        for journey in journeys
+    ]
+    show("Journeys", rows, None)
+    if options.files:
+        for journey in journeys:
+            print("", journey.name, *(f"  {path}" for path in journey.files), sep="\n")
+    if options.check and any(len(journey.files) > journey.most for journey in journeys):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

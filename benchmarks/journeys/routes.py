@@ -1,0 +1,219 @@
+"""The journeys: how each is caused, and which calls belong to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+from nacl.signing import SigningKey
+
+from benchmarks.attack.field import add, document_id, make_model
+from benchmarks.journeys.tracer import DIRECTORY, ROOT
+from recon_node.ceramic.builder import data_event, init_event
+from recon_node.testnet import TestnetNode
+
+_OWNER: Final = SigningKey(b"who writes what goes on journeys")
+_FLAGS: Final = ("--network", "local-8", "--no-discovery", "--sync-interval", "3600")
+_LIMIT: Final = 60.0
+_APART: Final = ("recon_node/p2p/", "recon_node/dag/", "recon_node/api/samples.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One function that was called, once for each task and stretch."""
+
+    at: float
+    process: int
+    task: str
+    path: str
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """What was counted of a journey."""
+
+    name: str
+    most: int
+    """How many files it may cross."""
+    calls: list[Call]
+
+    @property
+    def files(self) -> list[str]:
+        """The files, in the order in which they are entered."""
+        return list(dict.fromkeys(call.path for call in self.calls))
+
+    @property
+    def functions(self) -> int:
+        """How many functions are called."""
+        return len({(call.path, call.function) for call in self.calls})
+
+    @property
+    def lines(self) -> int:
+        """How many lines these files have together."""
+        return sum(len((ROOT / path).read_text().splitlines()) for path in self.files)
+
+
+class Traces:
+    """The traces of the processes that were started within ``tracing``."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def calls(self, since: float, until: float = float("inf")) -> list[Call]:
+        """What was called in a stretch, in order."""
+        calls = [
+            Call(at, int(file.stem), task, path, function)
+            for file in self._directory.glob("*.jsonl")
+            for at, task, path, function in map(json.loads, file.read_text().splitlines())
+            if since <= at <= until
+        ]
+        return sorted(calls, key=lambda call: call.at)
+
+    def mark(self) -> float:
+        """Begin a stretch, in which each function is written down once more; returns its time."""
+        time.sleep(0.2)
+        (self._directory / "mark").touch()
+        return time.time()
+
+
+@contextmanager
+def tracing(directory: Path) -> Iterator[Traces]:
+    """Trace the processes of this project that are started meanwhile."""
+    (directory / "traces").mkdir()
+    (directory / "sitecustomize.py").write_text(
+        "from benchmarks.journeys.tracer import start\nstart()\n"
+    )
+    before = dict(os.environ)
+    os.environ[DIRECTORY] = str(directory / "traces")
+    os.environ["PYTHONPATH"] = f"{directory}{os.pathsep}{ROOT}"
+    try:
+        yield Traces(directory / "traces")
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def travel() -> list[Journey]:
+    """Take all journeys, with real daemons and real Spark."""
+    with tempfile.TemporaryDirectory(prefix="journeys-") as name, tracing(Path(name)) as traces:
+        directory = Path(name)
+        nodes = [TestnetNode(f"node{k}", directory, _FLAGS) for k in (1, 2)]
+        try:
+            for node in nodes:
+                node.launch()
+            for node in nodes:
+                node.wait_until_ready()
+            return [*_in_the_node(nodes, traces), *_in_clients(nodes, traces, directory)]
+        finally:
+            for node in nodes:
+                node.kill()
+                node.release_ports()
+
+
+def _in_the_node(nodes: list[TestnetNode], traces: Traces) -> Iterator[Journey]:
+    """An event that is posted at one node, and pushed to the other."""
+    first, second = nodes
+    model, _ = make_model(_OWNER)
+    _take(first.api_url, [model])
+    addresses = {"addresses": second.addresses[0]}
+    peer = httpx.post(f"{first.api_url}/ceramic/peers", params=addresses, timeout=30)
+    peer.raise_for_status()
+    _wait(lambda: _head(second) == 1)
+    since = traces.mark()
+    other, _ = make_model(_OWNER, name="Another")
+    _take(first.api_url, [other])
+    posted = traces.calls(since, time.time())
+    _wait(lambda: _head(second) == 2)
+    time.sleep(1)
+    all_calls = traces.calls(since)
+    answering = {
+        (call.process, call.task)
+        for call in all_calls
+        if call.process == second.pid and call.path.startswith("recon_node/recon/coded/")
+    }
+    session = [call for call in all_calls if (call.process, call.task) in answering]
+    yield Journey("a recon/1.2.0 message, from the socket to the answer", 22, session)
+    car = [call for call in posted if call.process in _pids(first) and not _is_apart(call)]
+    yield Journey("a CAR, from POST /ceramic/events to its feed position", 20, car)
+
+
+def _is_apart(call: Call) -> bool:
+    """Whether a call belongs to a task that goes on meanwhile, or reads what was delivered."""
+    return call.path.startswith(_APART)
+
+
+def _in_clients(nodes: list[TestnetNode], traces: Traces, directory: Path) -> Iterator[Journey]:
+    """A merge by the command line, and the rows of the tables."""
+    first = nodes[0]
+    model, model_id = make_model(_OWNER, name="Merged")
+    init = init_event(_OWNER, model_id, {"a": "0"}, unique=b"merged")
+    branches = [
+        data_event(_OWNER, init, [init.cid], [{"op": "replace", "path": "/a", "value": value}])
+        for value in ("1", "2")
+    ]
+    _take(first.api_url, [model, init, *branches])
+    key = directory / "owner.key"
+    key.write_text(bytes(_OWNER).hex())
+    since = traces.mark()
+    stream = document_id(init)
+    prefer = ("--prefer", str(branches[0].cid))
+    where = ("--url", first.api_url, "--key", str(key))
+    merging = _run("recon_node", "stream", "merge", stream, *prefer, *where)
+    calls = [call for call in traces.calls(since) if call.process == merging]
+    yield Journey("a merge, by recon-node stream merge", 18, calls)
+    tables = str(directory / "tables")
+    arguments = ("run", "--once", "--url", first.api_url, "--tables", tables)
+    _run("spark_sink", *arguments, "--table", "raw_events")
+    since = traces.mark()
+    _run("spark_sink", *arguments, "--table", "stream_tips")
+    apart = {pid for node in nodes for pid in _pids(node)}
+    calls = [call for call in traces.calls(since) if call.process not in apart]
+    derived = [call.at for call in calls if call.path.startswith("spark_sink/derive/")]
+    rows = [call for call in calls if derived[0] <= call.at <= derived[-1]]
+    yield Journey("a row, from raw_events to stream_tips", 18, rows)
+
+
+def _take(url: str, events: list[Any]) -> None:
+    refused = [verdict for verdict in add(url, events) if verdict.get("error")]
+    if refused:
+        raise RuntimeError(f"an event was refused: {refused[0]}")
+
+
+def _run(module: str, *arguments: str) -> int:
+    """Run a command of the project; returns the id that its process had."""
+    command = [sys.executable, "-m", module, *arguments]
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, text=True, **streams) as process:
+        output, _ = process.communicate(timeout=600)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{output}")
+    return process.pid
+
+
+def _pids(node: TestnetNode) -> set[int | None]:
+    """The node's process, and those that work for it."""
+    children = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()
+    return {node.pid, *map(int, children)}
+
+
+def _head(node: TestnetNode) -> int:
+    return int(httpx.get(f"{node.api_url}/ceramic/recon", timeout=30).json()["head"])
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _LIMIT
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the event did not arrive at the other node")
+        time.sleep(0.1)
