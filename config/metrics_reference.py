@@ -53,11 +53,6 @@ def _families(metrics: Iterable[Metric]) -> Iterator[Family]:
         yield Family(metric.type, name, metric.documentation, labels)
 
 
-def all_families() -> list[Family]:
-    """Return all metrics: of nodes, the pipeline, the Flight SQL server, and any process."""
-    return [*FAMILIES, *sink_families(), *flight_families(), *process_families()]
-
-
 def table(families: Iterable[Family]) -> str:
     """Return a table in Markdown."""
     lines = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
