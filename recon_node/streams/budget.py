@@ -7,6 +7,11 @@ its size; one that takes more is rejected. Each stream has one as well; a stream
 not computed, and whoever asked for it is told so.
 
 A step is about 4 ns of one core, or one byte that is written out.
+
+The content after each event is also a row of a table (`event_states` of the pipeline), and what is
+written there stays. So each stream has another allowance, of bytes of content: a small event on a
+large document writes all of it again. Time events do not take from it, because anybody can add
+them to a stream. Their rows repeat the content only if it is not longer than `TIME_ROW`.
 """
 
 from __future__ import annotations
@@ -19,6 +24,11 @@ EVENT_BYTE: Final = 100
 STREAM: Final = 2_500_000_000
 """Steps of a stream, and for each byte of its events in addition."""
 STREAM_BYTE: Final = 250
+ROWS: Final = 100_000_000
+"""Bytes of content in the rows of a stream's signed events, and for each byte of these events in
+addition `STREAM_BYTE`."""
+TIME_ROW: Final = 250_000
+"""Bytes of content in the row of a time event: about what each of its bytes would pay for."""
 MERGE: Final = 500_000_000
 """Steps of a proposal to merge a stream."""
 
@@ -33,13 +43,15 @@ class Budget:
     Args:
         what: takes them, for the message.
         steps: how many there are.
+        unit: what they are.
     """
 
-    __slots__ = ("_steps", "_what", "left")
+    __slots__ = ("_steps", "_unit", "_what", "left")
 
-    def __init__(self, what: str, steps: int) -> None:
+    def __init__(self, what: str, steps: int, unit: str = "steps of work") -> None:
         self._what = what
         self._steps = steps
+        self._unit = unit
         self.left = steps
 
     @classmethod
@@ -51,6 +63,12 @@ class Budget:
     def of_stream(cls, size: int) -> Self:
         """What a stream whose events have so many bytes may take."""
         return cls("the stream", STREAM + STREAM_BYTE * size)
+
+    @classmethod
+    def of_rows(cls, size: int) -> Self:
+        """How many bytes the rows of a stream may have whose events have so many bytes."""
+        steps = ROWS + STREAM_BYTE * size
+        return cls("the content after all events of the stream", steps, "bytes")
 
     @classmethod
     def of_merge(cls) -> Self:
@@ -70,4 +88,4 @@ class Budget:
         """
         self.left -= steps
         if self.left < 0:
-            raise BudgetError(f"{self._what} takes more than {self._steps:,} steps of work")
+            raise BudgetError(f"{self._what} takes more than {self._steps:,} {self._unit}")

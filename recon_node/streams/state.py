@@ -26,7 +26,7 @@ as `modelVersion`, else its init event. A later change of a model leaves its doc
 
 Patches and checks are paid for by the events that cause them (`recon_node.streams.budget`): an
 event that takes more than its allowance is rejected, and a stream that takes more than its own
-raises `BudgetError`.
+raises `BudgetError`. So does one whose content after each signed event is too much to write down.
 
 A state is dropped when no remaining event builds on it: every patch copies the containers that it
 changes, so all states of a long stream of a large document may take a thousand times the memory of
@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections import ChainMap, Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, StreamType, validity_of
 from recon_node.ipld import CID
@@ -110,6 +110,7 @@ class Earlier:
         rejected: as in `StreamStates`.
         size: bytes of the events.
         spent: steps of work that their content took.
+        written: bytes of the content after each of them, but for time events.
     """
 
     header: InitHeader
@@ -118,6 +119,7 @@ class Earlier:
     rejected: Mapping[CID, tuple[str, ...]]
     size: int
     spent: int
+    written: int
 
 
 class StreamStates:
@@ -172,6 +174,7 @@ class StreamStates:
         self._size = sum(len(event.car) for event in signed)
         self._size += 0 if earlier is None else earlier.size
         self._spent = 0
+        self._written = 0
 
     @property
     def rejected(self) -> Mapping[CID, tuple[str, ...]]:
@@ -188,10 +191,11 @@ class StreamStates:
         which a merge or the tip of the accepted events may be: at fork points, and below rejected
         events.
         """
-        budget = Budget.of_stream(self._size)
+        paying = _Paying.of(self._size)
         rejected: dict[CID, tuple[str, ...]] = {}
         if self._earlier is not None:
-            budget.spend(self._earlier.spent)
+            paying.work.spend(self._earlier.spent)
+            paying.rows.spend(self._earlier.written)
             rejected.update(self._earlier.rejected)
         uses = Counter(prev for event in self._events.values() for prev in event.prevs)
         forks = {cid for cid, count in uses.items() if count > 1}
@@ -202,7 +206,7 @@ class StreamStates:
             if event.prevs:
                 prev = event.prevs[0]
                 before = states[prev] if prev in self._events else self._state_before(prev)
-            state = self._apply(event, height, before, budget)
+            state = self._apply(event, height, before, paying)
             if cid in uses:
                 states[cid] = state
             self._keep_state(state, cid in self._keep, cid in forks)
@@ -216,7 +220,7 @@ class StreamStates:
                     states.pop(prev, None)
             yield state
         self._rejected = rejected
-        self._spent = budget.spent
+        self._spent, self._written = paying.work.spent, paying.rows.spent
 
     def _keep_state(self, state: EventState, must: bool, may: bool) -> None:
         """Keep a state for `at`, if it must be or if it may be and there is room."""
@@ -233,13 +237,13 @@ class StreamStates:
         if cid not in self._events:
             yield self._state_before(cid)
             return
-        budget = Budget.of_stream(self._size)
+        paying = _Paying.of(self._size)
         branch = [self._events[cid]]
         while branch[-1].prevs and branch[-1].prevs[0] in self._events:
             branch.append(self._events[branch[-1].prevs[0]])
         state = self._state_before(branch[-1].prevs[0]) if branch[-1].prevs else None
         for event in reversed(branch):
-            state = self._apply(event, self._heights[event.cid], state, budget)
+            state = self._apply(event, self._heights[event.cid], state, paying)
             yield state
 
     def at(self, cid: CID) -> EventState:
@@ -261,7 +265,15 @@ class StreamStates:
         """
         before = self._earlier
         heights = self._heights if before is None else ChainMap(self._heights, {**before.heights})
-        earlier = Earlier(self._header, heights, self.at, self.rejected, self._size, self._spent)
+        earlier = Earlier(
+            self._header,
+            heights,
+            self.at,
+            self.rejected,
+            self._size,
+            self._spent,
+            self._written,
+        )
         return StreamStates(
             [event], definitions, keep=[event.cid], earlier=earlier, on_event=self._on_event
         )
@@ -271,7 +283,13 @@ class StreamStates:
         state = self.at(cid)
         rejected: dict[CID, tuple[str, ...]] = {}
         return Earlier(
-            self._header, {cid: state.height}, _only(state), rejected, self._size, self._spent
+            self._header,
+            {cid: state.height},
+            _only(state),
+            rejected,
+            self._size,
+            self._spent,
+            self._written,
         )
 
     def _state_before(self, cid: CID) -> EventState:
@@ -281,7 +299,7 @@ class StreamStates:
         return self._earlier.state(cid)
 
     def _apply(
-        self, event: Event, height: int, before: EventState | None, budget: Budget
+        self, event: Event, height: int, before: EventState | None, paying: _Paying
     ) -> EventState:
         """The state after `event`, which builds on `before` (None: it is the init event)."""
         if self._on_event is not None:
@@ -290,7 +308,7 @@ class StreamStates:
         if before is not None and event.cid in self._faults:
             data = before.data
             errors.append(self._faults[event.cid])
-            budget.spend(data.weight)  # its row in `event_states` repeats the content
+            paying.rows.spend(data.weight)
         elif before is not None and event.kind is EventKind.TIME:
             data = before.data
             if before.validation_errors:
@@ -301,7 +319,8 @@ class StreamStates:
                 data = self._start(event, errors, work)
             else:
                 data = self._change(event, before.data, errors, work)
-            budget.spend(work.spent + data.weight + self._unpaid)
+            paying.work.spend(work.spent + data.weight + self._unpaid)
+            paying.rows.spend(data.weight)
             self._unpaid = 0
         return EventState(event.cid, height, data, _in_brief(errors) if errors else ())
 
@@ -342,6 +361,17 @@ class StreamStates:
             self._unpaid += _COMPILED * measure(definition, MAX_DEFINITION).weight
             self._rules[version] = ContentRules(self._header, definition)
         return self._rules[version].check(change, budget)
+
+
+class _Paying(NamedTuple):
+    """What a stream pays from while it is computed."""
+
+    work: Budget
+    rows: Budget
+
+    @classmethod
+    def of(cls, size: int) -> _Paying:
+        return cls(Budget.of_stream(size), Budget.of_rows(size))
 
 
 def _only(state: EventState) -> Callable[[CID], EventState]:

@@ -15,7 +15,8 @@ from typing import Final
 
 from recon_node.ceramic import Event, EventKind
 from recon_node.ipld import CID
-from recon_node.streams import Decision, Tip, data_json, event_metadata
+from recon_node.streams import Decision, StreamData, Tip, data_json, event_metadata
+from recon_node.streams.budget import TIME_ROW
 from spark_sink.derive.streams import Entry, FeedStream, Row
 from spark_sink.schema import UNPROCESSED
 
@@ -43,7 +44,7 @@ def event_states(stream: FeedStream, after: int = 0) -> Iterator[Row]:
         yield {
             **_event_columns(entry),
             "event_height": state.height,
-            "data": state.data.to_json(),
+            "data": _content_after(entry.event, state.data),
             "validation_errors": state.validation_errors,
         }
 
@@ -127,6 +128,16 @@ def _reason(decision: Decision[CID]) -> Row:
         "winner": decision.winner,
         "rivals": decision.rivals,
     }
+
+
+def _content_after(event: Event, data: StreamData) -> bytes:
+    """Return the content after an event; null after a time event if it is large.
+
+    Anybody can add any number of time events to a stream, so they must not multiply its content.
+    """
+    if event.kind is EventKind.TIME and data.weight > TIME_ROW:
+        return data_json(dict(data.metadata), None)
+    return data.to_json()
 
 
 def _payload(event: Event) -> bytes | None:

@@ -9,7 +9,7 @@ from nacl.signing import SigningKey
 from spark_helpers import feed_rows
 
 from recon_node.ceramic import Event
-from recon_node.ceramic.builder import data_event, init_event, model_event
+from recon_node.ceramic.builder import data_event, init_event, model_event, time_event
 from recon_node.streams import Stream, budget
 from spark_sink.cli import main
 from spark_sink.derive import aside, portion, streams
@@ -153,3 +153,45 @@ def fail_at(patch: pytest.MonkeyPatch, init: Event, error: Exception) -> None:
         return real(stream)
 
     patch.setattr(Stream, "states", property(states))
+
+
+def test_what_anybody_can_add_does_not_multiply_the_content(tables: Tables) -> None:
+    """A time event costs a part of a transaction, whoever it belongs to; it once wrote 16 MB."""
+    few, large = stream("few", 1), large_stream("large", 300_000, updates=1)
+    anchors = [
+        time_event(event.init, event.cid, tx_hash=bytes([n]) * 32)
+        for event in (few[-1], large[-1])
+        for n in range(20)
+    ]
+    times = {anchor.cid: 1_700_000_000 for anchor in anchors}
+    tables.append(feed_rows([MODEL, *few, *large, *anchors], times))
+    Derivation(tables).catch_up()
+    assert rows(tables, UNPROCESSED) == []
+    states = rows(tables, "event_states")
+    data = {row["event_cid"]: row["data"] for row in states}
+    for anchor in anchors:
+        if anchor.init == few[0].cid:
+            assert data[anchor.cid] == data[few[-1].cid]
+        else:
+            assert data[anchor.cid] == b'{"metadata":{"shouldIndex":true},"content":null}'
+    assert len(data[large[-1].cid]) > 300_000
+    at_tip = {row["stream_cid"]: row["data"] for row in rows(tables, "stream_states")}
+    assert at_tip[large[0].cid] == data[large[-1].cid]
+
+
+def test_a_stream_whose_rows_are_too_much(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each event of 600 bytes writes 50 kB again."""
+    monkeypatch.setattr(budget, "ROWS", 1_000_000)
+    monkeypatch.setattr(budget, "STREAM_BYTE", 2)
+    derive(tables, [MODEL, *large_stream("large", 50_000, updates=40), *GOOD])
+    [row] = rows(tables, UNPROCESSED)
+    assert "the content after all events of the stream takes more than" in row["reason"]
+    assert streams_in(tables, "event_states") == {MODEL.cid, GOOD[0].cid}
+
+
+def large_stream(name: str, size: int, updates: int) -> list[Event]:
+    init = init_event(KEY, MODEL.stream_id(), {"a": "x" * size}, unique=name.encode())
+    events = [init]
+    for _ in range(updates):
+        events.append(data_event(KEY, init, [events[-1].cid], []))
+    return events

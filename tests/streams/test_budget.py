@@ -16,6 +16,7 @@ from recon_node.ceramic.builder import (
     data_event,
     deterministic_init_event,
     init_event,
+    time_event,
 )
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.streams import EventState, StreamStates, budget
@@ -138,6 +139,23 @@ def test_a_stream_that_takes_too_much_is_not_computed(monkeypatch: pytest.Monkey
         walk.at(events[-1].cid)
 
 
+def test_the_content_after_each_signed_event_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time events are not signed: they take nothing from the stream, whose content they repeat."""
+    events = stream({"a": "x" * 100_000}, [[_set("/b", n)] for n in range(9)])
+    anchors = [time_event(events[0], event.cid, tx_hash=b"t" * 32) for event in events]
+    walk = StreamStates([*events, *anchors])
+    assert not walk.rejected
+    assert 1_000_000 < walk.end(events[-1].cid).written < 1_001_000
+    later = walk.with_event(data_event(KEY, events[0], [events[-1].cid], []), None)
+    [state] = later.all()
+    assert 1_100_000 < later.end(state.event_cid).written < 1_102_000
+    monkeypatch.setattr(budget, "ROWS", 1_000_000 - budget.STREAM_BYTE * walk._size)
+    with pytest.raises(BudgetError, match="takes more than 1,000,000 bytes"):
+        _ = StreamStates([*events, *anchors]).rejected
+    monkeypatch.setattr(budget, "ROWS", 1_001_000 - budget.STREAM_BYTE * walk._size)
+    assert not StreamStates([*events, *anchors]).rejected
+
+
 def test_schemas_that_a_document_names_are_paid_for() -> None:
     """Each version of a model is compiled for a document that names it."""
     large = definition({"properties": {"a": {"enum": ["x" * 50 + str(n) for n in range(1500)]}}})
@@ -183,7 +201,7 @@ def test_badly_signed_events_pay_for_their_rows() -> None:
     def steps(*bad: Event) -> int:
         walk = StreamStates([init, *bad, cover], faults={event.cid: "bad" for event in forged})
         assert list(walk.rejected) == [event.cid for event in bad]
-        return walk.end(cover.cid).spent
+        return walk.end(cover.cid).written
 
     none, one, ten = steps(), steps(forged[0]), steps(*forged)
     assert 500_000 <= one - none < 510_000
