@@ -21,6 +21,8 @@ from recon_node.streams import (
     heights,
     select_tip,
 )
+from recon_node.streams import tip as tip_module
+from recon_node.streams.budget import BudgetError
 
 # Every figure of CIP-145 as a graph, and five cases on what its text leaves open.
 FIGURES = json.loads((Path(__file__).parent.parent / "data" / "cip145.json").read_text())["cases"]
@@ -434,9 +436,23 @@ def _merged_comb(size: int) -> list[StreamEvent[int]]:
     return [*events, StreamEvent(size + 2, "data", (trunk, events[-1].id))]
 
 
+def _stairs(size: int) -> list[StreamEvent[int]]:
+    """Data events on the init, merged one after the other, with more data on each merge: each
+    decision drops one of the latter, and leaves the others to be compared again."""
+    steps = size // 3
+    events = [StreamEvent(0, "init"), *(StreamEvent(n, "data", (0,)) for n in range(1, steps + 1))]
+    below = 1
+    for n in range(2, steps + 1):
+        merge, top = steps + n, 2 * steps + n
+        events += [StreamEvent(merge, "data", (below, n)), StreamEvent(top, "data", (merge,))]
+        below = merge
+    return events
+
+
 @pytest.mark.parametrize(
     ("shape", "tip"),
     [
+        (_stairs, lambda n: n // 3 * 3),
         (_flood, lambda n: 1),
         (_anchored_comb, lambda n: n - 1),
         (_ladder, lambda n: n - 1),
@@ -447,7 +463,7 @@ def _merged_comb(size: int) -> list[StreamEvent[int]]:
 def test_no_shape_takes_more_than_linear_time_or_much_memory(
     shape: Callable[[int], list[StreamEvent[int]]], tip: Callable[[int], int]
 ) -> None:
-    """A set of tips for each event would take gigabytes; a fan took 6 s."""
+    """A set of tips for each event would take gigabytes; a fan took 6 s, and stairs 5 s."""
     size = 20_000 if shape is not _anchored_fan else 8_192
     events = shape(size)
     tracemalloc.start()
@@ -459,3 +475,18 @@ def test_no_shape_takes_more_than_linear_time_or_much_memory(
     started = time.process_time()
     select_tip(events)
     assert time.process_time() - started < 2.5
+
+
+def test_too_many_branches_merged_with_too_many_others_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What says which branch holds what grows with the square of their number."""
+    monkeypatch.setattr(tip_module, "MAX_HOLDERS", 100_000)
+    assert select_tip(_stairs(900)).event == 900
+    with pytest.raises(BudgetError, match="takes more than 100,000 bytes"):
+        select_tip(_stairs(9_000))
+    random.seed(0)
+    again = _stairs(9_000)
+    random.shuffle(again)
+    with pytest.raises(BudgetError, match="takes more than 100,000 bytes"):
+        select_tip(again)
