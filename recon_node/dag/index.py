@@ -26,43 +26,34 @@ from recon_node.dag.protocol.publishing import check_publish
 from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.dag.protocol.shards import CAR
 from recon_node.dag.protocol.ucan import UcanError
-from recon_node.dag.schema import transaction
 from recon_node.ipld import CID, MAX_INLINE, CarError, LinksError, car, links
 from recon_node.store import FeedRow
 
 
-def position(connection: sqlite3.Connection) -> int:
-    """Return the feed position up to which the log was read."""
-    return int(connection.execute("SELECT position FROM marks").fetchone()[0])
-
-
-def take(connection: sqlite3.Connection, rows: Sequence[FeedRow], upto: int, now: int) -> int:
-    """Add events to the index in one transaction, and note how far the feed was read.
+def take(connection: sqlite3.Connection, rows: Sequence[FeedRow], now: int) -> int:
+    """Add events to the index, within a transaction.
 
     Args:
         connection: of the index.
         rows: events with the sort key "dag", in the order of the feed.
-        upto: the feed position reached.
         now: Unix seconds by which publishes are judged.
 
     Returns:
         The number of ignored events.
     """
     ignored = 0
-    with transaction(connection):
-        for row in rows:
-            subject = b""
-            try:
-                event = read_dag_event(row.car)
-                subject = sort_bytes(event.subject)
-                _take(connection, event, subject, row.event_cid, now)
-            except _FAULTS:
-                ignored += 1
-                connection.execute(
-                    "INSERT INTO ignored VALUES (?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
-                    (subject,),
-                )
-        connection.execute("UPDATE marks SET position = ?", (upto,))
+    for row in rows:
+        subject = b""
+        try:
+            event = read_dag_event(row.car)
+            subject = sort_bytes(event.subject)
+            _take(connection, event, subject, row.event_cid, now)
+        except _FAULTS:
+            ignored += 1
+            connection.execute(
+                "INSERT INTO ignored VALUES (?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
+                (subject,),
+            )
     return ignored
 
 

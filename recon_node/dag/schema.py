@@ -19,24 +19,13 @@ one (its epoch says so), everything but `publishes` is dropped.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Final
 
 from recon_node.dag.errors import DagError
-
-FILE_NAME: Final = "dags.sqlite3"
-VERSION: Final = 3
-APPLICATION_ID: Final = 0x52454344  # "RECD"
-_LOCK_TIMEOUT: Final = 5.0
-"""Seconds to wait for a lock of the file."""
+from recon_node.dag.events import SORT_KEY
+from recon_node.feed_index import IndexFile
 
 _TABLES: Final = """
-    CREATE TABLE marks (
-        one INTEGER PRIMARY KEY CHECK (one = 1), epoch TEXT NOT NULL, position INTEGER NOT NULL
-    ) STRICT;
     CREATE TABLE shards (
         id INTEGER PRIMARY KEY, subject BLOB NOT NULL, cid BLOB NOT NULL, event BLOB NOT NULL,
         UNIQUE (subject, cid)
@@ -77,122 +66,23 @@ _TABLES: Final = """
     CREATE TABLE ignored (subject BLOB PRIMARY KEY, count INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 """
 
-_OF_THE_LOG: Final = (
-    "shards",
-    "nodes",
-    "contents",
-    "links",
-    "replicas",
-    "bases",
-    "claims",
-    "appends",
-    "ignored",
+FILE: Final = IndexFile(
+    subject="DAGs",
+    name="dags.sqlite3",
+    application_id=0x52454344,  # "RECD"
+    version=3,
+    tables=_TABLES,
+    of_the_log=(
+        "shards",
+        "nodes",
+        "contents",
+        "links",
+        "replicas",
+        "bases",
+        "claims",
+        "appends",
+        "ignored",
+    ),
+    sort_key=SORT_KEY,
+    error=DagError,
 )
-
-
-def open_index(data_dir: Path, epoch: str, head: int) -> sqlite3.Connection:
-    """Open the index for writing; create it, or rebuild it if the log is another one.
-
-    Args:
-        data_dir: with the file.
-        epoch: of the log.
-        head: the log's last feed position. If it is below what the index has read, the log is
-            another one, too (a backup, for example).
-
-    Returns:
-        A connection in autocommit mode, to be used from any thread, but one at a time.
-
-    Raises:
-        DagError: the file is damaged, foreign, of a later version, or not accessible.
-    """
-    path = data_dir / FILE_NAME
-    with translated_errors(path):
-        connection = _connect(str(path))
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")  # what it loses is read again
-            connection.execute("PRAGMA cache_size = -16384")
-            with transaction(connection):
-                _prepare(connection, path, epoch, head)
-        except BaseException:
-            connection.close()
-            raise
-    return connection
-
-
-@contextmanager
-def reading(data_dir: Path) -> Iterator[sqlite3.Connection]:
-    """Open a connection with one snapshot, for one question.
-
-    Raises:
-        DagError: the file cannot be read.
-    """
-    path = data_dir / FILE_NAME
-    with (
-        translated_errors(path),
-        closing(_connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection,
-    ):
-        connection.execute("BEGIN")
-        yield connection
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit everything done inside, or none of it."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
-
-
-@contextmanager
-def translated_errors(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite into errors about the file at `path`.
-
-    Raises:
-        DagError: SQLite failed inside.
-    """
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
-            raise  # a bug here
-        raise DagError(
-            f"the index of DAGs {path} failed: {error}; if the disk is healthy and not full, stop "
-            "the node and delete the file: the node rebuilds it from its log"
-        ) from error
-
-
-def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
-    return sqlite3.connect(
-        path, uri=uri, isolation_level=None, check_same_thread=False, timeout=_LOCK_TIMEOUT
-    )
-
-
-def _prepare(connection: sqlite3.Connection, path: Path, epoch: str, head: int) -> None:
-    application_id = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-    if application_id == APPLICATION_ID and version < VERSION:
-        # It lacks tables, or links. The log has everything except when publishes were judged.
-        for table in ("marks", *_OF_THE_LOG):
-            connection.execute(f"DROP TABLE IF EXISTS {table}")
-        tables = 0
-    if not tables:
-        for statement in filter(str.strip, _TABLES.split(";")):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {VERSION}")
-    elif (application_id, version) != (APPLICATION_ID, VERSION):
-        raise DagError(
-            f"{path} is not an index of DAGs that this version of recon-node knows (its header "
-            f"says {application_id:#x} and {version}): move it away, and the node rebuilds it"
-        )
-    row = connection.execute("SELECT epoch, position FROM marks").fetchone()
-    if row is None or row[0] != epoch or row[1] > head:
-        for table in _OF_THE_LOG:
-            connection.execute(f"DELETE FROM {table}")
-        connection.execute("INSERT OR REPLACE INTO marks VALUES (1, ?, 0)", (epoch,))

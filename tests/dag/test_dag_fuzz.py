@@ -6,7 +6,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from dag_samples import KEYS, NETWORK, NOW
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recon_node import feed_index
 from recon_node.ceramic import EventKind
 from recon_node.ceramic.builder import controller_of, signed_event
 from recon_node.dag import DAG_MODEL, Identifier, index, schema
@@ -70,6 +71,8 @@ contents = (
 )
 subjects = st.sampled_from([bytes(ROOT), sort_bytes(MINE)]) | st.binary(min_size=1, max_size=60)
 
+TAKE = partial(index.take, now=NOW)
+
 
 def _row(position: int, subject: bytes, data: Any) -> FeedRow:
     header = {
@@ -88,8 +91,8 @@ def _row(position: int, subject: bytes, data: Any) -> FeedRow:
 def test_no_event_stops_the_index(events: list[tuple[bytes, Any]]) -> None:
     rows = [_row(number, *event) for number, event in enumerate(events, 1)]
     with database() as connection:
-        ignored = index.take(connection, rows, len(rows), NOW)
-        assert index.position(connection) == len(rows)
+        ignored = feed_index.take_step(connection, TAKE, rows, len(rows))
+        assert feed_index.position(connection) == len(rows)
         [(counted,)] = connection.execute("SELECT coalesce(sum(count), 0) FROM ignored")
         assert counted == ignored
 
@@ -100,13 +103,13 @@ def test_deeply_nested_blocks_are_harmless() -> None:
     rows = [_row(1, bytes(ROOT), {"shard": _shard(DAG_CBOR, deep)})]
     rows.append(_row(2, bytes(ROOT), {"replica": deep}))
     with database() as connection:
-        assert index.take(connection, rows, 2, NOW) in (1, 2)
+        assert TAKE(connection, rows) in (1, 2)
 
 
 def test_valid_samples_are_accepted() -> None:
     row = _row(1, sort_bytes(MINE), {"replica": PUBLISH})
     with database() as connection:
-        assert index.take(connection, [row], 1, NOW) == 0
+        assert TAKE(connection, [row]) == 0
         [(subject, fault)] = connection.execute("SELECT subject, fault FROM publishes")
     assert (subject, fault) == (sort_bytes(MINE), None)
     assert sort_value(MINE).startswith("k")
@@ -124,6 +127,6 @@ def database() -> Iterator[sqlite3.Connection]:
 def empty_index() -> sqlite3.Connection:
     with tempfile.TemporaryDirectory() as directory:
         connection = sqlite3.connect(":memory:")
-        with closing(schema.open_index(Path(directory), "epoch", 1000)) as index_file:
+        with closing(schema.FILE.open(Path(directory), "epoch", 1000)) as index_file:
             index_file.backup(connection)
     return connection

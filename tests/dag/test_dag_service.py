@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
+from recon_node import feed_index
 from recon_node.ceramic import METAMODEL, Event, InvalidEventError
 from recon_node.ceramic.builder import controller_of, init_event, signed_event
 from recon_node.dag import (
@@ -29,7 +30,6 @@ from recon_node.dag import (
     open_dags,
     replica_event,
     schema,
-    service,
     shard_event,
 )
 from recon_node.dag.events import sort_bytes
@@ -477,7 +477,7 @@ async def test_an_index_of_the_first_version_is_rebuilt(tmp_path: Path, rng: ran
     async with opened(tmp_path) as (store, dags):
         await admit(store, publish_event(publish), *dag.appends, *dag.shards)
         found = await dags.resolve(MINE)
-    with sqlite3.connect(tmp_path / schema.FILE_NAME) as connection:
+    with sqlite3.connect(tmp_path / schema.FILE.name) as connection:
         for name in ("contents", "appends"):
             connection.execute(f"DROP TABLE {name}")
         for name in ("shards_by_cid", "replicas_by_cid", "bases_by_replica"):
@@ -488,7 +488,7 @@ async def test_an_index_of_the_first_version_is_rebuilt(tmp_path: Path, rng: ran
     async with opened(tmp_path) as (_, dags):
         assert await dags.resolve(MINE) == found
         assert found.current == publish.change
-    with sqlite3.connect(tmp_path / schema.FILE_NAME) as connection:
+    with sqlite3.connect(tmp_path / schema.FILE.name) as connection:
         assert connection.execute("SELECT judged FROM publishes").fetchall() == [(7,)]
     connection.close()
 
@@ -510,7 +510,7 @@ async def test_a_deleted_index_is_rebuilt(
     tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In many steps, over a log that has other events between those of DAGs."""
-    monkeypatch.setattr(service, "_WINDOW", 70)
+    monkeypatch.setattr(feed_index, "_WINDOW", 70)
     root, blocks = make_dag(100, 6400, rng)
     shards = shards_of(root, blocks, 7000)
     assert len(shards) > 100
@@ -522,7 +522,7 @@ async def test_a_deleted_index_is_rebuilt(
         assert state.complete
         written = await read_car(dags, root)
     for suffix in ("", "-wal", "-shm"):
-        (tmp_path / f"{schema.FILE_NAME}{suffix}").unlink(missing_ok=True)
+        (tmp_path / f"{schema.FILE.name}{suffix}").unlink(missing_ok=True)
     async with opened(tmp_path) as (_, dags):
         assert await dags.state(root) == state
         assert await read_car(dags, root) == written
@@ -534,7 +534,7 @@ async def test_an_index_of_a_longer_log_is_rebuilt(tmp_path: Path, rng: random.R
     async with opened(tmp_path) as (store, dags):
         await admit(store, *shard_events(root, shards_of(root, blocks, 500)))
         assert (await dags.state(root)).complete
-    with sqlite3.connect(tmp_path / schema.FILE_NAME) as connection:
+    with sqlite3.connect(tmp_path / schema.FILE.name) as connection:
         connection.execute("UPDATE marks SET position = 1000")
         connection.execute("DELETE FROM nodes")
     connection.close()
@@ -544,7 +544,7 @@ async def test_an_index_of_a_longer_log_is_rebuilt(tmp_path: Path, rng: random.R
 
 @pytest.mark.parametrize("content", [b"no database" * 100, "other"])
 async def test_a_file_that_is_not_an_index_is_refused(tmp_path: Path, content: bytes | str) -> None:
-    path = tmp_path / schema.FILE_NAME
+    path = tmp_path / schema.FILE.name
     if isinstance(content, bytes):
         path.write_bytes(content)
     else:
@@ -552,7 +552,7 @@ async def test_a_file_that_is_not_an_index_is_refused(tmp_path: Path, content: b
             connection.execute("CREATE TABLE other (x)")
         connection.close()
     async with open_store(tmp_path, NETWORK) as store:
-        with pytest.raises(DagError, match=f"{schema.FILE_NAME} (failed|is not an index)"):
+        with pytest.raises(DagError, match=f"{schema.FILE.name} (failed|is not an index)"):
             async with open_dags(store, tmp_path):
                 pass
 

@@ -1,0 +1,307 @@
+"""A product's index of the feed: a SQLite file beside the log, which follows the feed.
+
+Theory of operation. An index has what a product needs of the events, and never the events
+themselves. It follows the feed in steps; each is one transaction with the position reached, so
+after a kill at any moment it goes on where it was. A question first waits until the index has
+reached the head that the feed had when it was asked. An index can be rebuilt from the log, and is
+if the log is another one, as its epoch says.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import structlog
+import trio
+
+from recon_node.store import FeedRow, Store, StoreError
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+_LOCK_TIMEOUT: Final = 5.0
+"""Seconds to wait for a lock of the file."""
+_WINDOW: Final = 20_000
+"""Positions of the feed in one step."""
+_EVENTS: Final = 64
+"""Events in one step."""
+_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of their CARs."""
+_PAUSE: Final = 5.0
+"""Seconds until the next attempt after a failed step."""
+_GATHER: Final = 0.02
+"""Seconds between two steps that took nothing, so that a busy node is not queried after each of its
+batches."""
+_PATIENCE: Final = 20.0
+"""Seconds that a question waits for the index."""
+_THREADS: Final = 2
+"""Questions and steps that run at once."""
+_MARKS: Final = """
+    CREATE TABLE marks (
+        one INTEGER PRIMARY KEY CHECK (one = 1), epoch TEXT NOT NULL, position INTEGER NOT NULL
+    ) STRICT
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """What the file of an index is.
+
+    Attributes:
+        subject: what it is an index of, in messages: "DAGs".
+        name: of the file in the data directory.
+        application_id: SQLite's mark for files of this kind.
+        version: of its tables. The tables of an older version are dropped, and made again.
+        tables: SQL that creates them; tables that are kept need `IF NOT EXISTS`.
+        of_the_log: the tables that can be rebuilt from the log.
+        sort_key: that of the streams whose init events it takes.
+        error: what is raised if the file cannot be used.
+    """
+
+    subject: str
+    name: str
+    application_id: int
+    version: int
+    tables: str
+    of_the_log: tuple[str, ...]
+    sort_key: str
+    error: type[Exception]
+
+    def open(self, data_dir: Path, epoch: str, head: int) -> sqlite3.Connection:
+        """Open the index for writing; create it, or empty it if the log is another one.
+
+        Args:
+            data_dir: with the file.
+            epoch: of the log.
+            head: the log's last feed position. If it is below what the index has read, the log is
+                another one, too (a backup, for example).
+
+        Returns:
+            A connection in autocommit mode, to be used from any thread, but one at a time.
+
+        Raises:
+            Exception: of the type `error`, if the file is damaged, foreign, of a later version, or
+                not accessible.
+        """
+        path = data_dir / self.name
+        with self.translated_errors(data_dir):
+            connection = _connect(str(path))
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")  # what it loses is read again
+                connection.execute("PRAGMA cache_size = -16384")
+                with transaction(connection):
+                    self._prepare(connection, path, epoch, head)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    @contextmanager
+    def reading(self, data_dir: Path) -> Iterator[sqlite3.Connection]:
+        """Open a connection with one snapshot, for one question.
+
+        Raises:
+            Exception: of the type `error`, if the file cannot be read.
+        """
+        address = f"{(data_dir / self.name).absolute().as_uri()}?mode=ro"
+        with (
+            self.translated_errors(data_dir),
+            closing(_connect(address, uri=True)) as connection,
+        ):
+            connection.execute("BEGIN")
+            yield connection
+
+    @contextmanager
+    def translated_errors(self, data_dir: Path) -> Iterator[None]:
+        """Turn errors of SQLite into errors of the type `error`."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
+                raise  # a bug here
+            raise self.error(
+                f"the index of {self.subject} {data_dir / self.name} failed: {error}; if the disk "
+                "is healthy and not full, stop the node and delete the file: the node rebuilds it "
+                "from its log"
+            ) from error
+
+    def _prepare(self, connection: sqlite3.Connection, path: Path, epoch: str, head: int) -> None:
+        application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if application_id == self.application_id and version < self.version:
+            for table in ("marks", *self.of_the_log):
+                connection.execute(f"DROP TABLE IF EXISTS {table}")
+            tables = 0
+        if not tables:
+            for statement in filter(str.strip, (_MARKS, *self.tables.split(";"))):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {self.application_id}")
+            connection.execute(f"PRAGMA user_version = {self.version}")
+        elif (application_id, version) != (self.application_id, self.version):
+            raise self.error(
+                f"{path} is not an index of {self.subject} that this version of recon-node knows "
+                f"(its header says {application_id:#x} and {version}): move it away, and the node "
+                "rebuilds it"
+            )
+        row = connection.execute("SELECT epoch, position FROM marks").fetchone()
+        if row is None or row[0] != epoch or row[1] > head:
+            for table in self.of_the_log:
+                connection.execute(f"DELETE FROM {table}")
+            connection.execute("INSERT OR REPLACE INTO marks VALUES (1, ?, 0)", (epoch,))
+
+
+Take = Callable[[sqlite3.Connection, Sequence[FeedRow]], int]
+"""Adds events to an index, within a transaction; returns how many of them were ignored."""
+
+
+class FeedIndex:
+    """An index while the node runs. Made by `open_feed_index`; used from trio's thread only."""
+
+    def __init__(
+        self,
+        file: IndexFile,
+        take: Take,
+        store: Store,
+        data_dir: Path,
+        connection: sqlite3.Connection,
+    ) -> None:
+        self._file = file
+        self._take = take
+        self._store = store
+        self._data_dir = data_dir
+        self._connection = connection
+        self._position = position(connection)
+        self._noted = self._position
+        self._moved = trio.lowlevel.ParkingLot()
+        self._limiter = trio.CapacityLimiter(_THREADS)
+
+    async def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        """Answer a question, in a thread, once the index has read all that is in the feed now.
+
+        Raises:
+            Exception: of the file's type, if it cannot be read or does not keep up with the feed.
+        """
+        head = self._store.head
+        with trio.move_on_after(_PATIENCE):
+            while self._position < head:
+                await self._moved.park()
+        if self._position < head:
+            raise self._file.error(
+                f"the index of {self._file.subject} is at position {self._position} of the feed, "
+                f"which has {head}: try again later, or see the node's log"
+            )
+
+        def answer() -> T:
+            with self._file.reading(self._data_dir) as connection:
+                return question(connection)
+
+        return await self.in_thread(answer)
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """Call a function in a thread, with at most one other at once."""
+        return await trio.to_thread.run_sync(function, limiter=self._limiter)
+
+    async def follow(self) -> None:
+        """Follow the feed, forever; try again after errors of the disk."""
+        while True:
+            await self._store.wait_for_feed(self._position)
+            try:
+                if not await self._step():
+                    await trio.sleep(_GATHER)
+            except (self._file.error, StoreError) as error:
+                log.error("Cannot update an index", of=self._file.subject, reason=str(error))
+                await trio.sleep(_PAUSE)
+
+    async def _step(self) -> bool:
+        """Read one step of the feed; return whether it had anything for the index.
+
+        If not, the position is written once per `_WINDOW`: after a kill, at most that many are read
+        again.
+        """
+        upto = min(self._store.head, self._position + _WINDOW)
+        key = self._file.sort_key
+        rows = await self._store.read_sort_key(key, self._position, upto, _EVENTS, _BYTES)
+        if len(rows) == _EVENTS or sum(len(row.car) for row in rows) >= _BYTES:
+            upto = rows[-1].position
+        if rows or upto - self._noted >= _WINDOW:
+            await self._write(rows, upto)
+        self._position = upto
+        self._moved.unpark_all()
+        return bool(rows)
+
+    async def _write(self, rows: list[FeedRow], upto: int) -> None:
+        def write() -> int:
+            with self._file.translated_errors(self._data_dir):
+                return take_step(self._connection, self._take, rows, upto)
+
+        if ignored := await self.in_thread(write):
+            log.info("Ignored events", about=self._file.subject, count=ignored, upto=upto)
+        self._noted = upto
+
+
+@asynccontextmanager
+async def open_feed_index(
+    file: IndexFile, take: Take, store: Store, data_dir: Path
+) -> AsyncIterator[FeedIndex]:
+    """Open the index of a store, and have it follow the feed.
+
+    Raises:
+        Exception: of the file's type, if it cannot be used.
+    """
+    connection = await trio.to_thread.run_sync(
+        partial(file.open, data_dir, store.epoch, store.head)
+    )
+    try:
+        index = FeedIndex(file, take, store, data_dir, connection)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(index.follow)
+            yield index
+            nursery.cancel_scope.cancel()
+    finally:
+        connection.close()
+
+
+def position(connection: sqlite3.Connection) -> int:
+    """Return the feed position up to which the log was read."""
+    return int(connection.execute("SELECT position FROM marks").fetchone()[0])
+
+
+def take_step(
+    connection: sqlite3.Connection, take: Take, rows: Sequence[FeedRow], upto: int
+) -> int:
+    """Add events in one transaction, and note how far the feed was read.
+
+    Returns:
+        The number of ignored events.
+    """
+    with transaction(connection):
+        ignored = take(connection, rows)
+        connection.execute("UPDATE marks SET position = ?", (upto,))
+    return ignored
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Commit everything done inside, or none of it."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
+    return sqlite3.connect(
+        path, uri=uri, isolation_level=None, check_same_thread=False, timeout=_LOCK_TIMEOUT
+    )
