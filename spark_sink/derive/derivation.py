@@ -118,7 +118,7 @@ class Derivation:
         return portion.streams
 
     def _short(self, step: Step, touched: Sequence[bytes]) -> Portion:
-        self._models.move(step.raw, step.after, step.upto, set(touched))
+        self._models.move(step.raw, step.after, step.upto, set(touched), step.without)
         return compute(step, touched, self._models, self._ends)
 
     def _long(self, step: Step) -> Portion:
@@ -183,7 +183,7 @@ class Derivation:
     def _compute_anew(
         self, step: Step, streams: Sequence[bytes], taken_up: Collection[bytes] = ()
     ) -> None:
-        models = Models(step.raw, step.after, step.upto)
+        models = Models(step.raw, step.after, step.upto, step.without)
         for start in range(0, len(streams), _DOCUMENTS_PER_COMMIT):
             some = streams[start : start + _DOCUMENTS_PER_COMMIT]
             for name, rows in compute_anew(step, some, models, taken_up).items():

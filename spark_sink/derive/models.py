@@ -34,16 +34,30 @@ class _Model:
 
 
 class Models:
-    """The models of a step, from the position `after` to `upto` of `raw`."""
+    """The models of a step, from the position `after` to `upto` of `raw`.
 
-    def __init__(self, raw: RawFiles, after: int, upto: int) -> None:
+    Those among `without` were set aside: they are not computed again for each of their documents.
+    """
+
+    def __init__(
+        self, raw: RawFiles, after: int, upto: int, without: Collection[bytes] = ()
+    ) -> None:
         self._raw = raw
         self._after = after
         self._upto = upto
+        self._without = without
         self._models: dict[bytes, _Model] = {}
 
-    def move(self, raw: RawFiles, after: int, upto: int, touched: Collection[bytes]) -> None:
+    def move(
+        self,
+        raw: RawFiles,
+        after: int,
+        upto: int,
+        touched: Collection[bytes],
+        without: Collection[bytes] = (),
+    ) -> None:
         """Continue with the step from `after` to `upto`, in which streams `touched` get events."""
+        self._without = without
         if self._upto != after or len(self._models) > _MAX_CACHED:
             self._models.clear()
         self._raw, self._after, self._upto = raw, after, upto
@@ -66,7 +80,11 @@ class Models:
         self._models |= {cid: _Model(None, named) for cid, named in wanted.items()}
         found = self._raw.events_of(wanted.keys(), self._upto)
         for model in read_streams(found, models_only=True):
-            self._models[model.cid] = _read(model, wanted[model.cid])
+            named = wanted[model.cid]
+            if model.cid in self._without:
+                self._models[model.cid] = _unread(model, named, "it is set aside")
+            else:
+                self._models[model.cid] = _read(model, named)
 
     def of(self, stream: FeedStream) -> Definitions | None:
         """Return the definitions of a document's model, which must have been loaded.
@@ -102,4 +120,8 @@ def _read(model: FeedStream, named: frozenset[CID]) -> _Model:
     except NOT_OF_A_STREAM:
         raise
     except Exception as error:  # its documents are set aside, and it is
-        return _Model(None, named, last, reason_of(error))
+        return _unread(model, named, reason_of(error))
+
+
+def _unread(model: FeedStream, named: frozenset[CID], fault: str) -> _Model:
+    return _Model(None, named, model.entries[-1].position, fault)

@@ -91,7 +91,7 @@ def compute_partition(step: Step, partition: int) -> Portion:
     """
     with no_garbage_collection():
         streams = step.raw.streams_between(step.after, step.upto, [partition])
-        return compute(step, streams, Models(step.raw, step.after, step.upto))
+        return compute(step, streams, Models(step.raw, step.after, step.upto, step.without))
 
 
 def compute(

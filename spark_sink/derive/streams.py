@@ -1,5 +1,6 @@
 """Converts rows of `raw_events` to streams, whose events are read once for all tables."""
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,9 +36,42 @@ from spark_sink.tables.raw_files import ordered_slices
 
 Row = dict[str, Any]
 
+PATIENCE: Final = 60.0
+"""CPU seconds that the content of a stream may take: all that its events pay for takes a sixth."""
+PATIENCE_A_BYTE: Final = 6e-6
+"""The same for each byte of its events in addition."""
 _ROWS_AT_ONCE: Final = 4096
 # The init event of a model names the metamodel as its own model.
 _MODEL_HEADER: Final = METAMODEL.to_bytes()
+
+
+class TooSlowError(Exception):
+    """The content of a stream takes longer than what its events pay for."""
+
+
+class InTime:
+    """Raises `TooSlowError` when the content of a stream takes too long.
+
+    The count of steps (`recon_node.streams.budget`) decides in all cases that it foresaw; this is
+    for the others. It is checked between two events. CPU time is what counts, so that it does not
+    matter what else the machine does.
+
+    Args:
+        size: bytes of the stream's events.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._seconds = PATIENCE + PATIENCE_A_BYTE * size
+        self._began = 0.0
+        self._deadline: float | None = None
+
+    def __call__(self) -> None:
+        """Check the time, which begins with the first call."""
+        now = time.monotonic()
+        if self._deadline is None:
+            self._began, self._deadline = time.thread_time(), now + self._seconds
+        elif now > self._deadline and time.thread_time() - self._began > self._seconds:
+            raise TooSlowError(f"its content takes more than {self._seconds:.3g} s to compute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +239,8 @@ def _read_stream(cid: bytes, rows: Iterable[Row], end: StreamEnd | None = None) 
     events = (entry.event for entry in entries.values())
     statements = statements_of(events, faults, keep_first=True)
     times = {cid: entry.time for cid, entry in entries.items() if entry.time is not None}
-    stream = Stream(statements, times, faults, end=end)
+    in_time = InTime(sum(len(event.car) for event in statements.events))
+    stream = Stream(statements, times, faults, on_event=in_time, end=end)
     try:
         _ = stream.shapes
     except CeramicError as error:

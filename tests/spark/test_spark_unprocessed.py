@@ -1,5 +1,6 @@
 """One bad stream never stops a table: it is set aside, by name, until another version comes."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from spark_helpers import feed_rows
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event, model_event, time_event
+from recon_node.ipld import CID
 from recon_node.streams import Stream, budget
 from spark_sink.cli import main
 from spark_sink.derive import aside, portion, streams
@@ -19,17 +21,15 @@ from spark_sink.tables.directory import Tables
 from spark_sink.tables.status import read_unprocessed
 
 KEY = SigningKey(bytes(range(32)))
-MODEL = model_event(
-    KEY,
-    {
-        "version": "2.0",
-        "name": "Post",
-        "interface": False,
-        "implements": [],
-        "schema": {"type": "object", "additionalProperties": False, "properties": {"a": {}}},
-        "accountRelation": {"type": "list"},
-    },
-)
+DEFINITION = {
+    "version": "2.0",
+    "name": "Post",
+    "interface": False,
+    "implements": [],
+    "schema": {"type": "object", "additionalProperties": False, "properties": {"a": {}}},
+    "accountRelation": {"type": "list"},
+}
+MODEL = model_event(KEY, DEFINITION)
 
 
 def stream(name: str, updates: int, model: Event = MODEL) -> list[Event]:
@@ -116,6 +116,19 @@ def test_documents_of_a_model_that_cannot_be_computed(
     assert "a bug" in reasons[MODEL.cid]
 
 
+def test_a_model_that_is_set_aside_is_not_computed_again(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take a minute, for each of its documents."""
+    fail_at(monkeypatch, MODEL, ValueError("a bug"))
+    derive(tables, [MODEL])
+    computed = fail_at(monkeypatch, MODEL, ValueError("a bug"))
+    derive(tables, [MODEL, *GOOD])
+    reasons = {row["stream_cid"]: row["reason"] for row in rows(tables, UNPROCESSED)}
+    assert "its model cannot be computed: it is set aside" in reasons[GOOD[0].cid]
+    assert not computed
+
+
 @pytest.mark.parametrize("packed", [1, 7, 4096])
 def test_rows_of_a_stream_are_all_there_or_none(
     tables: Tables, monkeypatch: pytest.MonkeyPatch, packed: int
@@ -142,17 +155,20 @@ def test_rows_of_a_stream_are_all_there_or_none(
     assert streams_in(tables, UNPROCESSED) == inits
 
 
-def fail_at(patch: pytest.MonkeyPatch, init: Event, error: Exception) -> None:
-    """Let the content of a stream fail."""
+def fail_at(patch: pytest.MonkeyPatch, init: Event, error: Exception) -> list[CID]:
+    """Let the content of a stream fail; return a list that grows each time that it does."""
     real = Stream.states.fget
     assert real is not None
+    failed: list[CID] = []
 
     def states(stream: Stream) -> Any:
         if stream.id.cid == init.cid:
+            failed.append(init.cid)
             raise error
         return real(stream)
 
     patch.setattr(Stream, "states", property(states))
+    return failed
 
 
 def test_what_anybody_can_add_does_not_multiply_the_content(tables: Tables) -> None:
@@ -195,3 +211,28 @@ def large_stream(name: str, size: int, updates: int) -> list[Event]:
     for _ in range(updates):
         events.append(data_event(KEY, init, [events[-1].cid], []))
     return events
+
+
+def test_a_stream_that_takes_too_long_in_spite_of_its_price(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No price foresees everything: a document once held a batch for 130 s."""
+    monkeypatch.setattr(budget, "EVENT", 10**12)
+    monkeypatch.setattr(budget, "STREAM", 10**15)
+    monkeypatch.setattr(streams, "PATIENCE", 0.1)
+    monkeypatch.setattr(streams, "PATIENCE_A_BYTE", 0.0)
+    slow = {"anyOf": [*[{"pattern": f"^(a|b)*c{n}$"} for n in range(60)], {}]}
+    schema = {"type": "object", "additionalProperties": False, "properties": {"a": slow}}
+    model = model_event(KEY, {**DEFINITION, "schema": schema})
+    init = init_event(KEY, model.stream_id(), {"a": "ab" * 60_000}, unique=b"slow")
+    bad = [init]
+    for n in range(200):  # 30 ms each
+        patch = [{"op": "replace", "path": "/a", "value": "ab" * 60_000 + str(n)}]
+        bad.append(data_event(KEY, init, [bad[-1].cid], patch))
+    started = time.thread_time()
+    derive(tables, [MODEL, model, *bad, *GOOD])
+    assert time.thread_time() - started < 4
+    [row] = rows(tables, UNPROCESSED)
+    assert row["stream_id"] == str(init.stream_id())
+    assert row["reason"] == "TooSlowError: its content takes more than 0.1 s to compute"
+    assert streams_in(tables, "event_states") == {MODEL.cid, model.cid, GOOD[0].cid}
