@@ -14,8 +14,8 @@ A key that a peer lists is not ours until its event is here and valid. So a turn
 
     new_keys = session.receive(message)    # the keys of the message that we do not hold
     ...                                    # the driver fetches their events and stores the keys
-    session.side.leave_out(keys)           # those that it does not want
-    session.side.give_up(keys)             # those that it could not get, or that were refused
+    session.side.leave_out(keys)           # those that it refused, or does not want
+    session.side.give_up(keys)             # those that it could not get
     missing = yield from session.find_missing()   # what the peer's turn names by id, if it does
     ...                                    # the same for these
     session.give_up_ids(ids)               # those that the peer did not deliver
@@ -136,6 +136,9 @@ class Version(Generic[M]):
     """Returns about how many bytes of memory a message takes."""
     keeps_stream: bool = False
     """Whether a stream may carry another session after one that ended well."""
+    tells_left_out: bool = False
+    """Whether a side tells the other that it left keys out, so that it may leave them out before
+    they are listed. Otherwise only a peer that has listed a key understands that it is left out."""
 
 
 def all_at_once(steps: Generator[None, None, T]) -> T:

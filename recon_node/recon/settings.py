@@ -32,7 +32,7 @@ class SessionSettings:
     max_idle_rounds: int = 64
     """Maximum rounds in a row in which no key is sent or learned; then the peer is cut off."""
     max_given_up: int = 1000
-    """Maximum keys that a peer may list without delivering a valid event for them."""
+    """Maximum keys that a peer may list without delivering events for them."""
 
     def __post_init__(self) -> None:
         if self.fan_out < _MIN_PARTS:

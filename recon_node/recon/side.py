@@ -109,9 +109,9 @@ class Side:
         self.learned = False
         """Whether the peer's turn told keys that were new to us."""
         self.given_up: list[bytes] = []
-        """Keys that the peer listed and that we could not get, or did not want, ascending."""
-        self._unwanted = 0
-        """How many of them we did not want."""
+        """Keys that the peer listed and that we could not get, or do not take, ascending."""
+        self._not_taken = 0
+        """How many of them we do not take."""
         self.left_out_by_peer = 0
         """How many keys of ours the peer left out, as far as we know."""
         self._state = _State.START if initiates else _State.LISTENING
@@ -199,17 +199,18 @@ class Side:
         self._idle_rounds = 0
 
     def leave_out(self, keys: Iterable[bytes]) -> None:
-        """Leave out keys whose events we do not want, which says nothing against the peer.
+        """Leave out keys whose events we refuse, or do not want: the peer may well take them.
 
-        Keys that are known to be at the peer may be left out before the session starts: then it
-        need not list them. It is for the driver to bound their number.
+        In some versions (``tells_left_out``), keys that are known to be at the peer may be left out
+        before the session starts: then it need not list them. It is for the driver to bound their
+        number.
         """
         new = {key for key in keys if key not in self.keys and not self._has_given_up(key)}
-        self._unwanted += len(new)
+        self._not_taken += len(new)
         self.given_up = sorted([*self.given_up, *sorted(new)])  # merges two runs
 
     def give_up(self, keys: Iterable[bytes]) -> None:
-        """Leave out keys that the peer listed: we could not get their events, or refused them.
+        """Leave out keys that the peer listed, and whose events we could not get from it.
 
         Raises:
             RemoteProtocolError: the peer has listed too many of them.
@@ -217,11 +218,9 @@ class Side:
         for key in keys:
             if key not in self.keys and not self._has_given_up(key):
                 insort(self.given_up, key)
-        lost = len(self.given_up) - self._unwanted
+        lost = len(self.given_up) - self._not_taken
         if lost > self.settings.max_given_up:
-            raise RemoteProtocolError(
-                f"peer listed {lost} keys for which it delivered no valid event"
-            )
+            raise RemoteProtocolError(f"peer listed {lost} keys for which it delivered no event")
 
     def respond(self) -> bool:
         """Take our turn, or raise LocalProtocolError; return False if the session is done."""

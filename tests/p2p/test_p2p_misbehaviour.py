@@ -225,7 +225,7 @@ async def test_a_peer_that_lists_too_much_that_it_does_not_have(tmp_path, lister
     lister.serve(lambda asked: [END_FRAME + b"".join(asked)])
     settings = {**QUIET, "recon": SessionSettings(max_given_up=100)}
     async with node(tmp_path / "victim", **settings) as victim:
-        assert "delivered no valid event" in await sync_with(victim, lister)
+        assert "delivered no event" in await sync_with(victim, lister)
         await eventually(lambda: victim.failures(lister.host.peer_id) == MISBEHAVED)
 
 

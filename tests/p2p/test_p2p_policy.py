@@ -232,7 +232,7 @@ async def test_a_peer_with_more_junk_than_a_session_may_hold_is_not_banned(tmp_p
     ):
         await b.p2p.connect(a.address)
         await eventually(b.outcomes, 20)
-        refusal = "more than 100 events that this node's write policy"
+        refusal = "more than 100 events that this node or its write policy refuses"
         assert refusal in b.outcomes()[0]
         await eventually(lambda: b.failures(a.p2p.peer_id) == 1, 20)
 

@@ -72,6 +72,8 @@ class Peer:
     unobtainable: frozenset[bytes] = frozenset()
     undelivered: frozenset[bytes] = frozenset()
     """Keys whose events it does not deliver by id."""
+    refuses: frozenset[bytes] = frozenset()
+    """Keys whose events it gets and does not take; it remembers them from session to session."""
     interests: tuple[KeyRange, ...] = (EVERYTHING,)
     session: MakeSession = word_session
     checked: bool = False
@@ -79,6 +81,9 @@ class Peer:
     store: KeyStore = field(init=False)
     other: Peer | None = None
     """Whom it fetches from by id."""
+    asked_for: list[bytes] = field(default_factory=list, init=False)
+    """Keys of the events that it has fetched, in all sessions."""
+    _refused: set[bytes] = field(default_factory=set, init=False)
     _by_id: tuple[int, dict[bytes, bytes]] = field(default=(-1, {}), init=False)
 
     def __post_init__(self) -> None:
@@ -96,19 +101,21 @@ class Peer:
         return self._by_id[1]
 
     def asks(self, key_range: KeyRange = EVERYTHING) -> Session[Any]:
-        return self.session(Side.initiator(self.store, key_range, self.settings))
+        return self._session(Side.initiator(self.store, key_range, self.settings))
 
     def answers(self) -> Session[Any]:
-        return self.session(Side.responder(self.store, self.interests, self.settings))
+        return self._session(Side.responder(self.store, self.interests, self.settings))
+
+    def _session(self, side: Side) -> Session[Any]:
+        if self.session is not fenced_session and self.session is not word_session:
+            side.leave_out(self._refused)
+        return self.session(side)
 
     def take(self, session: Session[Any], message: Any) -> list[Any]:
         """Take a message; return the answer, where one is due."""
         new = session.receive(message)
-        lost = [key for key in new if key in self.unobtainable]
-        for key in new:
-            if key not in self.unobtainable:
-                self.store.add(key)
-        session.side.give_up(lost)
+        session.side.leave_out(self._obtain(new))
+        session.side.give_up(key for key in new if key in self.unobtainable)
         if isinstance(session, FetchesById) and session.side.answer_due and self.other:
             self._fetch_by_id(session, self.other)
         answer = all_at_once(session.respond()) if session.side.answer_due else []
@@ -116,22 +123,36 @@ class Peer:
             assert_honest(answer, session.side.key_range, self.set)
         return answer
 
+    def _obtain(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Take the events of keys; return those that are refused."""
+        keys = list(keys)
+        for key in keys:
+            if key in self._refused or key in self.unobtainable:
+                continue
+            self.asked_for.append(key)
+            if key in self.refuses:
+                self._refused.add(key)
+            else:
+                self.store.add(key)
+        return [key for key in keys if key in self._refused]
+
     def _fetch_by_id(self, session: FetchesById, other: Peer) -> None:
         held = other.keys_by_id()
-        undelivered, refused = [], []
+        undelivered, lost, come = [], [], []
         missing = run(session.find_missing())
         for each in missing.ids if missing else ():
             key = held.get(each)
             if key is None or key in other.undelivered:
                 undelivered.append(each)
             elif key in self.unobtainable:
-                refused.append(key)
+                lost.append(key)
             else:
-                self.store.add(key)
+                come.append(key)
             if key is not None:
                 assert missing is not None
                 assert missing.key_range.covers(key)
-        session.side.give_up(refused)
+        session.side.leave_out(self._obtain(come))
+        session.side.give_up(lost)
         session.give_up_ids(undelivered)
 
 

@@ -134,7 +134,7 @@ def test_keys_without_events_do_not_stop_the_others(
     b_settings: SessionSettings,
     data: st.DataObject,
 ) -> None:
-    some = st.sets(st.sampled_from(sorted(a | b or {b"none"})), max_size=8).map(frozenset)
+    some = st.sets(st.sampled_from(sorted(a | b or {b"none"}))).map(frozenset)
     lost_to_you = data.draw(some) - a
     lost_to_them = data.draw(some) - b
     you, they = (
@@ -153,6 +153,37 @@ def test_keys_without_events_do_not_stop_the_others(
         assert answering.side.left_out_by_peer == asking.side.left_out
 
 
+def some_of(keys: set[bytes]) -> st.SearchStrategy[frozenset[bytes]]:
+    """Any number of some keys, and often all of them."""
+    some = st.sets(st.sampled_from(sorted(keys))) if keys else st.just(keys)
+    return (st.just(keys) | some).map(frozenset)
+
+
+@every_version
+@settings(max_examples=CASES)
+@given(KEYS, KEYS, ROOMY, ROOMY, st.data())
+def test_any_number_of_refused_events_keeps_no_others_apart(
+    version: MakeSession,
+    a: set[bytes],
+    b: set[bytes],
+    a_settings: SessionSettings,
+    b_settings: SessionSettings,
+    data: st.DataObject,
+) -> None:
+    """In whatever ranges they lie: sessions end well, and ask for nothing a second time."""
+    refused_by_you, refused_by_them = data.draw(some_of(b - a)), data.draw(some_of(a - b))
+    a_settings, b_settings = (replace(each, max_given_up=0) for each in (a_settings, b_settings))
+    you = Peer(a, a_settings, session=version, refuses=refused_by_you, checked=True)
+    they = Peer(b, b_settings, session=version, refuses=refused_by_them, checked=True)
+    for initiator, responder in ((you, they), (they, you), (you, they)):
+        *sessions, _ = reconcile(initiator, responder, max_messages=1_000)
+        assert all(session.side.done for session in sessions)
+        assert you.set == (a | b) - refused_by_you
+        assert they.set == (a | b) - refused_by_them
+        assert sorted(you.asked_for) == sorted(b - a)
+        assert sorted(they.asked_for) == sorted(a - b)
+
+
 @every_version
 def test_refused_keys_take_no_idle_rounds(version: MakeSession) -> None:
     """Each side refuses keys of the other's: in a large set, and all over it."""
@@ -165,6 +196,25 @@ def test_refused_keys_take_no_idle_rounds(version: MakeSession) -> None:
     assert (asking.side.left_out, asking.side.left_out_by_peer) == (9, 10)
     assert (answering.side.left_out, answering.side.left_out_by_peer) == (10, 9)
     assert len(sent) <= 14
+
+
+@every_version
+def test_thousands_of_refused_events_take_no_more_rounds(version: MakeSession) -> None:
+    """More than may be given up; they interleave, and are all that the sides differ in."""
+    shared = numbered(0, 3_000)
+    yours, theirs = ({b"%06d%c" % (n, side) for n in range(3_000)} for side in b"-+")
+    you = Peer(shared | yours, session=version, refuses=frozenset(theirs))
+    they = Peer(shared | theirs, session=version, refuses=frozenset(yours))
+    for initiator, responder in ((you, they), (they, you)):
+        asking, answering, sent = reconcile(initiator, responder)
+        assert asking.side.done
+        assert (asking.side.left_out, answering.side.left_out) == (3_000, 3_000)
+        assert len(sent) <= 12
+    assert (len(you.asked_for), len(they.asked_for)) == (3_000, 3_000)
+    late = {b"%06d?" % n for n in range(0, 3_000, 100)}
+    they.store.load(late)
+    reconcile(you, they)
+    assert you.set == shared | yours | late
 
 
 RANGES = st.lists(

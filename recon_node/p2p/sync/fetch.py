@@ -15,6 +15,7 @@ import structlog
 import trio
 
 from recon_node.ceramic import EventId
+from recon_node.p2p.errors import PeerGoneError
 from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import Claim, FetchTable
@@ -34,6 +35,24 @@ REQUESTS_A_CLAIM: Final = 2
 
 NOBODYS_FAULT: Final = ("waiting", "policy", "unjudged")
 """Causes of refusals for which no peer is to blame."""
+MAX_INVALID: Final = 1000
+"""Invalid events that a session may bring, beyond as many as are new; the next one goes on."""
+
+
+def check_invalid(invalid: int, new: int) -> None:
+    """End a session that brings too many events that are invalid here.
+
+    They are remembered, so the next session with the peer begins where this one has ended.
+
+    Raises:
+        PeerGoneError: as described.
+    """
+    if invalid > MAX_INVALID + new:
+        raise PeerGoneError(
+            f"the peer sent {invalid:,} events that are invalid here; the next session goes on "
+            "after them"
+        )
+
 
 OpenEventStream = Callable[[str], AbstractAsyncContextManager[FrameStream]]
 """Opens a stream of a protocol with the peer, or takes one that was kept."""
@@ -92,6 +111,7 @@ class Fetcher:
         self._counters = counters
         self.keys_received = 0
         self.events_received = 0
+        self._invalid = 0
         self.undelivered = 0
         """Events that the peer listed but did not have, or that were not valid. Those that we have
         no room for, or do not want, do not count: that is not the peer's fault."""
@@ -101,7 +121,8 @@ class Fetcher:
         """Get the events of these keys into the store; return the keys for which that failed.
 
         Raises:
-            P2PError: the peer cannot be reached, or its stream ended too early.
+            P2PError: the peer cannot be reached, its stream ended too early, or it sent too many
+                invalid events.
             PeerProtocolError: the peer broke the protocol or took too long.
             trio.BrokenResourceError: the stream was lost.
             StoreError: our store cannot take the events.
@@ -220,6 +241,7 @@ class Fetcher:
                 )
             elif verdict.status == "refused":
                 self.undelivered += 1
+                self._invalid += 1
                 self._counters.events_refused += 1
                 log.info(
                     "Refused an event from a peer",
@@ -227,3 +249,4 @@ class Fetcher:
                     event_id=str(event_id),
                     reason=verdict.reason,
                 )
+        check_invalid(self._invalid, self.events_received)

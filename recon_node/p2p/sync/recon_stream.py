@@ -24,7 +24,7 @@ Obtain = Callable[[list[EventId]], Awaitable[list[EventId]]]
 ObtainById = Callable[[Missing], Awaitable[tuple[list[EventId], list[bytes]]]]
 
 MAX_UNWANTED: Final = 500_000
-"""Maximum keys that a peer may list in a session and that we do not want."""
+"""Maximum keys that a peer may list in a session and that we refuse or do not want."""
 UNWANTED_WEIGHT: Final = 160
 """Bytes of memory that such a key takes."""
 
@@ -44,7 +44,7 @@ class ReconStream:
     has_served: bool = False
     """Whether an earlier session has ended on this stream."""
     is_excused: Callable[[EventId], bool] = lambda key: False
-    """Whether it is our choice that the event of a key was not obtained."""
+    """Whether it is our choice that the event of a key is not here: other nodes may take it."""
     unwanted: list[EventId] = field(default_factory=list)
     """Those keys, as far as the peer has listed them in this session."""
     in_steps: Callable[[Generator[None, None, Any]], Awaitable[Any]] = in_steps
@@ -109,14 +109,14 @@ class ReconStream:
         account.hold("unwanted keys", 0)
 
     def _leave_out(self, keys: list[EventId]) -> None:
-        """Leave out keys that we do not want; nobody is to blame for them."""
+        """Leave out keys that we refuse or do not want; nobody is to blame for them."""
         if not keys:
             return
         self.unwanted.extend(keys)
         if len(self.unwanted) > MAX_UNWANTED:
             raise PeerError(
-                f"the peer holds more than {MAX_UNWANTED:,} events that this node's write policy "
-                "refuses, or that cost their makers nothing: narrow the node's interests"
+                f"the peer holds more than {MAX_UNWANTED:,} events that this node or its write "
+                "policy refuses, or that cost their makers nothing: narrow the node's interests"
             )
         self.frames.account.hold("unwanted keys", UNWANTED_WEIGHT * len(self.unwanted))
         self.session.side.leave_out(keys)

@@ -22,8 +22,8 @@ import trio
 from recon_node.ceramic import EventIdError, InvalidEventError, parse_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
-from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
-from recon_node.p2p.sync.fetch import NOBODYS_FAULT
+from recon_node.p2p.errors import PeerProtocolError
+from recon_node.p2p.sync.fetch import NOBODYS_FAULT, check_invalid
 from recon_node.p2p.transport.budget import Account
 from recon_node.recon.ring.codec import Value
 from recon_node.recon.ring.differences import Exchange
@@ -37,8 +37,6 @@ OVERHEAD: Final = 1024
 """Bytes that such an event takes in memory beside its CAR, about."""
 MAX_REPEATED: Final = 1000
 """Events that a peer may send again while they are set aside."""
-MAX_INVALID: Final = 1000
-"""Invalid events that a session may bring, beyond as many as are new; the next one goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +109,7 @@ class RingIntake:
             elif verdict.status == "refused":
                 self._note_refused(event.key, verdict.reason, verdict.cause)
             self._exchange.note_received(event.key)
-        if self._invalid > MAX_INVALID + self.events_received:
-            raise PeerGoneError(
-                f"the peer sent {self._invalid} events that are invalid here; the next session "
-                "goes on after them"
-            )
+        check_invalid(self._invalid, self.events_received)
 
     def end(self) -> None:
         """Refuse what is still set aside: the peer does not hold its history either.

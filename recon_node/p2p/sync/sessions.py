@@ -53,7 +53,7 @@ from recon_node.p2p.sync.stream_slots import (
 from recon_node.p2p.sync.unwanted import UnwantedKeys
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.streams import PeerStream
-from recon_node.recon import KeyRange, Side, Version
+from recon_node.recon import KeyRange, Side, Version, id_of
 from recon_node.store import StoreError
 
 log = structlog.get_logger(__name__)
@@ -155,7 +155,7 @@ class Sessions:
         stream = opened.stream
         version = self._versions[stream.protocol]
         side = Side.initiator(self._store.keys, key_range, self._settings.session_settings)
-        side.leave_out(self._unwanted.of(peer_id))
+        self._leave_out_at_once(side, version, peer_id)
         run = self._new_run("initiator", version, side, opened, is_rest=is_rest)
         try:
             await self._reported(run, run.recon.initiate)
@@ -167,6 +167,11 @@ class Sessions:
         else:
             await stream.aclose()
         return run
+
+    def _leave_out_at_once(self, side: Side, version: Version[Any], peer_id: str) -> None:
+        """Leave out what the peer is known to hold and we do not take: it need not list it."""
+        if version.tells_left_out:
+            side.leave_out(self._unwanted.of(peer_id))
 
     def _frames(self, stream: PeerStream) -> FrameStream:
         return FrameStream(stream, self._settings.max_frame, account=stream.account)
@@ -207,7 +212,7 @@ class Sessions:
         side = Side.responder(
             self._store.keys, self._store.wanted.ranges, self._settings.session_settings
         )
-        side.leave_out(self._unwanted.of(peer_id))
+        self._leave_out_at_once(side, version, peer_id)
 
         def note_interest() -> None:
             if side.asked is not None:
@@ -265,9 +270,17 @@ class Sessions:
             self._book.differed(run.peer_id, differing, of=len(self._store.keys))
         run.recon.frames.start_count()
 
+    def _is_excused(self, key: EventId, *, for_good: bool = False) -> bool:
+        """Return whether a peer may have a key without being able to give us its event.
+
+        Another version of this program may take events that this one refuses.
+        """
+        is_refused = self._store.find_refused(id_of(key)) == key
+        return is_refused or self._store.is_excused(key, for_good=for_good)
+
     def _note_unwanted(self, run: _Run) -> None:
         """Remember the keys that we do not count."""
-        is_excused = partial(self._store.is_excused, for_good=True)
+        is_excused = partial(self._is_excused, for_good=True)
         self._unwanted.note(run.peer_id, filter(is_excused, run.recon.unwanted))
 
     def _new_run(
@@ -296,7 +309,7 @@ class Sessions:
             self._settings,
             self._decoders,
             opened.has_served,
-            is_excused=self._store.is_excused,
+            is_excused=self._is_excused,
             in_steps=partial(
                 self._purses.in_steps,
                 opened.stream.address,

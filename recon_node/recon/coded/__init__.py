@@ -13,5 +13,11 @@ from recon_node.recon.coded.session import CodedSession
 from recon_node.recon.session import Version
 
 RECON_1_2: Final[Version[Message]] = Version(
-    "/ceramic/recon/1.2.0", CodedSession, encode_message, decode_message, weigh, keeps_stream=True
+    "/ceramic/recon/1.2.0",
+    CodedSession,
+    encode_message,
+    decode_message,
+    weigh,
+    keeps_stream=True,
+    tells_left_out=True,
 )

@@ -1,0 +1,89 @@
+"""Two nodes by whose rules different events are valid, as versions of this program may be.
+
+Each holds events that the other refuses, all over the range and more than one session may bring.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from forging import forged
+from nacl.signing import SigningKey
+from p2p_support import NETWORK, eventually, node
+
+from recon_node.backoff import Backoff
+from recon_node.ceramic import StreamId, StreamType
+from recon_node.ceramic.builder import init_event
+from recon_node.ipld import CID, DAG_CBOR
+from recon_node.p2p.peers import book
+from recon_node.p2p.sync import fetch
+from recon_node.recon import RECON_1_2, VERSIONS, Version
+from recon_node.store import StoreSettings, open_store
+from recon_node.verification import facts
+
+MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
+REFUSED = 150
+"""Events of each side that the other refuses."""
+MOST = 40
+"""Of those, how many one session may bring."""
+
+
+TOTALS = (
+    lambda node: node.p2p.counters.sessions_failed,
+    lambda node: node.p2p.counters.sessions_initiated,
+    lambda node: node.p2p.counters.event_bytes_received,
+)
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda version: version.id)
+def version(request) -> Version:
+    """The one version of recon that both sides speak."""
+    return request.param
+
+
+def events(name: str, count: int) -> list:
+    keys = (
+        SigningKey(hashlib.sha256(b"%s %d" % (name.encode(), n)).digest()) for n in range(count)
+    )
+    return [init_event(key, MODEL, None) for key in keys]
+
+
+async def fill(data_dir, cars: list[bytes], monkeypatch) -> None:
+    """Make a log by rules of its own, by which no signature is wrong."""
+    with monkeypatch.context() as patch:
+        patch.setattr(facts, "_verify", lambda event: (facts.ALWAYS, None))
+        settings = StoreSettings(verifiers=0)
+        async with open_store(data_dir, NETWORK, settings=settings) as store:
+            verdicts = await store.admit_local(cars)
+            assert {each.status for each in verdicts} == {"new"}
+
+
+async def test_all_others_arrive_and_nothing_is_asked_for_again(tmp_path, version, monkeypatch):
+    monkeypatch.setattr(fetch, "MAX_INVALID", MOST)
+    monkeypatch.setattr(book, "AFTER_FAILURE", Backoff(first=0.05, longest=0.2))
+    good = {side: [each.car for each in events(side, 20)] for side in "ab"}
+    bad = {side: [forged(each).car for each in events(f"bad {side}", REFUSED)] for side in "ab"}
+    for side in "ab":
+        await fill(tmp_path / side, good[side] + bad[side], monkeypatch)
+    options = {"versions": [version], "sync_interval": 0.1, "ceramic_one": False}
+    async with node(tmp_path / "a", **options) as a, node(tmp_path / "b", **options) as b:
+        await b.p2p.connect(a.address)
+        both = 40 + REFUSED
+        await eventually(lambda: len(a.store.keys) == len(b.store.keys) == both)
+        left_out = f"{REFUSED} keys left out"
+        ends = f"agreed but for {left_out} here and {left_out} by the peer"
+        await eventually(lambda: a.outcomes()[-1:] == b.outcomes()[-1:] == [ends])
+        assert a.p2p.counters.sessions_failed, "it went on in further sessions"
+        # From now on all sessions end well, nothing is fetched, and nobody is to blame.
+        before, sessions, fetched = ([of(each) for each in (a, b)] for of in TOTALS)
+        await eventually(lambda: sum(map(TOTALS[1], (a, b))) >= sum(sessions) + 10)
+        assert [TOTALS[0](each) for each in (a, b)] == before
+        assert [TOTALS[2](each) for each in (a, b)] == fetched
+        assert {a.outcomes()[-1], b.outcomes()[-1]} == {ends}
+        await eventually(lambda: a.failures(b.p2p.peer_id) == b.failures(a.p2p.peer_id) == 0)
+        if version is RECON_1_2:  # which need not be told again
+            assert a.p2p.sync_reports[-1].bytes_received < 20 * REFUSED
+        late = [each.car for each in events("late", 3)]
+        await a.store.admit_local(late)
+        await eventually(lambda: len(b.store.keys) == both + len(late))
