@@ -1,6 +1,6 @@
 """The running node: what it starts, in which order, and how it stops.
 
-    store  ──▶  API's port  ──▶  DAG index  ──▶  chains  ──▶  peers  ──▶  API  ──▶  "Ready"
+    store  ──▶  API's port  ──▶  indexes  ──▶  chains  ──▶  peers  ──▶  API  ──▶  "Ready"
 
 The store comes first, since its lock shows whether another node uses the data directory. The API's
 port is taken before the peers are started, so that a port in use is reported at once. Everything
@@ -62,6 +62,7 @@ from recon_node.store import (
     is_of_a_document,
     open_store,
 )
+from recon_node.tangles.index import TanglesError, open_tangles
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +74,15 @@ class NodeError(Exception):
     """The node cannot start or continue. The message is one user-facing line."""
 
 
-FATAL_ERRORS = (NodeError, StoreError, DagError, ChainError, P2PError, ListenError)
+FATAL_ERRORS = (
+    NodeError,
+    StoreError,
+    DagError,
+    TanglesError,
+    ChainError,
+    P2PError,
+    ListenError,
+)
 """Errors that are not bugs: they are reported in one line, not as a traceback."""
 
 
@@ -121,6 +130,7 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
         warn_if_open(listener, access)
         async with (
             open_dags(store, settings.data_dir) as dags,
+            open_tangles(store, settings.data_dir) as tangles,
             open_anchors(settings.chain, store) as anchors,
             open_p2p(settings.p2p, store, settings.data_dir) as p2p,
             trio.open_nursery() as nursery,
@@ -133,6 +143,7 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
                 peers=p2p,
                 anchors=anchors,
                 dags=dags,
+                tangles=tangles,
                 snapshots=snapshots,
                 limits=settings.api.limits,
                 access=access,

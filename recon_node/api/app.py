@@ -45,6 +45,7 @@ from recon_node.api.routes import (
     stream_merge,
     stream_picture,
     streams,
+    tangles,
     undelivered,
     unprocessed,
 )
@@ -109,6 +110,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     dag.get_publication,
     dag.get_replicas,
     dag.get_contains,
+    tangles.get_tangle_names,
+    tangles.get_tangle,
     snapshots.get_snapshot_sync,
     snapshots.post_snapshot_sync,
     snapshots.delete_snapshot_sync,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from recon_node.recon import KeyRange
     from recon_node.snapshot.all_sources import SnapshotSync
     from recon_node.store import Store
+    from recon_node.tangles.index import Tangles
 
 T = TypeVar("T")
 
@@ -150,6 +151,8 @@ class Services:
     """None: a node without a chain."""
     dags: Dags | None = None
     """None: a node without an index of DAGs."""
+    tangles: Tangles | None = None
+    """None: a node without an index of tangles."""
     snapshots: SnapshotSide | None = None
     """None: a node that cannot sync from snapshots."""
     data_dir: Path | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
@@ -19,9 +18,9 @@ from recon_node.tangles.classic_feed import (
     message_id,
     parse_network_key,
 )
+from recon_node.tangles.documents import asserted_time, tangles_in
 from recon_node.tangles.pictures import feed_picture, tangle_picture
 from recon_node.tangles.tangle import (
-    Backlinks,
     Tangle,
     TangleError,
     TangleMessage,
@@ -166,33 +165,8 @@ def _keyed(line: bytes, number: int) -> Keyed:
 
 
 def _message(id_: str, message: Mapping[str, Any]) -> TangleMessage[str]:
-    content = message.get("content")
-    tangles = content.get("tangles") if isinstance(content, dict) else None
-    links = {
-        name: found
-        for name, said in (tangles.items() if isinstance(tangles, dict) else ())
-        if (found := _backlinks(said)) is not None
-    }
-    return TangleMessage(id_, _timestamp(message) or 0, links)
-
-
-def _backlinks(said: Any) -> Backlinks[str] | None:
-    """Return what a message says about a tangle; None if it has another shape."""
-    if not isinstance(said, dict) or not isinstance(said.get("root"), str | None):
-        return None
-    previous = said.get("previous")
-    if previous is None:
-        return Backlinks(said.get("root"), None)
-    if not isinstance(previous, list) or not all(isinstance(each, str) for each in previous):
-        return None
-    return Backlinks(said.get("root"), tuple(previous))
-
-
-def _timestamp(message: Mapping[str, Any]) -> float | None:
-    time = message.get("timestamp")
-    if isinstance(time, bool) or not isinstance(time, int | float):
-        return None
-    return time if math.isfinite(time) else None
+    links = tangles_in(message.get("content"), str)
+    return TangleMessage(id_, asserted_time(message) or 0, links)
 
 
 def _author(message: Mapping[str, Any]) -> str:
@@ -201,7 +175,7 @@ def _author(message: Mapping[str, Any]) -> str:
 
 
 def _when(message: Mapping[str, Any]) -> str:
-    time = _timestamp(message)
+    time = asserted_time(message)
     try:
         return "" if time is None else f"{datetime.fromtimestamp(time / 1000, UTC):%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError, OSError):

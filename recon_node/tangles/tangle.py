@@ -8,8 +8,8 @@ incomplete or cyclic history is excluded, and becomes a member when what it lack
 tangle depends on the set of messages alone.
 
 Order: every message after its whole history; among those that could come next, the lowest
-(asserted timestamp, id). The time of *receipt*, by which clients often break ties, differs between
-nodes, so an order by it would not converge.
+(timestamp, id). By the timestamp that the author asserts, the order is the same at all nodes. The
+time of *receipt* differs between nodes, so an order by it is that of one node.
 
 All functions cost O((messages + links) · log messages).
 """
@@ -37,6 +37,7 @@ class TangleRule(Enum):
     MISSING_PREVIOUS = "all previous messages must be here"
     PREVIOUS_OUTSIDE = "all previous messages must belong to the tangle"
     CYCLE = "the links back from a message must not form a cycle"
+    REJECTED = "the model of a message must accept it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Backlinks(Generic[Id]):
 
 @dataclass(frozen=True, slots=True)
 class TangleMessage(Generic[Id]):
-    """A message without its content; `timestamp` is the one asserted by its author."""
+    """A message without its content; `timestamp` breaks ties."""
 
     id: Id
     timestamp: float = 0

@@ -159,7 +159,7 @@ class Delivered:
         stream = Stream(self.statements, known, self.faults, on_event=in_time)
         if model is None:
             return stream
-        return stream.with_definitions(_define(model.stream(in_time), stream.versions))
+        return stream.with_definitions(define(model.stream(in_time), stream.versions))
 
 
 async def compute(
@@ -257,7 +257,8 @@ def event_of(init: CID, row: FeedRow | TimeRow) -> Event:
     return bare_time_event(row.event_cid, init, row.prev, row.proof)
 
 
-def _define(model: Stream, versions: Collection[CID]) -> Definitions | None:
+def define(model: Stream, versions: Collection[CID]) -> Definitions | None:
+    """Return what a model defines for documents that name these versions; None: not a model."""
     if model.header.stream_type is not StreamType.MODEL:
         return None
     return definitions_of(model.states.all(), model.id.cid, versions)

@@ -1,0 +1,267 @@
+"""GET /ceramic/tangles/...: messages of many authors in one order (SIP "Tangles").
+
+A message is a document; see `recon_node.tangles.documents`. What a tangle is follows from the
+messages that are here: nodes that have the same ones answer alike, but for `ties=received`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator
+from pydantic_core import from_json
+from starlette.responses import Response
+
+from recon_node.api.endpoint import Call, endpoint
+from recon_node.api.errors import ApiError, bad_request
+from recon_node.api.models import AsText, Body, FlagParameter, Parameters, Whole, reply
+from recon_node.api.routes.streams import Delivered, InTime, define, read_delivered
+from recon_node.api.services import Services
+from recon_node.ceramic import Event, StreamId, StreamIdError, parse_event
+from recon_node.streams import Stream, data_json, statements_of
+from recon_node.tangles.documents import (
+    DocumentMessage,
+    Ties,
+    message_of,
+    tangle_of_documents,
+)
+from recon_node.tangles.index import Tangles, TanglesError
+from recon_node.tangles.tangle import Tangle, TangleError
+
+MAX_MESSAGES: Final = 2_000
+"""Candidates of a tangle that is computed, at most."""
+_AT_ONCE: Final = 100
+"""Messages that are read at once."""
+
+
+def _root(text: str) -> StreamId:
+    try:
+        return StreamId.parse(text)
+    except StreamIdError as error:
+        raise bad_request(f"Invalid stream ID: {error}") from None
+
+
+class RootPath(Parameters):
+    """The tangles with which root."""
+
+    root: Annotated[StreamId, AsText, BeforeValidator(_root)]
+    """The StreamID of the message that starts them."""
+
+
+class TangleQuery(RootPath):
+    """Which tangle, and how it is shown."""
+
+    name: str
+    """The tangle's name in `content.tangles`."""
+    ties: Ties = "asserted"
+    """What orders messages that the links leave open. asserted: the `timestamp` in their content,
+    so that all nodes have one order. received: the earlier of that and of when this node got the
+    message, so that nobody comes first by a wrong clock."""
+    content: FlagParameter = True
+    """Whether to include the contents."""
+
+
+class NamedTangleBody(Body):
+    """A tangle that documents name."""
+
+    name: str
+    """Its name."""
+    candidates: Whole
+    """Documents that name it, the root included; not all of them may belong to it."""
+
+
+class TangleNamesBody(Body):
+    """The tangles that a message starts."""
+
+    root: str
+    """The StreamID of the message."""
+    tangles: list[NamedTangleBody]
+    """By name."""
+
+
+class TangleMessageBody(Body):
+    """A message of a tangle."""
+
+    id: str
+    """The StreamID of the document."""
+    author: str
+    """The DID of its controller."""
+    model: str | None
+    """The StreamID of its model; null for a tile."""
+    timestamp: float | None
+    """When its author says to have written it, in Unix milliseconds."""
+    received: int | None
+    """When this node delivered it, in Unix milliseconds."""
+    previous: list[str]
+    """The messages on which it builds; none for the root."""
+    content: Any
+    """The content of its init event, as DAG-JSON. Later events of the document do not count."""
+
+
+class ExcludedMessageBody(Body):
+    """A message that names the tangle, but does not belong to it."""
+
+    id: str
+    """The StreamID of the document."""
+    author: str
+    """The DID of its controller."""
+    rule: str
+    """The rule that it breaks, as a word."""
+    reason: str
+    """The rule, as a sentence, and what breaks it."""
+
+
+class TangleBody(Body):
+    """A tangle."""
+
+    root: str
+    """The StreamID of the message that starts it."""
+    name: str
+    """Its name."""
+    tips: list[str]
+    """The messages on which none builds: what the next message names as `previous`."""
+    messages: list[TangleMessageBody]
+    """The messages, each after all on which it builds."""
+    excluded: list[ExcludedMessageBody]
+    """Those that do not belong to it."""
+
+
+@endpoint("GET", "/ceramic/tangles/{root}", errors=(404,), own=True)
+async def get_tangle_names(call: Call[RootPath]) -> TangleNamesBody:
+    """List the tangles that a document starts."""
+    root = call.parameters.root
+    with _answered_503():
+        names = await _tangles(call.services).names(root.cid)
+    if not names:
+        raise ApiError(HTTPStatus.NOT_FOUND, f"no document names a tangle with the root {root}")
+    tangles = [NamedTangleBody(name=name, candidates=count) for name, count in names.items()]
+    return TangleNamesBody(root=str(root), tangles=tangles)
+
+
+@endpoint("GET", "/ceramic/tangles/{name}/{root}", errors=(404,), own=True)
+async def get_tangle(call: Call[TangleQuery]) -> Annotated[Response, TangleBody]:
+    """Read a tangle: its messages in order, its tips, and what is excluded from it."""
+    services, given = call.services, call.parameters
+    async with services.reading_streams:
+        messages, models = await _read(services, given.root, given.name)
+        job = partial(_answer, given, messages, models)
+        return await services.evaluation.of_stream(given.root.cid, len(messages), job)
+
+
+async def _read(
+    services: Services, root: StreamId, name: str
+) -> tuple[list[tuple[bytes, int | None]], dict[StreamId, Delivered]]:
+    """Return the init events of a tangle's candidates with the times of receipt, and the models."""
+    with _answered_503():
+        received = await _tangles(services).candidates(root.cid, name, MAX_MESSAGES + 1)
+    if len(received) > MAX_MESSAGES:
+        raise bad_request(
+            f"more than {MAX_MESSAGES:,} documents name this tangle, too many for one answer: read "
+            "the table `tangles` of spark-sink"
+        )
+    cids, size = list(received), 0
+    messages: list[tuple[bytes, int | None]] = []
+    for start in range(0, len(cids), _AT_ONCE):
+        some = cids[start : start + _AT_ONCE]
+        for cid, event in zip(some, await services.store.get_cars_by_cid(some), strict=True):
+            if event is not None:
+                messages.append((event, received[cid]))
+                size += len(event)
+        if size > services.limits.stream_bytes:
+            raise bad_request(f"the messages of the tangle have more than {size:,} bytes")
+    models: dict[StreamId, Delivered] = {}
+    for model in {model for event, _ in messages if (model := _model(event)) is not None}:
+        delivered = await read_delivered(services, model.cid, services.limits.stream_events)
+        if delivered is not None:
+            models[model] = delivered
+    return messages, models
+
+
+def _model(car: bytes) -> StreamId | None:
+    header = parse_event(car).header
+    return None if header is None else header.model
+
+
+def _answer(
+    given: TangleQuery,
+    events: Sequence[tuple[bytes, int | None]],
+    models: Mapping[StreamId, Delivered],
+) -> Response:
+    in_time = InTime(10.0)
+    messages = {}
+    for car, received in events:
+        in_time()
+        event = parse_event(car)
+        if (message := message_of(event)) is not None:
+            errors = _errors(event, models.get(message.model) if message.model else None, in_time)
+            messages[str(message.id)] = replace(message, received=received, errors=errors)
+    try:
+        tangle = tangle_of_documents(messages.values(), given.name, given.root, given.ties)
+    except TangleError as error:
+        raise ApiError(HTTPStatus.NOT_FOUND, str(error)) from None
+    return reply(_render(given, tangle, messages))
+
+
+def _errors(event: Event, model: Delivered | None, in_time: InTime) -> tuple[str, ...]:
+    """Why the model of a message rejects its init event."""
+    stream = Stream(statements_of([event]), {}, {}, on_event=in_time)
+    if model is not None:
+        stream = stream.with_definitions(define(model.stream(in_time), stream.versions))
+    return stream.rejected.get(event.cid, ())
+
+
+def _render(
+    given: TangleQuery, tangle: Tangle[str], messages: Mapping[str, DocumentMessage]
+) -> dict[str, Any]:
+    return {
+        "root": str(given.root),
+        "name": given.name,
+        "tips": tangle.tips,
+        "messages": [
+            _describe(messages[id_], tangle.previous[id_], with_content=given.content)
+            for id_ in tangle.order
+        ],
+        "excluded": [
+            {
+                "id": id_,
+                "author": messages[id_].author,
+                "rule": exclusion.rule.name.lower(),
+                "reason": "; ".join(messages[id_].errors) or str(exclusion),
+            }
+            for id_, exclusion in tangle.excluded.items()
+        ],
+    }
+
+
+def _describe(
+    message: DocumentMessage, previous: Sequence[str], *, with_content: bool
+) -> dict[str, Any]:
+    content = from_json(data_json({}, message.content))["content"] if with_content else None
+    return {
+        "id": str(message.id),
+        "author": message.author,
+        "model": None if message.model is None else str(message.model),
+        "timestamp": message.timestamp,
+        "received": message.received,
+        "previous": previous,
+        "content": content,
+    }
+
+
+@contextmanager
+def _answered_503() -> Iterator[None]:
+    try:
+        yield
+    except TanglesError as error:
+        raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
+
+
+def _tangles(services: Services) -> Tangles:
+    if services.tangles is None:
+        raise ApiError(HTTPStatus.NOT_FOUND, "this node keeps no index of tangles")
+    return services.tangles

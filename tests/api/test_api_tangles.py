@@ -1,0 +1,154 @@
+"""GET /ceramic/tangles: threads of many authors, from a real store and its index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from nacl.signing import SigningKey
+
+from recon_node.api import Services, create_app
+from recon_node.ceramic import Event, StreamId
+from recon_node.ceramic.builder import controller_of, data_event, init_event, model_event
+from recon_node.store import Store
+from recon_node.tangles.index import open_tangles
+
+ALICE, BOB, CAROL, DAVE = KEYS = [SigningKey(bytes([n]) * 32) for n in (1, 2, 3, 4)]
+TEXT = {"type": "string", "maxLength": 20}
+DEFINITION = {
+    "name": "Message",
+    "version": "2.0",
+    "accountRelation": {"type": "list"},
+    "interface": False,
+    "implements": [],
+    "schema": {
+        "type": "object",
+        "properties": {"text": TEXT, "timestamp": {"type": "number"}, "tangles": {}},
+        "required": ["text"],
+        "additionalProperties": False,
+    },
+}
+MODEL = model_event(ALICE, DEFINITION)
+THREAD = "thread"
+
+
+def post(
+    key: SigningKey, text: Any, root: StreamId | None, previous: list[Event], **content: Any
+) -> Event:
+    links = (
+        {"root": None, "previous": None}
+        if root is None
+        else {"root": str(root), "previous": [str(each.stream_id()) for each in previous]}
+    )
+    data = {"text": text, "tangles": {THREAD: links}, **content}
+    return init_event(key, MODEL.stream_id(), data, unique=json.dumps(text).encode())
+
+
+ROOT = post(ALICE, "root", None, [])
+LEFT = post(BOB, "left", ROOT.stream_id(), [ROOT], timestamp=2)
+RIGHT = post(CAROL, "right", ROOT.stream_id(), [ROOT], timestamp=1)
+BOTH = post(DAVE, "both", ROOT.stream_id(), [LEFT, RIGHT])
+WRONG = post(BOB, 7, ROOT.stream_id(), [ROOT])
+LOOSE = post(BOB, "loose", ROOT.stream_id(), [post(BOB, "absent", ROOT.stream_id(), [ROOT])])
+
+
+async def admit(store: Store, *events: Event) -> None:
+    verdicts = await store.admit_local([event.car for event in events])
+    assert {verdict.status for verdict in verdicts} <= {"new", "known"}
+
+
+@asynccontextmanager
+async def served(store: Store, data_dir: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with open_tangles(store, data_dir) as tangles:
+        services = replace(Services(store=store), tangles=tangles)
+        transport = httpx.ASGITransport(app=create_app(services))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            yield client
+
+
+async def read(api: httpx.AsyncClient, path: str, status: int = 200, **query: str) -> Any:
+    answer = await api.get(f"/ceramic/tangles/{path}", params=query)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def delete_index(data_dir: Path) -> None:
+    for file in data_dir.glob("tangles.sqlite3*"):
+        file.unlink()
+
+
+def ids(*events: Event) -> list[str]:
+    return [str(each.stream_id()) for each in events]
+
+
+@pytest.mark.parametrize("late", [(), (LEFT,), (ROOT, MODEL)], ids=["none", "a reply", "the root"])
+async def test_a_thread_of_four_authors(
+    store: Store, tmp_path: Path, late: tuple[Event, ...]
+) -> None:
+    events = [MODEL, ROOT, LEFT, RIGHT, BOTH, WRONG, LOOSE]
+    path = f"{THREAD}/{ROOT.stream_id()}"
+    async with served(store, tmp_path) as api:
+        await admit(store, *(event for event in reversed(events) if event not in late))
+        await read(api, path, 404 if ROOT in late else 200)
+        await admit(store, *late)
+        names = await read(api, str(ROOT.stream_id()))
+        assert names["tangles"] == [{"name": THREAD, "candidates": 6}]
+        tangle = await read(api, path)
+        assert [each["id"] for each in tangle["messages"]] == ids(ROOT, RIGHT, LEFT, BOTH)
+        assert tangle["tips"] == ids(BOTH)
+        assert tangle["messages"][3]["previous"] == sorted(ids(LEFT, RIGHT))
+        assert tangle["messages"][1]["author"] == controller_of(CAROL)
+        assert tangle["messages"][1]["content"]["text"] == "right"
+        rules = {each["id"]: each["rule"] for each in tangle["excluded"]}
+        assert rules == dict(zip(ids(WRONG, LOOSE), ("rejected", "missing_previous"), strict=True))
+        reasons = {each["id"]: each["reason"] for each in tangle["excluded"]}
+        assert "text" in reasons[ids(WRONG)[0]]
+        bare = await read(api, path, content="false")
+        assert {each["content"] for each in bare["messages"]} == {None}
+
+
+async def test_later_events_of_a_document_do_not_move_it(store: Store, tmp_path: Path) -> None:
+    patch = [{"op": "replace", "path": "/tangles", "value": {THREAD: {"root": None}}}]
+    update = data_event(BOB, LEFT, [LEFT.cid], patch)
+    async with served(store, tmp_path) as api:
+        await admit(store, MODEL, ROOT, LEFT)
+        before = await read(api, f"{THREAD}/{ROOT.stream_id()}")
+        await admit(store, update)
+        assert await read(api, f"{THREAD}/{ROOT.stream_id()}") == before
+
+
+async def test_ties_by_receipt(store: Store, tmp_path: Path) -> None:
+    async with served(store, tmp_path) as api:
+        await admit(store, MODEL, ROOT, LEFT)
+        await admit(store, RIGHT)
+        path = f"{THREAD}/{ROOT.stream_id()}"
+        tangle = await read(api, path, ties="received")
+        assert [each["id"] for each in tangle["messages"]] == ids(ROOT, RIGHT, LEFT)
+        assert all(each["received"] for each in tangle["messages"])
+        await read(api, path, 400, ties="alphabet")
+
+
+async def test_what_starts_no_tangle(store: Store, tmp_path: Path) -> None:
+    async with served(store, tmp_path) as api:
+        await admit(store, MODEL, ROOT, LEFT)
+        message = (await read(api, str(LEFT.stream_id()), 404))["message"]
+        assert "no document names a tangle with the root" in message
+        message = (await read(api, f"{THREAD}/{LEFT.stream_id()}", 404))["message"]
+        assert "is missing" in message
+        message = (await read(api, f"{THREAD}/nothing", 400))["message"]
+        assert message.startswith("Invalid stream ID")
+
+
+async def test_an_index_that_was_deleted_is_made_again(store: Store, tmp_path: Path) -> None:
+    await admit(store, MODEL, ROOT, LEFT)
+    async with served(store, tmp_path) as api:
+        before = await read(api, f"{THREAD}/{ROOT.stream_id()}")
+    delete_index(tmp_path)
+    async with served(store, tmp_path) as api:
+        assert await read(api, f"{THREAD}/{ROOT.stream_id()}") == before
