@@ -13,6 +13,7 @@ _.__call__  # the function that answers a request
 
 # Read by the library whose attribute or field it is.
 _.redirect_slashes  # starlette's Router
+_.__signature__  # inspect
 _.text_factory  # sqlite3.Connection
 _.input, _.blockHash, _.blockNumber  # pydantic's TypeAdapter: fields of an Ethereum transaction
 

@@ -7,4 +7,7 @@ try:
 except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0+unknown"
 
-__all__ = ["__version__"]
+DEFAULT_URL = "http://127.0.0.1:5101"
+"""Where a node's HTTP API listens by default."""
+
+__all__ = ["DEFAULT_URL", "__version__"]

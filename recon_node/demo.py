@@ -25,16 +25,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-import httpx
 import trio
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from recon_node.ceramic import Event, StreamId, parse_event
-from recon_node.cli.client import NodeApi
 from recon_node.cli.output import CommandError, color_system, make_table
 from recon_node.cli.sending import Outcome, send_items
 from recon_node.cli.sources import Item, read_items
+from recon_node.connection import AsyncConnection, ClientError, Connection
 from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID, multibase
 from recon_node.testnet import Testnet, TestnetError, TestnetNode
@@ -68,12 +67,12 @@ def main(sample: Path) -> None:
     """Run the demo; exit 0 only if every check passed."""
     started, code = time.monotonic(), 0
     try:
-        with unwrapped(CommandError):
+        with unwrapped(ClientError):
             run(sample)
     except KeyboardInterrupt:
         console.print("\nStopped.")
         code = 130
-    except (DemoError, TestnetError, httpx.HTTPError, CommandError) as error:
+    except (DemoError, TestnetError, ClientError, CommandError) as error:
         console.print(f"\n[bold red]The demo failed:[/] {error}")
         code = 1
     if code:
@@ -129,8 +128,8 @@ def wait_until(what: str, condition: Any, limit: float = STEP_LIMIT) -> None:
 
 def node_state(node: TestnetNode) -> dict[str, Any]:
     """Return a node's answer to GET /ceramic/recon."""
-    answer = httpx.get(f"{node.api_url}/ceramic/recon", timeout=10).raise_for_status()
-    return dict(answer.json())
+    with Connection(node.api_url, timeout=10) as connection:
+        return dict(connection.request("GET", "/ceramic/recon"))
 
 
 def are_connected(one: TestnetNode, other: TestnetNode) -> bool:
@@ -154,7 +153,8 @@ def load(node: TestnetNode, items: list[Item]) -> None:
             progress.advance(task)
 
         async def send() -> None:
-            await send_items(NodeApi(node.api_url), items, outcome, on_done=advance)
+            async with AsyncConnection(node.api_url) as connection:
+                await send_items(connection, items, outcome, on_done=advance)
 
         outcome = Outcome()
         trio.run(send)

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
+from recon_node import DEFAULT_URL
 from recon_node.files import is_exposed
-
-DEFAULT_URL: Final = "http://127.0.0.1:5101"
 
 Command = Callable[..., Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from recon_node.cli import dag_pull, dag_push
-from recon_node.cli.client import NodeApi, ask, node_options
+from recon_node.cli.client import node_options
 from recon_node.cli.dag_publish import grant, publish, resolve, show_key
 from recon_node.cli.dag_support import (
     DagCommand,
@@ -21,6 +21,7 @@ from recon_node.cli.dag_support import (
 )
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.output import CommandError, counted, refuse_existing
+from recon_node.connection import Connection
 from recon_node.dag import MAX_SHARD_SIZE, Identifier, parse_root, parse_subject
 from recon_node.dag.errors import LeftOut
 from recon_node.dag.file_tree import Preserve
@@ -78,7 +79,7 @@ def push(
     preserve_mtime: bool,
     shard_bytes: int,
     key_file: Path | None,
-    node: NodeApi,
+    node: Connection,
     as_json: bool,
 ) -> None:
     """Push the DAG in SOURCE to a node: a CAR file, a directory, or any other file.
@@ -167,7 +168,7 @@ def pull(
     force: bool,
     max_size: int,
     timeout: float,
-    node: NodeApi,
+    node: Connection,
     as_json: bool,
 ) -> None:
     """Get a DAG by its root CID, or by an identifier (did:key:...) that resolves to it.
@@ -220,7 +221,7 @@ def pull(
 @click.argument("cid")
 @node_options
 @json_option
-def status(cid: str, node: NodeApi, as_json: bool) -> None:
+def status(cid: str, node: Connection, as_json: bool) -> None:
     """Show how much of the DAG CID a node has, and what is missing.
 
     Exit code 1 if anything is missing.
@@ -249,7 +250,7 @@ def status(cid: str, node: NodeApi, as_json: bool) -> None:
 @click.argument("cid")
 @node_options
 @drawing_options
-def show(cid: str, node: NodeApi, drawing: Drawing) -> None:
+def show(cid: str, node: Connection, drawing: Drawing) -> None:
     """Draw the log of the DAG CID: which replica appended or joined what.
 
     The newest replica is at the top. Heads are replicas that no other replica continues. Replicas
@@ -261,7 +262,7 @@ def show(cid: str, node: NodeApi, drawing: Drawing) -> None:
     """
     if not cid.isalnum():
         raise CommandError(f"{cid!r} is not a CID")
-    answer = ask(node, "GET", f"/ceramic/dag/{cid}/replicas")
+    answer = node.request("GET", f"/ceramic/dag/{cid}/replicas")
     try:
         decoded = [decode_replica(multibase.decode(each["data"])) for each in answer["replicas"]]
     except (IpldError, ReplicaError) as error:

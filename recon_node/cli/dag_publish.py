@@ -12,7 +12,7 @@ import click
 from nacl.signing import SigningKey
 
 from recon_node.ceramic.auth.did import ed25519_did, public_key
-from recon_node.cli.client import NodeApi, ask, node_options
+from recon_node.cli.client import node_options
 from recon_node.cli.dag_push import join_heads
 from recon_node.cli.dag_support import (
     DagCommand,
@@ -23,6 +23,7 @@ from recon_node.cli.dag_support import (
     want,
 )
 from recon_node.cli.output import CommandError, counted
+from recon_node.connection import Connection
 from recon_node.dag import Identifier, parse_root
 from recon_node.dag.protocol.publishing import ABILITY, check_publish, make_publish
 from recon_node.dag.protocol.replica import Replica
@@ -82,7 +83,7 @@ def publish(
     origin: str | None,
     expires: int | None,
     key_file: Path | None,
-    node: NodeApi,
+    node: Connection,
     as_json: bool,
 ) -> None:
     """Make an identifier resolve to the DAG CID, which the node must have.
@@ -116,7 +117,7 @@ def publish(
 
 
 def _publish(
-    node: NodeApi,
+    node: Connection,
     key: SigningKey,
     identifier: Identifier,
     link: CID,
@@ -154,13 +155,13 @@ def _publish(
     return replica.cid, None if end == FOREVER else end
 
 
-def _shard_in(node: NodeApi, root: CID, origin: CID) -> CID | None:
+def _shard_in(node: Connection, root: CID, origin: CID) -> CID | None:
     """Return the shard of the replica that has the root; None if the root is inside its own CID.
 
     Raises:
         CommandError: the replica does not contain the root, or the node cannot tell.
     """
-    found = ask(node, "GET", f"/ceramic/dag/{root}/contained/{origin}")
+    found = node.request("GET", f"/ceramic/dag/{root}/contained/{origin}")
     if found["contains"]:
         return None if found["shard"] is None else CID.parse(found["shard"])
     if found["contains"] is None:
@@ -175,7 +176,7 @@ def _shard_in(node: NodeApi, root: CID, origin: CID) -> CID | None:
     )
 
 
-def _check_accepted(node: NodeApi, identifier: Identifier, replica: CID) -> None:
+def _check_accepted(node: Connection, identifier: Identifier, replica: CID) -> None:
     found = publication_of(node, identifier)
     reasons = {each["cid"]: each["reason"] for each in found["refused"]}
     if str(replica) not in found["order"] or str(replica) in reasons:
@@ -188,7 +189,7 @@ def _check_accepted(node: NodeApi, identifier: Identifier, replica: CID) -> None
 @click.option("-v", "--verbose", is_flag=True, help="Show the publishes in order, too.")
 @node_options
 @json_option
-def resolve(did: str, verbose: bool, node: NodeApi, as_json: bool) -> None:
+def resolve(did: str, verbose: bool, node: Connection, as_json: bool) -> None:
     """Print the root CID that the identifier DID resolves to, as far as the node knows.
 
     Exit code 1 if it does not resolve (yet): a publish counts once the node knows that its origin

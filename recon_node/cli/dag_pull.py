@@ -15,11 +15,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
-
-from recon_node.cli.client import TIMEOUT, NodeApi, NodeUnreachableError, error_message
 from recon_node.cli.dag_support import publication_of, state_of, want
 from recon_node.cli.output import CommandError, counted, output_draft
+from recon_node.connection import Connection, UnreachableError
 from recon_node.dag import Identifier
 from recon_node.dag.car_source import CarFile
 from recon_node.dag.errors import DagError
@@ -36,7 +34,7 @@ _MIN_PAUSE = 0.2
 _MAX_PAUSE = 5.0
 
 
-def wait_for_link(node: NodeApi, identifier: Identifier, timeout: float) -> CID:
+def wait_for_link(node: Connection, identifier: Identifier, timeout: float) -> CID:
     """Return what an identifier resolves to, as soon as the node knows it.
 
     If the node needs more of a published DAG to check the publish, this makes the node want it. If
@@ -75,7 +73,7 @@ def wait_for_link(node: NodeApi, identifier: Identifier, timeout: float) -> CID:
 
 
 def wait_for_dag(
-    node: NodeApi, root: CID, timeout: float, on_state: Callable[[dict[str, Any]], None]
+    node: Connection, root: CID, timeout: float, on_state: Callable[[dict[str, Any]], None]
 ) -> None:
     """Wait until all blocks of a DAG are at the node.
 
@@ -137,7 +135,7 @@ class _Room:
 
 
 def download(
-    node: NodeApi, root: CID, target: Path, max_size: int, on_bytes: Callable[[int], None]
+    node: Connection, root: CID, target: Path, max_size: int, on_bytes: Callable[[int], None]
 ) -> None:
     """Write a DAG that the node has to the CAR file `target`, replacing it when it is complete.
 
@@ -153,7 +151,7 @@ def download(
 
 
 def download_files(
-    node: NodeApi, root: CID, target: Path, max_size: int, on_bytes: Callable[[int], None]
+    node: Connection, root: CID, target: Path, max_size: int, on_bytes: Callable[[int], None]
 ) -> Unpacked:
     """Write the file or directory of a DAG to `target`.
 
@@ -175,24 +173,14 @@ def download_files(
 
 
 def _fetch(
-    node: NodeApi, root: CID, draft: Path, room: _Room, on_bytes: Callable[[int], None]
+    node: Connection, root: CID, draft: Path, room: _Room, on_bytes: Callable[[int], None]
 ) -> None:
     size, blocks = itemgetter("bytes", "blocks")(state_of(node, root))
     room.check(size, counted(blocks, "block"))
-    try:
-        with (
-            httpx.Client(base_url=node.url, timeout=TIMEOUT, headers=node.headers) as client,
-            client.stream("GET", f"/ceramic/dag/{root}.car") as answer,
-        ):
-            if answer.is_error:
-                answer.read()
-                raise CommandError(error_message(answer))
-            with draft.open("wb") as file:
-                for piece in answer.iter_bytes():
-                    file.write(piece)
-                    on_bytes(len(piece))
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise NodeUnreachableError(node.url, error) from None
+    with draft.open("wb") as file:
+        for piece in node.download(f"/ceramic/dag/{root}.car"):
+            file.write(piece)
+            on_bytes(len(piece))
 
 
 def _check(path: Path, root: CID) -> None:
@@ -220,7 +208,7 @@ def _wait(look: Callable[[], T | None], timeout: float) -> T | None:
         try:
             found = look()
             answered = True
-        except NodeUnreachableError:
+        except UnreachableError:
             if not answered or started >= deadline:
                 raise
             found = None

@@ -11,15 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import trio
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import Event
-from recon_node.cli.client import TIMEOUT, NodeApi
 from recon_node.cli.dag_support import post_replica, state_of, want
 from recon_node.cli.output import CommandError
 from recon_node.cli.sending import send_event
+from recon_node.connection import AsyncConnection, Connection
 from recon_node.dag import shard_event
 from recon_node.dag.protocol.replica import decode_replica
 from recon_node.dag.protocol.shards import Shard, appends, split
@@ -44,7 +43,7 @@ class Pushed:
 
 
 def push_dag(
-    node: NodeApi,
+    node: Connection,
     key: SigningKey,
     source: DagSource,
     shard_size: int,
@@ -87,7 +86,7 @@ def push_dag(
     return done
 
 
-def join_heads(node: NodeApi, key: SigningKey, root: CID) -> CID | None:
+def join_heads(node: Connection, key: SigningKey, root: CID) -> CID | None:
     """Return the replica that has all shards of the DAG that the node knows, or None.
 
     If several replicas have no successor, their join is sent.
@@ -101,7 +100,7 @@ def join_heads(node: NodeApi, key: SigningKey, root: CID) -> CID | None:
     return CID.parse(state["head"]["cid"])
 
 
-def _claim(node: NodeApi, key: SigningKey, root: CID, shards: list[CID]) -> CID | None:
+def _claim(node: Connection, key: SigningKey, root: CID, shards: list[CID]) -> CID | None:
     """Append the shards that no replica has yet."""
     unclaimed = set(state_of(node, root)["unclaimed"])
     head = join_heads(node, key, root)
@@ -114,12 +113,11 @@ def _claim(node: NodeApi, key: SigningKey, root: CID, shards: list[CID]) -> CID 
 _Sender = Callable[[Event], Any]
 
 
-async def _send_all(node: NodeApi, work: Callable[[_Sender], Any]) -> None:
+async def _send_all(node: Connection, work: Callable[[_Sender], Any]) -> None:
     """Run `work` with a function that sends an event; a few requests run at once."""
-    limits = httpx.Limits(max_connections=WORKERS)
     give, take = trio.open_memory_channel[Event](0)
 
-    async def send(client: httpx.AsyncClient, take: trio.MemoryReceiveChannel[Event]) -> None:
+    async def send(client: AsyncConnection, take: trio.MemoryReceiveChannel[Event]) -> None:
         async with take:
             async for event in take:
                 data = await trio.to_thread.run_sync(multibase.encode, event.car)
@@ -128,9 +126,7 @@ async def _send_all(node: NodeApi, work: Callable[[_Sender], Any]) -> None:
                     raise CommandError(f"the node refuses a shard: {reason}")
 
     async with (
-        httpx.AsyncClient(
-            base_url=node.url, timeout=TIMEOUT, limits=limits, headers=node.headers
-        ) as client,
+        AsyncConnection(node.url, token=node.token) as client,
         trio.open_nursery() as nursery,
         give,
     ):

@@ -22,8 +22,8 @@ from rich.progress import (
 )
 
 from recon_node.ceramic import CeramicError
-from recon_node.cli.client import NodeApi, ask
 from recon_node.cli.output import CommandError, progress_bar
+from recon_node.connection import Connection
 from recon_node.dag import SORT_KEY, DagError, Identifier, Subject, replica_event, sort_value
 from recon_node.dag.protocol.operations import ReplicaError
 from recon_node.dag.protocol.shards import ShardError
@@ -64,35 +64,35 @@ def bytes_bar(what: str) -> AbstractContextManager[Progress]:
     return progress_bar(TextColumn(what), *after)
 
 
-def state_of(node: NodeApi, root: CID) -> dict[str, Any]:
+def state_of(node: Connection, root: CID) -> dict[str, Any]:
     """Ask the node for the state of a DAG."""
-    return dict(ask(node, "GET", f"/ceramic/dag/{root}"))
+    return dict(node.request("GET", f"/ceramic/dag/{root}"))
 
 
-def publication_of(node: NodeApi, identifier: Identifier) -> dict[str, Any]:
+def publication_of(node: Connection, identifier: Identifier) -> dict[str, Any]:
     """Ask the node what is published under an identifier."""
-    return dict(ask(node, "GET", f"/ceramic/dag/publish/{identifier}"))
+    return dict(node.request("GET", f"/ceramic/dag/publish/{identifier}"))
 
 
-def want(node: NodeApi, subject: Subject) -> None:
+def want(node: Connection, subject: Subject) -> None:
     """Make the node want a DAG, or the publishes of an identifier.
 
     A node neither gets from peers nor offers them what it does not want. A node without interests
     wants everything, and stays so: its first interest would narrow that.
     """
-    if ask(node, "GET", "/ceramic/experimental/interests")["interests"]:
+    if node.request("GET", "/ceramic/experimental/interests")["interests"]:
         body = {"sep": SORT_KEY, "sepValue": sort_value(subject)}
-        ask(node, "POST", "/ceramic/interests", json=body)
+        node.request("POST", "/ceramic/interests", json=body)
 
 
-def post_replica(node: NodeApi, key: SigningKey, subject: Subject, block: bytes) -> None:
+def post_replica(node: Connection, key: SigningKey, subject: Subject, block: bytes) -> None:
     """Send an operation on a DAG, or a publish.
 
     Raises:
         CommandError: the node refuses it, or does not answer.
     """
     event = replica_event(key, subject, block)
-    ask(node, "POST", "/ceramic/events", json={"data": multibase.encode(event.car)})
+    node.request("POST", "/ceramic/events", json={"data": multibase.encode(event.car)})
 
 
 def open_key(path: Path | None) -> SigningKey:

@@ -18,10 +18,11 @@ import trio
 from rich.progress import TextColumn
 
 from recon_node.ceramic import StreamId, StreamIdError, parse_event, signer
-from recon_node.cli.client import NodeApi, ask, node_options
+from recon_node.cli.client import command_errors, node_options
 from recon_node.cli.output import CommandError, counted, progress_bar
 from recon_node.cli.sending import WORKERS, Outcome, send_items
 from recon_node.cli.sources import Item, read_items
+from recon_node.connection import AsyncConnection, Connection
 from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.json_output import json_option, keep_stdout_for_json, print_json, print_result
@@ -50,7 +51,7 @@ def events() -> None:
     help="Requests at once; each carries up to 500 events.",
 )
 @json_option
-def add(file: BinaryIO, node: NodeApi, workers: int, as_json: bool) -> None:
+def add(file: BinaryIO, node: Connection, workers: int, as_json: bool) -> None:
     """Send the events of FILE (- for standard input) to a node.
 
     FILE has one event per line: a JSON object with the CAR as multibase text in `car` (or `data`),
@@ -123,7 +124,7 @@ def _print_outcome(outcome: Outcome, seconds: float, *, complete: bool, as_json:
 )
 @click.option("--show", is_flag=True, help="Print the event's content as JSON instead.")
 @json_option
-def get(cid: str, node: NodeApi, car_file: Path | None, show: bool, as_json: bool) -> None:
+def get(cid: str, node: Connection, car_file: Path | None, show: bool, as_json: bool) -> None:
     """Print the event CID as a multibase CAR.
 
     The first characters of a CID do, at least 10 of them, if no other event begins so.
@@ -135,7 +136,7 @@ def get(cid: str, node: NodeApi, car_file: Path | None, show: bool, as_json: boo
     """
     keep_stdout_for_json(as_json or show, car_file)
     _refuse_stream_id(cid)
-    answer = ask(node, "GET", f"/ceramic/events/{_whole_cid(node, cid)}")
+    answer = node.request("GET", f"/ceramic/events/{_whole_cid(node, cid)}")
     car = multibase.decode(answer["data"])
     if car_file == Path("-"):
         click.echo(car, nl=False)
@@ -152,12 +153,12 @@ def get(cid: str, node: NodeApi, car_file: Path | None, show: bool, as_json: boo
         echo(answer["data"])
 
 
-def _whole_cid(node: NodeApi, text: str) -> str:
+def _whole_cid(node: Connection, text: str) -> str:
     """Return the CID of the event whose CID begins with `text`; other text as it is."""
     try:
         CID.parse(text)
     except IpldError:
-        found = ask(node, "GET", "/ceramic/search", params={"q": text, "limit": _CANDIDATES})
+        found = node.request("GET", "/ceramic/search", params={"q": text, "limit": _CANDIDATES})
     else:
         return text
     cids = [each["cid"] for each in found["events"]]
@@ -206,7 +207,7 @@ def _dag_json(value: Any) -> Any:
 
 
 def _send(
-    node: NodeApi,
+    node: Connection,
     file: BinaryIO,
     outcome: Outcome,
     workers: int,
@@ -217,9 +218,11 @@ def _send(
     name = "standard input" if path == "<stdin>" else str(path)
 
     async def send() -> None:
-        await send_items(node, read_items(reader, name), outcome, workers=workers, on_done=on_done)
+        items = read_items(reader, name)
+        async with AsyncConnection(node.url, token=node.token) as sender:
+            await send_items(sender, items, outcome, workers=workers, on_done=on_done)
 
-    with unwrapped(CommandError):
+    with command_errors(node.url), unwrapped(CommandError):
         trio.run(send)
     if reader is not file:
         reader.close()

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import click
 
-from recon_node.cli.client import NodeApi, ask, node_options
+from recon_node.cli.client import node_options
+from recon_node.connection import Connection
 from recon_node.terminal_text import echo
 
 _PAGE: Final = 1000
@@ -42,7 +43,7 @@ def feed() -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on with new events, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line, with the CAR.")
 @node_options
-def tail(lines: int, after: int | None, follow: bool, as_json: bool, node: NodeApi) -> None:
+def tail(lines: int, after: int | None, follow: bool, as_json: bool, node: Connection) -> None:
     """Print the last events of the feed.
 
     A line has the event's position in the feed, when it was delivered (in UTC), its kind (init,
@@ -55,13 +56,13 @@ def tail(lines: int, after: int | None, follow: bool, as_json: bool, node: NodeA
       recon-node feed tail --from 0 --json | jq -r .data | recon-node events add - --url ...
     """
     if after is None:
-        after = max(0, ask(node, "GET", "/ceramic/feed/head")["head"] - lines)
+        after = max(0, node.request("GET", "/ceramic/feed/head")["head"] - lines)
     for event in _events(node, after, follow=follow, with_cars=as_json):
         echo(json.dumps(event) if as_json else _line(event))
 
 
 def _events(
-    node: NodeApi, after: int, *, follow: bool, with_cars: bool
+    node: Connection, after: int, *, follow: bool, with_cars: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield the feed's events with their details; without end if they are followed."""
     while True:
@@ -72,7 +73,7 @@ def _events(
             "details": "true",
             "wait": _WAIT if follow else 0,
         }
-        page = ask(node, "GET", "/ceramic/feed/events", params=query)
+        page = node.request("GET", "/ceramic/feed/events", params=query)
         yield from page["events"]
         after = int(page["resumeToken"])
         if not page["events"] and not follow:

@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from recon_node.cli.client import NodeApi, ask, node_options
+from recon_node.cli.client import node_options
 from recon_node.cli.output import CommandError
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
+from recon_node.connection import Connection
 from recon_node.json_output import json_option, print_json
 from recon_node.terminal_text import echo
 
@@ -24,7 +25,7 @@ def identity(
     config: Path | None,
     data_dir: Path | None,
     create: bool,
-    node: NodeApi,
+    node: Connection,
     as_json: bool,
 ) -> None:
     """Print a node's peer id.
@@ -42,7 +43,7 @@ def identity(
     """
     is_remote = context.get_parameter_source("url") is not ParameterSource.DEFAULT
     if is_remote and data_dir is None and not create:
-        answer = ask(node, "GET", "/ceramic/recon")
+        answer = node.request("GET", "/ceramic/recon")
         found = {"peer_id": answer["peer_id"], "addresses": answer["addresses"]}
     else:
         if context.get_parameter_source("url") is ParameterSource.COMMANDLINE:

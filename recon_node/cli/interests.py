@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recon_node.ceramic import StreamId
-from recon_node.cli.client import NodeApi, ask, node_options
+from recon_node.cli.client import node_options
 from recon_node.cli.output import CommandError, interest_text
+from recon_node.connection import Connection
 from recon_node.json_output import json_option, print_json, print_result
 from recon_node.terminal_text import echo
 
@@ -31,7 +32,7 @@ def interests() -> None:
 @interests.command("list")
 @node_options
 @json_option
-def list_interests(node: NodeApi, as_json: bool) -> None:
+def list_interests(node: Connection, as_json: bool) -> None:
     """List the interests of a node, one per line, as `interests add` and `remove` take them.
 
     "(settings)" marks interests in the node's settings, which can only be removed there.
@@ -61,7 +62,7 @@ def list_interests(node: NodeApi, as_json: bool) -> None:
 @click.argument("interest", nargs=-1, required=True)
 @node_options
 @json_option
-def add_interest(node: NodeApi, interest: tuple[str, ...], as_json: bool) -> None:
+def add_interest(node: Connection, interest: tuple[str, ...], as_json: bool) -> None:
     """Make a node sync the events of INTEREST.
 
     INTEREST is a StreamID or a list of fields. A model's StreamID stands for all documents of the
@@ -77,7 +78,7 @@ def add_interest(node: NodeApi, interest: tuple[str, ...], as_json: bool) -> Non
       recon-node interests add kh4q0ozorrgaq2mezktnrmdwleo1d
     """
     wanted = _parse(interest)
-    ask(node, "POST", "/ceramic/interests", json=_as_json(wanted))
+    node.request("POST", "/ceramic/interests", json=_as_json(wanted))
     print_result(
         {"added": _as_json(wanted), "interests": _interests_of(node)},
         f"the node syncs {' '.join(interest)} from now on",
@@ -95,7 +96,7 @@ def add_interest(node: NodeApi, interest: tuple[str, ...], as_json: bool) -> Non
 @click.argument("interest", nargs=-1, required=True)
 @node_options
 @json_option
-def remove_interest(node: NodeApi, interest: tuple[str, ...], as_json: bool) -> None:
+def remove_interest(node: Connection, interest: tuple[str, ...], as_json: bool) -> None:
     """Remove INTEREST, written as for `interests add`.
 
     The node keeps the events that it has. Without any interests, it syncs everything on its
@@ -107,7 +108,7 @@ def remove_interest(node: NodeApi, interest: tuple[str, ...], as_json: bool) -> 
       recon-node interests remove model=kjzl6hvfrbw6c... controller=did:key:z6Mk...
     """
     meant = _as_json(_parse(interest))
-    ask(node, "DELETE", "/ceramic/interests", params=meant)
+    node.request("DELETE", "/ceramic/interests", params=meant)
     left = _interests_of(node)
     text = f"removed the interest {' '.join(interest)}"
     print_result(
@@ -117,8 +118,9 @@ def remove_interest(node: NodeApi, interest: tuple[str, ...], as_json: bool) -> 
     )
 
 
-def _interests_of(node: NodeApi) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ask(node, "GET", "/ceramic/experimental/interests")["interests"]
+def _interests_of(node: Connection) -> list[dict[str, Any]]:
+    answer = node.request("GET", "/ceramic/experimental/interests")
+    found: list[dict[str, Any]] = answer["interests"]
     return found
 
 

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import click
 
-from recon_node.cli.client import NodeApi, ask, node_options
+from recon_node.cli.client import node_options
 from recon_node.cli.output import make_console, make_table
+from recon_node.connection import Connection
 from recon_node.json_output import json_option, print_json
 from recon_node.terminal_text import echo
 
@@ -32,7 +33,7 @@ limit_option = click.option(
 @node_options
 @json_option
 def list_streams(
-    model: str | None, controller: str | None, limit: int, node: NodeApi, as_json: bool
+    model: str | None, controller: str | None, limit: int, node: Connection, as_json: bool
 ) -> None:
     """List the streams of a node, those that arrived last first.
 
@@ -58,7 +59,7 @@ def list_streams(
 @limit_option
 @node_options
 @json_option
-def list_models(limit: int, node: NodeApi, as_json: bool) -> None:
+def list_models(limit: int, node: Connection, as_json: bool) -> None:
     """List the models of a node, those that arrived last first.
 
     A model is listed if its own stream is here. A node without interests gets all models of its
@@ -80,7 +81,7 @@ def list_models(limit: int, node: NodeApi, as_json: bool) -> None:
 
 
 def pages(
-    node: NodeApi, path: str, name: str, query: dict[str, Any], limit: int
+    node: Connection, path: str, name: str, query: dict[str, Any], limit: int
 ) -> tuple[list[dict[str, Any]], int]:
     """Read a list of the API page by page.
 
@@ -101,7 +102,7 @@ def pages(
         after: dict[str, Any] = {}
         while True:
             size = min(limit or _PAGE, _PAGE)
-            page = ask(node, "GET", path, params={**query, **after, "limit": size})
+            page = node.request("GET", path, params={**query, **after, "limit": size})
             total = page.get("total", 0)
             yield from page[name]
             if page["next"] is None:

@@ -10,9 +10,10 @@ import click
 from click.core import ParameterSource
 from rich.table import Table
 
-from recon_node.cli.client import NodeApi, ask, node_options
+from recon_node.cli.client import command_errors, node_options
 from recon_node.cli.output import CommandError, counted, interest_text, make_console, make_table
 from recon_node.cli.undelivered import show_undelivered
+from recon_node.connection import Connection
 from recon_node.json_output import json_option, print_json
 from recon_node.sizes import human_size
 from recon_node.terminal_text import echo
@@ -34,7 +35,7 @@ ANOTHER_NETWORK = "another network"
 @node_options
 @json_option
 @click.pass_context
-def peers(context: click.Context, node: NodeApi, as_json: bool) -> None:
+def peers(context: click.Context, node: Connection, as_json: bool) -> None:
     """List the peers that a node knows, or connect it to another one.
 
     Under "shares" are the interests of this node that a peer has, too, and how much of the events
@@ -45,10 +46,10 @@ def peers(context: click.Context, node: NodeApi, as_json: bool) -> None:
       recon-node peers
       recon-node peers add /ip4/192.0.2.7/tcp/4101/p2p/12D3KooW...
     """
-    context.obj = node
+    context.obj = node  # for `peers add`: which node it is
     if context.invoked_subcommand is not None:
         return
-    recon = ask(node, "GET", "/ceramic/recon")
+    recon = node.request("GET", "/ceramic/recon")
     known: list[dict[str, Any]] = recon.get("peers", [])
     if as_json:
         print_json(known)
@@ -84,7 +85,7 @@ def _shared_with(peer: dict[str, Any]) -> list[str]:
 @node_options
 @json_option
 @click.pass_context
-def add_peer(context: click.Context, multiaddr: str, node: NodeApi, as_json: bool) -> None:
+def add_peer(context: click.Context, multiaddr: str, node: Connection, as_json: bool) -> None:
     """Connect the node to the peer at MULTIADDR, which ends with /p2p/PEER_ID.
 
     The peer must answer there over TCP, and be on the same network. Names (/dns4, /dns6, /dnsaddr)
@@ -94,10 +95,14 @@ def add_peer(context: click.Context, multiaddr: str, node: NodeApi, as_json: boo
     Example:
       recon-node peers add /ip4/192.0.2.7/tcp/4101/p2p/12D3KooW...
     """
-    node = _chosen_node(context, node)
     as_json = as_json or (context.parent is not None and context.parent.params["as_json"])
+    with command_errors(node.url), _chosen_node(context, node) as chosen:
+        _add_peer(chosen, multiaddr, as_json)
+
+
+def _add_peer(node: Connection, multiaddr: str, as_json: bool) -> None:
     started = time.time()
-    ask(node, "POST", "/ceramic/peers", params={"addresses": multiaddr})
+    node.request("POST", "/ceramic/peers", params={"addresses": multiaddr})
     echo(f"connected to {multiaddr}", err=as_json)
     peer = multiaddr.rpartition("/p2p/")[2]
     outcome = _first_outcome(node, peer, started - CLOCK_SLACK)
@@ -109,28 +114,28 @@ def add_peer(context: click.Context, multiaddr: str, node: NodeApi, as_json: boo
         echo(f"first sync: {outcome}")
 
 
-def _chosen_node(context: click.Context, own: NodeApi) -> NodeApi:
+def _chosen_node(context: click.Context, own: Connection) -> Connection:
     """Return the node that is named after `peers add`, or between the two words."""
-    group: NodeApi = context.obj
+    group: Connection = context.obj
 
     def is_given(*names: str) -> bool:
         return any(
             context.get_parameter_source(each) is ParameterSource.COMMANDLINE for each in names
         )
 
-    return NodeApi(
+    return Connection(
         own.url if is_given("url") else group.url,
-        own.token if is_given("token", "token_file") else group.token,
+        token=own.token if is_given("token", "token_file") else group.token,
     )
 
 
-def _first_outcome(node: NodeApi, peer: str, since: float) -> str | None:
+def _first_outcome(node: Connection, peer: str, since: float) -> str | None:
     """Return the outcome of the first sync that the peer started, which tells what it wants; or
     else of our own first sync."""
     outcome: str | None = None
     deadline = time.monotonic() + FIRST_SYNC
     while time.monotonic() < deadline:
-        for sync in ask(node, "GET", "/ceramic/recon")["syncs"]:
+        for sync in node.request("GET", "/ceramic/recon")["syncs"]:
             if sync["peer"] != peer or sync["finished_at"] < since:
                 continue
             if sync["role"] == "responder":
@@ -146,7 +151,7 @@ def _first_outcome(node: NodeApi, peer: str, since: float) -> str | None:
 @click.option("--pending", is_flag=True, help="Show which events are not delivered, and why.")
 @node_options
 @json_option
-def status(node: NodeApi, pending: bool, as_json: bool) -> None:
+def status(node: Connection, pending: bool, as_json: bool) -> None:
     """Show what a node holds, its latest syncs, and the latest syncs that moved events.
 
     Two nodes of one network without interests hold the same events if their sha256a is equal.
@@ -162,7 +167,7 @@ def status(node: NodeApi, pending: bool, as_json: bool) -> None:
     if pending:
         show_undelivered(node, as_json=as_json)
         return
-    recon = ask(node, "GET", "/ceramic/recon")
+    recon = node.request("GET", "/ceramic/recon")
     if as_json:
         print_json(recon)
         return

@@ -11,16 +11,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from itertools import islice
 
-import httpx
 import trio
 
 from recon_node.backoff import Backoff
-from recon_node.cli.client import TIMEOUT, NodeApi, NodeUnreachableError, error_message
-from recon_node.cli.output import CommandError
 from recon_node.cli.sources import Item
 from recon_node.cli.window import Window, WindowEntry
+from recon_node.connection import Answer, AsyncConnection, NotANodeError, Request
 from recon_node.ipld import CID
 
 WORKERS = 4
@@ -31,15 +30,15 @@ BUSY_RETRIES = 8
 BUSY_DELAYS = Backoff(first=0.1, longest=12.8)
 MAX_REFUSALS = 100
 """Refused events that are listed one by one."""
-_BUSY = (httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.TOO_MANY_REQUESTS)
+_BUSY = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
 _HOPELESS = (
-    httpx.codes.UNAUTHORIZED,
-    httpx.codes.FORBIDDEN,
-    httpx.codes.NOT_FOUND,
-    httpx.codes.INTERNAL_SERVER_ERROR,
-    httpx.codes.SERVICE_UNAVAILABLE,
-    httpx.codes.TOO_MANY_REQUESTS,
-    httpx.codes.INSUFFICIENT_STORAGE,
+    HTTPStatus.UNAUTHORIZED,
+    HTTPStatus.FORBIDDEN,
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.INSUFFICIENT_STORAGE,
 )
 """Answers that are not about the event: the next event would get the same answer."""
 
@@ -88,7 +87,7 @@ class Outcome:
 
 
 async def send_items(
-    node: NodeApi,
+    node: AsyncConnection,
     items: Iterable[Item],
     outcome: Outcome,
     *,
@@ -105,13 +104,9 @@ async def send_items(
         on_done: called after each event, with the reason if it was refused.
 
     Raises:
-        CommandError: the node does not answer, or accepts nothing; in an exception group.
+        ClientError: the node does not answer, or accepts nothing; in an exception group.
     """
-    limits = httpx.Limits(max_connections=workers, max_keepalive_connections=workers)
-    async with httpx.AsyncClient(
-        base_url=node.url, timeout=TIMEOUT, limits=limits, headers=node.headers
-    ) as client:
-        await _Sending(client, outcome, on_done).run(iter(items), workers)
+    await _Sending(node, outcome, on_done).run(iter(items), workers)
 
 
 class _Sending:
@@ -119,11 +114,11 @@ class _Sending:
 
     def __init__(
         self,
-        client: httpx.AsyncClient,
+        node: AsyncConnection,
         outcome: Outcome,
         on_done: Callable[[Item, str | None], None],
     ) -> None:
-        self._client = client
+        self._node = node
         self._outcome = outcome
         self._on_done = on_done
         self._window = Window()
@@ -171,22 +166,22 @@ class _Sending:
         """Send a batch; in smaller parts if the node does not accept it as a whole."""
         if not self._takes_batches:
             for item in batch:
-                reason = await send_event(self._client, item.data)
+                reason = await send_event(self._node, item.data)
                 self._note(item, "new" if reason is None else "refused", reason)
             return
         body = "".join(json.dumps({"data": item.data}) + "\n" for item in batch)
-        response = await _post(self._client, body, "application/x-ndjson")
-        if response.status_code == httpx.codes.OK:
-            for item, (status, reason) in zip(batch, _verdicts(response, len(batch)), strict=True):
+        answer = await _post(self._node, body, "application/x-ndjson")
+        if answer.status == HTTPStatus.OK:
+            for item, (status, reason) in zip(batch, _verdicts(answer, len(batch)), strict=True):
                 self._note(item, status, reason)
-        elif response.status_code != httpx.codes.REQUEST_ENTITY_TOO_LARGE:
+        elif answer.status != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             self._takes_batches = False
             await self._send(batch)
         elif len(batch) > 1:
             await self._send(batch[: len(batch) // 2])
             await self._send(batch[len(batch) // 2 :])
         else:
-            self._note(batch[0], "refused", error_message(response))
+            self._note(batch[0], "refused", answer.message)
 
     def _note(self, item: Item, status: str, reason: str | None) -> None:
         self._outcome.note(item, status, reason)
@@ -205,46 +200,36 @@ async def _read_chunk(items: Iterator[Item]) -> list[Item]:
     )
 
 
-def _verdicts(response: httpx.Response, count: int) -> list[tuple[str, str | None]]:
-    """Return each event's status, and perhaps a reason; raise CommandError if they are missing."""
+def _verdicts(answer: Answer, count: int) -> list[tuple[str, str | None]]:
+    """Return each event's status, and perhaps a reason; raise NotANodeError if they are missing."""
     try:
-        found = [(str(each["status"]), each.get("reason")) for each in response.json()]
-    except (ValueError, KeyError, TypeError, AttributeError):
+        found = [(str(each["status"]), each.get("reason")) for each in answer.json]
+    except (KeyError, TypeError, AttributeError):
         found = []
     if len(found) != count:
-        raise CommandError(f"the server at {response.url} is not a node: check --url")
+        raise NotANodeError
     return found
 
 
-async def send_event(client: httpx.AsyncClient, data: str) -> str | None:
+async def send_event(node: AsyncConnection, data: str) -> str | None:
     """Send one event, a CAR as multibase text; return why it was refused, or None.
 
     Retries while the node is busy.
 
     Raises:
-        NodeUnreachableError: no answer.
-        CommandError: the node accepts no events now, or none from us.
+        UnreachableError: no answer.
+        NodeError: the node accepts no events now, or none from us.
     """
-    response = await _post(client, json.dumps({"data": data}), "application/json")
-    return None if response.is_success else error_message(response)
+    answer = await _post(node, json.dumps({"data": data}), "application/json")
+    return None if answer.is_success else answer.message
 
 
-async def _post(client: httpx.AsyncClient, body: str, content_type: str) -> httpx.Response:
+async def _post(node: AsyncConnection, body: str, content_type: str) -> Answer:
     """POST /ceramic/events, and retry while the node is busy; raises as `send_event` does."""
-    headers = {"content-type": content_type}
+    request = Request("POST", "/ceramic/events", content=body.encode(), content_type=content_type)
     for attempt in range(1, BUSY_RETRIES + 1):
-        try:
-            response = await client.post("/ceramic/events", content=body, headers=headers)
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeEncodeError) as error:
-            raise NodeUnreachableError(str(client.base_url), error) from None
-        if response.status_code not in _BUSY:
+        answer = await node.exchange(request)
+        if answer.status not in _BUSY:
             break
-        asked_to_wait = _seconds(response.headers.get("retry-after"))
-        await trio.sleep(max(BUSY_DELAYS.wait(attempt), asked_to_wait))
-    if response.status_code in _HOPELESS:
-        raise CommandError(error_message(response))
-    return response
-
-
-def _seconds(retry_after: str | None) -> float:
-    return float(retry_after) if retry_after and retry_after.isdecimal() else 0.0
+        await trio.sleep(max(BUSY_DELAYS.wait(attempt), answer.retry_after))
+    return answer.check() if answer.status in _HOPELESS else answer

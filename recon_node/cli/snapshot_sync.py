@@ -13,10 +13,11 @@ import click
 import trio
 
 from recon_node.ceramic import Network
-from recon_node.cli.client import NodeApi, NodeUnreachableError, ask, node_options
+from recon_node.cli.client import command_error, node_options
 from recon_node.cli.output import CommandError, counted
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.cli.snapshot_support import errors, print_faults, signer_option, step_bar
+from recon_node.connection import Connection, UnreachableError
 from recon_node.exception_groups import unwrapped
 from recon_node.json_output import json_option, print_result
 from recon_node.p2p.transport.identity import open_identity, peer_id_of
@@ -41,7 +42,7 @@ Progress = Callable[[str, int, int | None], None]
 def sync(
     urls: tuple[str, ...],
     signers: tuple[str, ...],
-    node: NodeApi,
+    node: Connection,
     as_json: bool,
     config: Path | None,
     data_dir: Path | None,
@@ -114,14 +115,15 @@ def _sync_stopped(
 
 
 def _sync_running(
-    node: NodeApi, data_dir: Path, urls: tuple[str, ...], signers: tuple[str, ...]
+    node: Connection, data_dir: Path, urls: tuple[str, ...], signers: tuple[str, ...]
 ) -> dict[str, Any]:
     """Have the node that uses a data directory sync."""
     own = peer_id_of(open_identity(data_dir))
     try:
-        found: dict[str, Any] = ask(node, "POST", "/api/v0/id")
-    except NodeUnreachableError as error:
-        raise CommandError(f"the data directory {data_dir} is in use, but {error}") from None
+        found: dict[str, Any] = node.request("POST", "/api/v0/id")
+    except UnreachableError as error:
+        why = command_error(node.url, error)
+        raise CommandError(f"the data directory {data_dir} is in use, but {why}") from None
     if found["ID"] != own:
         raise CommandError(
             f"the data directory {data_dir} is in use by the node {own}, but the one at {node.url} "
@@ -130,15 +132,15 @@ def _sync_running(
     body: dict[str, Any] = {"urls": list(map(_absolute, urls))}
     if signers:
         body["signers"] = list(signers)
-    found = ask(node, "POST", _PATH, json=body)
+    found = node.request("POST", _PATH, json=body)
     try:
         with step_bar() as progress:
             while found["state"] == "running":
                 progress("syncing", found["done"], found["total"] or None)
                 time.sleep(_POLL)
-                found = ask(node, "GET", _PATH)
+                found = node.request("GET", _PATH)
     except KeyboardInterrupt:
-        ask(node, "DELETE", _PATH)
+        node.request("DELETE", _PATH)
         raise
     return found
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from recon_node.cli.client import NodeApi, ask, node_options
+from recon_node.cli.client import node_options
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.listing import list_streams
 from recon_node.cli.output import CommandError
 from recon_node.cli.writing import get_stream, merge_stream, new_stream, update_stream
+from recon_node.connection import Connection
 from recon_node.ipld import CID
 from recon_node.streams import StreamEvent, StreamShapeError
 from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
@@ -35,7 +36,7 @@ stream.add_command(merge_stream)
 @node_options
 @drawing_options
 @click.option("--full", is_flag=True, help="Show the full CIDs of events.")
-def show(stream_id: str, node: NodeApi, drawing: Drawing, full: bool) -> None:
+def show(stream_id: str, node: Connection, drawing: Drawing, full: bool) -> None:
     """Draw the events of the stream STREAM_ID that a node has, the newest first.
 
     STREAM_ID is a StreamID (k...), with or without ceramic:// before it, or the CID of the stream's
@@ -52,7 +53,7 @@ def show(stream_id: str, node: NodeApi, drawing: Drawing, full: bool) -> None:
     bare = stream_id.removeprefix("ceramic://")
     if not bare or "/" in bare:
         raise CommandError(f"{stream_id!r} is not a StreamID (k...) or a CID")
-    answer = ask(node, "GET", f"/ceramic/streams/{bare}/events")
+    answer = node.request("GET", f"/ceramic/streams/{bare}/events")
     try:
         drawn = stream_picture(
             f"Stream {answer['id']}",

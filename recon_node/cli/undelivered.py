@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from recon_node.cli.client import NodeApi, ask
 from recon_node.cli.listing import pages
 from recon_node.cli.output import counted, make_console, make_table
+from recon_node.connection import Connection
 from recon_node.json_output import print_json
 from recon_node.terminal_text import echo
 
@@ -16,9 +16,9 @@ _SHOWN: Final = 20
 """Events of each state."""
 
 
-def show_undelivered(node: NodeApi, *, as_json: bool) -> None:
+def show_undelivered(node: Connection, *, as_json: bool) -> None:
     """Print how many events are waiting, pending or refused, and the latest of each with why."""
-    summary = ask(node, "GET", "/ceramic/undelivered")
+    summary = node.request("GET", "/ceramic/undelivered")
     events = {
         state: pages(node, f"/ceramic/undelivered/{state}", "events", {}, _SHOWN)[0]
         for state in ("waiting", "pending", "refused")

@@ -16,17 +16,16 @@ from typing import Any
 import click
 
 from recon_node.ceramic import CeramicError
-from recon_node.cli.client import NEEDS_TOKEN, NodeApi, node_options
+from recon_node.cli.client import node_options
 from recon_node.cli.output import CommandError
 from recon_node.client import (
     Ceramic,
-    ClientError,
     Document,
     Key,
     MergeConflictError,
     MergeProposal,
-    UnauthorizedError,
 )
+from recon_node.connection import Connection
 from recon_node.ipld import CID, IpldError
 from recon_node.json_output import json_option, print_json
 from recon_node.streams.document_schema import as_dag_json
@@ -48,24 +47,20 @@ def writer_options(command: Callable[..., None]) -> Callable[..., None]:
         help="The signing key: the stream's controller. `recon-node key new` makes one.",
     )
     @wraps(command)
-    def with_client(*args: Any, node: NodeApi, key_file: Path, **options: Any) -> None:
-        with (
-            _as_command_errors(),
-            Ceramic(node.url, key=Key.load(key_file), token=node.token) as ceramic,
-        ):
+    def with_client(*args: Any, node: Connection, key_file: Path, **options: Any) -> None:
+        with _client(node, Key.load(key_file)) as ceramic:
             command(*args, ceramic=ceramic, **options)
 
     return with_client
 
 
 @contextmanager
-def _as_command_errors() -> Iterator[None]:
-    """Raise the client's errors as those of a command."""
+def _client(node: Connection, key: Key | None = None) -> Iterator[Ceramic]:
+    """Open the client of a node, whose events may be wrong."""
     try:
-        yield
-    except UnauthorizedError:
-        raise CommandError(NEEDS_TOKEN) from None
-    except (ClientError, CeramicError, IpldError) as error:
+        with Ceramic(node.url, key=key, token=node.token) as ceramic:
+            yield ceramic
+    except (CeramicError, IpldError) as error:
         raise CommandError(str(error)) from None
 
 
@@ -124,7 +119,7 @@ class CidText(click.ParamType[CID]):
 )
 @node_options
 @json_option
-def get_stream(stream_id: str, at: CID | None, node: NodeApi, as_json: bool) -> None:
+def get_stream(stream_id: str, at: CID | None, node: Connection, as_json: bool) -> None:
     """Print the content of the stream STREAM_ID as JSON; --json adds its tip and metadata.
 
     The content is computed here, from the events that the node has. Of a model it is the
@@ -135,7 +130,7 @@ def get_stream(stream_id: str, at: CID | None, node: NodeApi, as_json: bool) -> 
       recon-node stream get kjzl6kcy...
       recon-node stream get kjzl6kcy... --at bagcqcera... --json
     """
-    with _as_command_errors(), Ceramic(node.url, token=node.token) as ceramic:
+    with _client(node) as ceramic:
         document = ceramic.read(stream_id, at=at)
     if as_json:
         _show(document, as_json)

@@ -15,27 +15,30 @@ never leaves it. docs/client.md is the guide.
 """
 
 from recon_node.ceramic import METAMODEL, Event, StreamId
-from recon_node.client.asynchronous import AsyncCeramic
-from recon_node.client.blocking import Ceramic
+from recon_node.client.clients import AsyncCeramic, Ceramic
 from recon_node.client.definitions import AccountRelation, ModelDefinition, Relation, View
 from recon_node.client.errors import (
-    ClientError,
     InvalidArgumentError,
     InvalidContentError,
     KeyFileError,
     MergeConflictError,
-    NodeError,
     NoKeyError,
-    NotFoundError,
     RefusedEventError,
     TooMuchWorkError,
+)
+from recon_node.client.feed import FeedEntry, FeedPage
+from recon_node.client.given import CidRef, StreamRef
+from recon_node.client.keys import Key, KeyKind
+from recon_node.client.reading import Document
+from recon_node.client.writing import Patch
+from recon_node.connection import (
+    ClientError,
+    NodeError,
+    NotANodeError,
+    NotFoundError,
     UnauthorizedError,
     UnreachableError,
 )
-from recon_node.client.feed import FeedEntry, FeedPage
-from recon_node.client.keys import Key, KeyKind
-from recon_node.client.reading import CidRef, Document, StreamRef
-from recon_node.client.writing import Patch
 from recon_node.ipld import CID
 from recon_node.streams import Conflict, MergeProposal, json_diff
 
@@ -62,6 +65,7 @@ __all__ = [
     "ModelDefinition",
     "NoKeyError",
     "NodeError",
+    "NotANodeError",
     "NotFoundError",
     "Patch",
     "RefusedEventError",

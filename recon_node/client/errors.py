@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from recon_node.streams import MergeProposal
+from recon_node.connection import ClientError, NodeError
 
-
-class ClientError(Exception):
-    """The base of all errors of this package."""
+if TYPE_CHECKING:
+    from recon_node.streams import MergeProposal
 
 
 class InvalidArgumentError(ClientError, ValueError):
     """A call that cannot mean anything, such as a StreamID that is none. Nothing was sent."""
-
-
-class UnreachableError(ClientError):
-    """No node answers at the URL, or it took longer than `timeout`."""
-
-
-class NodeError(ClientError):
-    """A node answered with an error.
-
-    `status` is that of HTTP.
-    """
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class NotFoundError(NodeError):
-    """The node does not have the stream or event. It may have it later: nodes synchronise."""
-
-
-class UnauthorizedError(NodeError):
-    """The node wants a token, or another one than it was given."""
 
 
 class RefusedEventError(NodeError):
@@ -49,8 +26,8 @@ class KeyFileError(ClientError):
 class NoKeyError(ClientError):
     """Something has to be signed, and there is no key."""
 
-    def __init__(self) -> None:
-        super().__init__(
+    def __str__(self) -> str:
+        return (
             "there is no key to sign with: give one to the client, `Ceramic(url, key=...)`, or to "
             "the call, `key=...`; `Key.generate()` makes one"
         )
@@ -63,8 +40,11 @@ class InvalidContentError(ClientError):
     """
 
     def __init__(self, reasons: Sequence[str]) -> None:
-        super().__init__("; ".join(reasons))
+        super().__init__(tuple(reasons))
         self.reasons = tuple(reasons)
+
+    def __str__(self) -> str:
+        return "; ".join(self.reasons)
 
 
 class TooMuchWorkError(ClientError):
@@ -78,9 +58,12 @@ class MergeConflictError(ClientError):
     """
 
     def __init__(self, proposal: MergeProposal) -> None:
-        paths = ", ".join(conflict.path for conflict in proposal.conflicts)
-        super().__init__(
+        super().__init__(proposal)
+        self.proposal = proposal
+
+    def __str__(self) -> str:
+        paths = ", ".join(conflict.path for conflict in self.proposal.conflicts)
+        return (
             f"the branches of the stream differ at {paths}: decide, and merge with `content=...`, "
             "or with `prefer=...`, the event whose values shall win"
         )
-        self.proposal = proposal

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from http import HTTPStatus
 from typing import Any, Final
 
 from recon_node.ceramic import Event
-from recon_node.client.errors import NodeError
-from recon_node.client.exchange import NO_NODE, Steps, get, read_event
+from recon_node.client.exchange import get, read_event
+from recon_node.client.session import Session, Steps
+from recon_node.connection import NotANodeError
 from recon_node.ipld import CID, IpldError
 
 PAGE_SIZE: Final = 1000
@@ -49,20 +49,25 @@ class FeedPage:
     """Where to go on."""
 
 
-def fetch_token() -> Steps[str]:
-    """Ask where the feed ends now."""
+def feed_token(session: Session) -> Steps[str]:
+    """Return a resume token for the end of the node's feed: for what comes from now on."""
     (token,) = (yield get("/ceramic/feed/resumeToken")).fields("resumeToken")
     return str(token)
 
 
-def fetch_page(
-    after: str | None, limit: int, *, with_events: bool = True, wait: float = 0.0
+def feed(
+    session: Session,
+    after: str | None = None,
+    *,
+    limit: int = PAGE_SIZE,
+    with_events: bool = True,
+    wait: float = 0.0,
 ) -> Steps[FeedPage]:
-    """Fetch a page of the feed.
+    """Read a page of the node's feed.
 
     Args:
-        after: a resume token; None stands for the start.
-        limit: events at most.
+        after: a resume token; by default, from the start.
+        limit: events at most, up to 10,000.
         with_events: whether to fetch the events, or only their CIDs.
         wait: seconds to wait for a new event, if there is none. A ceramic-one node does not wait.
 
@@ -81,7 +86,7 @@ def fetch_page(
     try:
         return FeedPage(tuple(_entry(each, with_events) for each in entries), str(token))
     except (LookupError, TypeError, AttributeError, IpldError):
-        raise NodeError(HTTPStatus.OK, NO_NODE) from None
+        raise NotANodeError from None
 
 
 def _entry(entry: dict[str, Any], with_event: bool) -> FeedEntry:

@@ -9,12 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.client.errors import InvalidArgumentError, InvalidContentError
 from recon_node.ipld import CID, IpldError
 from recon_node.streams.json_diff import pointer
+
+if TYPE_CHECKING:
+    from recon_node.client.reading import Document
+
+StreamRef: TypeAlias = "StreamId | str | Document"
+"""A stream: its StreamID, or the document that was read or written."""
+CidRef: TypeAlias = CID | str
+"""An event: its CID, which may be text."""
 
 _SCALARS: Final = (str, int, bytes, type(None))
 _MAX_SHOWN: Final = 100

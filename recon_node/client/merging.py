@@ -8,20 +8,12 @@ from typing import Any, Final
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import signed_event
 from recon_node.client.errors import InvalidArgumentError, MergeConflictError
-from recon_node.client.exchange import Steps, fetch_matching, send_event
-from recon_node.client.feed import PAGE_SIZE, fetch_page
-from recon_node.client.given import to_cid, to_object, to_stream_id
+from recon_node.client.exchange import fetch_matching, send
+from recon_node.client.feed import feed
+from recon_node.client.given import CidRef, StreamRef, to_cid, to_object, to_stream_id
 from recon_node.client.keys import Key
-from recon_node.client.reading import (
-    CidRef,
-    Document,
-    ModelCache,
-    StreamRef,
-    document_at,
-    fetch_stream,
-    not_accepted,
-    whole,
-)
+from recon_node.client.reading import Document, document_at, fetch_stream, not_accepted, whole
+from recon_node.client.session import Session, Steps
 from recon_node.client.writing import check, explained
 from recon_node.ipld import CID
 from recon_node.streams import MergeProposal, Stream, StreamShapeError
@@ -31,21 +23,20 @@ _MAX_NAMED: Final = 10
 
 
 def merge(
-    key: Key,
-    ref: StreamRef,
-    models: ModelCache,
-    *,
+    session: Session,
+    stream: StreamRef,
     content: Mapping[str, Any] | None = None,
+    *,
     prefer: CidRef | None = None,
+    key: Key | None = None,
 ) -> Steps[Document]:
     """Merge a stream that has diverged; nothing is sent if it has not.
 
     Args:
-        key: of the stream's controller.
-        ref: the stream.
-        models: those that are known.
+        stream: which.
         content: what the merge leads to, by default what the branches lead to together.
         prefer: one of the open tips, whose values win where the branches conflict.
+        key: of the stream's controller.
 
     Returns:
         The document at the merge, or at the tip if there was nothing to merge.
@@ -55,42 +46,46 @@ def merge(
         InvalidArgumentError: `prefer` is not one of the tips.
         InvalidContentError: the merged content breaks a rule of the model.
         NotFoundError: the node does not have the stream.
+        RefusedEventError: the node does not know CIP-145, as ceramic-one does not.
     """
+    signing = session.key_or(key)
     wanted = None if content is None else to_object(content)
-    stream = yield from fetch_stream(ref, models)
-    winner = _tip_of(stream, prefer)
+    loaded = yield from fetch_stream(session, stream)
+    winner = _tip_of(loaded, prefer)
     events: list[Event] = []
     # Several times, if there are more tips than one event can merge; only then is any of it sent.
-    while (proposal := _proposal(stream, wanted, winner)) is not None:
+    while (proposal := _proposal(loaded, wanted, winner)) is not None:
         if proposal.conflicts:
             raise MergeConflictError(proposal)
         with explained():
-            event = signed_event(key.private, proposal.payload())
-        stream = stream.with_event(event)
-        check(stream, event)
+            event = signed_event(signing.private, proposal.payload())
+        loaded = loaded.with_event(event)
+        check(loaded, event)
         events.append(event)
         winner = None if winner is None else event.cid  # it has the winner's values
     for event in events:
-        yield from send_event(event)
-    return document_at(stream, events[-1].cid if events else None)
+        yield from send(session, event)
+    return document_at(loaded, events[-1].cid if events else None)
 
 
-def fetch_proposal(
-    ref: StreamRef,
-    models: ModelCache,
-    *,
+def propose_merge(
+    session: Session,
+    stream: StreamRef,
     content: Mapping[str, Any] | None = None,
+    *,
     prefer: CidRef | None = None,
 ) -> Steps[MergeProposal | None]:
-    """Say how a diverged stream would be merged; None if it has not diverged.
+    """Say how `merge` would merge a diverged stream; None if it has not diverged.
+
+    Arguments as for `merge`.
 
     Raises:
         InvalidArgumentError: `prefer` is not one of the tips.
         NotFoundError: the node does not have the stream.
     """
     wanted = None if content is None else to_object(content)
-    stream = yield from fetch_stream(ref, models)
-    return _proposal(stream, wanted, _tip_of(stream, prefer))
+    loaded = yield from fetch_stream(session, stream)
+    return _proposal(loaded, wanted, _tip_of(loaded, prefer))
 
 
 def _proposal(
@@ -124,16 +119,14 @@ def _tip_of(stream: Stream, prefer: CidRef | None) -> CID | None:
     return tip
 
 
-def fetch_diverged(model: StreamRef | None, models: ModelCache) -> Steps[list[Document]]:
-    """Find the streams that have diverged, at their tips.
+def diverged(session: Session, model: StreamRef | None = None) -> Steps[list[Document]]:
+    """Find the streams that have diverged: those of a model, or all in the node's feed.
 
-    Args:
-        model: whose documents to look at; None stands for all events in the node's feed.
-        models: those that are known.
+    Their `open_tips` are what a merge would cover.
     """
     streams: dict[CID, list[Event]] = {}
     if model is None:
-        events = yield from _whole_feed()
+        events = yield from _whole_feed(session)
     else:
         events = yield from fetch_matching("model", str(to_stream_id(model)), None, None)
     for event in events:
@@ -143,18 +136,17 @@ def fetch_diverged(model: StreamRef | None, models: ModelCache) -> Steps[list[Do
         held = whole(listed)
         prevs = {prev for event in held for prev in event.prevs}
         if held and len({event.cid for event in held} - prevs) > 1:
-            stream = yield from fetch_stream(held[0].stream_id(), models)
-            document = document_at(stream)
+            document = document_at((yield from fetch_stream(session, held[0].stream_id())))
             if document.open_tips:
                 found.append(document)
     return found
 
 
-def _whole_feed() -> Steps[list[Event]]:
+def _whole_feed(session: Session) -> Steps[list[Event]]:
     events: list[Event] = []
     token = None
     while True:
-        page = yield from fetch_page(token, PAGE_SIZE)
+        page = yield from feed(session, token)
         if not page.entries:
             return events
         events += [entry.event for entry in page.entries if entry.event is not None]

@@ -17,8 +17,8 @@ Definitions of models are kept: that of a version never changes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 from recon_node.ceramic import (
     Event,
@@ -31,9 +31,11 @@ from recon_node.ceramic import (
     check_authority,
     verify_signature,
 )
-from recon_node.client.errors import NodeError, NotFoundError
-from recon_node.client.exchange import Steps, fetch_event, fetch_matching, get
-from recon_node.client.given import to_stream_id
+from recon_node.client import exchange
+from recon_node.client.exchange import fetch_matching, get
+from recon_node.client.given import CidRef, StreamRef, to_cid_or_none, to_stream_id
+from recon_node.client.session import Session, Steps
+from recon_node.connection import NodeError, NotFoundError
 from recon_node.ipld import CID
 from recon_node.streams import Definitions, Stream, StreamShapeError, definitions_of
 
@@ -59,12 +61,6 @@ class Document:
     of the model, or a signature that is wrong."""
     errors: tuple[str, ...] = ()
     """Why `event` itself was rejected, if it was asked for."""
-
-
-StreamRef: TypeAlias = StreamId | str | Document
-"""A stream: its StreamID, or the document that was read or written."""
-CidRef: TypeAlias = CID | str
-"""An event: its CID, which may be text."""
 
 
 def document_at(stream: Stream, at: CID | None = None) -> Document:
@@ -98,29 +94,25 @@ def not_accepted(stream: Stream, error: StreamShapeError) -> NotFoundError:
     return NotFoundError(404, f"the stream {stream.id}: {why}")
 
 
-@dataclass(slots=True)
-class ModelCache:
-    """Definitions of models, by the CID of the model's init event, then by version."""
+def load_model(
+    session: Session, model: StreamId, versions: Iterable[CID] = ()
+) -> Steps[Definitions]:
+    """Return a model's definitions: its first one, and those of versions that the node has.
 
-    known: dict[CID, dict[CID, Any]] = field(default_factory=dict)
-
-    def load(self, model: StreamId, versions: Iterable[CID] = ()) -> Steps[Definitions]:
-        """Return a model's definitions: its first one, and those of versions that the node has.
-
-        Raises:
-            NotFoundError: the node does not have the model.
-        """
-        wanted = set(versions) | {model.cid}
-        known = self.known.setdefault(model.cid, {})
-        if not wanted <= known.keys():
-            stream = yield from fetch_events(model)
-            if stream.header.stream_type is not StreamType.MODEL:
-                raise NotFoundError(404, f"{model} is not a model, but a document")
-            known.update(definitions_of(stream.states.all(), model.cid, wanted))
-        return known
+    Raises:
+        NotFoundError: the node does not have the model.
+    """
+    wanted = set(versions) | {model.cid}
+    known = session.models.setdefault(model.cid, {})
+    if not wanted <= known.keys():
+        stream = yield from fetch_events(session, model)
+        if stream.header.stream_type is not StreamType.MODEL:
+            raise NotFoundError(404, f"{model} is not a model, but a document")
+        known.update(definitions_of(stream.states.all(), model.cid, wanted))
+    return known
 
 
-def fetch_stream(ref: StreamRef, models: ModelCache) -> Steps[Stream]:
+def fetch_stream(session: Session, ref: StreamRef) -> Steps[Stream]:
     """Fetch the events of a stream, and the definitions that its documents name.
 
     A document whose model the node does not have is not checked against it.
@@ -128,35 +120,44 @@ def fetch_stream(ref: StreamRef, models: ModelCache) -> Steps[Stream]:
     Raises:
         NotFoundError: the node does not have the stream.
     """
-    stream = yield from fetch_events(to_stream_id(ref))
+    stream = yield from fetch_events(session, to_stream_id(ref))
     model = stream.header.model
     if model is None or stream.header.stream_type is StreamType.MODEL:
         return stream
     try:
-        definitions = yield from models.load(model, stream.versions)
+        definitions = yield from load_model(session, model, stream.versions)
     except NotFoundError:
         return stream
     return stream.with_definitions(definitions)
 
 
-def fetch_document(ref: StreamRef, models: ModelCache, at: CID | None = None) -> Steps[Document]:
-    """Fetch a stream; return it at one of its events, by default at its tip.
+def read(session: Session, stream: StreamRef, *, at: CidRef | None = None) -> Steps[Document]:
+    """Read a stream at its tip, or at any of its events.
 
     Raises:
-        NotFoundError: the node does not have the stream, or the event.
+        NotFoundError: the node does not have the stream, or it has no such event.
     """
-    stream = yield from fetch_stream(ref, models)
-    return document_at(stream, at)
+    cid = to_cid_or_none(at)
+    return document_at((yield from fetch_stream(session, stream)), cid)
 
 
-def fetch_events(stream: StreamId) -> Steps[Stream]:
+def events(session: Session, stream: StreamRef) -> Steps[tuple[Event, ...]]:
+    """Read the events of a stream, in causal order: every event after its prevs.
+
+    Raises:
+        NotFoundError: the node does not have the stream.
+    """
+    return (yield from fetch_stream(session, stream)).events
+
+
+def fetch_events(session: Session, stream: StreamId) -> Steps[Stream]:
     """Fetch the events of a stream, without its model.
 
     Raises:
         NotFoundError: the node does not have the stream.
     """
     try:
-        init = yield from fetch_event(stream.cid)
+        init = yield from exchange.event(session, stream.cid)
     except NotFoundError:
         raise NotFoundError(
             404,
@@ -172,14 +173,14 @@ def fetch_events(stream: StreamId) -> Steps[Stream]:
             400, f"the stream {stream} has no sort key: it can only be read from the feed"
         )
     listed = yield from fetch_matching(header.sep_key, header.sep_value, header.controller, stream)
-    events = [init, *(each for each in listed if each.init == init.cid)]
+    held = [init, *(each for each in listed if each.init == init.cid)]
     times: dict[CID, int] = {}
-    if any(event.kind is EventKind.TIME for event in events):
+    if any(each.kind is EventKind.TIME for each in held):
         times, delivered = yield from _fetch_times(stream)
         if delivered is not None:
-            events = [event for event in events if event.cid in delivered]
-    faults = _check_signatures(events, header)
-    return Stream.of(whole(events), times, faults)
+            held = [each for each in held if each.cid in delivered]
+    faults = _check_signatures(held, header)
+    return Stream.of(whole(held), times, faults)
 
 
 def whole(events: Iterable[Event]) -> tuple[Event, ...]:

@@ -22,19 +22,20 @@ from recon_node.client.definitions import ModelDefinition
 from recon_node.client.errors import (
     InvalidArgumentError,
     InvalidContentError,
-    NotFoundError,
 )
-from recon_node.client.exchange import Steps, send_event
-from recon_node.client.given import to_cid_or_none, to_object, to_patch, to_stream_id
-from recon_node.client.keys import Key
-from recon_node.client.reading import (
+from recon_node.client.exchange import send
+from recon_node.client.given import (
     CidRef,
-    Document,
-    ModelCache,
     StreamRef,
-    document_at,
-    fetch_stream,
+    to_cid_or_none,
+    to_object,
+    to_patch,
+    to_stream_id,
 )
+from recon_node.client.keys import Key
+from recon_node.client.reading import Document, document_at, fetch_stream, load_model
+from recon_node.client.session import Session, Steps
+from recon_node.connection import NotFoundError
 from recon_node.ipld import CID, DagCborError
 from recon_node.streams import Definitions, Stream, json_diff, unique_of, why_unusable
 from recon_node.streams.budget import MERGE, Budget
@@ -92,49 +93,65 @@ class Change:
         return json_diff(before, self.content, Budget("the update", MERGE))
 
 
-def create_model(key: Key, definition: ModelDefinition | Mapping[str, Any]) -> Steps[Document]:
+def create_model(
+    session: Session,
+    definition: ModelDefinition | Mapping[str, Any],
+    *,
+    key: Key | None = None,
+) -> Steps[Document]:
     """Create a model.
 
     Raises:
         InvalidContentError: the definition breaks a rule, or no document could conform to it.
     """
+    signing = session.key_or(key)
     if isinstance(definition, ModelDefinition):
         definition = definition.to_json()
     with explained():
-        event = init_event(key.private, METAMODEL, to_object(definition, "a definition"))
+        event = init_event(signing.private, METAMODEL, to_object(definition, "a definition"))
     stream = Stream.of([event])
     check(stream, event)
     if (reason := why_unusable(event.data)) is not None:
         raise InvalidContentError([reason])
-    return (yield from _send(stream, event))
+    return (yield from _send(session, stream, event))
 
 
-def create_document(
-    key: Key,
+def create(
+    session: Session,
     model: StreamRef,
-    content: Mapping[str, Any] | None,
-    models: ModelCache,
+    content: Mapping[str, Any] | None = None,
     *,
+    key: Key | None = None,
     unique: bytes | None = None,
     context: StreamRef | None = None,
     should_index: bool | None = None,
     model_version: CidRef | None = None,
 ) -> Steps[Document]:
-    """Create a document of a model, as the model's account relation asks for it.
+    """Create a document.
 
-    Of `single` and `set` models, the controller has one document (for the fields of a `set`), whose
-    StreamID follows from these. If it exists, it gets the new content.
+    Of a `single` or `set` model, the key's controller has one document (for the fields of a
+    `set`), whose StreamID follows from these. If it exists, its content becomes `content`.
+
+    Args:
+        model: of which.
+        content: a JSON object.
+        key: the document belongs to its did:key.
+        unique: of a `list` model, keeps two documents apart; random by default.
+        context: a stream that the document belongs to, for applications.
+        should_index: whether indexers should show the document; by default they do.
+        model_version: which of the model's events to check the content by; by default its
+            first one.
 
     Raises:
         NotFoundError: the node does not have the model.
         InvalidArgumentError: an argument that documents of such a model do not have.
         InvalidContentError: the content breaks a rule of the model.
     """
-    model = to_stream_id(model)
+    signing, of = session.key_or(key), to_stream_id(model)
     change = Change.given(content, None, should_index, model_version)
     versions = () if change.model_version is None else (change.model_version,)
-    definitions = yield from models.load(model, versions)
-    definition = definitions[model.cid]
+    definitions = yield from load_model(session, of, versions)
+    definition = definitions[of.cid]
     relation = (definition.get("accountRelation") or {}).get("type")
     if relation in ("single", "set"):
         if unique is not None or context is not None:
@@ -143,19 +160,19 @@ def create_document(
                 "the StreamID of such a document follows from the model, the controller and, of "
                 "'set', the content"
             )
-        event = _place_of(key, model, definition, change.content or {})
-        return (yield from _create_in_place(key, event, change, definitions, models))
+        event = _place_of(signing, of, definition, change.content or {})
+        return (yield from _create_in_place(session, signing, event, change, definitions))
     with explained():
         event = init_event(
-            key.private,
-            model,
+            signing.private,
+            of,
             change.content,
             unique=token_bytes(_UNIQUE_SIZE) if unique is None else unique,
             context=None if context is None else to_stream_id(context).to_bytes(),
             should_index=should_index,
             model_version=change.model_version,
         )
-    return (yield from _send(Stream.of([event], definitions=definitions), event))
+    return (yield from _send(session, Stream.of([event], definitions=definitions), event))
 
 
 def _place_of(
@@ -177,52 +194,65 @@ def _place_of(
 
 
 def _create_in_place(
-    key: Key, init: Event, change: Change, definitions: Definitions, models: ModelCache
+    session: Session, key: Key, init: Event, change: Change, definitions: Definitions
 ) -> Steps[Document]:
     """Change the document that an init event starts, which may not exist yet."""
     try:
-        stream = yield from fetch_stream(init.stream_id(), models)
+        stream = yield from fetch_stream(session, init.stream_id())
         is_new = False
     except NotFoundError:
         stream, is_new = Stream.of([init], definitions=definitions), True
     if is_new:
         check(stream, init)
-    after, event = yield from _changed(key, stream, change, models)
+    after, event = yield from _changed(session, key, stream, change)
     if event is not None:
         check(after, event)
     if is_new:
-        yield from send_event(init)
+        yield from send(session, init)
     if event is not None:
-        yield from send_event(event)
+        yield from send(session, event)
     return document_at(after, None if event is None else event.cid)
 
 
 def update(
-    key: Key, ref: StreamRef, change: Change, models: ModelCache, *, at: CidRef | None = None
+    session: Session,
+    stream: StreamRef,
+    content: Mapping[str, Any] | None = None,
+    *,
+    patch: Patch | None = None,
+    at: CidRef | None = None,
+    key: Key | None = None,
+    should_index: bool | None = None,
+    model_version: CidRef | None = None,
 ) -> Steps[Document]:
-    """Change a document; nothing is sent if that changes nothing.
+    """Change a document, or the definition of a model; return it as it is then.
+
+    Nothing is sent if nothing changes.
 
     Args:
-        key: of the stream's controller.
-        ref: the stream.
-        change: what.
-        models: those that are known.
+        stream: which.
+        content: what the whole content becomes.
+        patch: or the change alone, as JSON Patch (RFC 6902).
         at: the event to build on, by default the tip. Another one makes the stream diverge.
+        key: of the stream's controller.
+        should_index: whether indexers should show the document.
+        model_version: which of the model's events to check the content by from now on.
 
     Raises:
         NotFoundError: the node does not have the stream, or the event `at`.
-        InvalidContentError: the new content breaks a rule, or the patch does not apply.
+        InvalidContentError: the content breaks a rule, or the patch does not apply.
     """
-    at = to_cid_or_none(at)
-    stream = yield from fetch_stream(ref, models)
-    after, event = yield from _changed(key, stream, change, models, at)
+    change = Change.given(content, patch, should_index, model_version)
+    signing, cid = session.key_or(key), to_cid_or_none(at)
+    before = yield from fetch_stream(session, stream)
+    after, event = yield from _changed(session, signing, before, change, cid)
     if event is None:
-        return document_at(stream, at)
-    return (yield from _send(after, event))
+        return document_at(before, cid)
+    return (yield from _send(session, after, event))
 
 
 def _changed(
-    key: Key, stream: Stream, change: Change, models: ModelCache, at: CID | None = None
+    session: Session, key: Key, stream: Stream, change: Change, at: CID | None = None
 ) -> Steps[tuple[Stream, Event | None]]:
     """Return the stream with a change, and its event; None if it changes nothing."""
     before = document_at(stream, at)
@@ -240,14 +270,14 @@ def _changed(
         )
     definitions = stream.definitions
     if change.model_version is not None and before.model is not None and definitions is not None:
-        definitions = yield from models.load(before.model, [change.model_version])
+        definitions = yield from load_model(session, before.model, [change.model_version])
     return stream.with_event(event, definitions), event
 
 
-def _send(stream: Stream, event: Event) -> Steps[Document]:
+def _send(session: Session, stream: Stream, event: Event) -> Steps[Document]:
     """Send an event, unless it would be rejected; return the document at it."""
     check(stream, event)
-    yield from send_event(event)
+    yield from send(session, event)
     return document_at(stream, event.cid)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from recon_node.node_options import DEFAULT_URL, Command
+from recon_node import DEFAULT_URL
+from recon_node.node_options import Command
 from recon_node.node_options import node_options as shared_node_options
 from spark_sink.errors import over_connect
 

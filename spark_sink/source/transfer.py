@@ -1,14 +1,13 @@
 """Reading from a node over HTTP: connecting, waiting for it, and a body that is read as a file."""
 
 import io
-import ssl
 import time
-from functools import cache
 from typing import Any, Final
 
 import httpx
 
 from recon_node.backoff import Backoff
+from recon_node.connection import ClientError, http_options
 from spark_sink.errors import FeedRefusedError, FeedUnreachableError, one_line
 
 _DELAYS: Final = Backoff(first=0.1, longest=1.0)
@@ -23,22 +22,12 @@ def open_client(url: str, token: str | None, timeout: httpx.Timeout) -> httpx.Cl
     Raises:
         FeedRefusedError: `url` is not a URL.
     """
+    if not url.startswith(("http://", "https://")):
+        raise FeedRefusedError(f"{url!r} is not a URL such as http://127.0.0.1:5101")
     try:
-        if httpx.URL(url).scheme in ("http", "https"):
-            headers = {"authorization": f"Bearer {token}"} if token else {}
-            return httpx.Client(base_url=url, timeout=timeout, headers=headers, verify=_trusted())
-    except httpx.InvalidURL as error:
-        raise FeedRefusedError(f"{url!r} is not a URL: {error}") from None
-    raise FeedRefusedError(f"{url!r} is not a URL such as http://127.0.0.1:5101")
-
-
-@cache
-def _trusted() -> ssl.SSLContext:
-    """Load the certificates of this machine, once for all clients of the process.
-
-    That takes as long as reading thousands of rows, and each task of Spark has a new client.
-    """
-    return httpx.create_ssl_context()
+        return httpx.Client(**http_options(url, token), timeout=timeout)
+    except ClientError as error:
+        raise FeedRefusedError(str(error)) from None
 
 
 def connection_error(url: str, error: Exception) -> FeedUnreachableError | FeedRefusedError:

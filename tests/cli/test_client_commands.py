@@ -151,7 +151,7 @@ def test_status_shows_the_syncs_that_moved_events(monkeypatch: pytest.MonkeyPatc
     }
     moved = {**idle, "events_sent": 930, "event_bytes_sent": 613_000}
     recon = {"events": 930, "pending": 7, "syncs": [idle] * 100, "transfers": [moved]}
-    monkeypatch.setattr("recon_node.cli.peers.ask", lambda *_: recon)
+    monkeypatch.setattr("recon_node.connection.Connection.request", lambda *_: recon)
     shown = CliRunner().invoke(main, ["status"]).stdout
     first, second = shown.partition("latest syncs that moved events")[2].split("latest syncs")
     assert re.search(r"responder +930 +0 +613,087 +174 ", first)
@@ -179,7 +179,7 @@ def test_what_peers_share_is_shown(
     shown: list[str],
 ) -> None:
     peer = {"id": "12D3", "connected": True, "addresses": [], "shares": shares, "covers": covers}
-    monkeypatch.setattr("recon_node.cli.peers.ask", lambda *_: {"peers": [peer]})
+    monkeypatch.setattr("recon_node.connection.Connection.request", lambda *_: {"peers": [peer]})
     monkeypatch.setenv("COLUMNS", "200")
     text = CliRunner().invoke(main, ["peers"]).stdout
     assert all(each in text for each in shown)

@@ -20,11 +20,10 @@ from recon_node.api.server import open_listener, serve
 from recon_node.api.services import Limits
 from recon_node.ceramic import Network
 from recon_node.cli import window as module
-from recon_node.cli.client import NodeApi
-from recon_node.cli.output import CommandError
 from recon_node.cli.sending import MAX_REFUSALS, Outcome, RefusedEvent, send_items
 from recon_node.cli.sources import Item, read_items
 from recon_node.cli.window import Window, WindowEntry
+from recon_node.connection import AsyncConnection, NodeError, NotANodeError
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.store import Store, open_store
 
@@ -145,14 +144,15 @@ NETWORK = Network.local(11)
 @asynccontextmanager
 async def node_of(
     directory: Path, wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app, **limits: int
-) -> AsyncIterator[tuple[NodeApi, Store]]:
+) -> AsyncIterator[tuple[AsyncConnection, Store]]:
     """A node's real API on a free port, over a real store."""
     listener = await open_listener("127.0.0.1", 0)
     closing = trio.Event()
     async with open_store(directory / "node", NETWORK) as store, trio.open_nursery() as nursery:
         app = create_app(Services(store=store, limits=Limits(**limits)))
         nursery.start_soon(serve, wrap(app), listener, closing)
-        yield NodeApi(listener.url), store
+        async with AsyncConnection(listener.url) as node:
+            yield node, store
         closing.set()
 
 
@@ -161,7 +161,7 @@ def sample_items(count: int) -> list[Item]:
         return list(islice(read_items(file), count))
 
 
-async def send(node: NodeApi, items: list[Item]) -> Outcome:
+async def send(node: AsyncConnection, items: list[Item]) -> Outcome:
     outcome = Outcome()
     done: list[Item] = []
     await send_items(node, items, outcome, on_done=lambda each, _: done.append(each))
@@ -219,7 +219,7 @@ async def test_an_answer_that_is_not_about_an_event_ends_it(tmp_path: Path) -> N
     outcome = Outcome()
     async with node_of(tmp_path, wrap) as (node, _):
         with pytest.RaisesGroup(
-            pytest.RaisesExc(CommandError, match="the disk is full"), flatten_subgroups=True
+            pytest.RaisesExc(NodeError, match="the disk is full"), flatten_subgroups=True
         ):
             await send_items(node, sample_items(3), outcome, workers=1, on_done=lambda *_: None)
     assert outcome.total == 0
@@ -230,7 +230,5 @@ async def test_what_answers_may_not_be_a_node(tmp_path: Path) -> None:
         return JSONResponse({"hello": "world"})
 
     async with node_of(tmp_path, wrap) as (node, _):
-        with pytest.RaisesGroup(
-            pytest.RaisesExc(CommandError, match="is not a node"), flatten_subgroups=True
-        ):
+        with pytest.RaisesGroup(pytest.RaisesExc(NotANodeError), flatten_subgroups=True):
             await send_items(node, sample_items(3), Outcome(), workers=1, on_done=lambda *_: None)

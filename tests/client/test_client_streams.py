@@ -199,7 +199,7 @@ async def test_what_is_not_there(ceramic: AsyncCeramic) -> None:
 
 async def test_without_a_key_one_can_only_read(ceramic: AsyncCeramic) -> None:
     model = await ceramic.create_model(POST)
-    ceramic._session._key = None
+    ceramic._session.key = None
     assert (await ceramic.read(model.id)).content["name"] == "Post"
     with pytest.raises(NoKeyError, match=r"Key\.generate"):
         await ceramic.create(model.id, {})

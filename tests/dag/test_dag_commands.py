@@ -22,8 +22,8 @@ from waiting import wait_until
 from recon_node.ceramic import parse_event
 from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.cli import main
-from recon_node.cli.client import NodeApi
 from recon_node.cli.dag_support import post_replica, publication_of
+from recon_node.connection import Connection
 from recon_node.dag import Identifier, Subject, sort_value, unixfs
 from recon_node.dag.protocol.operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish
@@ -209,7 +209,7 @@ def test_no_node_follows_a_publish_whose_origin_does_not_contain_its_link(
     origin = CID.parse(dict(states(row.a, root)["head"])["cid"])  # type: ignore[call-overload]
     key = SigningKey(bytes([7]) * 32)
     identifier = Identifier(bytes(key.verify_key))
-    node = NodeApi(row.a.api_url)
+    node = Connection(row.a.api_url)
     absent = CID.of(RAW, b"absent")
     good = Replica(None, make_publish(key, identifier.key, CID.parse(root), origin, expires=None))
     empty = Replica(None, Append(()))
@@ -220,7 +220,7 @@ def test_no_node_follows_a_publish_whose_origin_does_not_contain_its_link(
     deadline = time.monotonic() + LIMIT
     for each in row.a, row.c:
         while True:
-            found = publication_of(NodeApi(each.api_url), identifier)
+            found = publication_of(Connection(each.api_url), identifier)
             if len(found["order"]) == 2 and not found["waiting_for"]:
                 break
             assert time.monotonic() < deadline

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 from spark_helpers import Node, feed_rows
 
+from recon_node import connection
 from recon_node.ceramic import Event
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
 from spark_sink.schema import FEED
-from spark_sink.source import transfer
 from spark_sink.source.feed import Feed, Head
 
 COLUMNS = [name for name in FEED.names if name not in ("event_id", "delivered_at")]
@@ -58,7 +58,7 @@ def test_certificates_are_loaded_once(monkeypatch: pytest.MonkeyPatch, full_node
     loaded = []
     real = httpx.create_ssl_context
     monkeypatch.setattr(httpx, "create_ssl_context", lambda: loaded.append(1) or real())
-    transfer._trusted.cache_clear()
+    connection._trusted.cache_clear()
     for _ in range(3):
         feed = Feed(full_node.url)
         assert feed.head().head == 930

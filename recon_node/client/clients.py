@@ -1,0 +1,197 @@
+"""The two clients: `Ceramic` for ordinary programs, `AsyncCeramic` for asyncio and trio.
+
+Their methods are the operations (see `recon_node.client.session`), whose texts and arguments they
+have; what differs is only how requests and answers are carried.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import anyio
+import httpx
+
+from recon_node import DEFAULT_URL
+from recon_node.client import exchange, merging, reading, writing
+from recon_node.client import feed as feeds
+from recon_node.client.errors import TooMuchWorkError
+from recon_node.client.keys import Key
+from recon_node.client.session import Session, Steps
+from recon_node.connection import TIMEOUT, AsyncConnection, Connection
+from recon_node.streams.budget import BudgetError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _blocking(
+    operation: Callable[Concatenate[Session, P], Steps[T]],
+) -> Callable[Concatenate[Ceramic, P], T]:
+    @wraps(operation)
+    def method(self: Ceramic, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._perform(operation(self._session, *args, **kwargs))
+
+    return _described(method)
+
+
+def _async(
+    operation: Callable[Concatenate[Session, P], Steps[T]],
+) -> Callable[Concatenate[AsyncCeramic, P], Coroutine[Any, Any, T]]:
+    @wraps(operation)
+    async def method(self: AsyncCeramic, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._perform(operation(self._session, *args, **kwargs))
+
+    return _described(method)
+
+
+_M = TypeVar("_M", bound=Callable[..., Any])
+
+
+def _described(method: _M) -> _M:
+    """Have `help` show an operation as the method that it becomes."""
+    signature = inspect.signature(method)
+    session, *rest = signature.parameters.values()
+    result = str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
+    parameters = [session.replace(name="self", annotation=session.empty), *rest]
+    described = signature.replace(parameters=parameters, return_annotation=result)
+    method.__signature__ = described  # type: ignore[attr-defined]  # read by inspect
+    return method
+
+
+class Ceramic(Connection):
+    """A client of one node.
+
+        with Ceramic("http://127.0.0.1:5101", key=Key.load("my.key")) as ceramic:
+            post = ceramic.create(model, {"title": "First"})
+
+    A call raises a subclass of `ClientError` when it fails. A stream is named by its StreamID, also
+    as text, or by a document; an event by its CID, also as text. Threads may share a client.
+
+    Args:
+        url: of the node's HTTP API; the node is of this project, or a ceramic-one node.
+        key: signs what is written, unless a call names another one.
+        token: of the API, if the node wants one.
+        timeout: seconds that the node may take for one step of a request.
+        transport: of httpx, for tests and proxies.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        key: Key | None = None,
+        token: str | None = None,
+        timeout: float = TIMEOUT,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        super().__init__(url, token=token, timeout=timeout, transport=transport)
+        self._session = Session(key)
+
+    create_model = _blocking(writing.create_model)
+    create = _blocking(writing.create)
+    update = _blocking(writing.update)
+    read = _blocking(reading.read)
+    events = _blocking(reading.events)
+    diverged = _blocking(merging.diverged)
+    propose_merge = _blocking(merging.propose_merge)
+    merge = _blocking(merging.merge)
+    event = _blocking(exchange.event)
+    send = _blocking(exchange.send)
+    feed_token = _blocking(feeds.feed_token)
+    feed = _blocking(feeds.feed)
+    register_interest = _blocking(exchange.register_interest)
+    version = _blocking(exchange.version)
+
+    def tail(
+        self, after: str | None = None, *, limit: int = feeds.PAGE_SIZE, with_events: bool = True
+    ) -> Iterator[feeds.FeedPage]:
+        """Read the feed page by page, and wait for what comes next, without end.
+
+        Keep the token of a page once you have dealt with its events; arguments as for `feed`.
+        """
+        while True:
+            started = time.monotonic()
+            page = self.feed(after, limit=limit, with_events=with_events, wait=feeds.LONG_POLL)
+            after = page.token
+            if page.entries:
+                yield page
+            else:
+                time.sleep(max(0.0, started + feeds.POLL_INTERVAL - time.monotonic()))
+
+    def _perform(self, steps: Steps[T]) -> T:
+        try:
+            request = next(steps)
+            while True:
+                request = steps.send(self.exchange(request))
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        except BudgetError as error:
+            raise TooMuchWorkError(str(error)) from None
+
+
+class AsyncCeramic(AsyncConnection):
+    """`Ceramic` for programs on asyncio or trio: the same methods, to be awaited.
+
+        async with AsyncCeramic("http://127.0.0.1:5101", key=Key.load("my.key")) as ceramic:
+            post = await ceramic.create(model, {"title": "First"})
+
+    Tasks may share a client. Arguments and errors are those of `Ceramic`.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        key: Key | None = None,
+        token: str | None = None,
+        timeout: float = TIMEOUT,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        super().__init__(url, token=token, timeout=timeout, transport=transport)
+        self._session = Session(key)
+
+    create_model = _async(writing.create_model)
+    create = _async(writing.create)
+    update = _async(writing.update)
+    read = _async(reading.read)
+    events = _async(reading.events)
+    diverged = _async(merging.diverged)
+    propose_merge = _async(merging.propose_merge)
+    merge = _async(merging.merge)
+    event = _async(exchange.event)
+    send = _async(exchange.send)
+    feed_token = _async(feeds.feed_token)
+    feed = _async(feeds.feed)
+    register_interest = _async(exchange.register_interest)
+    version = _async(exchange.version)
+
+    async def tail(
+        self, after: str | None = None, *, limit: int = feeds.PAGE_SIZE, with_events: bool = True
+    ) -> AsyncIterator[feeds.FeedPage]:
+        """Read the feed page by page, and wait for what comes next, without end."""
+        while True:
+            started = anyio.current_time()
+            page = await self.feed(
+                after, limit=limit, with_events=with_events, wait=feeds.LONG_POLL
+            )
+            after = page.token
+            if page.entries:
+                yield page
+            else:
+                await anyio.sleep_until(started + feeds.POLL_INTERVAL)
+
+    async def _perform(self, steps: Steps[T]) -> T:
+        try:
+            request = next(steps)
+            while True:
+                request = steps.send(await self.exchange(request))
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        except BudgetError as error:
+            raise TooMuchWorkError(str(error)) from None

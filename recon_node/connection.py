@@ -1,0 +1,353 @@
+"""A connection to a node's HTTP API, for programs that block and for asyncio and trio.
+
+The commands, the Python client and the pipeline all connect by this. It knows URLs, tokens,
+requests and errors, but not what they are about; `recon_node.client` does.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeAlias
+
+import httpx
+
+from recon_node import DEFAULT_URL
+
+TIMEOUT: Final = 30.0
+"""Seconds that a node may take for one step of a request."""
+_MAX_MESSAGE: Final = 500
+"""Characters of an answer that an error quotes."""
+
+Method: TypeAlias = Literal["GET", "POST", "DELETE"]
+
+
+class ClientError(Exception):
+    """The base of the errors of all that talks to a node."""
+
+
+class UnreachableError(ClientError):
+    """No node answers at the URL, or it took longer than `timeout`."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url, self.reason = url, reason
+
+    def __str__(self) -> str:
+        return (
+            f"no node answers at {self.url} ({self.reason}): start one with `recon-node run`, or "
+            "check the URL"
+        )
+
+
+class NodeError(ClientError):
+    """A node answered with an error.
+
+    `status` is that of HTTP.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.status, self.message = status, message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class NotFoundError(NodeError):
+    """The node does not have the stream or event. It may have it later: nodes synchronise."""
+
+
+class UnauthorizedError(NodeError):
+    """The node wants a token, or another one than it was given."""
+
+
+class NotANodeError(NodeError):
+    """Something answered that is not a node, or answers as none does."""
+
+    def __init__(self, status: int = HTTPStatus.OK) -> None:
+        super().__init__(
+            status,
+            "the server is not a Ceramic node, or not one that the client knows: check the URL",
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NotANodeError, (self.status,)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An HTTP request to a node."""
+
+    method: Method
+    path: str
+    params: Mapping[str, str | int | float] = field(default_factory=dict)
+    json: Any = None
+    """The body, as a value; None if there is none, or `content` has it."""
+    content: bytes | None = None
+    content_type: str = "application/json"
+    """Of `content`."""
+    wait: float = 0.0
+    """Seconds that the node may take longer than usual."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a node answered."""
+
+    status: int
+    text: str
+    """The body."""
+    json: Any = None
+    """The body as a value; None if it is not JSON."""
+    retry_after: float = 0.0
+    """Seconds that the node asks to wait before the next request."""
+
+    @classmethod
+    def of(cls, response: httpx.Response) -> Self:
+        """Take what is needed of a response that has been read."""
+        try:
+            decoded = response.json() if response.content else None
+        except ValueError:
+            decoded = None
+        pause = response.headers.get("retry-after", "")
+        return cls(
+            response.status_code, response.text, decoded, float(pause) if pause.isdecimal() else 0.0
+        )
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the node did what it was asked."""
+        return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
+
+    def check(self) -> Self:
+        """Raise what fits an error of the node; return the answer if it is none.
+
+        Raises:
+            UnauthorizedError: 401.
+            NotFoundError: 404.
+            NotANodeError: a redirection.
+            NodeError: any other error.
+        """
+        if self.is_success:
+            return self
+        if self.status < HTTPStatus.BAD_REQUEST:
+            raise NotANodeError(self.status)
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            raise UnauthorizedError(
+                self.status, "the node requires a token, or a different one: pass it as `token=...`"
+            )
+        error = NotFoundError if self.status == HTTPStatus.NOT_FOUND else NodeError
+        raise error(self.status, self.message)
+
+    @property
+    def message(self) -> str:
+        """The node's words for an error."""
+        if isinstance(self.json, dict) and isinstance(self.json.get("message"), str):
+            return str(self.json["message"])
+        text = self.text.strip()
+        if text and not text.startswith("<"):  # a page of HTML would not help anybody
+            return text[:_MAX_MESSAGE]
+        names = {each.value: each.phrase for each in HTTPStatus}
+        return f"the node answered {self.status} {names.get(self.status, '')}".rstrip()
+
+    def value(self) -> Any:
+        """Return the body as a value; None if it is empty.
+
+        Raises:
+            NodeError: the answer is an error, or not JSON.
+        """
+        self.check()
+        if self.json is None and self.text.strip() not in ("", "null"):
+            raise NotANodeError(self.status)
+        return self.json
+
+    def fields(self, *names: str) -> tuple[Any, ...]:
+        """Return fields of the JSON object that the node answered.
+
+        Raises:
+            NodeError: the answer is an error, or lacks a field.
+        """
+        self.check()
+        if not isinstance(self.json, dict) or not self.json.keys() >= set(names):
+            raise NotANodeError(self.status)
+        return tuple(self.json[name] for name in names)
+
+
+class _Node:
+    """Where a node is, and how it is asked."""
+
+    def __init__(self, url: str, token: str | None, timeout: float) -> None:
+        self.url = url if "://" in url else f"http://{url}"
+        self.token = token
+        self._timeout = timeout
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def _arguments(self, request: Request) -> dict[str, Any]:
+        """Return the arguments of httpx for a request."""
+        headers = {} if request.content is None else {"content-type": request.content_type}
+        return {
+            "method": request.method,
+            "url": request.path,
+            "params": dict(request.params),
+            "json": request.json,
+            "content": request.content,
+            "headers": headers,
+            "timeout": self._timeout + request.wait,
+        }
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            reason = str(error) or type(error).__name__
+            raise UnreachableError(self.url, reason) from None
+
+
+class Connection(_Node):
+    """A connection to one node, which opens when it is first needed. Threads may share it.
+
+    Args:
+        url: of the node's HTTP API; `http://` may be left out.
+        token: of the API, if the node wants one.
+        timeout: seconds that the node may take for one step of a request.
+        transport: of httpx, for tests and proxies.
+
+    Raises:
+        UnreachableError: `url` is not a URL.
+        UnauthorizedError: `token` cannot be one.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        timeout: float = TIMEOUT,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        super().__init__(url, token, timeout)
+        self._http = httpx.Client(**http_options(self.url, token), transport=transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def exchange(self, request: Request) -> Answer:
+        """Send a request; return the answer, which may be an error.
+
+        Raises:
+            UnreachableError: no answer.
+        """
+        with self._reachable():
+            return Answer.of(self._http.request(**self._arguments(request)))
+
+    def request(self, method: Method, path: str, **rest: Any) -> Any:
+        """Send any request of the API; return the JSON of its answer, None if it is empty.
+
+        Args:
+            method: of HTTP.
+            path: of the URL.
+            rest: further fields of a `Request`: `params`, `json`.
+
+        Raises:
+            UnreachableError: no answer.
+            NodeError: the node answered with an error; the message is the node's.
+        """
+        return self.exchange(Request(method, path, **rest)).value()
+
+    def download(self, path: str) -> Iterator[bytes]:
+        """Read an answer piece by piece; raises as `request`."""
+        with self._reachable(), self._http.stream("GET", path, timeout=self._timeout) as response:
+            if not response.is_success:
+                response.read()
+                Answer.of(response).check()
+            yield from response.iter_bytes()
+
+
+class AsyncConnection(_Node):
+    """`Connection` for programs on asyncio or trio. Tasks may share it."""
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        timeout: float = TIMEOUT,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        super().__init__(url, token, timeout)
+        self._http = httpx.AsyncClient(**http_options(self.url, token), transport=transport)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def exchange(self, request: Request) -> Answer:
+        """Send a request; return the answer, which may be an error.
+
+        Raises:
+            UnreachableError: no answer.
+        """
+        with self._reachable():
+            return Answer.of(await self._http.request(**self._arguments(request)))
+
+    async def request(self, method: Method, path: str, **rest: Any) -> Any:
+        """Send any request of the API, as `Connection.request` does."""
+        return (await self.exchange(Request(method, path, **rest))).value()
+
+
+def http_options(url: str, token: str | None) -> dict[str, Any]:
+    """Return the arguments of a client of httpx.
+
+    Raises:
+        UnreachableError: not a URL.
+        UnauthorizedError: a token that cannot be one.
+    """
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise UnauthorizedError(HTTPStatus.UNAUTHORIZED, "a token is ASCII text in one line")
+    try:
+        httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise UnreachableError(url, f"it is not a URL: {error}") from None
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    return {"base_url": url, "headers": headers, "verify": _trusted()}
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Load the certificates of this machine, once for all clients of the process.
+
+    That takes as long as reading thousands of rows, and each task of Spark has a new client.
+    """
+    return httpx.create_ssl_context()
