@@ -69,19 +69,28 @@ class DocumentMessage:
 
 def message_of(init: Event) -> DocumentMessage | None:
     """Return the message of an init event; None if it takes part in no tangle."""
-    if init.header is None or not isinstance(init.data, dict):
+    if init.header is None:
         return None
-    tangles = tangles_in(init.data, _canonical_id)
-    if not tangles:
+    return as_message(init.stream_id(), init.header.controller, init.header.model, init.data)
+
+
+def as_message(
+    id: StreamId,  # noqa: A002 - what the field is called
+    author: str,
+    model: StreamId | None,
+    content: object,
+) -> DocumentMessage | None:
+    """Return a document as a message; None if it takes part in no tangle.
+
+    Args:
+        id: its StreamID.
+        author: the DID of its controller.
+        model: of the document.
+        content: that of its init event.
+    """
+    if not isinstance(content, dict) or not (tangles := tangles_in(content, _canonical_id)):
         return None
-    return DocumentMessage(
-        id=init.stream_id(),
-        author=init.header.controller,
-        model=init.header.model,
-        timestamp=asserted_time(init.data),
-        content=init.data,
-        tangles=tangles,
-    )
+    return DocumentMessage(id, author, model, asserted_time(content), content, tangles)
 
 
 def tangles_in(content: object, parse: Callable[[str], Id]) -> dict[str, Backlinks[Id]]:

@@ -30,6 +30,7 @@ from duckdb import (
 from spark_sink.errors import TablesError, cannot_open, store_fault
 from spark_sink.functions import register_duckdb_functions
 from spark_sink.query.duck import Duck, opened
+from spark_sink.query.tangles import SOURCE, TANGLES, register_tangles
 from spark_sink.query.types import fetched_as, is_number, reader_of
 from spark_sink.schema import PARTITION_COLUMN, TABLES
 from spark_sink.tables import delta_files
@@ -89,8 +90,11 @@ def run_query(directory: Location, sql: str, at: At = None) -> Iterator[QueryAns
     with opened() as duck, _as_sink_errors(here):
         register_duckdb_functions(duck.connection)
         *before, last = _statements(duck.connection, sql)
-        for name in _asked(duck.connection, sql, here):
+        weaves = TANGLES in sql.lower() and SOURCE in here
+        for name in dict.fromkeys([*_asked(duck.connection, sql, here), *([SOURCE] * weaves)]):
             _register(duck.connection, directory / name, at)
+        if weaves:
+            duck.do(partial(register_tangles, duck.connection))
         written = _written([duck.do(partial(_run, duck.connection, each)) for each in before])
         yield _answer(duck, last, here, written)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,51 +10,26 @@ from typing import Any
 
 import httpx
 import pytest
-from nacl.signing import SigningKey
+from tangle_samples import (
+    ALL,
+    BOB,
+    BOTH,
+    CAROL,
+    LEFT,
+    LOOSE,
+    MODEL,
+    RIGHT,
+    ROOT,
+    THREAD,
+    WRONG,
+    ids,
+)
 
 from recon_node.api import Services, create_app
-from recon_node.ceramic import Event, StreamId
-from recon_node.ceramic.builder import controller_of, data_event, init_event, model_event
+from recon_node.ceramic import Event
+from recon_node.ceramic.builder import controller_of, data_event
 from recon_node.store import Store
 from recon_node.tangles.index import open_tangles
-
-ALICE, BOB, CAROL, DAVE = KEYS = [SigningKey(bytes([n]) * 32) for n in (1, 2, 3, 4)]
-TEXT = {"type": "string", "maxLength": 20}
-DEFINITION = {
-    "name": "Message",
-    "version": "2.0",
-    "accountRelation": {"type": "list"},
-    "interface": False,
-    "implements": [],
-    "schema": {
-        "type": "object",
-        "properties": {"text": TEXT, "timestamp": {"type": "number"}, "tangles": {}},
-        "required": ["text"],
-        "additionalProperties": False,
-    },
-}
-MODEL = model_event(ALICE, DEFINITION)
-THREAD = "thread"
-
-
-def post(
-    key: SigningKey, text: Any, root: StreamId | None, previous: list[Event], **content: Any
-) -> Event:
-    links = (
-        {"root": None, "previous": None}
-        if root is None
-        else {"root": str(root), "previous": [str(each.stream_id()) for each in previous]}
-    )
-    data = {"text": text, "tangles": {THREAD: links}, **content}
-    return init_event(key, MODEL.stream_id(), data, unique=json.dumps(text).encode())
-
-
-ROOT = post(ALICE, "root", None, [])
-LEFT = post(BOB, "left", ROOT.stream_id(), [ROOT], timestamp=2)
-RIGHT = post(CAROL, "right", ROOT.stream_id(), [ROOT], timestamp=1)
-BOTH = post(DAVE, "both", ROOT.stream_id(), [LEFT, RIGHT])
-WRONG = post(BOB, 7, ROOT.stream_id(), [ROOT])
-LOOSE = post(BOB, "loose", ROOT.stream_id(), [post(BOB, "absent", ROOT.stream_id(), [ROOT])])
 
 
 async def admit(store: Store, *events: Event) -> None:
@@ -83,18 +57,13 @@ def delete_index(data_dir: Path) -> None:
         file.unlink()
 
 
-def ids(*events: Event) -> list[str]:
-    return [str(each.stream_id()) for each in events]
-
-
 @pytest.mark.parametrize("late", [(), (LEFT,), (ROOT, MODEL)], ids=["none", "a reply", "the root"])
 async def test_a_thread_of_four_authors(
     store: Store, tmp_path: Path, late: tuple[Event, ...]
 ) -> None:
-    events = [MODEL, ROOT, LEFT, RIGHT, BOTH, WRONG, LOOSE]
     path = f"{THREAD}/{ROOT.stream_id()}"
     async with served(store, tmp_path) as api:
-        await admit(store, *(event for event in reversed(events) if event not in late))
+        await admit(store, *(event for event in reversed(ALL) if event not in late))
         await read(api, path, 404 if ROOT in late else 200)
         await admit(store, *late)
         names = await read(api, str(ROOT.stream_id()))

@@ -1,0 +1,55 @@
+"""A thread by four authors, with a message that its model rejects and one that comes too soon."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import Event, StreamId
+from recon_node.ceramic.builder import init_event, model_event
+
+ALICE, BOB, CAROL, DAVE = KEYS = [SigningKey(bytes([n]) * 32) for n in (1, 2, 3, 4)]
+TEXT = {"type": "string", "maxLength": 20}
+DEFINITION = {
+    "name": "Message",
+    "version": "2.0",
+    "accountRelation": {"type": "list"},
+    "interface": False,
+    "implements": [],
+    "schema": {
+        "type": "object",
+        "properties": {"text": TEXT, "timestamp": {"type": "number"}, "tangles": {}},
+        "required": ["text"],
+        "additionalProperties": False,
+    },
+}
+MODEL = model_event(ALICE, DEFINITION)
+THREAD = "thread"
+
+
+def post(
+    key: SigningKey, text: Any, root: StreamId | None, previous: list[Event], **content: Any
+) -> Event:
+    links = (
+        {"root": None, "previous": None}
+        if root is None
+        else {"root": str(root), "previous": [str(each.stream_id()) for each in previous]}
+    )
+    data = {"text": text, "tangles": {THREAD: links}, **content}
+    return init_event(key, MODEL.stream_id(), data, unique=json.dumps(text).encode())
+
+
+ROOT = post(ALICE, "root", None, [])
+LEFT = post(BOB, "left", ROOT.stream_id(), [ROOT], timestamp=2)
+RIGHT = post(CAROL, "right", ROOT.stream_id(), [ROOT], timestamp=1)
+BOTH = post(DAVE, "both", ROOT.stream_id(), [LEFT, RIGHT])
+WRONG = post(BOB, 7, ROOT.stream_id(), [ROOT])
+LOOSE = post(BOB, "loose", ROOT.stream_id(), [post(BOB, "absent", ROOT.stream_id(), [ROOT])])
+ALL = [MODEL, ROOT, LEFT, RIGHT, BOTH, WRONG, LOOSE]
+
+
+def ids(*events: Event) -> list[str]:
+    """The StreamIDs of documents."""
+    return [str(each.stream_id()) for each in events]
