@@ -75,7 +75,7 @@ def message_of(init: Event) -> DocumentMessage | None:
 
 
 def as_message(
-    id: StreamId,  # noqa: A002 - what the field is called
+    id: StreamId,
     author: str,
     model: StreamId | None,
     content: object,

@@ -54,7 +54,7 @@ def to_text(value: Any) -> str:
     if isinstance(value, list):
         return "\n".join(map(_entry, value))
     if isinstance(value, dict):
-        return "\n".join(f"{to_text(name)}: {_entry(item)}" for name, item in value.items())
+        return "\n".join(f"{shown(str(name))}: {_entry(item)}" for name, item in value.items())
     return to_json(value)
 
 

@@ -192,7 +192,11 @@ def test_what_is_shown_is_json_and_steers_no_terminal(value: Any) -> None:
     assert show(shown) == shown
     again = load_json(to_json(shown))
     assert load_json(to_json(again)) == again
-    assert all(c.isprintable() or c == "\n" for c in to_text(shown))
+    assert all(c.isprintable() or c in "\n\t" for c in to_text(shown))
+
+
+def test_a_name_is_one_line() -> None:
+    assert to_text({"a\n\tb": "c\td"}) == "a\\n\\tb: c\td"
 
 
 def test_columns_of_one_name_are_all_there(tables: Path) -> None:
