@@ -179,13 +179,13 @@ class _EventReader:
         if is_envelope(root):
             envelope = parse_envelope(root)
             cid = self._as_dag_jose(cid)
-            payload = self._read(envelope.payload, "the payload")
+            payload = self._read_payload(envelope.payload, "the payload")
             if envelope.capability is not None:
                 self._read(envelope.capability, "the capability")
         elif cid.codec != DAG_CBOR:
             raise InvalidEventError("the root's CID says DAG-JOSE, but it is not a signed envelope")
         else:
-            payload = root
+            payload = self._read_payload(cid, "the root")
         return self._build(cid, envelope, payload)
 
     def _as_dag_jose(self, cid: CID) -> CID:
@@ -229,6 +229,11 @@ class _EventReader:
             return dag_cbor.decode(block)
         except DagCborError as error:
             raise InvalidEventError(f"the block of {what} ({cid}) is {error}") from None
+
+    def _read_payload(self, cid: CID, what: str) -> Any:
+        payload = self._read(cid, what)
+        strict.check_payload(self._needed[cid], payload)
+        return payload
 
     def _capability_block(self, envelope: Envelope | None) -> bytes | None:
         if envelope is None or envelope.capability is None:

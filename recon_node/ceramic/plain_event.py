@@ -12,6 +12,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
+from recon_node.ceramic import strict
 from recon_node.ceramic.auth.envelope import Envelope, parse_protected
 from recon_node.ceramic.errors import InvalidEventError
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, DagCborError, car, cid_head, dag_cbor
@@ -100,7 +101,8 @@ def read_plain(data: bytes) -> PlainEvent | None:
         return None
     try:
         decoded = dag_cbor.decode(payload)
-    except DagCborError:
+        strict.check_payload(payload, decoded)
+    except (DagCborError, InvalidEventError):
         return None
     protected, header = signer
     signed = Envelope(CID(payload_cid), protected, header, envelope[_SIGNATURE], None)

@@ -10,6 +10,7 @@ are unique within an object).
 """
 
 import json
+import re
 from collections.abc import Set
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -20,6 +21,12 @@ T = TypeVar("T")
 
 MAX_BRACKETS: Final = 100
 """Opening brackets in a JSON text, including those in strings: real texts have one or two."""
+
+MIN_INTEGER: Final = -(2**63)
+"""The least integer in a payload, as for ceramic-one, which buffers its values. Links, lists of
+anchors and other blocks do not matter: nothing there is kept as a number."""
+_LOW_INTEGER: Final = re.compile(rb"\x3b[\x80-\xff]")
+"""How such an integer begins in DAG-CBOR."""
 
 _MAX_LISTED: Final = 10
 """Field names that an error lists."""
@@ -102,6 +109,25 @@ def block_cid(cid: CID, what: str) -> CID:
     if not cid.startswith(_BLOCK_HEAD):
         raise InvalidEventError(f"{what} {cid} must be DAG-CBOR (0x71) with sha2-256")
     return cid
+
+
+def check_payload(block: bytes, value: Any) -> None:
+    """Check the integers of a payload, which is decoded already.
+
+    Raises:
+        InvalidEventError: one is less than `MIN_INTEGER`.
+    """
+    if _LOW_INTEGER.search(block) is None:  # nearly always
+        return
+    left = [value]
+    while left:
+        item = left.pop()
+        if type(item) is int and item < MIN_INTEGER:
+            raise InvalidEventError(f"the payload has the integer {item}; the least is -2^63")
+        if type(item) is dict:
+            left += item.values()
+        elif type(item) is list:
+            left += item
 
 
 def json_value(data: bytes) -> Any:

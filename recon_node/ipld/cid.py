@@ -58,6 +58,9 @@ _COMMON_HEADS_BY_SIZE: Final = {
 class CID(bytes):
     """A binary CID, checked when made; `str()` is its text, for a CIDv1 in multibase base32.
 
+    Its codec and hash function may be any numbers of 64 bits, as in the events of ceramic-one. In
+    CARs and DAGs (`read_cid`, `cid_of_block`) they have 63, as for kubo.
+
     Raises:
         CidError: not a CID, or bytes after one.
     """
@@ -66,7 +69,7 @@ class CID(bytes):
 
     def __new__(cls, raw: bytes) -> Self:  # noqa: D102 - the class docstring speaks for it
         if not raw.startswith(_COMMON_HEADS_BY_SIZE.get(len(raw), ())):
-            end = _end_of_cid(raw, 0)
+            end = _end_of_cid(raw, 0, max_bytes=varint.MAX_BYTES_64)
             if end != len(raw):
                 raise CidError(f"{len(raw) - end} extra bytes after the CID {_shown(raw[:end])}")
         return bytes.__new__(cls, raw)
@@ -100,22 +103,25 @@ class CID(bytes):
     @property
     def codec(self) -> int:
         """How the block is encoded: `DAG_CBOR`, `DAG_JOSE`, `RAW`..."""
-        return DAG_PB if self.is_v0 else varint.decode(self, 1)[0]
+        return DAG_PB if self.is_v0 else self._number(1)[0]
 
     @property
     def hash_code(self) -> int:
         """The hash function: `SHA2_256`, `IDENTITY`..."""
         if self.startswith((*_COMMON_HEADS, _SHA2_256_HEAD)):
             return SHA2_256
-        return varint.decode(self, varint.decode(self, 1)[1])[0]
+        return self._number(self._number(1)[1])[0]
 
     @property
     def digest(self) -> bytes:
         """The hash of the block; for an identity CID the block itself."""
         if self.is_v0:
             return self[len(_SHA2_256_HEAD) :]
-        _, offset = varint.decode(self, varint.decode(self, 1)[1])
-        return self[varint.decode(self, offset)[1] :]
+        _, offset = self._number(self._number(1)[1])
+        return self[self._number(offset)[1] :]
+
+    def _number(self, offset: int) -> tuple[int, int]:
+        return varint.decode(self, offset, varint.MAX_BYTES_64)
 
     def matches(self, block: bytes) -> bool:
         """Is this the CID of `block`?
@@ -172,15 +178,17 @@ def cid_of_block(raw: bytes) -> CID:
     return bytes.__new__(CID, raw)
 
 
-def _end_of_cid(data: bytes, offset: int, limit: int = MAX_DIGEST) -> int:
+def _end_of_cid(
+    data: bytes, offset: int, limit: int = MAX_DIGEST, max_bytes: int = varint.MAX_BYTES
+) -> int:
     if data[offset : offset + 2] == _SHA2_256_HEAD:
         return _checked_end(data, offset, offset + _CID_V0_SIZE)
     try:
         version, position = varint.decode(data, offset)
         if version != _VERSION:
             raise CidError(f"no CIDv1 at byte {offset}: its version is {version}")
-        _, position = varint.decode(data, position)
-        _, position = varint.decode(data, position)
+        _, position = varint.decode(data, position, max_bytes)
+        _, position = varint.decode(data, position, max_bytes)
         length, position = varint.decode(data, position)
     except VarintError as error:
         raise CidError(f"no CID at byte {offset}: {error}") from None

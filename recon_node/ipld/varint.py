@@ -11,6 +11,9 @@ from recon_node.ipld.errors import VarintError
 MAX_BYTES: Final = 9
 """Bytes of a varint."""
 MAX_VALUE: Final = 2**63 - 1
+MAX_BYTES_64: Final = 10
+"""Bytes of a number of 64 bits, which some read."""
+_BITS_64: Final = 64
 
 # In each byte, 0x80 says that more bytes follow and 0x7F are the seven bits of the number. They are
 # written out because a lookup of a name would be a good part of the cost.
@@ -38,12 +41,15 @@ def encode(value: int) -> bytes:
     return bytes(out)
 
 
-def decode(data: bytes | memoryview, offset: int = 0) -> tuple[int, int]:
+def decode(
+    data: bytes | memoryview, offset: int = 0, max_bytes: int = MAX_BYTES
+) -> tuple[int, int]:
     """Read the varint at `offset`; return its value and the offset after it.
 
+    It has at most `max_bytes`: `MAX_BYTES`, or `MAX_BYTES_64` for any number of 64 bits.
+
     Raises:
-        VarintError: the bytes end within it, it is longer than nine bytes, or not in its
-            shortest form.
+        VarintError: the bytes end within it, it is too long, or not in its shortest form.
     """
     # Nearly all have one byte or two, and there are several in every block of a CAR.
     if 0 <= offset < len(data) - 1:
@@ -53,20 +59,24 @@ def decode(data: bytes | memoryview, offset: int = 0) -> tuple[int, int]:
         second = data[offset + 1]
         if 0 < second < 0x80:
             return first & 0x7F | second << 7, offset + 2
-    return _decode_any(data, offset)
+    return _decode_any(data, offset, max_bytes)
 
 
-def _decode_any(data: bytes | memoryview, offset: int) -> tuple[int, int]:
+def _decode_any(
+    data: bytes | memoryview, offset: int, max_bytes: int = MAX_BYTES
+) -> tuple[int, int]:
     if offset < 0:
         raise VarintError(f"a varint cannot start at the negative offset {offset}")
     value = 0
-    window = data[offset : offset + MAX_BYTES]
+    window = data[offset : offset + max_bytes]
     for index, byte in enumerate(window):
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             if byte == 0 and index:
                 raise VarintError(f"the varint at byte {offset} is not in its shortest form")
+            if value >> _BITS_64:
+                raise VarintError(f"the varint at byte {offset} does not fit in 64 bits")
             return value, offset + index + 1
-    if len(window) < MAX_BYTES:
+    if len(window) < max_bytes:
         raise VarintError(f"the bytes end within the varint at byte {offset}")
-    raise VarintError(f"the varint at byte {offset} is longer than {MAX_BYTES} bytes")
+    raise VarintError(f"the varint at byte {offset} is longer than {max_bytes} bytes")

@@ -377,6 +377,27 @@ def test_of_sort_values_only_short_ones_are_remembered() -> None:
         assert header._remembered_text.cache_info().misses - before == remembered
 
 
+# --- integers, as ceramic-one 0.58 takes them --------------------------------------------------
+
+
+@pytest.mark.parametrize("integer", [-(2**63), -1, 2**63, 2**64 - 1])
+def test_integers_of_payloads(integer: int) -> None:
+    content = {"n": [{"m": integer}]}
+    assert parse_event(signed_car(with_header() | {"data": content})).data == content
+    assert parse_event(signed_car(data_payload(data=content))).data == content
+
+
+@pytest.mark.parametrize("integer", [-(2**63) - 1, -(2**64)])
+def test_integers_that_no_payload_has(integer: int) -> None:
+    content = {"n": [{"m": integer}]}
+    refused(signed_car(with_header() | {"data": content}), f"the integer {integer}; the least is")
+    refused(signed_car(data_payload(data=content)), "the least is")
+    refused(unsigned_car({"data": content, "header": HEADER}), "the least is")
+    parse_event(time_car(node=[PREV, integer]))
+    lookalike = dag_cbor.encode(integer)
+    assert parse_event(signed_car(data_payload(data=lookalike))).data == lookalike
+
+
 # --- time events -------------------------------------------------------------------------------
 
 

@@ -384,8 +384,8 @@ def test_what_only_one_kind_takes_does_not_keep_the_rest_apart(world: World) -> 
             assert answer.status_code in (204, 400), answer.text
             if answer.status_code == 204:
                 taken[node.name].add(name)
-    assert taken[ours.name] - taken[theirs.name] == {"a merge", "a time event", "-2^64"}
-    assert taken[theirs.name] - taken[ours.name] == {"a codec of 64 bits"}
+    assert taken[ours.name] - taken[theirs.name] == {"a merge", "a time event"}
+    assert taken[theirs.name] <= taken[ours.name]
     both = taken[ours.name] & taken[theirs.name]
     for number, node in ((1, theirs), (2, ours)):
         for name in both:

@@ -140,6 +140,33 @@ def test_refusals(raw: bytes, complaint: str) -> None:
         read_cid(b"\xff" + raw, 1)
 
 
+@pytest.mark.parametrize(
+    ("codec", "hash_code"), [(2**63, SHA2_256), (2**64 - 1, 2**64 - 1), (RAW, 2**63)]
+)
+def test_numbers_of_64_bits_are_those_of_events_but_not_of_dags(codec: int, hash_code: int) -> None:
+    """As the `cid` crate reads them, and as go-varint does not."""
+    head = b"\x01" + b"".join(map(varint_64, (codec, hash_code)))
+    cid = CID(head + b"\x20" + bytes(32))
+    assert (cid.codec, cid.hash_code, cid.digest) == (codec, hash_code, bytes(32))
+    assert CID.parse(str(cid)) == cid
+    for read in (read_cid, cid_of_block):
+        with pytest.raises(CidError, match="longer than 9 bytes"):
+            read(bytes(cid))
+
+
+def varint_64(number: int) -> bytes:
+    low, high = number % 2**56, number >> 56
+    if not high:
+        return varint.encode(number)
+    return bytes(low >> 7 * at & 0x7F | 0x80 for at in range(8)) + varint.encode(high)
+
+
+@pytest.mark.parametrize("last", [0x00, 0x02, 0x7F, 0x81])
+def test_a_number_of_more_than_64_bits_is_not_a_codec(last: int) -> None:
+    with pytest.raises(CidError, match=r"64 bits|shortest form|longer than 10 bytes"):
+        CID(b"\x01" + b"\xff" * 9 + bytes([last]) + b"\x01\x12\x20" + bytes(32))
+
+
 def test_a_cid_v0_is_a_cid_of_its_own() -> None:
     """The example of https://github.com/multiformats/cid, "Decoding Algorithm"."""
     text = "QmdfTbBqBPQ7VNxZEYEj14VmRuZBkqFbiwReogJgS1zR1n"

@@ -46,7 +46,7 @@ logger = structlog.get_logger(__name__)
 
 # Raise it when events that were refused may now be accepted (a new kind of signature, say): what
 # was remembered as refused under other rules is forgotten when the log is opened.
-RULES = 5
+RULES = 6
 
 NOTHING_LEFT: Final[Mapping[CID, int]] = {}
 
