@@ -4,8 +4,13 @@ What is computed of a stream is paid for by its events (`recon_node.streams.budg
 But it may take seconds, and would hold the interpreter for as long. So it runs in processes that
 the node starts as they are needed. Hard limits of memory and time protect the machine from what no
 count foresaw: a stream that exceeds them, or ends a process in any other way, is *set aside*, by
-name. Whoever asks for it is told so and why, and nothing is computed of it again until it gets
-another event, or the node is restarted, maybe with a later version.
+name. Whoever asks for it is told so and why, and nothing is computed of it again for a while, nor
+until it gets another event, or the node is restarted, maybe with a later version.
+
+Few streams are computed at once, and most in milliseconds. What takes longer than `QUICK` is
+*long*, and only one such is computed at a time, so that the other places are always for short work:
+when another one turns out to be long, its process is killed, and it waits for its turn. It is
+remembered, and waits at once when it is asked for again.
 """
 
 from __future__ import annotations
@@ -14,12 +19,12 @@ import pickle
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 import trio
@@ -34,8 +39,17 @@ PROCESSES: Final = 2
 """Streams at once."""
 PATIENCE: Final = 60.0
 """Seconds for an answer. A process that takes longer is killed."""
-MAX_ASIDE: Final = 1_000
-"""Streams that are remembered as set aside, the latest."""
+QUICK: Final = 2.0
+"""Seconds for an answer beside another one that takes long."""
+LONG_PATIENCE: Final = 30.0
+"""Seconds to wait for the turn of what takes long."""
+MAX_WAITING: Final = 8
+"""Requests that wait for it."""
+REST: Final = 600.0
+"""Seconds for which a stream that was set aside is not tried again, and for which is remembered
+that one takes long."""
+MAX_REMEMBERED: Final = 1_000
+"""Streams that are remembered as set aside, or as long: the latest."""
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "recon_node.api.evaluation_worker")
 """Starts a process. -P: no modules are taken from the working directory."""
@@ -55,12 +69,19 @@ class Aside:
     """Unix seconds."""
 
 
+class _TakesLongError(Exception):
+    """It takes long, and so does another one."""
+
+
 class Evaluation:
     """Calls functions in processes.
 
     Args:
         count: how many at once, at most; 0: in threads of this process, one at a time.
         command: what starts a process.
+
+    Attributes:
+        places: held by whoever has all events of a stream in memory, which may be 300 MB.
     """
 
     def __init__(self, count: int, command: Sequence[str] = _COMMAND) -> None:
@@ -68,11 +89,44 @@ class Evaluation:
         self._processes = Processes(command, max(1, count))
         self._one = trio.CapacityLimiter(1)
         self._aside: OrderedDict[CID, Aside] = OrderedDict()
+        self._long_since: OrderedDict[CID, float] = OrderedDict()
+        self._long = trio.CapacityLimiter(1)
+        self.places = trio.CapacityLimiter(PROCESSES)
 
     @property
     def aside(self) -> list[Aside]:
         """The streams that are set aside, the latest last."""
         return list(self._aside.values())
+
+    async def in_turn(self, init: CID, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Call a function that reads a stream, and calls `of_stream`, when it is its turn.
+
+        It is called again if it turns out to take long while another one does.
+
+        Raises:
+            ApiError: 503, too many take long.
+        """
+        task = trio.lowlevel.current_task()
+        if not self._is_long(init):
+            try:
+                async with self.places:
+                    return await attempt()
+            except _TakesLongError:
+                pass
+            finally:
+                if task in self._long.statistics().borrowers:
+                    self._long.release()
+        if self._long.statistics().tasks_waiting >= MAX_WAITING:
+            raise _busy()
+        with trio.move_on_after(LONG_PATIENCE) as waiting:
+            await self._long.acquire()
+        if waiting.cancelled_caught:
+            raise _busy()
+        try:
+            async with self.places:
+                return await attempt()
+        finally:
+            self._long.release()
 
     async def of_stream(self, init: CID, events: int, function: Callable[[], T]) -> T:
         """Call a function that computes something of a stream with so many events.
@@ -81,15 +135,14 @@ class Evaluation:
             ApiError: 422, the stream is set aside.
         """
         known = self._aside.get(init)
-        if known is not None and known.events == events:
+        if known and (known.events == events or time.time() < known.since + REST):
             raise _set_aside(known)
         try:
-            return await self._call(function)
+            return await self._call(init, function)
         except ProcessDiedError as error:
             reason = f"a process that computed it took too much memory or time: {error}"
         aside = self._aside[init] = Aside(init, events, reason, time.time())
-        while len(self._aside) > MAX_ASIDE:
-            self._aside.popitem(last=False)
+        _forget_all_but(MAX_REMEMBERED, self._aside)
         logger.error("A stream is set aside", stream=str(init), events=events, reason=reason)
         raise _set_aside(aside)
 
@@ -101,11 +154,11 @@ class Evaluation:
         """End the processes."""
         await self._processes.close()
 
-    async def _call(self, function: Callable[[], T]) -> T:
+    async def _call(self, init: CID, function: Callable[[], T]) -> T:
         if self._count:
             request = await self._in_thread(partial(pickle.dumps, function))
             try:
-                answer = await self._processes.ask(request, PATIENCE)
+                answer = await self._ask(init, request)
             except CannotStartError as error:
                 logger.error("Streams are computed in the node's own process", reason=str(error))
                 self._count = 0
@@ -116,6 +169,44 @@ class Evaluation:
                 result: T = value
                 return result
         return await self._in_thread(function)
+
+    async def _ask(self, init: CID, request: bytes) -> bytes:
+        """Ask a process; raise `_TakesLongError` if it takes long while another one does."""
+        task = trio.lowlevel.current_task()
+        failure: Exception | None = None
+        answer = b""
+        ready = trio.Event()
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                if task not in self._long.statistics().borrowers:
+                    nursery.start_soon(self._watch, init, ready, task, scope)
+                try:
+                    answer = await self._processes.ask(request, PATIENCE, ready.set)
+                except (ProcessDiedError, CannotStartError) as error:
+                    failure = error
+                nursery.cancel_scope.cancel()
+        if scope.cancelled_caught:
+            raise _TakesLongError
+        if failure is not None:
+            raise failure
+        return answer
+
+    async def _watch(
+        self, init: CID, ready: trio.Event, task: trio.lowlevel.Task, scope: trio.CancelScope
+    ) -> None:
+        """Take the turn of what takes long for a task that does, or cancel it."""
+        await ready.wait()
+        await trio.sleep(QUICK)
+        self._long_since.pop(init, None)
+        self._long_since[init] = time.time()
+        _forget_all_but(MAX_REMEMBERED, self._long_since)
+        try:
+            self._long.acquire_on_behalf_of_nowait(task)
+        except trio.WouldBlock:
+            scope.cancel()
+
+    def _is_long(self, init: CID) -> bool:
+        return time.time() < self._long_since.get(init, 0.0) + REST
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(function, limiter=self._one)
@@ -130,6 +221,19 @@ async def open_evaluation() -> AsyncIterator[Evaluation]:
     finally:
         with trio.CancelScope(shield=True):
             await evaluation.close()
+
+
+def _forget_all_but(most: int, latest: OrderedDict[CID, Any]) -> None:
+    while len(latest) > most:
+        latest.popitem(last=False)
+
+
+def _busy() -> ApiError:
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "the stream takes long to compute, and so do others: try again",
+        {"Retry-After": str(int(LONG_PATIENCE))},
+    )
 
 
 def _set_aside(stream: Aside) -> ApiError:

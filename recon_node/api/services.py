@@ -167,8 +167,6 @@ class Services:
     """Set when the node shuts down: long polls answer at once."""
     evaluation: Evaluation = field(default_factory=partial(Evaluation, 0))
     """Where things are computed of streams."""
-    reading_streams: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 2))
-    """Held by whoever has all events of a stream in memory, which may be 300 MB."""
     _rendering: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
     _parsing: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
 

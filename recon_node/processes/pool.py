@@ -42,18 +42,23 @@ class Processes:
         self._idle: list[_Process] = []
         self._threads = trio.CapacityLimiter(max(1, count))
 
-    async def ask(self, request: Any, patience: float) -> Any:
+    async def ask(
+        self, request: Any, patience: float, on_ready: Callable[[], object] | None = None
+    ) -> Any:
         """Return the answer of a process.
 
         Args:
             request: a value for `marshal`.
             patience: seconds, after which the process is killed.
+            on_ready: called when there is a process, which may have to be started.
 
         Raises:
             ProcessDiedError: there is no answer; the message says how the process ended.
             CannotStartError: there is no process.
         """
         process = self._idle.pop() if self._idle else await self._start()
+        if on_ready is not None:
+            on_ready()
         answer = await self._bounded(process, patience, process.ask, request)
         self._idle.append(process)
         return answer

@@ -223,15 +223,15 @@ async def test_only_so_many_streams_are_in_memory_at_once(
 
     others = [object(), object()]
     for other in others:
-        services.reading_streams.acquire_on_behalf_of_nowait(other)
+        services.evaluation.places.acquire_on_behalf_of_nowait(other)
     async with trio.open_nursery() as nursery:
         for path in paths:
             nursery.start_soon(ask, path)
-        while services.reading_streams.statistics().tasks_waiting < len(paths):
+        while services.evaluation.places.statistics().tasks_waiting < len(paths):
             await trio.lowlevel.checkpoint()
         assert answered == []
         for other in others:
-            services.reading_streams.release_on_behalf_of(other)
+            services.evaluation.places.release_on_behalf_of(other)
     assert answered == [200] * len(paths)
 
 

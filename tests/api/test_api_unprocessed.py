@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import pytest
@@ -20,6 +22,8 @@ from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import Store
 from recon_node.streams.budget import BudgetError
+
+T = TypeVar("T")
 
 KEY = SigningKey(bytes(32))
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
@@ -63,7 +67,7 @@ def end_by_signal() -> None:
 
 @pytest.mark.parametrize("end", [partial(os._exit, 1), end_by_signal, use_up_memory])
 async def test_a_stream_that_ends_its_process_is_set_aside(
-    processes: Evaluation, end: Callable[[], None]
+    processes: Evaluation, monkeypatch: pytest.MonkeyPatch, end: Callable[[], None]
 ) -> None:
     with pytest.raises(ApiError, match="has set the stream aside") as caught:
         await processes.of_stream(INIT, 3, end)
@@ -71,7 +75,12 @@ async def test_a_stream_that_ends_its_process_is_set_aside(
     with pytest.raises(ApiError, match="has set the stream aside"):
         await processes.of_stream(INIT, 3, partial(pytest.fail, "it was tried again"))
     assert await processes.of_stream(MODEL.cid, 3, partial(int, "5")) == 5  # others go on
-    assert await processes.of_stream(INIT, 4, partial(int, "6")) == 6  # it got another event
+    with pytest.raises(ApiError, match="has set the stream aside"):  # another event is no excuse
+        await processes.of_stream(INIT, 4, partial(pytest.fail, "it was tried again"))
+    monkeypatch.setattr(evaluation, "REST", 0)
+    with pytest.raises(ApiError, match="has set the stream aside"):
+        await processes.of_stream(INIT, 3, partial(pytest.fail, "it was tried again"))
+    assert await processes.of_stream(INIT, 4, partial(int, "6")) == 6
 
 
 async def test_a_stream_that_takes_too_long_is_set_aside(
@@ -81,6 +90,66 @@ async def test_a_stream_that_takes_too_long_is_set_aside(
     monkeypatch.setattr(evaluation, "PATIENCE", 0.1)
     with trio.fail_after(30), pytest.raises(ApiError, match="has set the stream aside"):
         await processes.of_stream(INIT, 1, partial(time.sleep, 100))
+
+
+async def test_what_takes_long_leaves_room_for_short_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two streams of one author once held all processes for a minute."""
+    monkeypatch.setattr(evaluation, "QUICK", 0.2)
+    monkeypatch.setattr(evaluation, "LONG_PATIENCE", 100.0)
+    opened = Evaluation(2)
+    done: list[str] = []
+    end = tmp_path / "end"
+
+    async def ask(name: str, function: Callable[[], T]) -> T:
+        init = CID.of(DAG_CBOR, name.encode())
+        attempt = partial(opened.of_stream, init, 1, function)
+        answer = await opened.in_turn(init, attempt)
+        done.append(name)
+        return answer
+
+    try:
+        with trio.fail_after(120):
+            async with trio.open_nursery() as nursery:
+                for name in ("long", "long, too"):
+                    nursery.start_soon(ask, name, partial(wait_for, end))
+                while opened._long.statistics().tasks_waiting < 1:
+                    await trio.lowlevel.checkpoint()
+                monkeypatch.setattr(evaluation, "QUICK", 60.0)
+                for number in range(5):
+                    assert await ask(f"short {number}", partial(int, number)) == number
+                assert not any("long" in name for name in done)
+                end.touch()
+        assert len(done) == 7
+        assert opened.aside == []
+    finally:
+        await opened.close()
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+
+
+async def test_too_many_that_take_long_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold no place while they wait, and what is known to take long waits at once."""
+    monkeypatch.setattr(evaluation, "QUICK", 0.1)
+    opened = Evaluation(1)
+    monkeypatch.setattr(evaluation, "LONG_PATIENCE", 0.2)
+    try:
+        attempt = partial(opened.of_stream, INIT, 1, partial(time.sleep, 0.3))
+        await opened.in_turn(INIT, attempt)
+        opened._long.acquire_on_behalf_of_nowait(other := object())
+        with pytest.raises(ApiError, match="and so do others") as caught:
+            await opened.in_turn(INIT, partial(opened.of_stream, INIT, 1, pytest.fail))
+        assert caught.value.status == 503
+        monkeypatch.setattr(evaluation, "MAX_WAITING", 0)
+        with pytest.raises(ApiError, match="and so do others"), trio.fail_after(0.1):
+            await opened.in_turn(INIT, partial(opened.of_stream, INIT, 1, pytest.fail))
+        opened._long.release_on_behalf_of(other)
+    finally:
+        await opened.close()
 
 
 async def test_streams_are_set_aside_by_name(store: Store, processes: Evaluation) -> None:

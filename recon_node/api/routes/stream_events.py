@@ -108,8 +108,7 @@ class StreamEventsBody(Body):
 @endpoint("GET", "/ceramic/streams/{stream_id}/events", errors=(404,), own=True)
 async def get_stream_events(call: Call[StreamOrInitPath]) -> Annotated[Response, StreamEventsBody]:
     """List the events of a stream, delivered or not."""
-    async with call.services.reading_streams:
-        return await compute_held(call.services, *call.parameters.stream_id, _render)
+    return await compute_held(call.services, *call.parameters.stream_id, _render)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +134,13 @@ async def compute_held(
     Raises:
         ApiError: 404, the stream is not here; 400, it has too many events; 422, it is set aside.
     """
-    held = await _read(services, init, stream_id)
-    events = len(held.delivered.events) + len(held.others)
-    return await services.evaluation.of_stream(init, events, partial(function, held))
+
+    async def attempt() -> T:
+        held = await _read(services, init, stream_id)
+        events = len(held.delivered.events) + len(held.others)
+        return await services.evaluation.of_stream(init, events, partial(function, held))
+
+    return await services.evaluation.in_turn(init, attempt)
 
 
 async def _read(services: Services, init: CID, stream_id: StreamId | None) -> Held:

@@ -76,9 +76,8 @@ async def get_stream_picture(
 ) -> Annotated[Response, StreamPictureBody]:
     """Draw a stream, and explain its tip."""
     rows = min(call.parameters.limit, MAX_ROWS)
-    async with call.services.reading_streams:
-        draw = partial(_draw, call.parameters.everything, rows)
-        return await compute_held(call.services, *call.parameters.stream_id, draw)
+    draw = partial(_draw, call.parameters.everything, rows)
+    return await compute_held(call.services, *call.parameters.stream_id, draw)
 
 
 def _draw(everything: bool, rows: int, held: Held) -> Response:

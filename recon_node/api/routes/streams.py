@@ -182,7 +182,8 @@ async def compute(
         ApiError: 404, the stream is not here; 400, it takes more to compute than `limits` allow;
             422, it is set aside.
     """
-    async with services.reading_streams:
+
+    async def attempt() -> T:
         most, in_time = services.limits.stream_events, InTime(services.limits.stream_seconds)
         delivered = await read_delivered(services, init, most, in_time)
         other = None if delivered is None else delivered.events[0].stream_id()
@@ -193,6 +194,8 @@ async def compute(
             of_model = await read_delivered(services, header.model.cid, most, in_time)
         job = partial(_run, function, delivered, of_model, in_time)
         return await services.evaluation.of_stream(init, len(delivered.statements.events), job)
+
+    return await services.evaluation.in_turn(init, attempt)
 
 
 def _run(

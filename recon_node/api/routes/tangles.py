@@ -147,10 +147,13 @@ async def get_tangle_names(call: Call[RootPath]) -> TangleNamesBody:
 async def get_tangle(call: Call[TangleQuery]) -> Annotated[Response, TangleBody]:
     """Read a tangle: its messages in order, its tips, and what is excluded from it."""
     services, given = call.services, call.parameters
-    async with services.reading_streams:
+
+    async def attempt() -> Response:
         messages, models = await _read(services, given.root, given.name)
         job = partial(_answer, given, messages, models)
         return await services.evaluation.of_stream(given.root.cid, len(messages), job)
+
+    return await services.evaluation.in_turn(given.root.cid, attempt)
 
 
 async def _read(
