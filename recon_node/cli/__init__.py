@@ -19,6 +19,7 @@ from recon_node.terminal_text import echo
 __all__ = ["main"]
 
 _COMMANDS: Final = {
+    "backup": ("backup", "Back up a node whole: log, keys and peers."),
     "completion": ("completion", "Install the completion of commands in a shell."),
     "config": ("config", "Show and check the settings, without running the node."),
     "dag": ("dag", "Push, pull and publish DAGs."),
@@ -29,6 +30,7 @@ _COMMANDS: Final = {
     "key": ("keys", "Make keys that sign events."),
     "model": ("model", "List and create models."),
     "peers": ("peers", "List the peers that a node knows, or connect it to another."),
+    "restore": ("backup", "Restore a node from a backup."),
     "run": ("run", "Run a node until SIGTERM, SIGHUP or Ctrl-C."),
     "snapshot": ("snapshot", "Make snapshots in object stores, and sync from them."),
     "status": ("peers", "Show what a node holds, and its latest syncs."),

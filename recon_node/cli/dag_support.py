@@ -28,12 +28,12 @@ from recon_node.dag import SORT_KEY, DagError, Identifier, Subject, replica_even
 from recon_node.dag.protocol.operations import ReplicaError
 from recon_node.dag.protocol.shards import ShardError
 from recon_node.dag.protocol.ucan import UcanError
+from recon_node.dag.schema import KEY_FILE
 from recon_node.exception_groups import unwrapped
 from recon_node.files import draft_of, move_into_place
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.setting_types import at_home, default_data_dir
 
-KEY_FILE: Final = "dag.key"
 _REFUSALS: Final = (CeramicError, DagError, IpldError, ReplicaError, ShardError, UcanError)
 
 key_option = click.option(

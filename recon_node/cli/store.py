@@ -211,12 +211,12 @@ def export(
 @click.argument("url", metavar="URL")
 @json_option
 def backup(url: str, config: Path | None, data_dir: Path | None, as_json: bool) -> None:
-    """Copy the log of a node, running or not, to an object store.
+    """Copy the log alone of a node, running or not, to an object store.
 
     The copy is the log as it is at one moment, with its epoch and its feed positions, so that
-    readers of the feed go on where they were. It is one file, backup-TIME.sqlite3. To restore it,
-    put it into an empty data directory as events.sqlite3. The node's identity is not in it: keep a
-    copy of identity.key, too, but in a safe place.
+    readers of the feed go on where they were. It is one file, backup-TIME.sqlite3, which any
+    program for SQLite opens. The node's keys and peers are not in it: the command names these
+    files, and `recon-node backup` takes them as well. `recon-node restore` restores both kinds.
 
     URL is a directory, s3://bucket/path or another store (see `recon-node snapshot --help`). The
     copy is made in the directory for temporary files first (TMPDIR), which needs room for it.
@@ -225,6 +225,7 @@ def backup(url: str, config: Path | None, data_dir: Path | None, as_json: bool) 
     Example:
       recon-node store backup s3://bucket/backups --data-dir /var/lib/recon-node
     """
+    from recon_node.backup import not_in_a_copy_of_the_log
     from recon_node.snapshot.objects import ObjectError, Objects
 
     directory = read_settings(config, {"data_dir": data_dir}).data_dir
@@ -236,6 +237,7 @@ def backup(url: str, config: Path | None, data_dir: Path | None, as_json: bool) 
             done = backup_log(directory, copy, progress)
             progress("sending", 0, None)
             objects.put(name, copy)
+        missing = not_in_a_copy_of_the_log(directory)
     except (StoreError, ObjectError, OSError) as error:
         raise CommandError(str(error)) from None
     print_result(
@@ -246,11 +248,15 @@ def backup(url: str, config: Path | None, data_dir: Path | None, as_json: bool) 
             "head": done.head,
             "epoch": done.epoch,
             "bytes": done.size,
+            "not_included": missing,
         },
         f"{name} in {url}: {counted(done.events, 'event')}, feed head {done.head:,}, epoch "
         f"{done.epoch}, {human_size(done.size)}",
         as_json=as_json,
     )
+    if missing:
+        names = ", ".join(missing)
+        echo(f"not in it: {names}. `recon-node backup` takes them as well", err=True)
 
 
 @store.command("import", cls=SettingsCommand)

@@ -25,6 +25,8 @@ from recon_node.dag.errors import DagError
 from recon_node.dag.events import SORT_KEY
 from recon_node.feed_index import IndexFile
 
+KEY_FILE: Final = "dag.key"
+"""The key of the commands that sign, beside the index in the data directory."""
 _TABLES: Final = """
     CREATE TABLE shards (
         id INTEGER PRIMARY KEY, subject BLOB NOT NULL, cid BLOB NOT NULL, event BLOB NOT NULL,

@@ -175,6 +175,26 @@ class Objects:
             self._count(received=size)
         return b"".join(parts)
 
+    def fetch(self, name: str, path: Path) -> None:
+        """Write an object to a new file, piece by piece.
+
+        Raises:
+            ObjectError: it is missing or cannot be read.
+            OSError: the file cannot be written.
+        """
+        size = 0
+        with path.open("xb") as file:
+            try:
+                for part in obstore.get(self._store, name).stream(min_chunk_size=_CHUNK):
+                    size += file.write(part)
+            except OSError as error:
+                if error.errno is not None:  # of the file, not of the store
+                    raise
+                raise self._error(name, "read", error) from None
+            except (BaseError, ValueError) as error:
+                raise self._error(name, "read", error) from None
+        self._count(received=size)
+
     def put(self, name: str, data: bytes | Path) -> None:
         """Write an object, or a file as one; others see it whole or not at all.
 

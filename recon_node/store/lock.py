@@ -12,9 +12,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from recon_node.files import open_locked
 from recon_node.store.errors import StoreError
+
+LOCK_FILE: Final = "lock"
 
 
 @contextmanager
@@ -24,7 +27,7 @@ def directory_lock(data_dir: Path) -> Iterator[None]:
     Raises:
         StoreError: another process holds it (its pid is named), or the file cannot be created.
     """
-    path = data_dir / "lock"
+    path = data_dir / LOCK_FILE
     try:
         file = open_locked(path)
     except BlockingIOError:
@@ -46,7 +49,7 @@ def directory_lock(data_dir: Path) -> Iterator[None]:
 
 def is_in_use(data_dir: Path) -> bool:
     """Return whether a process holds a directory's lock."""
-    path = data_dir / "lock"
+    path = data_dir / LOCK_FILE
     if not path.exists():
         return False
     try:

@@ -69,6 +69,7 @@ SHOWN = {
     "dag show": [EVIL],
     "interests remove": [EVIL],
     "key show": ["{evil}"],
+    "restore": ["{evil}", "--data-dir", "{new}"],
     "snapshot gc": ["{evil}"],
     "snapshot list": ["{evil}"],
     "snapshot sync": ["{evil}", "--data-dir", "{new}"],
@@ -85,7 +86,7 @@ SHOWN = {
 
 OWN = {
     *("completion install", "completion show", "id", "key new", "run", "testnet"),
-    *("dag key", "snapshot create", "store backup", "store compact"),
+    *("backup", "dag key", "snapshot create", "store backup", "store compact"),
 }
 """Commands that show what is the operator's own, numbers, and log lines."""
 

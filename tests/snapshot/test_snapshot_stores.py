@@ -102,6 +102,18 @@ def checked(*args: object, env: dict[str, str] | None = None) -> str:
     return result.output
 
 
+def test_a_backup_in_s3(log: Path, tmp_path: Path, s3: dict[str, str]) -> None:
+    url, new = "s3://bucket/backups", str(tmp_path / "new")
+    made = CliRunner().invoke(main, ["backup", url, "--data-dir", str(log), "--json"], env=s3)
+    name = json.loads(made.stdout)["name"]
+    restored = CliRunner().invoke(main, ["restore", f"{url}/{name}", "--data-dir", new], env=s3)
+    assert restored.exit_code == 0, restored.output
+    info = CliRunner().invoke(main, ["store", "info", "--data-dir", new, "--json"])
+    assert json.loads(info.stdout)["events"] == len(EVENTS)
+    missing = CliRunner().invoke(main, ["restore", f"{url}/none", "--data-dir", new], env=s3)
+    assert (missing.exit_code, "none is missing in" in missing.stderr) == (1, True)
+
+
 def test_the_commands_with_s3(log: Path, tmp_path: Path, s3: dict[str, str]) -> None:
     url, here = "s3://bucket/some/where", partial(checked, env=s3)
     assert f"wrote {len(EVENTS)} events" in here("create", url, "--data-dir", log)

@@ -4,7 +4,7 @@ Callers hold the lock of the data directory, except of `import_events`, which ta
 of `backup_log`, which needs none. Long steps report to a `Progress`.
 """
 
-from recon_node.store.maintenance.backup import BackedUp, backup_log
+from recon_node.store.maintenance.backup import BackedUp, backup_log, begin_epoch, check_copy
 from recon_node.store.maintenance.check import Fault, Report, check_log
 from recon_node.store.maintenance.closed_log import (
     Compacted,
@@ -37,6 +37,8 @@ __all__ = [
     "Repaired",
     "Report",
     "backup_log",
+    "begin_epoch",
+    "check_copy",
     "check_log",
     "compact_log",
     "export_events",

@@ -8,6 +8,7 @@ moment, and what is written since gathers in the write-ahead log until the copy 
 from __future__ import annotations
 
 import sqlite3
+import uuid
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,12 +52,32 @@ def backup_log(data_dir: Path, target: Path, progress: Progress = no_progress) -
                 progress=lambda status, left, total: progress("copying", total - left, total),
             )
             copy.execute("PRAGMA journal_mode = DELETE")  # one file, without companions
-            progress("checking the copy", 0, None)
-            [first] = copy.execute("PRAGMA quick_check(1)").fetchone()
-            if first != "ok":
-                raise sqlite3.DatabaseError(f"malformed: {first}")
-            events, head = copy.execute(
-                "SELECT count(*), coalesce(max(position), 0) FROM events"
-            ).fetchone()
-            epoch = schema.read_meta(copy, "epoch") or ""
-    return BackedUp(events, head, epoch, target.stat().st_size)
+    return check_copy(target, progress)
+
+
+def check_copy(path: Path, progress: Progress = no_progress) -> BackedUp:
+    """Check a copy of a log.
+
+    Raises:
+        StoreError: it is not a log, or damaged, or cannot be read.
+    """
+    progress("checking the copy", 0, None)
+    with explained_errors(path), closing(sqlite3.connect(path)) as copy:
+        [first] = copy.execute("PRAGMA quick_check(1)").fetchone()
+        if first != "ok":
+            raise sqlite3.DatabaseError(f"malformed: {first}")
+        events, head = copy.execute(
+            "SELECT count(*), coalesce(max(position), 0) FROM events"
+        ).fetchone()
+        epoch = schema.read_meta(copy, "epoch") or ""
+    return BackedUp(events, head, epoch, path.stat().st_size)
+
+
+def begin_epoch(path: Path) -> None:
+    """Begin a new epoch of the feed in a copy of a log, which tells readers to start over.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    with explained_errors(path), closing(sqlite3.connect(path)) as copy, copy:
+        copy.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (str(uuid.uuid4()),))

@@ -1,0 +1,324 @@
+"""Back up a node whole, and restore it: its log, its keys, its peers, in one file.
+
+`DATA_FILES` says of every file in a data directory what it holds, and whether it can be made
+again. What cannot is in a backup; so are other small files that somebody keeps in the directory,
+such as settings, a token or a swarm key. A backup is a tar file with a manifest in front, encrypted
+if there is a passphrase (`recon_node.age`). The manifest has the hash of each file.
+
+A restore writes to a directory of its own within the data directory, checks everything, and only
+then gives the files their names, the log as the last: until it is there, no node starts on half of
+the files unnoticed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import stat
+import tarfile
+import time
+from dataclasses import asdict, dataclass
+from hashlib import file_digest, sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Any, Final, NamedTuple, cast
+
+from recon_node.age import MAGIC, DecryptionError, Decryptor, Encryptor
+from recon_node.dag.schema import FILE as DAGS
+from recon_node.dag.schema import KEY_FILE as DAG_KEY_FILE
+from recon_node.files import move_into_place, private_directory, sync_directory
+from recon_node.p2p.peers.book_file import PEERS_FILE
+from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer_id_of
+from recon_node.snapshot.kept import FILE_NAME as SNAPSHOT_FILE
+from recon_node.store.db.block_index import FILE_NAME as BLOCKS_FILE
+from recon_node.store.db.saved_keys import FILE_NAMES as SAVED_KEYS
+from recon_node.store.db.schema import FILE_NAME as LOG_FILE
+from recon_node.store.db.shown_head import HEAD_FILE
+from recon_node.store.lock import LOCK_FILE, directory_lock
+from recon_node.store.maintenance import (
+    BackedUp,
+    Progress,
+    backup_log,
+    begin_epoch,
+    check_copy,
+)
+from recon_node.tangles.index import FILE as TANGLES
+
+
+class DataFile(NamedTuple):
+    """A file of a data directory."""
+
+    name: str
+    holds: str
+    is_kept: bool
+    """Whether it is in a backup. The others are made again."""
+
+
+DATA_FILES: Final = (
+    DataFile(IDENTITY_FILE, "the node's private key, and with it its peer id", True),
+    DataFile(
+        DAG_KEY_FILE,
+        "the private key of `recon-node dag`: the did:key that DAGs are published under",
+        True,
+    ),
+    DataFile(
+        LOG_FILE,
+        "the log: events, the feed's positions and its epoch, interests, results of chain lookups",
+        True,
+    ),
+    DataFile(PEERS_FILE, "the peers that the node knows", True),
+    DataFile(BLOCKS_FILE, "where the log has each block", False),
+    DataFile(DAGS.name, "the DAGs in the log", False),
+    DataFile(TANGLES.name, "the tangles in the log", False),
+    DataFile(SNAPSHOT_FILE, "what an interrupted sync from a snapshot has fetched", False),
+    *(DataFile(name, "keys of the log, for a fast start", False) for name in SAVED_KEYS.values()),
+    DataFile(HEAD_FILE, "the feed position that readers have seen last", False),
+    DataFile(LOCK_FILE, "which process uses the directory", False),
+)
+"""What a node keeps in its data directory."""
+
+_MANIFEST: Final = "manifest.json"
+_FORMAT: Final = 1
+_MAX_OTHER: Final = 1024 * 1024
+"""Bytes of a file that is not a node's own, and yet is in a backup."""
+_MAX_MANIFEST: Final = 1024 * 1024
+_COPY: Final = 1024 * 1024
+_COMPANIONS: Final = ("", "-wal", "-shm", "-journal")
+"""What SQLite appends to the names of its files."""
+_DRAFT: Final = ".part"
+_PRIVATE: Final = 0o600
+_SQLITE: Final = b"SQLite format 3\0"
+
+
+class BackupError(Exception):
+    """A backup that cannot be made or restored; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What is in a backup."""
+
+    files: dict[str, str]
+    """The sha2-256 of each file, as hexadecimal text."""
+    events: int
+    head: int
+    """The last feed position."""
+    epoch: str
+    peer_id: str | None
+    made_at: str
+    format: int = _FORMAT
+
+
+def read_passphrase(path: Path) -> str:
+    """Return the first line of a file.
+
+    Raises:
+        BackupError: it is empty.
+        OSError: it cannot be read.
+    """
+    first = path.read_text().partition("\n")[0].strip("\r")
+    if not first:
+        raise BackupError(f"the passphrase in {path} is empty")
+    return first
+
+
+def write_backup(
+    data_dir: Path, target: Path, passphrase: str | None, progress: Progress
+) -> tuple[Backup, list[str]]:
+    """Write a backup of a node, running or stopped, to a new file.
+
+    The log is copied to the directory of the target first, which needs room for it twice.
+
+    Returns:
+        What is in it, and the files of the data directory that are neither in it nor made again.
+
+    Raises:
+        StoreError: there is no log, or it is damaged or cannot be read.
+        P2PError: the identity cannot be used.
+        OSError: a file cannot be read or written.
+    """
+    small, left_out = _small_files(data_dir)
+    copy = target.with_name(f"{target.name}.log")
+    log = backup_log(data_dir, copy, progress)
+    found = _described(data_dir, small, copy, log)
+    progress("writing the backup", 0, None)
+    with target.open("xb") as file:
+        encryptor = None if passphrase is None else Encryptor(file, passphrase)
+        sink = cast(IO[bytes], file if encryptor is None else encryptor)
+        with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+            manifest = json.dumps(asdict(found), indent=1).encode()
+            _add(archive, _MANIFEST, io.BytesIO(manifest), len(manifest))
+            for name, content in small.items():
+                _add(archive, name, io.BytesIO(content), len(content))
+            with copy.open("rb") as log_file:
+                _add(archive, LOG_FILE, log_file, log.size)
+        if encryptor is not None:
+            encryptor.close()
+    copy.unlink()
+    return found, left_out
+
+
+def not_in_a_copy_of_the_log(data_dir: Path) -> list[str]:
+    """Return the files of a data directory that a backup would have beside the log."""
+    small, left_out = _small_files(data_dir)
+    return sorted([*small, *left_out])
+
+
+def _small_files(data_dir: Path) -> tuple[dict[str, bytes], list[str]]:
+    """Return the content of all files to back up but the log, and the names of the others."""
+    small: dict[str, bytes] = {}
+    left_out: list[str] = []
+    kept = {each.name for each in DATA_FILES if each.is_kept}
+    own = {each.name + suffix for each in DATA_FILES for suffix in _COMPANIONS}
+    for path in sorted(data_dir.iterdir()):
+        name, status = path.name, path.lstat()
+        if name == LOG_FILE or name.endswith(_DRAFT) or (name in own and name not in kept):
+            continue
+        if name in kept or (stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_OTHER):
+            small[name] = path.read_bytes()
+        else:
+            left_out.append(name)
+    return small, left_out
+
+
+def _described(data_dir: Path, small: dict[str, bytes], copy: Path, log: BackedUp) -> Backup:
+    files = {name: sha256(content).hexdigest() for name, content in small.items()}
+    peer_id = peer_id_of(open_identity(data_dir)) if IDENTITY_FILE in small else None
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return Backup(files | {LOG_FILE: _hash(copy)}, log.events, log.head, log.epoch, peer_id, now)
+
+
+def restore_backup(
+    source: Path,
+    data_dir: Path,
+    passphrase: str | None,
+    *,
+    new_epoch: bool,
+    progress: Progress,
+) -> Backup:
+    """Put the files of a backup, or a copy of a log, into a data directory that has none of them.
+
+    Args:
+        source: a file of `write_backup`, or of `backup_log`.
+        data_dir: made if it is missing.
+        passphrase: of an encrypted backup.
+        new_epoch: begin a new epoch of the feed, which tells its readers to start over.
+        progress: hears of the steps.
+
+    Raises:
+        BackupError: it is not a backup, is damaged, or needs another passphrase; or the directory
+            has files that it would replace.
+        StoreError: a node uses the directory, or the log is damaged.
+        OSError: a file cannot be read or written.
+    """
+    private_directory(data_dir)
+    with (
+        directory_lock(data_dir),
+        TemporaryDirectory(prefix=".restore-", dir=data_dir) as temporary,
+        source.open("rb") as file,
+    ):
+        place = Path(temporary)
+        _refuse_replacing(data_dir, [each.name for each in DATA_FILES if each.is_kept])
+        progress("reading the backup", 0, None)
+        found = _unpack(file, place, passphrase)
+        _refuse_replacing(data_dir, found.files)
+        _check(found, place, progress)
+        if new_epoch:
+            begin_epoch(place / LOG_FILE)
+        for name in sorted(found.files, key=lambda each: each == LOG_FILE):
+            move_into_place(place / name, data_dir / name)
+    sync_directory(data_dir)
+    return found
+
+
+def _refuse_replacing(data_dir: Path, names: list[str] | dict[str, str]) -> None:
+    there = [name for name in names if os.path.lexists(data_dir / name)]
+    if there:
+        raise BackupError(
+            f"{data_dir} already has {', '.join(there)}; not overwriting: name an empty directory "
+            "with --data-dir, or move its files away"
+        )
+
+
+def _unpack(file: IO[bytes], place: Path, passphrase: str | None) -> Backup:
+    """Write the files of a backup to a directory, and check them against the manifest."""
+    start = file.read(len(MAGIC))
+    file.seek(0)
+    if start.startswith(_SQLITE):
+        return _copied_log(file, place)
+    if start == MAGIC and passphrase is None:
+        raise BackupError("it is encrypted: a passphrase is needed (--passphrase-file)")
+    try:
+        stream = Decryptor(cast(Any, file), passphrase or "") if start == MAGIC else file
+        with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r|") as archive:
+            found = _read_manifest(archive)
+            following = iter(archive.next, None)
+            hashes = {each.name: _extract(archive, each, place) for each in following if each}
+        while stream.read(_COPY):  # the end proves that nothing is cut off
+            pass
+    except DecryptionError as error:
+        raise BackupError(str(error)) from None
+    except (tarfile.TarError, EOFError):
+        raise BackupError("it is not a backup of a node, or is damaged") from None
+    if hashes != found.files:
+        names = sorted(name for name, _ in hashes.items() ^ found.files.items())
+        raise BackupError(f"it is damaged: {', '.join(dict.fromkeys(names))}")
+    return found
+
+
+def _read_manifest(archive: tarfile.TarFile) -> Backup:
+    first = archive.next()
+    if first is None or first.name != _MANIFEST or first.size > _MAX_MANIFEST:
+        raise BackupError("it is not a backup of a node: it has no manifest")
+    try:
+        fields = json.load(cast(IO[bytes], archive.extractfile(first)))
+        if fields["format"] > _FORMAT:
+            raise BackupError("a later version of recon-node made it: use that version")
+        return Backup(**fields)
+    except (ValueError, TypeError, LookupError):
+        raise BackupError("its manifest is damaged") from None
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> str:
+    """Write a file of an archive, and return its hash."""
+    content = archive.extractfile(member)
+    if content is None or member.name in ("", ".", "..") or "/" in member.name:
+        raise BackupError(f"it is not a backup of a node: it has {member.name!r}")
+    path = place / member.name
+    with path.open("xb") as target:
+        path.chmod(_PRIVATE)
+        shutil.copyfileobj(content, target, _COPY)
+    return _hash(path)
+
+
+def _copied_log(file: IO[bytes], place: Path) -> Backup:
+    path = place / LOG_FILE
+    with path.open("xb") as target:
+        path.chmod(_PRIVATE)
+        shutil.copyfileobj(file, target, _COPY)
+    log = check_copy(path)
+    return Backup({LOG_FILE: _hash(path)}, log.events, log.head, log.epoch, None, "")
+
+
+def _check(found: Backup, place: Path, progress: Progress) -> None:
+    """Check that what a backup has can be used, and is what its manifest says."""
+    if LOG_FILE not in found.files:
+        raise BackupError("it has no event log")
+    log = check_copy(place / LOG_FILE, progress)
+    if (log.events, log.head, log.epoch) != (found.events, found.head, found.epoch):
+        raise BackupError(f"{LOG_FILE} in it is not the log that its manifest describes")
+    if found.peer_id is not None and peer_id_of(open_identity(place)) != found.peer_id:
+        raise BackupError(f"{IDENTITY_FILE} in it is not the key of {found.peer_id}")
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def _add(archive: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> None:
+    member = tarfile.TarInfo(name)  # which says nothing of this machine
+    member.size, member.mode, member.mtime = size, _PRIVATE, int(time.time())
+    archive.addfile(member, content)

@@ -1,0 +1,188 @@
+"""`recon-node backup` and `recon-node restore`: a node whole, with its keys."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
+
+import click
+
+from recon_node.backup import (
+    Backup,
+    BackupError,
+    read_passphrase,
+    restore_backup,
+    write_backup,
+)
+from recon_node.cli.output import CommandError, counted
+from recon_node.cli.settings_flags import SettingsCommand, read_settings
+from recon_node.cli.snapshot_support import errors, step_bar
+from recon_node.json_output import json_option, print_result
+from recon_node.settings import Settings
+from recon_node.sizes import human_size
+from recon_node.snapshot.objects import Objects
+from recon_node.stop_signals import cleaned_up_when_stopped
+from recon_node.terminal_text import echo
+
+passphrase_option = click.option(
+    "--passphrase-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    envvar="RECON_NODE_BACKUP_PASSPHRASE_FILE",
+    help="The passphrase is the first line of FILE.",
+)
+
+
+@click.command("backup", cls=SettingsCommand)
+@click.argument("url", metavar="URL")
+@passphrase_option
+@click.option("--encrypt", is_flag=True, help="Ask for a passphrase.")
+@json_option
+def backup(
+    url: str,
+    config: Path | None,
+    data_dir: Path | None,
+    passphrase_file: Path | None,
+    encrypt: bool,
+    as_json: bool,
+) -> None:
+    """Back up a node, running or not, to a directory or an object store.
+
+    The backup has everything in the data directory that cannot be made again: the log as it is at
+    one moment, with its feed positions, epoch and interests; the node's identity; the key that DAGs
+    are published with; the known peers; and other small files that are kept there, such as
+    settings. It is one file, backup-TIME.tar, and `recon-node restore` restores it.
+
+    The keys in it make anybody who reads it this node. With a passphrase, it is encrypted, as
+    backup-TIME.tar.age: without it, nobody can read the backup, and `age -d` decrypts it, too.
+
+    URL is a directory, s3://bucket/path or another store (see `recon-node snapshot --help`). The
+    backup is made in the directory for temporary files first (TMPDIR), which needs room for the log
+    twice.
+
+    \b
+    Examples:
+      recon-node backup /backup --encrypt
+      recon-node backup s3://bucket/backups --passphrase-file /etc/recon-node/passphrase
+    """
+    settings = read_settings(config, {"data_dir": data_dir})
+    with _errors(), cleaned_up_when_stopped():
+        passphrase = _passphrase(passphrase_file, ask=encrypt, confirm=True)
+        objects = Objects.open(url, make=True)
+        suffix = "tar" if passphrase is None else "tar.age"
+        name = time.strftime(f"backup-%Y%m%dT%H%M%SZ.{suffix}", time.gmtime())
+        before = os.umask(0o077)  # a copy in a directory is for its owner alone
+        try:
+            with TemporaryDirectory() as temporary, step_bar() as progress:
+                made = Path(temporary) / name
+                found, left_out = write_backup(settings.data_dir, made, passphrase, progress)
+                progress("sending", 0, None)
+                objects.put(name, made)
+                size = made.stat().st_size
+        finally:
+            os.umask(before)
+    left_out += _secrets_elsewhere(settings)
+    result = {"name": name, "url": url, "bytes": size, "left_out": left_out, **asdict(found)}
+    print_result(
+        result, f"{name} in {url}: {_described(found)}, {human_size(size)}", as_json=as_json
+    )
+    if left_out:
+        echo(f"not in it: {', '.join(left_out)}", err=True)
+    if passphrase is None:
+        echo("it holds private keys and is not encrypted: keep it as safe as they are", err=True)
+
+
+@click.command("restore", cls=SettingsCommand)
+@click.argument("source", metavar="SOURCE")
+@passphrase_option
+@click.option("--new-epoch", is_flag=True, help="Let readers of the feed start over.")
+@json_option
+def restore(
+    source: str,
+    config: Path | None,
+    data_dir: Path | None,
+    passphrase_file: Path | None,
+    new_epoch: bool,
+    as_json: bool,
+) -> None:
+    """Restore a node from SOURCE into a data directory that is empty.
+
+    SOURCE is a file that `recon-node backup` or `recon-node store backup` has made: a path, or the
+    URL of one in an object store. Everything is checked before anything is put into its place, and
+    no file is replaced.
+
+    Readers of the feed go on where they were. If a reader may have read further than the backup
+    goes, use --new-epoch: the restored node gives the positions after it to other events, which
+    such a reader would take for those that it knows.
+
+    Never run the old node and the restored one at the same time: they have one identity.
+
+    \b
+    Examples:
+      recon-node restore /backup/backup-20260101T000000Z.tar --data-dir /var/lib/recon-node
+      recon-node restore s3://bucket/backups/backup-20260101T000000Z.tar.age
+    """
+    directory = read_settings(config, {"data_dir": data_dir}).data_dir
+    with _errors(), cleaned_up_when_stopped(), step_bar() as progress, _local(source) as path:
+        passphrase = _passphrase(passphrase_file, ask=path.name.endswith(".age"), confirm=False)
+        found = restore_backup(path, directory, passphrase, new_epoch=new_epoch, progress=progress)
+    result = {"data_dir": str(directory), "new_epoch": new_epoch, **asdict(found)}
+    text = f"{directory}: {_described(found)}; restored {', '.join(sorted(found.files))}"
+    print_result(result, text, as_json=as_json)
+    if not new_epoch:
+        echo(
+            f"readers of the feed go on; if one has read further than position {found.head:,}, "
+            "restore with --new-epoch instead",
+            err=True,
+        )
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        with errors():
+            yield
+    except BackupError as error:
+        raise CommandError(str(error)) from None
+
+
+@contextmanager
+def _local(source: str) -> Iterator[Path]:
+    """Yield the path of a backup, which is fetched first if it is in an object store."""
+    if urlsplit(source).scheme in ("", "file"):
+        yield Path(source.removeprefix("file://")).expanduser()
+        return
+    url, _, name = source.rpartition("/")
+    with TemporaryDirectory() as temporary:
+        path = Path(temporary) / name
+        Objects.open(url).fetch(name, path)
+        yield path
+
+
+def _passphrase(file: Path | None, *, ask: bool, confirm: bool) -> str | None:
+    if file is not None:
+        return read_passphrase(file)
+    if not ask:
+        return None
+    return str(click.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm, err=True))
+
+
+def _secrets_elsewhere(settings: Settings) -> list[str]:
+    """Return the files with secrets that the settings name outside of the data directory."""
+    named = (settings.p2p.swarm_key_file, settings.api.token_file)
+    paths = [each.expanduser().absolute() for each in named if each is not None]
+    return [str(each) for each in paths if each.parent != settings.data_dir.absolute()]
+
+
+def _described(found: Backup) -> str:
+    made = f"made {found.made_at}, " if found.made_at else ""
+    return (
+        f"{made}{counted(found.events, 'event')}, feed head {found.head:,}, epoch {found.epoch}, "
+        f"peer id {found.peer_id or '-'}"
+    )

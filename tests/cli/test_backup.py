@@ -1,0 +1,251 @@
+"""A backup is whole: what is restored from it is the same node, in every key, hash and position."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import stat
+import tarfile
+from base64 import b64decode
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recon_node.age import DecryptionError, Decryptor, Encryptor
+from recon_node.backup import DATA_FILES
+from recon_node.cli import main
+from recon_node.testnet import TestnetNode
+
+DOCS = Path(__file__).parents[2] / "docs"
+SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
+MODEL = "model=kjzl6hvfrbw6c53juggd4cj7szd2apho8jezy4s8mzn55eeu93gnvrhjpvrj9qy"
+
+
+def run(*args: str, env: dict[str, str] | None = None, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(main, args, env=env, input=stdin)
+
+
+def done(*args: str, env: dict[str, str] | None = None, stdin: str | None = None) -> Result:
+    result = run(*args, env=env, stdin=stdin)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def facts_of(node: TestnetNode) -> dict[str, Any]:
+    """What readers and peers know of a node."""
+    with httpx.Client(base_url=node.api_url) as http:
+        recon = http.get("/ceramic/recon").raise_for_status().json()
+        feed = http.get("/ceramic/feed/events", params={"resumeAt": 0, "limit": 5000})
+        kept = ("peer_id", "events", "head", "epoch", "sha256a", "interests", "network")
+        return {name: recon[name] for name in kept} | {"feed": feed.raise_for_status().json()}
+
+
+class Published:
+    """A running node with events, an interest, and a DAG under a did:key."""
+
+    def __init__(self, directory: Path) -> None:
+        self.node = TestnetNode("node", directory, ["--network", "local-7", "--no-discovery"])
+        self.node.launch()
+        self.node.wait_until_ready()
+        self.env = {"RECON_NODE_DATA_DIR": str(self.node.data_dir)}
+        self.url = ("--url", self.node.api_url)
+        done("events", "add", str(SAMPLE), *self.url)
+        (directory / "plot.svg").write_text("<svg/>")
+        root = done("dag", "push", str(directory / "plot.svg"), *self.url, env=self.env).stdout
+        self.did = done("dag", "publish", root.strip(), *self.url, env=self.env).stdout.strip()
+        done("interests", "add", MODEL, *self.url)
+        (self.node.data_dir / "swarm.key").write_text("somebody keeps it here")
+        (self.node.data_dir / "core").write_bytes(bytes(2_000_000))
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    node = Published(tmp_path_factory.mktemp("published"))
+    yield node
+    node.node.stop()
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_the_restored_node_is_the_same_node(
+    published: Published, tmp_path: Path, encrypted: bool
+) -> None:
+    data_dir = str(published.node.data_dir)
+    (tmp_path / "secret").write_text("correct horse\n")
+    options = ["--passphrase-file", str(tmp_path / "secret")] if encrypted else []
+    result = done("backup", str(tmp_path / "backups"), "--data-dir", data_dir, *options)
+    assert "not in it: core" in result.stderr
+    assert ("not encrypted" in result.stderr) is not encrypted
+    [made] = (tmp_path / "backups").iterdir()
+    assert stat.S_IMODE(made.stat().st_mode) == 0o600
+    assert (b"did:key:" in made.read_bytes()) is not encrypted
+
+    restored = tmp_path / "other" / "node"
+    done("restore", str(made), "--data-dir", str(restored), *options)
+    kept = {each.name for each in DATA_FILES if each.is_kept} | {"swarm.key"}
+    assert {path.name for path in restored.iterdir()} == kept - {"peers.json"} | {"lock"}
+    for name in ("identity.key", "dag.key", "swarm.key"):
+        assert (restored / name).read_bytes() == (Path(data_dir) / name).read_bytes()
+        assert stat.S_IMODE((restored / name).stat().st_mode) == 0o600
+
+    before = facts_of(published.node)
+    other = TestnetNode("node", tmp_path / "other", ["--network", "local-7", "--no-discovery"])
+    other.launch()
+    other.wait_until_ready()
+    try:
+        assert facts_of(other) == before
+        (tmp_path / "new.txt").write_text("published after the restore")
+        env, url = {"RECON_NODE_DATA_DIR": str(restored)}, ("--url", other.api_url)
+        root = done("dag", "push", str(tmp_path / "new.txt"), *url, env=env).stdout.strip()
+        assert done("dag", "publish", root, *url, env=env).stdout.strip() == published.did
+        assert done("dag", "resolve", published.did, *url).stdout.strip() == root
+    finally:
+        other.stop()
+
+
+def test_every_file_of_a_data_directory_is_on_the_list(published: Published) -> None:
+    """A new file in the data directory has to be put on the list, and so into backups or not."""
+    names = {each.name for each in DATA_FILES}
+    companions = {f"{name}{suffix}" for name in names for suffix in ("-wal", "-shm")}
+    there = {path.name for path in published.node.data_dir.iterdir()}
+    assert there - names - companions == {"swarm.key", "core"}
+    assert {"identity.key", "dag.key", "events.sqlite3", "dags.sqlite3", "feed.head"} <= there
+
+
+def test_the_documentation_has_the_list() -> None:
+    text = (DOCS / "how-to" / "backup.md").read_text()
+    rows = re.findall(r"^\| `([^`]+)` \| (.+) \| (yes|no) \|$", text, re.MULTILINE)
+    assert rows == [(each.name, each.holds, "yes" if each.is_kept else "no") for each in DATA_FILES]
+
+
+def test_a_copy_of_the_log_names_what_it_lacks_and_can_be_restored(
+    published: Published, tmp_path: Path
+) -> None:
+    data_dir = str(published.node.data_dir)
+    result = done("store", "backup", str(tmp_path / "b"), "--data-dir", data_dir)
+    assert "not in it: core, dag.key, identity.key, swarm.key." in result.stderr
+    [made] = (tmp_path / "b").iterdir()
+    facts = json.loads(
+        done("restore", str(made), "--data-dir", str(tmp_path / "new"), "--json").stdout
+    )
+    log = tmp_path / "new" / "events.sqlite3"
+    assert log.read_bytes() == made.read_bytes()
+    assert facts["epoch"] == facts_of(published.node)["epoch"]
+
+
+def test_a_new_epoch_lets_readers_start_over(published: Published, tmp_path: Path) -> None:
+    done("backup", str(tmp_path / "b"), "--data-dir", str(published.node.data_dir))
+    [made] = (tmp_path / "b").iterdir()
+    new = tmp_path / "new"
+    done("restore", str(made), "--data-dir", str(new), "--new-epoch")
+    info = json.loads(done("store", "info", "--data-dir", str(new), "--json").stdout)
+    before = facts_of(published.node)
+    assert info["epoch"] != before["epoch"]
+    assert (info["events"], info["head"]) == (before["events"], before["head"])
+
+
+def test_nothing_is_replaced(published: Published, tmp_path: Path) -> None:
+    done("backup", str(tmp_path / "b"), "--data-dir", str(published.node.data_dir))
+    [made] = (tmp_path / "b").iterdir()
+    for name in ("identity.key", "swarm.key"):
+        there = tmp_path / name
+        there.mkdir()
+        (there / name).write_text("mine")
+        result = run("restore", str(made), "--data-dir", str(there))
+        assert (result.exit_code, f"already has {name}; not" in result.stderr) == (1, True)
+        assert {path.name for path in there.iterdir()} == {name, "lock"}
+        assert (there / name).read_text() == "mine"
+    result = run("restore", str(made), "--data-dir", str(published.node.data_dir))
+    assert (result.exit_code, "in use by process" in result.stderr) == (1, True)
+
+
+def test_what_is_wrong_with_a_backup_is_said(published: Published, tmp_path: Path) -> None:
+    data_dir = str(published.node.data_dir)
+    done("backup", str(tmp_path / "b"), "--encrypt", "--data-dir", data_dir, stdin="pass\npass\n")
+    done("backup", str(tmp_path / "b"), "--data-dir", data_dir)
+    plain, sealed = sorted((tmp_path / "b").iterdir(), key=lambda path: path.suffix == ".age")
+    whole = plain.read_bytes()
+    with tarfile.open(plain) as tar:
+        names = tar.getnames()
+    assert names[0] == "manifest.json"
+    assert names[-1] == "events.sqlite3"
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 1
+    (tmp_path / "damaged.tar").write_bytes(damaged)
+    (tmp_path / "short.tar").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "short.tar.age").write_bytes(sealed.read_bytes()[:-20])
+    (tmp_path / "text").write_text("not a backup")
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        content = b"{}"
+        for name in ("manifest.json", "../outside"):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    (tmp_path / "crafted.tar").write_bytes(archive.getvalue())
+    for path, stdin, message in (
+        (tmp_path / "damaged.tar", None, "damaged: events.sqlite3"),
+        (tmp_path / "short.tar", None, "damaged"),
+        (tmp_path / "text", None, "not a backup"),
+        (tmp_path / "crafted.tar", None, "manifest is damaged"),
+        (sealed, "wrong\n", "passphrase is wrong"),
+        (tmp_path / "short.tar.age", "pass\n", "it is damaged, or was cut off"),
+        (tmp_path / "none", None, "No such file"),
+    ):
+        new = tmp_path / "new"
+        result = run("restore", str(path), "--data-dir", str(new), stdin=stdin)
+        assert (result.exit_code, message in result.stderr) == (1, True), result.output
+        assert [each.name for each in new.iterdir()] == ["lock"]
+        shutil.rmtree(new)
+
+
+BY_AGE = (
+    "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IHNjcnlwdCBjMlJnVWM0TVFOREVKK2xtTnNmUnBnIDIwClQrWThxNmxlVWphczN2"
+    "VzNoQXBPQVpoTVJlSW41ZkNBKzB2SU9ETFZJMzQKLS0tIHZuNFFWTGx4Tzl4ckF4VWM1N2lsMW85RmRBbUxjUzJjTzBjZmxK"
+    "cCtBSWcKzgewoU4/w/w7AwKkwRUO4Mpf4I/1bO9NGl59HpSAJD8=",
+    "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IHNjcnlwdCBBbVBYYUl6REdqUHg4cEhJTmRBUlRnIDIwClorUVBibnQ0L2pZUGQv"
+    "NDdrVkdlRERZMU5JZTk0TXU2cXV3MGswdXZudXcKLS0tIHlYRFBFaUd6MkNjWisxdmFIOFc3TTkrNmdycHo1VVlxOWhFeThK"
+    "TlhmdncKyGnC9aaRX3Y26JbpX9aKmzzQjMubb9/xHNXSnaoqOQ4W7O1gEXtCeIqz",
+)
+"""Nothing, and ten times x, encrypted with "correct horse" by rage 0.11 (pyrage 1.4.0)."""
+
+
+def test_what_age_has_written_is_read() -> None:
+    for text, content in zip(BY_AGE, (b"", b"x" * 10), strict=True):
+        assert Decryptor(io.BytesIO(b64decode(text)), "correct horse").read(100) == content
+
+
+@given(
+    size=st.sampled_from([0, 1, 65535, 65536, 65537, 131072, 200_000]),
+    step=st.integers(1, 100_000),
+    flip=st.floats(0, 1, exclude_max=True),
+    cut=st.floats(0, 1, exclude_max=True),
+)
+@settings(max_examples=30)
+def test_no_byte_can_be_changed_or_cut_off(size: int, step: int, flip: float, cut: float) -> None:
+    content = sha256(b"content").digest() * (size // 32) + b"." * (size % 32)
+    sealed = io.BytesIO()
+    encryptor = Encryptor(sealed, "pass", work=4)
+    for at in range(0, size, step):
+        encryptor.write(content[at : at + step])
+    encryptor.close()
+    whole = sealed.getvalue()
+
+    def read(data: bytes) -> bytes:
+        decryptor = Decryptor(io.BytesIO(data), "pass")
+        parts = list(iter(lambda: decryptor.read(step), b""))
+        return b"".join(parts)
+
+    assert read(whole) == content
+    changed = bytearray(whole)
+    changed[int(flip * len(whole))] ^= 1
+    for wrong in (bytes(changed), whole[: int(cut * len(whole))], whole + b"."):
+        with pytest.raises(DecryptionError):
+            read(wrong)
