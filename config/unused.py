@@ -45,7 +45,7 @@ _.do_GET, _.log_message  # http.server.BaseHTTPRequestHandler
 # The remedies for py-libp2p replace these methods and attributes of it (docs/decisions).
 _._provider_rate_max, _.handle_stream, _.MAX_DHT_MESSAGE_SIZE
 _.AGENT_VERSION, _.muxer_multistream, _.read_length_prefixed_protobuf, use_varint_format
-_.update_peerstore_from_identify
+_.update_peerstore_from_identify, _.peer_record_map
 _.__class__, _._measure_rtt_loop, _._ping_sent_time, _.new_conn
 _._auto_tune_and_send_window_update, bytes_read
 _._handle_inbound_connection, _._select_connection, _.read_delim, _._manager

@@ -37,10 +37,10 @@ from ipaddress import (
     ip_network,
 )
 from math import inf
-from typing import Final, TypeVar
+from typing import Final
 
-K = TypeVar("K")
-V = TypeVar("V")
+from recon_node.latest import Latest
+
 GiveWay = Callable[[], None]
 
 LATELY: Final = 3600.0
@@ -170,9 +170,9 @@ class Places:
         self._grace = grace
         self._held: dict[Place, None] = {}
         self._by_network = Counter[str]()
-        self._earned: dict[str, float] = {}
+        self._earned = Latest[str, float](MAX_REMEMBERED)
         """When each network delivered something useful."""
-        self._lost: dict[str, float] = {}
+        self._lost = Latest[str, float](MAX_REMEMBERED)
         """When each network lost a place."""
 
     def __len__(self) -> int:
@@ -219,7 +219,7 @@ class Places:
 
     def earn(self, address: str) -> None:
         """Note that somebody at an address has delivered something useful."""
-        remember(self._earned, network_of(address), self.clock(), MAX_REMEMBERED)
+        self._earned[network_of(address)] = self.clock()
 
     def _grow(self, place: Place, size: int) -> bool:
         if place.lost or not self._make_room(place, size, 0):
@@ -253,7 +253,7 @@ class Places:
             if not losers:
                 return False
             loser = min(losers, key=self._rank)
-            remember(self._lost, loser.networks[-1], self.clock(), MAX_REMEMBERED)
+            self._lost[loser.networks[-1]] = self.clock()
             self._leave(loser)
             loser.give_way()
         return True
@@ -297,11 +297,3 @@ class Places:
         crowd = tuple(-self._by_network[each] for each in place.networks)
         # Of busy ones the first stay; of idle ones those used last.
         return place.is_busy, crowd, -place.used_at if place.is_busy else place.used_at
-
-
-def remember(latest: dict[K, V], key: K, value: V, limit: int) -> None:
-    """Put a value into a dictionary as its latest one; the oldest ones above the limit go."""
-    latest.pop(key, None)
-    latest[key] = value
-    while len(latest) > limit:
-        del latest[next(iter(latest))]

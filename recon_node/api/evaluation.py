@@ -18,19 +18,19 @@ from __future__ import annotations
 import pickle
 import sys
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 import trio
 
 from recon_node.api.errors import ApiError
 from recon_node.ipld import CID
+from recon_node.latest import Latest
 from recon_node.processes.pool import CannotStartError, ProcessDiedError, Processes
 
 T = TypeVar("T")
@@ -88,8 +88,8 @@ class Evaluation:
         self._count = count
         self._processes = Processes(command, max(1, count))
         self._one = trio.CapacityLimiter(1)
-        self._aside: OrderedDict[CID, Aside] = OrderedDict()
-        self._long_since: OrderedDict[CID, float] = OrderedDict()
+        self._aside = Latest[CID, Aside](MAX_REMEMBERED)
+        self._long_since = Latest[CID, float](MAX_REMEMBERED)
         self._long = trio.CapacityLimiter(1)
         self.places = trio.CapacityLimiter(PROCESSES)
 
@@ -142,7 +142,6 @@ class Evaluation:
         except ProcessDiedError as error:
             reason = f"a process that computed it took too much memory or time: {error}"
         aside = self._aside[init] = Aside(init, events, reason, time.time())
-        _forget_all_but(MAX_REMEMBERED, self._aside)
         logger.error("A stream is set aside", stream=str(init), events=events, reason=reason)
         raise _set_aside(aside)
 
@@ -197,9 +196,7 @@ class Evaluation:
         """Take the turn of what takes long for a task that does, or cancel it."""
         await ready.wait()
         await trio.sleep(QUICK)
-        self._long_since.pop(init, None)
         self._long_since[init] = time.time()
-        _forget_all_but(MAX_REMEMBERED, self._long_since)
         try:
             self._long.acquire_on_behalf_of_nowait(task)
         except trio.WouldBlock:
@@ -221,11 +218,6 @@ async def open_evaluation() -> AsyncIterator[Evaluation]:
     finally:
         with trio.CancelScope(shield=True):
             await evaluation.close()
-
-
-def _forget_all_but(most: int, latest: OrderedDict[CID, Any]) -> None:
-    while len(latest) > most:
-        latest.popitem(last=False)
 
 
 def _busy() -> ApiError:

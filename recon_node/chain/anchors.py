@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -48,6 +48,7 @@ from recon_node.chain.answers import Block, Transaction
 from recon_node.chain.endpoint import ChainError, CoolingError, NoAnswerError
 from recon_node.chain.rpc import ChainReport, Provider, open_provider
 from recon_node.chain.settings import ChainSettings
+from recon_node.latest import Latest
 from recon_node.store import PendingProof, Store, StoreError
 
 logger = structlog.get_logger(__name__)
@@ -158,7 +159,7 @@ class _Follower:
         self._store = store
         self._now = now
         self._jitter = jitter
-        self._found: OrderedDict[str, _Found] = OrderedDict()
+        self._found = Latest[str, _Found](_CACHE_SIZE)
         self._last_fault = ""
 
     async def run(self) -> None:
@@ -228,9 +229,8 @@ class _Follower:
 
     async def _find(self, tx_hash: str) -> _Found | _Outcome:
         """Return a transaction and its block if that is final, otherwise the outcome."""
-        found = self._found.get(tx_hash)
+        found = self._found.use(tx_hash)
         if found is not None:
-            self._found.move_to_end(tx_hash)
             return found
         transaction = await self._provider.transaction(tx_hash)
         if transaction is None:
@@ -245,8 +245,6 @@ class _Follower:
             return _Outcome("failed", f"the block {block_hash} is not available")
         if len(transaction["input"]) <= _CACHED_INPUT:
             self._found[tx_hash] = transaction, block
-            if len(self._found) > _CACHE_SIZE:
-                self._found.popitem(last=False)
         return transaction, block
 
     def _judge(self, proof: PendingProof, found: _Found | _Outcome) -> _Outcome:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -26,6 +25,7 @@ from recon_node.dag.schema import FILE
 from recon_node.dag.state import DagState, Place, Publication
 from recon_node.feed_index import FeedIndex, open_feed_index
 from recon_node.ipld import CID, IDENTITY, MAX_INLINE, car, varint
+from recon_node.latest import Latest
 from recon_node.store import FeedRow, Store
 
 _PLACES: Final = 256
@@ -141,26 +141,22 @@ class Dags:
             return
         with FILE.reading(self._data_dir) as connection:
             order = state.read_order(connection, root)
-            shards: OrderedDict[CID, dict[CID, bytes]] = OrderedDict()
+            shards = Latest[CID, dict[CID, bytes]](_SHARDS)
             while places := await self._index.in_thread(partial(_next_places, order)):
                 for place in places:
                     block = (await self._shard(place.event, shards))[place.cid]
                     size = len(place.cid) + len(block)
                     yield b"".join((varint.encode(size), place.cid, block))
 
-    async def _shard(
-        self, event: CID, shards: OrderedDict[CID, dict[CID, bytes]]
-    ) -> dict[CID, bytes]:
+    async def _shard(self, event: CID, shards: Latest[CID, dict[CID, bytes]]) -> dict[CID, bytes]:
         """The blocks of the shard in an event."""
-        if event not in shards:
+        shard = shards.use(event)
+        if shard is None:
             stored = await self._store.get_event(event)
             if stored is None:
                 raise DagError(f"the log lacks the event {event}, which the index of DAGs names")
-            while len(shards) >= _SHARDS:
-                shards.popitem(last=False)
-            shards[event] = await self._index.in_thread(partial(_blocks, stored))
-        shards.move_to_end(event)
-        return shards[event]
+            shard = shards[event] = await self._index.in_thread(partial(_blocks, stored))
+        return shard
 
 
 def _next_places(order: Iterator[Place]) -> list[Place]:

@@ -17,6 +17,7 @@ import structlog
 import trio
 
 from recon_node.ceramic import EventId
+from recon_node.latest import Latest
 from recon_node.recon import KeyStore, KeyView, id_of
 from recon_node.store.damage.mending import DamageWatch
 from recon_node.store.db.log import Committed, EventLog
@@ -117,10 +118,10 @@ class Contents:
         self.totals = dict.fromkeys(
             ("new", "known", "refused", "late refused", "policy refused", "batches"), 0
         )
-        self._refused = {id_of(event_id): event_id for event_id in refused}
+        self._refused = Latest[bytes, EventId](log.settings.max_refused)
+        self._refused.update((id_of(event_id), event_id) for event_id in refused)
         self._withheld = {id_of(event_id): event_id for event_id in withheld}
-        self._without_room: dict[EventId, None] = {}
-        self._max_refused = log.settings.max_refused
+        self._without_room = Latest[EventId, None](log.settings.max_refused)
         self._feed_moved = trio.lowlevel.ParkingLot()
         self._proofs_moved = trio.lowlevel.ParkingLot()
 
@@ -184,16 +185,12 @@ class Contents:
             self._ring_keys.trust(committed.trusted)
         self.arrivals.add(committed.added)
         self._refused.update((id_of(event_id), event_id) for event_id in committed.refused)
-        while len(self._refused) > self._max_refused:
-            del self._refused[next(iter(self._refused))]
         self.damage.note(committed.damaged)
         for verdict in committed.verdicts:
             self.totals[verdict.status] += 1
             self.totals["policy refused"] += verdict.cause in ("policy", "unjudged")
             if verdict.cause == "waiting" and verdict.event_id is not None:
                 self._without_room[verdict.event_id] = None
-        while len(self._without_room) > self._max_refused:
-            del self._without_room[next(iter(self._without_room))]
         self.totals["late refused"] += len(committed.removed)
         self.totals["batches"] += 1
         self.waiting = committed.marks.waiting

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +30,7 @@ import trio
 from recon_node.ceramic import EventId, EventIdError, Network, StreamId, StreamType, parse_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
+from recon_node.latest import Latest
 from recon_node.store.db import questions
 from recon_node.store.db.reader import ReaderPool
 from recon_node.store.db.records import MAX_REASON, StreamRecord
@@ -94,8 +94,8 @@ class PolicyGate:
         self._readers = readers
         self._event_ids = hashes_of_event_ids(policy.lists)
         self._ring_keys = hashes_of_ring_keys(policy.lists)
-        self._verdicts: OrderedDict[CID, tuple[float, PolicyRefusal | None]] = OrderedDict()
-        self._refused: OrderedDict[bytes, tuple[float, PolicyRefusal]] = OrderedDict()
+        self._verdicts = Latest[CID, tuple[float, PolicyRefusal | None]](REMEMBERED)
+        self._refused = Latest[bytes, tuple[float, PolicyRefusal]](REMEMBERED_REFUSED)
         self._thread = trio.CapacityLimiter(1)
         self._logged: dict[str, float] = {}
         self.failures_total = 0
@@ -144,10 +144,9 @@ class PolicyGate:
         now = trio.current_time()
         recalled = {}
         for init in inits:
-            until, refusal = self._verdicts.get(init, (0.0, None))
+            until, refusal = self._verdicts.use(init) or (0.0, None)
             if until > now:
                 recalled[init] = refusal
-                self._verdicts.move_to_end(init)
         return recalled
 
     async def _facts_of(
@@ -218,8 +217,6 @@ class PolicyGate:
         is_final = refusal is None or refusal.is_final
         until = math.inf if is_final else trio.current_time() + ASK_AGAIN
         self._verdicts[init] = until, refusal
-        if len(self._verdicts) > REMEMBERED:
-            self._verdicts.popitem(last=False)
         try:
             prefix = EventId.build(
                 self._network, stream.sort_value, stream.controller, init, 0, init
@@ -230,8 +227,6 @@ class PolicyGate:
             self._refused.pop(prefix, None)
         else:
             self._refused[prefix] = until, refusal
-            if len(self._refused) > REMEMBERED_REFUSED:
-                self._refused.popitem(last=False)
 
     async def _ask(self, streams: Sequence[StreamFacts]) -> list[PolicyRefusal | None]:
         """Ask the functions about streams, in their thread and within their time."""

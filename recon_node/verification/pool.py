@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import marshal
 import sys
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
@@ -27,6 +27,7 @@ from typing import Final
 import structlog
 import trio
 
+from recon_node.latest import Latest
 from recon_node.processes.pool import CannotStartError, ProcessDiedError, Processes
 from recon_node.verification.facts import Broken, Finding, Wire, check_event, from_wire, to_wire
 
@@ -60,7 +61,7 @@ class Verifiers:
     def __init__(self, count: int, command: Sequence[str] = _COMMAND) -> None:
         self._count = count
         self._processes = Processes(command, count)
-        self._memory: OrderedDict[bytes, Wire] = OrderedDict()
+        self._memory = Latest[bytes, Wire](REMEMBERED)
         self.verified_total = 0
         """Events that were verified; those whose findings were remembered do not count."""
         self.deaths_total = 0
@@ -69,19 +70,15 @@ class Verifiers:
     async def verify(self, cars: Sequence[bytes]) -> list[Finding]:
         """Return what is found out about some CARs, in their order."""
         digests = [sha256(car).digest() for car in cars]
-        known = {each: self._memory[each] for each in digests if each in self._memory}
+        known = {each: raw for each in digests if (raw := self._memory.use(each)) is not None}
         unknown = {
             digest: car for digest, car in zip(digests, cars, strict=True) if digest not in known
         }
         found = dict(zip(unknown, await self._examine(list(unknown.values())), strict=True))
         self.verified_total += len(unknown)
-        for digest, raw in found.items():
-            if not isinstance(raw, Broken) and len(marshal.dumps(raw)) <= MAX_REMEMBERED:
-                self._memory[digest] = raw
-        for digest in known:
-            self._memory.move_to_end(digest)
-        while len(self._memory) > REMEMBERED:
-            self._memory.popitem(last=False)
+        for digest, new in found.items():
+            if not isinstance(new, Broken) and len(marshal.dumps(new)) <= MAX_REMEMBERED:
+                self._memory[digest] = new
         findings = found | known
         return await self._processes.in_thread(_unpack, [findings[each] for each in digests], cars)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
@@ -17,6 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from recon_node.latest import Latest
 from spark_sink.serve.errors import RequestError, invalid
 from spark_sink.serve.worker import Plan
 
@@ -43,7 +43,7 @@ class PreparedStatements:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._statements: OrderedDict[bytes, Prepared] = OrderedDict()  # by last use
+        self._statements = Latest[bytes, Prepared](IN_ALL)
 
     def add(self, client: str, sql: str, plan: Plan) -> bytes:
         """Remember a statement; return its handle."""
@@ -53,8 +53,6 @@ class PreparedStatements:
             own = [h for h, each in self._statements.items() if each.client == client]
             for old in own[: max(0, len(own) - PER_CLIENT + 1)]:
                 del self._statements[old]
-            while len(self._statements) >= IN_ALL:
-                self._statements.popitem(last=False)
             self._statements[handle] = Prepared(client, sql, plan, used=self._clock())
         return handle
 
@@ -66,14 +64,13 @@ class PreparedStatements:
         """
         with self._lock:
             self._forget()
-            if (found := self._statements.get(handle)) is None:
+            if (found := self._statements.use(handle)) is None:
                 raise RequestError(
                     "NOT_FOUND",
                     "there is no such prepared statement: it was closed, not used for "
                     f"{KEPT / 60:.0f} minutes, or the server was restarted; prepare it again",
                 )
             found.used = self._clock()
-            self._statements.move_to_end(handle)
             return found
 
     def remove(self, handle: bytes) -> None:

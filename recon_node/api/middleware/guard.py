@@ -18,7 +18,6 @@ recently goes first.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Mapping
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -31,6 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from recon_node.api.middleware.access import Access, Need, usual_need
 from recon_node.api.middleware.stack import refuse
+from recon_node.latest import Latest
 from recon_node.places import network_of
 
 BURST_SECONDS: Final = 2.0
@@ -103,16 +103,14 @@ class RateLimiter:
     def __init__(self, rate: float) -> None:
         self._rate = rate
         self._capacity = max(1.0, rate * BURST_SECONDS)
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets = Latest[str, tuple[float, float]](MAX_BUCKETS)
 
     def take(self, client: str, now: float) -> float:
         """Take a request from a client's bucket: 0 if it may continue, else the seconds to wait."""
-        filled, when = self._buckets.pop(client, (self._capacity, now))
+        filled, when = self._buckets.get(client, (self._capacity, now))
         filled = min(self._capacity, filled + (now - when) * self._rate)
         allowed = filled >= 1
         self._buckets[client] = (filled - allowed, now)
-        if len(self._buckets) > MAX_BUCKETS:
-            self._buckets.popitem(last=False)
         return 0.0 if allowed else (1 - filled) / self._rate
 
 

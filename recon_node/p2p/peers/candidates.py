@@ -20,6 +20,7 @@ from typing import Final
 import structlog
 import trio
 
+from recon_node.latest import Latest
 from recon_node.p2p.interfaces import PeerHost, Wanted
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.provider_records import LIFETIME
@@ -78,7 +79,7 @@ class Candidates:
         self._shares = shares
         self._dial = dial
         self._most = max_connections // MOST_PLACES
-        self._found_at: dict[str, dict[str, float]] = {}
+        self._found_at: dict[str, Latest[str, float]] = {}
         """The peers found at the rendezvous of each interest, and until when that counts."""
         self._dialling: dict[str, float] = {}
         """Peers to be dialled, and until when they count as connected."""
@@ -121,8 +122,8 @@ class Candidates:
         if known is not None:
             return known
         now = trio.current_time()
-        places = self._found_at if sort_value is None else [sort_value]
-        return any(self._found_at.get(each, {}).get(peer_id, 0.0) > now for each in places)
+        places = self._found_at if sort_value is None else self._found_at.keys() & {sort_value}
+        return any(self._found_at[each].get(peer_id, 0.0) > now for each in places)
 
     def has_enough(self, sort_value: str | None) -> bool:
         """Return whether enough peers are connected that share an interest; None: of any kind."""
@@ -162,12 +163,8 @@ class Candidates:
         if sort_value not in self._found_at:
             wanted = {each.sort_value for each in self._wanted.all}
             kept = {each: found for each, found in self._found_at.items() if each in wanted}
-            self._found_at = {**kept, sort_value: {}}
-        found = self._found_at[sort_value]
-        found.pop(peer_id, None)
-        found[peer_id] = now + LIFETIME
-        while len(found) > MAX_REMEMBERED:
-            del found[next(iter(found))]
+            self._found_at = {**kept, sort_value: Latest(MAX_REMEMBERED)}
+        self._found_at[sort_value][peer_id] = now + LIFETIME
 
 
 def _has(count: int, peers: Iterable[str]) -> bool:

@@ -20,6 +20,7 @@ import structlog
 import trio
 
 from recon_node.ceramic import Network
+from recon_node.latest import Latest
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.interfaces import Wanted
 from recon_node.p2p.peers.descriptions import RendezvousReport
@@ -80,8 +81,8 @@ at that of the network."""
 class _Outcome:
     """What came of a rendezvous so far. The times are trio's, the last one excepted."""
 
-    told: dict[str, float] = field(default_factory=dict)
-    found: dict[str, float] = field(default_factory=dict)
+    told: Latest[str, float] = field(default_factory=lambda: Latest(MAX_COUNTED))
+    found: Latest[str, float] = field(default_factory=lambda: Latest(MAX_COUNTED))
     announced_at: float | None = None
 
 
@@ -334,9 +335,6 @@ class Discovery:
 
 
 def _note(times: dict[str, float], peers: Iterable[str]) -> None:
-    """Note that something has happened to peers now; those to which it happened last are kept."""
+    """Note that something has happened to peers now."""
     for peer in peers:
-        times.pop(peer, None)
         times[peer] = trio.current_time()
-    while len(times) > MAX_COUNTED:
-        del times[next(iter(times))]

@@ -18,7 +18,7 @@ from typing import Final
 import trio
 
 from recon_node.ceramic import EventId
-from recon_node.places import remember
+from recon_node.latest import Latest
 
 STALLED_AFTER: Final = 10.0
 """Seconds in which a peer has to send ``MIN_BYTES``."""
@@ -127,9 +127,9 @@ class FetchTable:
 
     def __init__(self) -> None:
         self._claims: dict[bytes, Claim] = {}
-        self._fetched: dict[bytes, EventId] = {}
-        self._told: dict[EventId, tuple[str, ...]] = {}
-        self._slow: dict[str, float] = {}
+        self._fetched = Latest[bytes, EventId](MAX_TOLD)
+        self._told = Latest[EventId, tuple[str, ...]](MAX_TOLD)
+        self._slow = Latest[str, float](MAX_SLOW)
 
     @contextmanager
     def claim(self, peer: str) -> Iterator[Claim]:
@@ -155,11 +155,11 @@ class FetchTable:
         for key in keys:
             tellers = self._told.get(key, ())
             tellers = tellers if peer in tellers else (*tellers, peer)
-            remember(self._told, key, tellers, MAX_TOLD)
+            self._told[key] = tellers
 
     def note_fetched(self, name: bytes, event_id: EventId) -> None:
         """Remember the EventId of an event that was fetched by its id."""
-        remember(self._fetched, name, event_id, MAX_TOLD)
+        self._fetched[name] = event_id
 
     def find_fetched(self, name: bytes) -> EventId | None:
         """Return the EventId of an event that was fetched by its id lately."""
@@ -196,4 +196,4 @@ class FetchTable:
                 del self._claims[key]
 
     def _note_slow(self, peer: str) -> None:
-        remember(self._slow, peer, trio.current_time() + SLOW_FOR, MAX_SLOW)
+        self._slow[peer] = trio.current_time() + SLOW_FOR

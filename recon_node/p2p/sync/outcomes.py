@@ -12,10 +12,10 @@ from typing import Final
 import structlog
 
 from recon_node.ceramic import network_id_of, network_name
+from recon_node.latest import Latest
 from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.sync.reports import ANOTHER_NETWORK, NO_COMMON_INTEREST, agreed_but_for
-from recon_node.places import remember
 from recon_node.recon import Side, intersect_ranges
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ class Outcomes:
         self._store = store
         self._book = book
         self._on_stranger = on_stranger
-        self._strangers: dict[str, None] = {}
+        self._strangers = Latest[str, None](MAX_STRANGERS)
         """Peers of another network that were reported, the latest ones."""
 
     def of(self, peer_id: str, side: Side, *, is_rest: bool) -> str:
@@ -72,7 +72,7 @@ class Outcomes:
     def _note_stranger(self, peer_id: str, its_network: str) -> None:
         if peer_id in self._strangers:
             return
-        remember(self._strangers, peer_id, None, MAX_STRANGERS)
+        self._strangers[peer_id] = None
         log.warning(
             "A peer is on another Ceramic network: there is nothing to sync with it",
             peer=peer_id,

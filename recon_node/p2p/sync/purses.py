@@ -14,7 +14,8 @@ from typing import Final, TypeVar
 
 import trio
 
-from recon_node.places import network_of, remember
+from recon_node.latest import Latest
+from recon_node.places import network_of
 from recon_node.recon import KeyView
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class Purses:
     def __init__(self, rate: float = KEYS_A_SECOND, burst: float = KEYS_AT_ONCE) -> None:
         self._rate = rate
         self._burst = burst
-        self._left: dict[str, tuple[float, float]] = {}
+        self._left = Latest[str, tuple[float, float]](_MAX_NETWORKS)
         """For each network: the keys that may still be looked at without a wait, and when."""
 
     def has_some(self, address: str) -> bool:
@@ -50,7 +51,7 @@ class Purses:
         than none."""
         network = network_of(address)
         left = self._left_of(network) - keys
-        remember(self._left, network, (left, trio.current_time()), _MAX_NETWORKS)
+        self._left[network] = left, trio.current_time()
 
     async def wait(self, address: str) -> None:
         """Wait until an address may spend; at least for a turn of the other tasks."""

@@ -28,8 +28,9 @@ from typing import Final
 import structlog
 import trio
 
+from recon_node.latest import Latest
 from recon_node.p2p.errors import P2PError
-from recon_node.places import network_of, remember
+from recon_node.places import network_of
 
 log = structlog.get_logger(__name__)
 
@@ -118,8 +119,8 @@ class MemoryBudget:
         self.limit = limit
         self._clock = clock
         self._on_cut = on_cut
-        self._refused: dict[str, float] = {}
-        self._warned: dict[str, float] = {}
+        self._refused = Latest[str, float](_MAX_REMEMBERED)
+        self._warned = Latest[str, float](_MAX_REMEMBERED)
         self.held = 0
         """Bytes held at the moment, for all peers."""
         self.by_kind = Counter[str]()
@@ -191,7 +192,7 @@ class MemoryBudget:
         holder.leaving = True
         self._staying -= holder.held
         del self._holders[peer]  # what is left of it goes with its accounts
-        remember(self._refused, peer, self._clock() + REFUSED_FOR, _MAX_REMEMBERED)
+        self._refused[peer] = self._clock() + REFUSED_FOR
         for cut in list(holder.cuts):
             cut()
         self._on_cut(peer)
@@ -200,7 +201,7 @@ class MemoryBudget:
         now, address = self._clock(), holder.address or peer
         is_news = now >= self._warned.get(address, now)
         if is_news:
-            remember(self._warned, address, now + WARN_EVERY, _MAX_REMEMBERED)
+            self._warned[address] = now + WARN_EVERY
         (log.warning if is_news else log.debug)(
             "Cutting off a peer: it takes the most memory (max_peer_memory)",
             peer=peer,

@@ -48,7 +48,6 @@ from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.swarm import Swarm
-from libp2p.peer.envelope import Envelope
 from libp2p.peer.id import ID
 from libp2p.peer.peerdata import PeerData
 from libp2p.peer.peerstore import PeerStore
@@ -57,6 +56,7 @@ from libp2p.rcmgr import Direction
 from libp2p.utils.varint import decode_uvarint_from_stream
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
+from recon_node.latest import Latest
 from recon_node.p2p.transport.addresses import is_dialable
 from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.guarded_yamux import GuardedYamux
@@ -153,6 +153,7 @@ class GuardedPeerStore(PeerStore):
     def __init__(self, keeps: Callable[[ID], bool]) -> None:
         super().__init__()
         self.peer_data_map = _PeerData(keeps)
+        self.peer_record_map = Latest(MAX_PEERS)
 
     def add_addrs(self, peer_id: ID, addrs: Sequence[Multiaddr], ttl: int = 0) -> None:
         """Add those addresses of a peer that can be dialled and for which there is room."""
@@ -160,13 +161,6 @@ class GuardedPeerStore(PeerStore):
         room = MAX_PEER_ADDRESSES - (len(known.get_addrs()) if known else 0)
         short = [each for each in addrs if len(each.to_bytes()) <= MAX_ADDRESS]
         super().add_addrs(peer_id, list(filter(is_dialable, short))[: max(0, room)], ttl)
-
-    def consume_peer_record(self, envelope: Envelope, ttl: int) -> bool:
-        """Add addresses that a peer has signed. The oldest record makes room for a new one."""
-        taken = super().consume_peer_record(envelope, ttl)
-        while len(self.peer_record_map) > MAX_PEERS:
-            del self.peer_record_map[next(iter(self.peer_record_map))]
-        return taken
 
     def add_protocols(self, peer_id: ID, protocols: Sequence[str]) -> None:
         """Add the protocols of a peer, as far as their number and length are plausible."""

@@ -23,6 +23,7 @@ from enum import Enum, auto
 from typing import Final
 
 from recon_node.backoff import Backoff
+from recon_node.latest import Latest
 from recon_node.recon.keys.key_store import KeyStore, KeyView
 from recon_node.recon.ring.inbox import BATCH_VALUES
 from recon_node.recon.ring.peer_keys import PeerKeys
@@ -49,13 +50,11 @@ class Ending(Enum):
 class _Sent:
     """The values that a session has sent, by their order in it, and how the session ended."""
 
-    order: dict[bytes, int] = field(default_factory=dict)
+    order: Latest[bytes, int] = field(default_factory=lambda: Latest(MAX_SENT))
     count: int = 0
     ending: Ending = Ending.BROKEN_OFF
 
     def note(self, key: bytes) -> None:
-        if len(self.order) >= MAX_SENT:
-            del self.order[next(iter(self.order))]
         self.order[key] = self.count
         self.count += 1
 
