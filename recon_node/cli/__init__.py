@@ -36,7 +36,7 @@ _COMMANDS: Final = {
     "status": ("peers", "Show what a node holds, and its latest syncs."),
     "store": ("store", "Maintain the event log of a node: check, export, back up."),
     "stream": ("stream", "List, draw, create, change and merge streams."),
-    "tangle": ("tangle", "Draw tangles and feeds of Secure Scuttlebutt."),
+    "tangle": ("tangle", "Threads of many authors: draw them, and reply."),
     "testnet": ("testnet", "Run several nodes on this machine until Ctrl-C."),
 }
 """The commands, each with its module and its line in the help."""

@@ -1,4 +1,4 @@
-"""`recon-node tangle show`."""
+"""`recon-node tangle show` and `tangle reply`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from typing import Any, BinaryIO
 
 import click
 
+from recon_node.cli.client import node_options
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.output import CommandError
+from recon_node.cli.writing import JsonObject, client_of, show_document, writer_options
+from recon_node.client import Ceramic
+from recon_node.connection import Connection
+from recon_node.json_output import json_option
 from recon_node.tangles.classic_feed import (
     ClassicFeed,
     FeedRule,
@@ -27,6 +32,7 @@ from recon_node.tangles.tangle import (
     TangleRule,
     tangle_of,
 )
+from recon_node.terminal_text import echo
 
 MAX_LINE = 1024 * 1024
 """Longest line, in bytes; a message has at most 8 KiB."""
@@ -37,11 +43,11 @@ Keyed = tuple[str, dict[str, Any]]
 
 @click.group()
 def tangle() -> None:
-    """Draw tangles and feeds of Secure Scuttlebutt."""
+    """Threads of many authors: draw them, and reply."""
 
 
 @tangle.command("show")
-@click.argument("file", type=click.File("rb"))
+@click.argument("file", type=click.File("rb"), required=False)
 @click.option("--root", metavar="ID", help="The message that starts the tangle.")
 @click.option("--name", metavar="NAME", help="The tangle's name in `content.tangles`.")
 @click.option(
@@ -55,23 +61,27 @@ def tangle() -> None:
     metavar="KEY",
     help="With --feed: the key under which the network signs its messages, 32 bytes in base64.",
 )
+@node_options
 @drawing_options
 def show(
-    file: BinaryIO,
+    file: BinaryIO | None,
     root: str | None,
     name: str | None,
     feed: str | None,
     network_key: str | None,
+    node: Connection,
     drawing: Drawing,
 ) -> None:
-    """Draw a tangle of the messages in FILE (- for standard input), the newest first.
+    """Draw a tangle, the newest message first.
 
-    FILE has one message per line, as JSON: {"key": ID, "value": MESSAGE}, or MESSAGE alone. A
-    tangle is identified by its root and its name. Messages that name its root but do not belong to
-    it are drawn beside it, with the rule that they break.
+    A tangle is identified by its root and its name. Messages that name its root but do not belong
+    to it are drawn beside it, with the rule that they break. Without FILE, the messages are the
+    documents of a node, and the root is a StreamID. FILE (- for standard input) has messages of
+    Secure Scuttlebutt, one per line, as JSON: {"key": ID, "value": MESSAGE}, or MESSAGE alone.
 
     \b
     Examples:
+      recon-node tangle show --name thread --root kjzl6kcy...
       recon-node tangle show messages.jsonl --name post --root %XphMUkWQ...=.sha256
       recon-node tangle show messages.jsonl --feed @FCX/tsDL...=.ed25519 --svg feed.svg
     """
@@ -79,6 +89,11 @@ def show(
         raise click.UsageError("use --root and --name for a tangle, or --feed for a feed")
     if network_key is not None and feed is None:
         raise click.UsageError("--hmac is for feeds: of a tangle, no signature is checked")
+    if file is None:
+        if root is None or name is None:
+            raise click.UsageError("a feed is drawn of a FILE; a node has tangles: --root, --name")
+        _show_thread(node, root, name, drawing)
+        return
     messages = list(_read(file))
     if root is not None and name is not None:
         _show_tangle(messages, root, name, drawing)
@@ -94,6 +109,78 @@ def _show_tangle(messages: Sequence[Keyed], root: str, name: str, drawing: Drawi
         raise CommandError(str(error)) from None
     picture = tangle_picture(f"Tangle {name!r} of {root}", woven, details)
     show_picture(picture, drawing, {"root": root, "name": name, **_tangle_facts(woven)})
+
+
+def _show_thread(node: Connection, root: str, name: str, drawing: Drawing) -> None:
+    with client_of(node) as ceramic:
+        thread = ceramic.tangle(root, name)
+    previous = {str(message.id): (*map(str, message.previous),) for message in thread.messages}
+    following: dict[str, list[str]] = {id_: [] for id_ in previous}
+    for id_, bases in previous.items():
+        for base in bases:
+            following[base].append(id_)
+    woven = Tangle(
+        order=tuple(previous),
+        previous=previous,
+        next={id_: tuple(sorted(ids)) for id_, ids in following.items()},
+        excluded={},
+    )
+    details = {
+        str(message.id): (_author({"author": message.author}), _when_asserted(message.timestamp))
+        for message in thread.messages
+    }
+    picture = tangle_picture(f"Tangle {name!r} of {root}", woven, details)
+    excluded = {str(id_): reason for id_, reason in thread.excluded.items()}
+    show_picture(
+        picture,
+        drawing,
+        {
+            "root": str(thread.root),
+            "name": name,
+            **_tangle_facts(woven),
+            "left_out": [{"id": id_, "reason": reason} for id_, reason in excluded.items()],
+        },
+    )
+    if excluded and not drawing.as_json and drawing.svg is None:
+        echo("\nLeft out:")
+        for id_, reason in excluded.items():
+            echo(f"  {id_}  {reason}")
+
+
+@tangle.command("reply")
+@click.argument("root")
+@click.argument("content", type=JsonObject())
+@click.option(
+    "--name",
+    default="thread",
+    show_default=True,
+    metavar="NAME",
+    help="The tangle's name in `content.tangles`.",
+)
+@click.option("--model", metavar="STREAM_ID", help="Of the reply.  [default: that of ROOT]")
+@writer_options
+@json_option
+def reply(
+    root: str,
+    content: dict[str, Any],
+    name: str,
+    model: str | None,
+    ceramic: Ceramic,
+    as_json: bool,
+) -> None:
+    """Write the next message of a tangle, and print its StreamID.
+
+    ROOT is the StreamID of the message that starts the tangle. CONTENT is a JSON object, @FILE, or
+    - for standard input; its `tangles` are filled in. A root is an ordinary document:
+
+    \b
+    Examples:
+      recon-node stream new MODEL --key my.key \\
+          '{"text": "Hello", "tangles": {"thread": {"root": null, "previous": null}}}'
+      recon-node tangle reply kjzl6kcy... '{"text": "I agree"}' --key my.key
+      recon-node tangle show --root kjzl6kcy... --name thread
+    """
+    show_document(ceramic.reply(root, name, content, model=model), as_json)
 
 
 def _show_feed(
@@ -175,7 +262,10 @@ def _author(message: Mapping[str, Any]) -> str:
 
 
 def _when(message: Mapping[str, Any]) -> str:
-    time = asserted_time(message)
+    return _when_asserted(asserted_time(message))
+
+
+def _when_asserted(time: float | None) -> str:
     try:
         return "" if time is None else f"{datetime.fromtimestamp(time / 1000, UTC):%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError, OSError):

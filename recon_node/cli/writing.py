@@ -48,14 +48,14 @@ def writer_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @wraps(command)
     def with_client(*args: Any, node: Connection, key_file: Path, **options: Any) -> None:
-        with _client(node, Key.load(key_file)) as ceramic:
+        with client_of(node, Key.load(key_file)) as ceramic:
             command(*args, ceramic=ceramic, **options)
 
     return with_client
 
 
 @contextmanager
-def _client(node: Connection, key: Key | None = None) -> Iterator[Ceramic]:
+def client_of(node: Connection, key: Key | None = None) -> Iterator[Ceramic]:
     """Open the client of a node, whose events may be wrong."""
     try:
         with Ceramic(node.url, key=key, token=node.token) as ceramic:
@@ -130,10 +130,10 @@ def get_stream(stream_id: str, at: CID | None, node: Connection, as_json: bool) 
       recon-node stream get kjzl6kcy...
       recon-node stream get kjzl6kcy... --at bagcqcera... --json
     """
-    with _client(node) as ceramic:
+    with client_of(node) as ceramic:
         document = ceramic.read(stream_id, at=at)
     if as_json:
-        _show(document, as_json)
+        show_document(document, as_json)
     else:
         print_json(as_dag_json(document.content))
 
@@ -155,7 +155,7 @@ def new_stream(model: str, content: dict[str, Any] | None, ceramic: Ceramic, as_
       recon-node stream new kjzl6hvf... '{"title": "Hello"}' --key my.key
       recon-node stream new kjzl6hvf... @post.json --key my.key
     """
-    _show(ceramic.create(model, content), as_json)
+    show_document(ceramic.create(model, content), as_json)
 
 
 @click.command("update")
@@ -197,7 +197,7 @@ def update_stream(
         raise click.UsageError("a --patch is a JSON array of operations: it should begin with [")
     if patch is not None and not all(isinstance(operation, dict) for operation in patch):
         raise click.UsageError('an operation of a --patch is an object: {"op": ..., "path": ...}')
-    _show(ceramic.update(stream_id, content, patch=patch, at=at), as_json, tip=True)
+    show_document(ceramic.update(stream_id, content, patch=patch, at=at), as_json, tip=True)
 
 
 @click.command("merge")
@@ -248,7 +248,7 @@ def merge_stream(
         merged = ceramic.merge(stream_id, content, prefer=prefer)
     except MergeConflictError as error:
         raise CommandError(_conflicts_text(error.proposal)) from None
-    _show(merged, as_json, tip=True)
+    show_document(merged, as_json, tip=True)
 
 
 @click.command("new")
@@ -267,7 +267,7 @@ def new_model(definition: dict[str, Any], ceramic: Ceramic, as_json: bool) -> No
       recon-node model new --key my.key \\
         '{"name": "Post", "schema": {"properties": {"title": {"type": "string"}}}}'
     """
-    _show(ceramic.create_model(with_defaults(definition)), as_json)
+    show_document(ceramic.create_model(with_defaults(definition)), as_json)
 
 
 def with_defaults(definition: dict[str, Any]) -> dict[str, Any]:
@@ -314,7 +314,8 @@ def _conflicts_text(proposal: MergeProposal) -> str:
     return "\n".join(lines)
 
 
-def _show(document: Document, as_json: bool, *, tip: bool = False) -> None:
+def show_document(document: Document, as_json: bool, *, tip: bool = False) -> None:
+    """Print the StreamID of a document, or the CID of its tip; as JSON, more of it."""
     if as_json:
         print_json(
             {

@@ -30,6 +30,7 @@ from recon_node.client.feed import FeedEntry, FeedPage
 from recon_node.client.given import CidRef, StreamRef
 from recon_node.client.keys import Key, KeyKind
 from recon_node.client.reading import Document
+from recon_node.client.tangles import Thread, ThreadMessage
 from recon_node.client.writing import Patch
 from recon_node.connection import (
     ClientError,
@@ -72,6 +73,8 @@ __all__ = [
     "Relation",
     "StreamId",
     "StreamRef",
+    "Thread",
+    "ThreadMessage",
     "TooMuchWorkError",
     "UnauthorizedError",
     "UnreachableError",

@@ -18,6 +18,7 @@ import httpx
 from recon_node import DEFAULT_URL
 from recon_node.client import exchange, merging, reading, writing
 from recon_node.client import feed as feeds
+from recon_node.client import tangles as threads
 from recon_node.client.errors import TooMuchWorkError
 from recon_node.client.keys import Key
 from recon_node.client.session import Session, Steps
@@ -99,6 +100,9 @@ class Ceramic(Connection):
     diverged = _blocking(merging.diverged)
     propose_merge = _blocking(merging.propose_merge)
     merge = _blocking(merging.merge)
+    tangles = _blocking(threads.tangles)
+    tangle = _blocking(threads.tangle)
+    reply = _blocking(threads.reply)
     event = _blocking(exchange.event)
     send = _blocking(exchange.send)
     feed_token = _blocking(feeds.feed_token)
@@ -163,6 +167,9 @@ class AsyncCeramic(AsyncConnection):
     diverged = _async(merging.diverged)
     propose_merge = _async(merging.propose_merge)
     merge = _async(merging.merge)
+    tangles = _async(threads.tangles)
+    tangle = _async(threads.tangle)
+    reply = _async(threads.reply)
     event = _async(exchange.event)
     send = _async(exchange.send)
     feed_token = _async(feeds.feed_token)

@@ -141,3 +141,37 @@ def test_a_key_is_not_overwritten(shell: Shell, tmp_path: Path) -> None:
         assert shell.line("key", "new", str(tmp_path / kind), "--kind", kind).startswith(start)
     again = shell("key", "new", str(tmp_path / "p256"), exit_code=1)
     assert "already exists; not overwriting" in again.stderr
+
+
+MESSAGE = {
+    "name": "Message",
+    "schema": {"properties": {"text": {"type": "string"}, "tangles": {"type": "object"}}},
+}
+
+
+def test_a_thread(shell: Shell, tmp_path: Path) -> None:
+    model = shell.line("model", "new", json.dumps(MESSAGE))
+    links = {"thread": {"root": None, "previous": None}}
+    root = shell.line("stream", "new", model, json.dumps({"text": "Hi", "tangles": links}))
+    first = shell.line("tangle", "reply", root, '{"text": "one"}')
+    second = shell.json("tangle", "reply", root, '{"text": "two"}')
+    assert second["content"]["tangles"]["thread"] == {"root": root, "previous": [first]}
+    where = ("tangle", "show", "--root", root, "--name", "thread")
+    drawn = shell.json(*where)
+    assert [each["id"] for each in drawn["messages"]] == [root, first, second["id"]]
+    assert drawn["tips"] == [second["id"]]
+    assert drawn["left_out"] == []
+    stray = {"thread": {"root": root, "previous": []}}
+    left_out = shell.line("stream", "new", model, json.dumps({"tangles": stray}))
+    assert "3 messages, 1 tip" in shell.line(*where)
+    assert f"{left_out}  a message other than the root" in shell.line(*where)
+    assert "no document" not in shell(*where, "--svg", str(tmp_path / "thread.svg")).output
+
+
+def test_what_is_wrong_with_a_thread(shell: Shell) -> None:
+    model = shell.line("model", "new", json.dumps(MESSAGE))
+    plain = shell.line("stream", "new", model, '{"text": "no tangle"}')
+    assert "is missing" in shell("tangle", "reply", plain, "{}", exit_code=1).output
+    content = '{"tangles": {"thread": {}}}'
+    assert "leave 'thread' out" in shell("tangle", "reply", plain, content, exit_code=1).output
+    assert "of a FILE" in shell("tangle", "show", "--feed", "@a.ed25519", exit_code=2).output
