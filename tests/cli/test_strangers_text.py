@@ -62,6 +62,7 @@ SHOWN = {
     "interests add": [EVIL],
     "model new": ["--key", "{key}", json.dumps({"name": EVIL, "schema": {"type": EVIL}})],
     "stream new": ["--key", "{key}", str(MODEL.stream_id()), json.dumps({"a": 1, EVIL: EVIL})],
+    "tangle reply": ["--key", "{key}", "--name", EVIL, STREAM, json.dumps({EVIL: EVIL})],
     "stream update": ["--key", "{key}", STREAM, json.dumps({"a": 1})],
     "dag grant": [EVIL],
     "dag publish": [EVIL],
