@@ -54,6 +54,8 @@ _ABOUT_ALL: Final = {"$ref", "const", "enum", *HERE, *EITHER, *EACH} - {
     "additionalProperties",
 }
 """Keywords for which a member cannot be checked by itself."""
+_TWICE: Final = 1024
+"""KiB of patterns that are compiled twice, for whole documents and for some members."""
 _REMEMBERED_MEMORY: Final = 2 * MAX_MEMORY
 """KiB that the patterns of all schemas in the cache hold, at most."""
 _ALL_PATTERNS: Final = 16 * 1024 * 1024
@@ -90,9 +92,11 @@ class DocumentSchema:
         self._draft = draft_of(schema)
         schema = normal_form(schema)
         self._price = SchemaPrice.of(schema)
-        self._validator = self._compile(schema)
         is_by_member = schema.get("type") == "object" and _ABOUT_ALL.isdisjoint(schema)
         self._schema = schema if is_by_member else None
+        # Large patterns are compiled once only.
+        is_large = is_by_member and self._price.memory > _TWICE
+        self._validator = None if is_large and self._by_member else self._compile(schema)
 
     @property
     def memory(self) -> int:
@@ -107,6 +111,14 @@ class DocumentSchema:
         properties = dict.fromkeys(self._schema.get("properties", ()), True)
         members = {k: v for k, v in self._schema.items() if k not in _ABOUT_NAMES}
         return self._compile({**self._schema, "properties": properties}), self._compile(members)
+
+    @property
+    def _whole(self) -> jsonschema_rs.Validator:
+        """What checks content that may not be an object."""
+        if self._validator is not None:
+            return self._validator
+        assert self._by_member is not None, "only its parts are compiled"
+        return self._by_member[1]
 
     def _compile(self, schema: dict[str, Any]) -> jsonschema_rs.Validator:
         try:
@@ -142,12 +154,12 @@ class DocumentSchema:
         """
         # A value weighs at least 2, so most content need not be measured.
         price = self._price.of_check(weight // 2, weight, 0)
-        if not self._price.is_recursive and price <= _SMALL:
+        if self._validator and not self._price.is_recursive and price <= _SMALL:
             budget.spend(price)
             return self._error_as_json(self._validator, content, weight, 0)
         if self._by_member is None or not isinstance(content, dict):
             depth = self._pay(content, budget)
-            return self._error_as_json(self._validator, content, weight, depth)
+            return self._error_as_json(self._whole, content, weight, depth)
         of_names, of_members = self._by_member
         names = dict.fromkeys(content)
         budget.spend(self._price.of_check(len(names), sum(map(len, names)), 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -237,6 +239,59 @@ def test_the_schemas_in_memory_are_few_and_small_together(monkeypatch: pytest.Mo
     assert len(document_schema._recent) <= len(remembered) < len(large)
     assert list(remembered.values())[-1] is latest
     assert sum(each.memory for each in remembered.values()) <= 128 * 1024
+
+
+HOLDING = r"""
+import sys
+from pathlib import Path
+from recon_node.streams.budget import Budget
+from recon_node.streams.document_schema import DocumentSchema
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+def schema(*patterns: str) -> DocumentSchema:
+    texts = {f"p{n}": {"type": "string", "pattern": each} for n, each in enumerate(patterns)}
+    return DocumentSchema({"type": "object", "properties": texts})
+
+schema("^x$")
+before = resident()
+held = schema(*(r"\p{XID_Continue}%d" % n for n in range(360)))
+assert held.memory <= 64 * 1024
+for n in range(360):
+    for text in "ab\u00e4\u4e00" * 5, "ab" * 300_000:
+        held.error({f"p{n}": text}, len(text), Budget("the event", 10**12))
+print(resident() - before)
+"""
+
+
+def test_the_patterns_of_a_schema_hold_what_they_may() -> None:
+    """They were compiled twice, for whole documents and for single members: 60 MiB here."""
+    held = int(
+        subprocess.run([sys.executable, "-c", HOLDING], capture_output=True, check=True).stdout
+    )
+    assert 10 * 2**20 < held < 64 * 2**20
+
+
+@pytest.mark.parametrize(
+    "content", [{"a": "x1"}, {"a": "y1"}, {"a": "x1", "b": 1}, {}, {"b": 5}, [], "text", {"c": 1}]
+)
+def test_large_patterns_are_compiled_once_for_the_same_verdict(
+    content: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"pattern": "^x[0-9]$"}, "b": {"maximum": 3}},
+        "additionalProperties": False,
+        "required": ["a"],
+    }
+    weight, _ = weigh_json(content)
+    both = DocumentSchema(dict(schema))
+    monkeypatch.setattr(document_schema, "_TWICE", 0)
+    once = DocumentSchema(dict(schema))
+    assert once._validator is None
+    found = [each.error(content, weight, Budget("the event", 10**8)) for each in (both, once)]
+    assert (found[0] is None) == (found[1] is None)
 
 
 def _patterns(pattern: str, times: int) -> dict[str, Any]:
