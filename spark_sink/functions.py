@@ -10,6 +10,7 @@
 | from_stream_id(TEXT) | the bytes of a StreamID |
 | stream_partition(BINARY) | the value of `stream_cid_partition` for a stream's CID |
 | is_dag(dimensions) | whether a stream is a shard, a replica or a publish of a DAG |
+| sha256a(BINARY) | an aggregate: the associative hash of a set of keys, as a node shows it |
 
 `spark-sink query` has them. In a notebook:
 
@@ -17,12 +18,15 @@
     register_duckdb_functions(connection)   # DuckDB
     register_arrow_functions()              # pyarrow.compute.call_function("cid", [column])
 
+`sha256a(event_id)` over a set of events is the Sha256a of CIP-124 (appendix A), by which nodes
+compare their sets. It is a sum, so hashes of parts add up: Spark and DuckDB compute it in parallel.
+
 Null gives null; a value that is not what its name says is an error, as a wrong cast is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -36,7 +40,7 @@ from spark_sink.schema import partition_of
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
 
 #: The model of the streams that carry DAGs, `recon_node.dag.DAG_MODEL`.
 DAG_MODEL: Final = StreamId.parse("k17ydli1hfz9iplck75yr5")
@@ -117,6 +121,60 @@ _IS_DAG_IN_SPARK: Final = (
     "CREATE OR REPLACE TEMPORARY FUNCTION is_dag(dimensions MAP<STRING, BINARY>) RETURNS BOOLEAN "
     f"RETURN coalesce(dimensions['model'] = X'{DAG_MODEL.to_bytes().hex()}', false)"
 )
+_LANES: Final = 8
+"""The numbers of 32 bits in a Sha256a."""
+
+
+def _lane_of(digest: str, lane: int) -> str:
+    """Return SQL for the bytes of a lane of a hexadecimal digest, the highest first."""
+    return " || ".join(f"substr({digest}, {8 * lane + 2 * byte + 1}, 2)" for byte in (3, 2, 1, 0))
+
+
+def _sha256a_in_duckdb() -> Iterator[str]:
+    yield (
+        "CREATE OR REPLACE TEMP MACRO sha256a_lane(total) AS regexp_replace(printf('%08X', "
+        "(coalesce(total, 0) % 4294967296)::BIGINT), '(..)(..)(..)(..)', '\\4\\3\\2\\1')"
+    )
+    lanes = (
+        f"sha256a_lane(sum(('0x' || {_lane_of('sha256(key)', lane)})::UBIGINT))"
+        for lane in range(_LANES)
+    )
+    yield f"CREATE OR REPLACE TEMP MACRO sha256a(key) AS {' || '.join(lanes)}"
+
+
+def sha256a(key: Column) -> Column:
+    """Return an aggregate for Spark: the Sha256a of the keys in a column, in upper-case hex.
+
+    The lanes are summed by Spark itself, first within each partition. In SQL, the aggregate of the
+    same name collects a group's keys in one place first.
+    """
+    from pyspark.sql import functions as sql
+
+    digest = sql.sha2(key, 256)
+    lanes = []
+    for lane in range(_LANES):
+        parts = [sql.substring(digest, 8 * lane + 2 * byte + 1, 2) for byte in (3, 2, 1, 0)]
+        total = sql.sum(sql.conv(sql.concat(*parts), 16, 10).cast("bigint"))
+        folded = sql.lpad(sql.hex(sql.coalesce(total, sql.lit(0)) % 2**32), 8, "0")
+        lanes += [sql.substring(folded, place, 2) for place in (7, 5, 3, 1)]
+    return sql.concat(*lanes)
+
+
+def _sha256a_in_spark() -> Any:
+    """Return the aggregate for SQL, which computes a group's hash in one place."""
+    from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # not in its stub
+
+    def hash_of(keys: pa.Array) -> str:
+        return sha256a_of(keys)
+
+    return arrow_udf(hash_of, "string")
+
+
+def sha256a_of(keys: pa.Array | pa.ChunkedArray) -> str:
+    """Return the Sha256a of the keys in an Arrow column, in upper-case hex."""
+    from recon_node.recon import Sha256a  # with numpy, which no other function needs
+
+    return str(Sha256a.of(*keys.to_pylist()))
 
 
 def register_functions(spark: SparkSession) -> None:
@@ -129,6 +187,7 @@ def register_functions(spark: SparkSession) -> None:
             function.name, partial(_call, function.call), _SPARK_TYPES[function.returns]
         )
     spark.sql(_IS_DAG_IN_SPARK)
+    spark.udf.register("sha256a", _sha256a_in_spark())
 
 
 def register_duckdb_functions(connection: DuckDBPyConnection) -> None:
@@ -137,7 +196,8 @@ def register_duckdb_functions(connection: DuckDBPyConnection) -> None:
         types: list[Any] = [_DUCKDB_TYPES[each] for each in function.takes.values()]
         result: Any = _DUCKDB_TYPES[function.returns]
         connection.create_function(function.name, function.call, types, result)
-    connection.execute(_IS_DAG_IN_DUCKDB)
+    for statement in (_IS_DAG_IN_DUCKDB, *_sha256a_in_duckdb()):
+        connection.execute(statement)
 
 
 def register_arrow_functions() -> None:

@@ -43,7 +43,12 @@ from spark_sink.tables.location import Location, is_delta
 from spark_sink.tables.versions import open_at
 
 _BATCH_ROWS: Final = 10_000
-_OWN_FUNCTIONS: Final = ("is_dag", "stream_id_to_cid", *(each.name for each in FUNCTIONS))
+_OWN_FUNCTIONS: Final = (
+    "is_dag",
+    "sha256a",
+    "stream_id_to_cid",
+    *(each.name for each in FUNCTIONS),
+)
 _ALLOWED: Final = Allowed(
     CATALOG,
     {(schema, name) for schema, names in (*NAMES.items(), ("", NAMES[V0])) for name in names},

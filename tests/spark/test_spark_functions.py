@@ -6,17 +6,22 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.stream_id import StreamId, StreamType
 from recon_node.ipld import CID
+from recon_node.recon import Sha256a
 from spark_sink.functions import (
     DAG_MODEL,
     FUNCTIONS,
     register_arrow_functions,
     register_duckdb_functions,
     register_functions,
+    sha256a,
+    sha256a_of,
 )
 from spark_sink.schema import partition_of
 
@@ -112,6 +117,38 @@ def test_in_spark(sample: list[Event], spark: SparkSession) -> None:
     spark.createDataFrame(table).createOrReplaceTempView("t")
     answer = spark.sql(ANSWERS).toArrow().to_pylist()
     assert [tuple(row.values()) for row in answer] == expected(rows)
+
+
+KEYS = st.lists(st.binary(max_size=60), max_size=40, unique=True)
+
+
+@given(KEYS)
+def test_sha256a_in_duckdb_and_arrow(keys: list[bytes]) -> None:
+    column = pa.array(keys, pa.binary())
+    with duckdb.connect() as connection:
+        register_duckdb_functions(connection)
+        connection.register("t", pa.table({"key": column}))
+        ((found,),) = connection.execute("SELECT sha256a(key) FROM t").fetchall()
+    assert found == sha256a_of(column) == str(Sha256a.of(*keys))
+
+
+@pytest.mark.spark
+def test_sha256a_in_spark(spark: SparkSession) -> None:
+    """In many partitions, in SQL and as a column: the hash of the whole and of groups."""
+    register_functions(spark)
+    keys = [b"key %d" % n for n in range(1000)]
+    table = pa.table({"key": pa.array(keys, pa.binary()), "half": [n % 2 for n in range(1000)]})
+    rows = spark.createDataFrame(table).repartition(7)
+    rows.createOrReplaceTempView("keys")
+    ((whole,),) = rows.select(sha256a(rows["key"])).collect()
+    assert whole == str(Sha256a.of(*keys))
+    halves = [str(Sha256a.of(*keys[half::2])) for half in (0, 1)]
+    by_column = rows.groupBy("half").agg(sha256a(rows["key"])).orderBy("half").collect()
+    assert [row[1] for row in by_column] == halves
+    by_sql = spark.sql("SELECT half, sha256a(key) FROM keys GROUP BY half ORDER BY half").collect()
+    assert [row[1] for row in by_sql] == halves
+    ((none,),) = rows.where("half = 2").select(sha256a(rows["key"])).collect()
+    assert none == "0" * 64
 
 
 def test_the_documentation_has_them() -> None:
