@@ -1,6 +1,6 @@
 """The running node: what it starts, in which order, and how it stops.
 
-    store  ──▶  API's port  ──▶  indexes  ──▶  chains  ──▶  peers  ──▶  API  ──▶  "Ready"
+    store ──▶ API's port ──▶ indexes ──▶ chains ──▶ anchoring ──▶ peers ──▶ API ──▶ "Ready"
 
 The store comes first, since its lock shows whether another node uses the data directory. The API's
 port is taken before the peers are started, so that a port in use is reported at once. Everything
@@ -27,6 +27,9 @@ import trio
 from nacl.signing import SigningKey
 
 from recon_node import __version__
+from recon_node.anchoring.authority import AuthorityError
+from recon_node.anchoring.journal import JournalError
+from recon_node.anchoring.service import open_anchoring
 from recon_node.api import (
     Access,
     ApiSettings,
@@ -80,6 +83,8 @@ FATAL_ERRORS = (
     DagError,
     TanglesError,
     ChainError,
+    AuthorityError,
+    JournalError,
     P2PError,
     ListenError,
 )
@@ -118,6 +123,11 @@ async def run_node(
 async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
     """Start everything, in order; wait for the shutdown; stop everything, in reverse order."""
     network = Network.parse(settings.network)
+    if settings.chain.development_time and not network.is_local:
+        raise NodeError(
+            f"development_time is for local networks only, not for {network.name}: its times prove "
+            "nothing"
+        )
     access = _open_access(settings.api)
     log.info("Starting", version=__version__, network=network.name, data_dir=str(settings.data_dir))
     await trio.to_thread.run_sync(_protect, settings.data_dir)
@@ -132,6 +142,7 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
             open_dags(store, settings.data_dir) as dags,
             open_tangles(store, settings.data_dir) as tangles,
             open_anchors(settings.chain, store) as anchors,
+            open_anchoring(settings.anchor, settings.chain, store, settings.data_dir) as anchoring,
             open_p2p(settings.p2p, store, settings.data_dir) as p2p,
             trio.open_nursery() as nursery,
             trio.open_nursery() as background,
@@ -142,6 +153,7 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
                 store=store,
                 peers=p2p,
                 anchors=anchors,
+                anchoring=anchoring,
                 dags=dags,
                 tangles=tangles,
                 snapshots=snapshots,

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Final, NamedTuple
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from recon_node.anchoring.settings import AnchorSettings
 from recon_node.api import ApiSettings
 from recon_node.ceramic import Network, StreamId
 from recon_node.chain import ChainSettings
@@ -105,6 +106,7 @@ class Settings(DataDirSettings):
     store: StoreSettings = Field(default_factory=StoreSettings)
     policy: PolicySettings = Field(default_factory=PolicySettings)
     chain: ChainSettings = Field(default_factory=ChainSettings)
+    anchor: AnchorSettings = Field(default_factory=AnchorSettings)
     snapshot: SnapshotSettings = Field(default_factory=SnapshotSettings)
     log: LogSettings = Field(default_factory=LogSettings)
 

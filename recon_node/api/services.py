@@ -17,6 +17,7 @@ from recon_node.api.samples import SampleRing
 from recon_node.setting_types import SETTINGS, Bytes, Count, Setting
 
 if TYPE_CHECKING:
+    from recon_node.anchoring.service import Anchoring
     from recon_node.chain import ChainReport
     from recon_node.dag import Dags
     from recon_node.durations import Durations
@@ -149,6 +150,8 @@ class Services:
     """None: a node without a network side."""
     anchors: ChainSide | None = None
     """None: a node without a chain."""
+    anchoring: Anchoring | None = None
+    """None: a node that anchors nothing."""
     dags: Dags | None = None
     """None: a node without an index of DAGs."""
     tangles: Tangles | None = None

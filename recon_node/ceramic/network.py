@@ -65,6 +65,11 @@ class Network:
             return cls.local(network_id - _LOCAL_BASE)
         raise NetworkError(f"no network has the id {network_id}")
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a private network, `local-NUMBER`."""
+        return self.id >= _LOCAL_BASE
+
     def __str__(self) -> str:
         return self.name
 

@@ -102,6 +102,11 @@ class TimeProof:
         return "0x" + self.tx_hash.digest.hex()
 
 
+def anchor_call(root: CID) -> bytes:
+    """Return the input of a transaction that anchors a root by a call of the contract."""
+    return _ANCHOR_SELECTOR + root.digest
+
+
 def expected_input(proof: TimeProof) -> bytes:
     """Return the input of the transaction that anchors the proof's root, by its `txType`.
 
@@ -111,7 +116,7 @@ def expected_input(proof: TimeProof) -> bytes:
     if proof.tx_type == "f(bytes32)":
         if len(proof.root.digest) != _HASH:
             raise InvalidEventError(f"the proof's 'root' {proof.root} lacks a digest of 32 bytes")
-        return _ANCHOR_SELECTOR + proof.root.digest
+        return anchor_call(proof.root)
     if proof.tx_type == _RAW:
         return _RAW_PREFIX + proof.root
     raise InvalidEventError(

@@ -44,6 +44,7 @@ from recon_node.ceramic import (
     check_transaction,
     expected_input,
 )
+from recon_node.ceramic.development_time import DEVELOPMENT_CHAIN, development_time_of
 from recon_node.chain.answers import Block, Transaction
 from recon_node.chain.endpoint import ChainError, CoolingError, NoAnswerError
 from recon_node.chain.rpc import ChainReport, Provider, open_provider
@@ -116,12 +117,14 @@ async def open_anchors(
             await stack.enter_async_context(open_provider(settings, report, jitter))
             for report in reports
         ]
-        if not providers:
+        if not providers and not settings.development_time:
             logger.info("No chain_rpc is set: time events stay pending")
         await _check_providers(providers, settings.start_patience)
         async with trio.open_nursery() as nursery:
             for provider, report in zip(providers, reports, strict=True):
                 nursery.start_soon(_Follower(provider, report, store, now, jitter).run)
+            if settings.development_time:
+                nursery.start_soon(_follow_clock, store)
             yield Anchors(reports)
             nursery.cancel_scope.cancel()
 
@@ -141,6 +144,27 @@ async def _check_providers(providers: Iterable[Provider], patience: float) -> No
                 nursery.start_soon(check, provider)
     if faults:
         raise ChainError("; ".join(map(str, faults)))
+
+
+async def _follow_clock(store: Store) -> None:
+    """Settle the proofs of the development clock, which state their times themselves."""
+    while True:
+        seen = store.proof_arrivals
+        try:
+            proofs = await store.pending_proofs(_PAGE, DEVELOPMENT_CHAIN)
+            verdicts: list[tuple[PendingProof, int | str]] = []
+            for proof in proofs:
+                try:
+                    verdicts.append((proof, development_time_of(proof.proof)))
+                except InvalidEventError as error:
+                    verdicts.append((proof, str(error)))
+            if verdicts:
+                await store.settle_proofs([(proof.cid, value) for proof, value in verdicts])
+            else:
+                await store.wait_for_proofs(seen)
+        except StoreError as error:
+            logger.error("Cannot store the times of the clock", reason=str(error))
+            await trio.sleep(_AFTER_STORE_ERROR)
 
 
 class _Follower:

@@ -14,6 +14,7 @@ _HASH: Final = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 _DATA: Final = re.compile(r"0x(?:[0-9a-fA-F]{2})*+", re.ASCII)
 _QUANTITY: Final = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
 _MAX_QUANTITY: Final = 2**63 - 1  # what SQLite and Arrow can hold
+_WEI: Final = re.compile(r"0x[0-9a-fA-F]{1,64}", re.ASCII)
 
 
 class ShapeError(ValueError):
@@ -35,6 +36,17 @@ class Block(TypedDict):
     hash: str
     number: str
     timestamp: str
+
+
+class Receipt(TypedDict):
+    """The fields that we need of the answer to `eth_getTransactionReceipt`."""
+
+    transactionHash: str
+    blockHash: str
+    blockNumber: int
+    status: int
+    cost: int
+    """Wei."""
 
 
 def read_transaction(tx_hash: str, answer: Any) -> Transaction:
@@ -68,6 +80,35 @@ def read_block(block_hash: str, answer: Any) -> Block:
 def read_block_number(answer: Any) -> int:
     """Return the number of the block that is the answer; raise ShapeError if it has none."""
     return read_quantity(_object(answer).get("number"))
+
+
+def read_receipt(answer: Any) -> Receipt:
+    """Read the answer to `eth_getTransactionReceipt`; raise ShapeError if it cannot be used."""
+    fields = _object(answer)
+    return Receipt(
+        transactionHash=_text(fields, "transactionHash", _HASH).lower(),
+        blockHash=_text(fields, "blockHash", _HASH),
+        blockNumber=read_quantity(fields.get("blockNumber")),
+        status=read_quantity(fields.get("status")),
+        cost=read_wei(fields.get("gasUsed")) * read_wei(fields.get("effectiveGasPrice")),
+    )
+
+
+def read_base_fee(answer: Any) -> int:
+    """Return the base fee of the block that is the answer, in wei; raise ShapeError without one."""
+    return read_wei(_object(answer).get("baseFeePerGas"))
+
+
+def read_text(value: Any) -> str:
+    """Return hexadecimal data, such as a transaction's hash; raise ShapeError for others."""
+    return _text({"result": value}, "result", _DATA)
+
+
+def read_wei(value: Any) -> int:
+    """Return an amount of money, of up to 256 bits; raise ShapeError for others."""
+    if not isinstance(value, str) or not _WEI.fullmatch(value):
+        raise ShapeError("has no amount where one should be")
+    return int(value, 16)
 
 
 def read_quantity(value: Any) -> int:

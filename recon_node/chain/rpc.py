@@ -128,6 +128,14 @@ class Provider:
             self._final = (trio.current_time(), max(number, self._final[1] if self._final else 0))
         return self._final[1]
 
+    async def ask(self, read: Callable[[Any], T], method: str, *params: object) -> T | None:
+        """Call any method; return the first answer, as `read` reads it, and None if there is none.
+
+        Raises:
+            NoAnswerError: no endpoint has a usable answer.
+        """
+        return await self._first(read, method, *params)
+
     async def _ask_final_block(self) -> int:
         depth = self._settings.confirmations
         if depth == "finalized":

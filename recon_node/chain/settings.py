@@ -123,6 +123,9 @@ class ChainSettings:
     number for chains that do not. The feed cannot take back what it has delivered, so the block
     must not be one that a reorganisation can still replace.
     """
+    development_time: Annotated[bool, Flag()] = False
+    """Believe time events of the development clock (docs/how-to/anchors.md). They prove nothing:
+    only in a local network."""
     requests_per_second: Annotated[
         float, Setting(name="chain_requests_per_second"), Field(gt=0)
     ] = 10.0

@@ -8,13 +8,15 @@ others, and the CARs of time events are not read at all (`recon_node.store.db.ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from recon_node.ipld import CID
 from recon_node.store.contents import Contents
 from recon_node.store.db import questions, time_statements
+from recon_node.store.db.own_streams import read_own_streams
 from recon_node.store.db.reader import ReaderPool
+from recon_node.store.db.records import StreamRecord
 from recon_node.store.values import FeedRow, HeldRow, TimeRow
 
 
@@ -76,6 +78,14 @@ class StreamReads:
         """
         read = partial(questions.read_held, init, limit, max_bytes, well_signed)
         return await self._contents.damage.noting(self._readers.ask(read))
+
+    async def own(self, inits: Sequence[CID]) -> set[CID]:
+        """Return the init events of those of some streams to which clients of this node wrote."""
+        return await self._readers.ask(partial(read_own_streams, inits))
+
+    async def headers(self, inits: Sequence[CID]) -> list[StreamRecord]:
+        """Return what the init events of some streams require; of those that are here."""
+        return await self._readers.ask(partial(questions.read_stream_headers, inits))
 
     async def _ask_times(
         self, question: Callable[..., list[TimeRow]], init: CID, limit: int

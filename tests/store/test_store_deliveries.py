@@ -82,6 +82,7 @@ async def test_what_an_earlier_version_delivered_has_no_time(tmp_path: Path) -> 
         connection.execute("DROP TABLE deliveries")
         connection.execute("DROP TABLE faults")
         connection.execute("DROP TABLE releases")
+        connection.execute("DROP TABLE own_streams")
         connection.execute("DROP INDEX events_undelivered_by_stream")
         connection.execute("ALTER TABLE anchors DROP COLUMN prev")
         connection.execute("ALTER TABLE anchors DROP COLUMN statement")

@@ -36,6 +36,7 @@ from recon_node.store.admission.ladder import Ladder
 from recon_node.store.damage.mending import mend
 from recon_node.store.db.history import History
 from recon_node.store.db.log import Committed, EventLog
+from recon_node.store.db.own_streams import note_own_streams
 from recon_node.store.db.records import Record, State, StreamRecord
 from recon_node.store.db.shares import Marks
 from recon_node.store.interests import covers
@@ -75,6 +76,7 @@ def commit_batch(
         verdicts = judge.verdicts(batch)
         touched, refused = history.touched.values(), judge.ladder.refused
         committed = log.write(touched, refused, marks, history.left)
+        note_own_streams(log.connection, judge.own_streams)
     return replace(
         committed,
         verdicts=verdicts,
@@ -111,6 +113,7 @@ class _Judge:
         self._ranges = ranges
         self._judgement = judgement
         self.ladder = Ladder(history, marks, log)
+        self.own_streams: set[CID] = set()
 
     def resume(self, mended: Sequence[CID]) -> None:
         """Let events move on that needed one of these, or are one, and could not read it."""
@@ -146,6 +149,9 @@ class _Judge:
             event = screened[at]
             assert isinstance(event, Facts)
             outcomes[at] = self._place(batch[at], event)
+        for submission, each in zip(batch, outcomes, strict=True):
+            if isinstance(each, _Placed) and _is_written(submission, each.record):
+                self.own_streams.add(each.record.init)
         return [each if isinstance(each, Verdict) else _verdict(each) for each in outcomes]
 
     def _screen(self, submission: Submission) -> Facts | _Placed | Verdict:
@@ -321,6 +327,13 @@ def _cause(fault: Refusal, ring_key: HeightlessEventId | None) -> Cause:
     In one from the ring, all that is not inherent is a kind of signature that we do not support.
     """
     return "event" if ring_key is None or fault.inherent else "bounds"
+
+
+def _is_written(submission: Submission, record: Record) -> bool:
+    """Tell whether a client of this node wrote the event, which is accepted."""
+    is_local = submission.event_id is None and submission.ring_key is None
+    is_writing = record.kind is not EventKind.TIME and not submission.at_any_time
+    return is_local and is_writing and record.refusal is None
 
 
 def _is_passing(refusal: Refusal | None) -> bool:

@@ -25,6 +25,7 @@ from recon_node.store.db import (
     doubts,
     faults,
     init_indexes,
+    own_streams,
     releases,
     time_statements,
 )
@@ -146,4 +147,5 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     faults.MIGRATION,
     releases.MIGRATION,
     time_statements.add_statements,
+    own_streams.MIGRATION,
 )

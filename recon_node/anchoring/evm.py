@@ -1,0 +1,266 @@
+"""The time authority of EVM chains: a contract that is called with the root.
+
+`machine` decides; here its steps are carried out, by JSON-RPC, and what was signed is written to
+the journal before it is sent. What an endpoint answers is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+import structlog
+import trio
+
+from recon_node.anchoring.authority import Account, Anchored, Pending
+from recon_node.anchoring.journal import Journal
+from recon_node.anchoring.keys import Signer
+from recon_node.anchoring.machine import (
+    Attempt,
+    Done,
+    Fill,
+    Limits,
+    Mined,
+    Send,
+    Sight,
+    Sign,
+    Wait,
+    decide,
+)
+from recon_node.ceramic.time_proof import anchor_call
+from recon_node.chain.answers import (
+    read_base_fee,
+    read_block,
+    read_quantity,
+    read_receipt,
+    read_text,
+    read_transaction,
+    read_wei,
+)
+from recon_node.chain.endpoint import AnswerError, NoAnswerError
+from recon_node.ipld import CID
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+_STEPS: Final = 6
+"""Steps that follow each other without a pause: sign, send, raise the fee, send."""
+_GAS_RESERVE: Final = 1.25
+"""Gas that a call may use, by what it is estimated to use."""
+_TRANSFER_GAS: Final = 21_000
+_DEFAULT_TIP: Final = 10**9
+"""Wei per gas, for endpoints that suggest none."""
+_KNOWN: Final = ("already known", "known transaction", "already imported", "already exists")
+_TOO_CHEAP: Final = (
+    "underpriced",
+    "less than block base fee",
+    "fee too low",
+    "fee cap",
+    "gas price",
+)
+"""Words of the errors of geth, Nethermind, Erigon, Besu, Reth and Anvil."""
+_USED: Final = ("nonce too low", "nonce is too low", "invalid nonce", "oldnonce")
+
+
+class Chain(Protocol):
+    """What is asked about a chain; `recon_node.chain.rpc.Provider` does it."""
+
+    @property
+    def chain_id(self) -> str: ...  # noqa: D102 - as in Provider
+
+    async def ask(self, read: Callable[[Any], T], method: str, *params: object) -> T | None: ...  # noqa: D102
+
+    async def final_block(self) -> int: ...  # noqa: D102
+
+
+class EvmAuthority:
+    """Anchors roots by calls of a contract's `anchorDagCbor(bytes32)`.
+
+    Args:
+        chain: which, and who is asked.
+        signer: of the account that pays.
+        journal: keeps what was signed.
+        contract: its address.
+        limits: of what is spent.
+        pause: seconds between two looks at the chain.
+        now: returns Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        signer: Signer,
+        journal: Journal,
+        contract: str,
+        limits: Limits,
+        pause: float,
+        now: Callable[[], float],
+    ) -> None:
+        self._chain = chain
+        self._signer = signer
+        self._journal = journal
+        self._contract = contract
+        self._limits = limits
+        self._now = now
+        self._refused = ""
+        self._obstacle: tuple[str, float] = ("", 0.0)
+        self.pause = pause
+        self.account = Account(signer.address, None)
+
+    @property
+    def chain_id(self) -> str:
+        """CAIP-2."""
+        return self._chain.chain_id
+
+    async def advance(self, root: CID) -> Anchored | Pending:
+        """See `TimeAuthority`."""
+        try:
+            for _ in range(_STEPS):
+                outcome = await self._step(root)
+                if outcome is not None:
+                    break
+            else:
+                outcome = Pending("sent")
+        except NoAnswerError as error:
+            outcome = Pending(f"no endpoint answers: {error}")
+        if isinstance(outcome, Pending) and outcome.reason != self._obstacle[0]:
+            self._obstacle = outcome.reason, self._now()
+        return outcome
+
+    async def _step(self, root: CID) -> Anchored | Pending | None:
+        """Take a step; None: another one may follow at once."""
+        attempts = await trio.to_thread.run_sync(self._journal.attempts, root)
+        sight = await self._look(attempts)
+        waiting = self._now() - self._obstacle[1] if self._obstacle[0] else 0.0
+        match decide(attempts, sight, self._limits, waiting):
+            case Sign(nonce, max_fee, tip):
+                return await self._sign(root, nonce, max_fee, tip)
+            case Send(attempt):
+                return await self._send(attempt)
+            case Fill(nonce, max_fee, tip):
+                fill = {"to": self._signer.address, "gas": _TRANSFER_GAS, "data": b""}
+                attempt = self._signed(fill, nonce, max_fee, tip)
+                log.warning("Filling a gap among the account's transactions", nonce=nonce)
+                return await self._send(attempt) or Pending("a gap among transactions is filled")
+            case Wait(reason, is_alarming):
+                return Pending(reason, is_alarming)
+            case Done(mined):
+                return await self._finish(mined)
+
+    async def _look(self, attempts: Sequence[Attempt]) -> Sight:
+        """Ask for everything that a decision needs; receipts last, so that they are not older."""
+        ask, address = self._chain.ask, self._signer.address
+        next_nonce = await self._need(read_quantity, "eth_getTransactionCount", address, "latest")
+        queued = await self._need(read_quantity, "eth_getTransactionCount", address, "pending")
+        base_fee = await self._need(read_base_fee, "eth_getBlockByNumber", "latest", False)
+        try:
+            tip = await ask(read_wei, "eth_maxPriorityFeePerGas")
+        except AnswerError:
+            tip = None
+        balance = await ask(read_wei, "eth_getBalance", address, "latest")
+        self.account = Account(address, balance)
+        final = await self._chain.final_block() if attempts else 0
+        final_nonce = None
+        if attempts and attempts[-1].nonce < next_nonce:
+            try:
+                final_nonce = await ask(
+                    read_quantity, "eth_getTransactionCount", address, hex(final)
+                )
+            except AnswerError as error:  # its state of that block is gone
+                log.info("Cannot tell which transactions are final", reason=str(error))
+        mined = [found for each in attempts if (found := await self._find(each, final)) is not None]
+        in_pool = False
+        if attempts and not mined:
+            tx_hash = attempts[-1].tx_hash
+            read = partial(read_transaction, tx_hash)
+            in_pool = await ask(read, "eth_getTransactionByHash", tx_hash) is not None
+        return Sight(
+            now=self._now(),
+            next_nonce=next_nonce,
+            queued_nonce=queued,
+            final_nonce=final_nonce,
+            base_fee=base_fee,
+            tip=_DEFAULT_TIP if tip is None else tip,
+            mined=mined,
+            in_pool=in_pool,
+            too_cheap=bool(attempts) and self._refused == attempts[-1].tx_hash,
+        )
+
+    async def _find(self, attempt: Attempt, final: int) -> Mined | None:
+        receipt = await self._chain.ask(read_receipt, "eth_getTransactionReceipt", attempt.tx_hash)
+        if receipt is None:
+            return None
+        number = receipt["blockNumber"]
+        return Mined(
+            attempt.tx_hash,
+            receipt["blockHash"],
+            number,
+            is_final=number <= final,
+            succeeded=receipt["status"] == 1,
+            cost=receipt["cost"],
+        )
+
+    async def _sign(self, root: CID, nonce: int, max_fee: int, tip: int) -> Pending | None:
+        data = anchor_call(root)
+        call = {"from": self._signer.address, "to": self._contract, "data": "0x" + data.hex()}
+        try:
+            gas = await self._need(read_quantity, "eth_estimateGas", call)
+        except AnswerError as error:
+            return Pending(f"the contract {self._contract} refuses the call: {error}", True)
+        fields = {"to": self._contract, "gas": int(gas * _GAS_RESERVE), "data": data}
+        attempt = self._signed(fields, nonce, max_fee, tip)
+        account = self._signer.address
+        await trio.to_thread.run_sync(self._journal.add_attempt, root, account, attempt)
+        log.info(
+            "Signed a transaction for a tree",
+            transaction=attempt.tx_hash,
+            nonce=nonce,
+            max_fee_gwei=max_fee / 1e9,
+        )
+        return None
+
+    def _signed(self, fields: dict[str, Any], nonce: int, max_fee: int, tip: int) -> Attempt:
+        transaction = {
+            "type": 2,
+            "chainId": int(self.chain_id.partition(":")[2]),
+            "nonce": nonce,
+            "value": 0,
+            "maxFeePerGas": max_fee,
+            "maxPriorityFeePerGas": tip,
+            **fields,
+        }
+        tx_hash, raw = self._signer.sign(transaction)
+        return Attempt(tx_hash, nonce, max_fee, tip, raw, self._now())
+
+    async def _send(self, attempt: Attempt) -> Pending | None:
+        """Send a transaction; None: ask the chain again what has become of it."""
+        try:
+            await self._chain.ask(read_text, "eth_sendRawTransaction", "0x" + attempt.raw.hex())
+        except AnswerError as error:
+            words = str(error).lower()
+            if any(word in words for word in _TOO_CHEAP):
+                if self._refused == attempt.tx_hash:
+                    return Pending(f"the fee is too low: {error}", True)
+                self._refused = attempt.tx_hash
+                return None
+            if any(word in words for word in (*_KNOWN, *_USED)):
+                return Pending("sent")
+            return Pending(f"the chain refuses the transaction: {error}", True)
+        log.info("Sent a transaction", transaction=attempt.tx_hash, nonce=attempt.nonce)
+        return Pending("sent")
+
+    async def _finish(self, mined: Mined) -> Anchored | Pending:
+        block = await self._chain.ask(
+            partial(read_block, mined.block_hash), "eth_getBlockByHash", mined.block_hash, False
+        )
+        if block is None:
+            return Pending(f"the block {mined.block_hash} is not available")
+        return Anchored(bytes.fromhex(mined.tx_hash[2:]), int(block["timestamp"], 16), mined.cost)
+
+    async def _need(self, read: Callable[[Any], T], method: str, *params: object) -> T:
+        found = await self._chain.ask(read, method, *params)
+        if found is None:
+            raise AnswerError(f"{method} has no answer")
+        return found

@@ -1,0 +1,397 @@
+"""The file `anchors.sqlite3`: which events are to be anchored, and how far that has come.
+
+    requests      one row for each event, or root of another node's tree, that is to be anchored
+    trees         the Merkle trees; at most one of them is open. Its leaves are the requests
+    transactions  what was signed for a tree, before it was sent: so no restart signs another
+
+A request is *waiting*, then *in a tree*, then *anchored*. It is *covered* if a later event, or a
+time event of somebody else, made it needless meanwhile; only waiting ones can be.
+
+Everything is on the disk before anything follows from it: what was read of the feed in one
+transaction with the feed position, a tree before its root is sent, a signed transaction before it
+is sent, and the time of a tree before time events are made of it. What is made twice after a crash
+is made of the same bytes. Synchronous; threads take turns.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final
+
+from recon_node.anchoring.machine import Attempt
+from recon_node.ipld import CID
+
+FILE_NAME: Final = "anchors.sqlite3"
+_APPLICATION_ID: Final = 0x52454341  # "RECA"
+_TABLES: Final = """
+    CREATE TABLE marks (one INTEGER PRIMARY KEY CHECK (one = 1), epoch TEXT, position INTEGER);
+    CREATE TABLE requests (
+        cid     BLOB PRIMARY KEY,
+        init    BLOB,              -- null: the root of another node's tree, not an event
+        stream  TEXT,              -- what the other node called it
+        state   INTEGER NOT NULL,
+        tree    INTEGER,
+        made_at REAL NOT NULL,
+        event   BLOB,              -- the time event
+        car     BLOB               -- the time event itself, if it is not in the event log
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX requests_waiting ON requests (made_at) WHERE state = 0;
+    CREATE INDEX requests_by_tree ON requests (tree) WHERE tree IS NOT NULL;
+    CREATE TABLE trees (
+        id         INTEGER PRIMARY KEY,
+        root       BLOB NOT NULL,
+        chain_id   TEXT NOT NULL,
+        made_at    REAL NOT NULL,
+        tx_hash    BLOB,           -- from here on null until the tree is anchored
+        block_time INTEGER,
+        cost       TEXT,           -- wei
+        is_done    INTEGER NOT NULL DEFAULT 0
+    ) STRICT;
+    CREATE TABLE transactions (
+        tx_hash TEXT PRIMARY KEY,
+        root    BLOB NOT NULL,
+        account TEXT NOT NULL,
+        nonce   INTEGER NOT NULL,
+        max_fee TEXT NOT NULL,
+        tip     TEXT NOT NULL,
+        raw     BLOB NOT NULL,
+        made_at REAL NOT NULL
+    ) STRICT;
+    CREATE INDEX transactions_by_root ON transactions (root);
+"""
+
+
+class JournalError(Exception):
+    """The journal cannot be used. The message is user-facing."""
+
+
+class RequestState(IntEnum):
+    """How far a request has come."""
+
+    WAITING = 0
+    IN_TREE = 1
+    ANCHORED = 2
+    COVERED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An event, or another CID, that is to be anchored."""
+
+    cid: CID
+    init: CID | None
+    """Of its stream; None if it is not an event of this node."""
+    stream: str | None
+    """What another node said that it belongs to."""
+    state: RequestState
+    tree: int | None
+    made_at: float
+    """Unix seconds."""
+    event: CID | None
+    """The time event; known before the request is anchored if it came from elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A tree whose root is to be anchored, or was."""
+
+    id: int
+    root: CID
+    chain_id: str
+    made_at: float
+    """Unix seconds."""
+    leaves: int
+    tx_hash: bytes | None
+    """Of the final transaction; None until there is one."""
+    block_time: int | None
+    cost: int | None
+    """Wei."""
+    is_done: bool
+    """Whether all time events are made."""
+
+
+class Journal:
+    """The journal of a data directory, open.
+
+    Args:
+        data_dir: locked by the caller.
+
+    Raises:
+        JournalError: it cannot be read.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._path = data_dir / FILE_NAME
+        self._turn = threading.RLock()
+        with self._explained():
+            self._connection = sqlite3.connect(
+                self._path, isolation_level=None, check_same_thread=False
+            )
+            self._path.chmod(0o600)
+            self._prepare()
+
+    def _prepare(self) -> None:
+        (found,) = self._connection.execute("PRAGMA application_id").fetchone()
+        tables = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if found not in (0, _APPLICATION_ID) or (tables and not found):
+            raise JournalError(f"{self._path} is a file of another program: move it away")
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
+        if not tables:
+            self._connection.executescript(
+                f"BEGIN; {_TABLES} PRAGMA application_id = {_APPLICATION_ID}; COMMIT"
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def position(self, epoch: str) -> int:
+        """Return the feed position up to which a log was read; 0 for a log of another epoch."""
+        with self._explained():
+            row = self._connection.execute("SELECT epoch, position FROM marks").fetchone()
+        return int(row[1]) if row is not None and row[0] == epoch else 0
+
+    def note_feed(
+        self,
+        epoch: str,
+        position: int,
+        added: Iterable[tuple[CID, CID]],
+        covered: Iterable[CID],
+        timed: Iterable[tuple[CID, CID]],
+        now: float,
+    ) -> None:
+        """Take over what the feed has up to a position.
+
+        Args:
+            epoch: of the log.
+            position: of its feed.
+            added: events to be anchored, and the init events of their streams.
+            covered: events that later ones cover.
+            timed: events that have time events, and these.
+            now: Unix seconds.
+        """
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT INTO requests (cid, init, state, made_at) VALUES (?, ?, 0, ?) "
+                "ON CONFLICT DO UPDATE SET init = excluded.init",
+                [(cid, init, now) for cid, init in added],
+            )
+            connection.executemany(
+                "UPDATE requests SET state = 3 WHERE cid = ? AND state = 0",
+                [(cid,) for cid in covered],
+            )
+            connection.executemany(
+                "UPDATE requests SET event = ?2, state = iif(state = 0, 3, state) "
+                "WHERE cid = ?1 AND state IN (0, 1)",
+                list(timed),
+            )
+            connection.execute(
+                "INSERT OR REPLACE INTO marks (one, epoch, position) VALUES (1, ?, ?)",
+                (epoch, position),
+            )
+
+    def request(self, cid: CID, init: CID | None, stream: str | None, now: float) -> Request:
+        """Request an anchor, unless there is a request for it; return the request."""
+        with self._transaction() as connection:
+            connection.execute(
+                "INSERT INTO requests (cid, init, stream, state, made_at) VALUES (?, ?, ?, 0, ?) "
+                "ON CONFLICT DO UPDATE SET state = iif(state = 3 AND event IS NULL, 0, state), "
+                "stream = coalesce(stream, excluded.stream)",
+                (cid, init, stream, now),
+            )
+        found = self.find(cid)
+        assert found is not None, "it was inserted"
+        return found
+
+    def find(self, cid: CID) -> Request | None:
+        """Return the request for a CID."""
+        return next(iter(self._requests("WHERE cid = ?", cid)), None)
+
+    def requests(self, states: Sequence[RequestState], limit: int) -> list[Request]:
+        """Return some requests, the latest first."""
+        marks = ", ".join(str(int(state)) for state in states)
+        return self._requests(f"WHERE state IN ({marks}) ORDER BY made_at DESC LIMIT ?", limit)
+
+    def oldest_waiting(self) -> float | None:
+        """Return since when the oldest waiting request waits, in Unix seconds."""
+        with self._explained():
+            row = self._connection.execute("SELECT min(made_at) FROM requests WHERE state = 0")
+            found: float | None = row.fetchone()[0]
+        return found
+
+    def waiting(self, limit: int) -> list[CID]:
+        """Return the CIDs that wait for a tree, the oldest first."""
+        with self._explained():
+            rows = self._connection.execute(
+                "SELECT cid FROM requests WHERE state = 0 ORDER BY made_at LIMIT ?", (limit,)
+            )
+            return [CID(cid) for (cid,) in rows]
+
+    def counts(self) -> Mapping[RequestState, int]:
+        """Return how many requests there are, by state."""
+        with self._explained():
+            rows = self._connection.execute("SELECT state, count(*) FROM requests GROUP BY state")
+            return dict.fromkeys(RequestState, 0) | {RequestState(s): n for s, n in rows}
+
+    def open_tree(self, root: CID, leaves: Sequence[CID], chain_id: str, now: float) -> None:
+        """Put waiting requests into a new tree, also those that were covered since it was built."""
+        with self._transaction() as connection:
+            tree = connection.execute(
+                "INSERT INTO trees (root, chain_id, made_at) VALUES (?, ?, ?)",
+                (root, chain_id, now),
+            ).lastrowid
+            connection.executemany(
+                "UPDATE requests SET state = 1, tree = ? WHERE cid = ? AND state IN (0, 3)",
+                [(tree, leaf) for leaf in leaves],
+            )
+
+    def unfinished_tree(self) -> Tree | None:
+        """Return the tree that is not done; None if there is none."""
+        return next(iter(self._trees("WHERE NOT is_done ORDER BY id LIMIT ?", 1)), None)
+
+    def tree(self, number: int) -> Tree | None:
+        """Return a tree."""
+        return next(iter(self._trees("WHERE id = ?", number)), None)
+
+    def latest_trees(self, limit: int) -> list[Tree]:
+        """Return the latest trees, the latest first."""
+        return self._trees("ORDER BY id DESC LIMIT ?", limit)
+
+    def leaves(self, tree: int) -> list[Request]:
+        """Return the requests in a tree."""
+        return self._requests("WHERE tree = ?", tree)
+
+    def move_tree(self, tree: int, chain_id: str) -> None:
+        """Have a tree for which nothing was signed anchored on another chain."""
+        with self._transaction() as connection:
+            connection.execute("UPDATE trees SET chain_id = ? WHERE id = ?", (chain_id, tree))
+
+    def note_anchored(self, tree: int, tx_hash: bytes, block_time: int, cost: int) -> None:
+        """Keep which transaction anchored a tree, and what it cost in wei."""
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE trees SET tx_hash = ?, block_time = ?, cost = ? WHERE id = ?",
+                (tx_hash, block_time, str(cost), tree),
+            )
+
+    def finish_requests(self, events: Iterable[tuple[CID, CID, bytes | None]]) -> None:
+        """Keep that some CIDs have these time events; with the CARs of those that are not in the
+        event log."""
+        with self._transaction() as connection:
+            connection.executemany(
+                "UPDATE requests SET state = 2, event = coalesce(event, ?2), car = ?3 "
+                "WHERE cid = ?1",
+                list(events),
+            )
+
+    def car(self, cid: CID) -> bytes | None:
+        """Return the time event of a CID that is not an event of this node."""
+        with self._explained():
+            row = self._connection.execute("SELECT car FROM requests WHERE cid = ?", (cid,))
+            found: bytes | None = next(row, (None,))[0]
+        return found
+
+    def finish_tree(self, tree: int) -> None:
+        """Keep that a tree is done."""
+        with self._transaction() as connection:
+            connection.execute("UPDATE trees SET is_done = 1 WHERE id = ?", (tree,))
+
+    def attempts(self, root: CID) -> list[Attempt]:
+        """Return the transactions that were signed for a root, the oldest first."""
+        with self._explained():
+            rows = self._connection.execute(
+                "SELECT tx_hash, nonce, max_fee, tip, raw, made_at FROM transactions "
+                "WHERE root = ? ORDER BY rowid",
+                (root,),
+            ).fetchall()
+        return [
+            Attempt(h, nonce, int(fee), int(tip), raw, at) for h, nonce, fee, tip, raw, at in rows
+        ]
+
+    def accounts(self, root: CID) -> set[str]:
+        """Return the addresses of the accounts that signed for a root."""
+        with self._explained():
+            sql = "SELECT DISTINCT account FROM transactions WHERE root = ?"
+            return {account for (account,) in self._connection.execute(sql, (root,))}
+
+    def add_attempt(self, root: CID, account: str, attempt: Attempt) -> None:
+        """Keep a transaction that is about to be sent."""
+        fees = (str(attempt.max_fee), str(attempt.tip))
+        with self._transaction() as connection:
+            connection.execute(
+                "INSERT INTO transactions (tx_hash, root, account, nonce, max_fee, tip, raw, "
+                "made_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    attempt.tx_hash,
+                    root,
+                    account,
+                    attempt.nonce,
+                    *fees,
+                    attempt.raw,
+                    attempt.signed_at,
+                ),
+            )
+
+    def spent(self) -> tuple[int, int]:
+        """Return how many trees were anchored, and what that cost in wei."""
+        with self._explained():
+            rows = self._connection.execute("SELECT cost FROM trees WHERE cost IS NOT NULL")
+            costs = [int(cost) for (cost,) in rows]
+        return len(costs), sum(costs)
+
+    def _requests(self, where: str, value: object) -> list[Request]:
+        sql = f"SELECT cid, init, stream, state, tree, made_at, event FROM requests {where}"
+        with self._explained():
+            rows = self._connection.execute(sql, (value,)).fetchall()
+        return [
+            Request(CID(cid), _cid(init), stream, RequestState(state), tree, made_at, _cid(event))
+            for cid, init, stream, state, tree, made_at, event in rows
+        ]
+
+    def _trees(self, where: str, value: object) -> list[Tree]:
+        sql = (
+            "SELECT id, root, chain_id, made_at, "
+            "(SELECT count(*) FROM requests WHERE tree = trees.id), "
+            f"tx_hash, block_time, cost, is_done FROM trees {where}"
+        )
+        with self._explained():
+            rows = self._connection.execute(sql, (value,)).fetchall()
+        return [
+            Tree(id_, CID(root), chain, at, leaves, tx, time, _number(cost), bool(done))
+            for id_, root, chain, at, leaves, tx, time, cost, done in rows
+        ]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._explained():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            with self._turn:
+                yield
+        except (sqlite3.Error, OSError) as error:
+            raise JournalError(f"the journal of anchors {self._path} failed: {error}") from error
+
+
+def _cid(raw: Any) -> CID | None:
+    return None if raw is None else CID(raw)
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)

@@ -1,0 +1,225 @@
+"""What to do next to have a root in a transaction of an EVM chain: pure decisions.
+
+Theory of operation. All transactions that are signed for a root are calls of the contract, by one
+account. Only one of them may ever be mined. Hence they all have the same *nonce*, of which a chain
+mines one transaction: a transaction that is stuck is replaced by one with a higher fee and the same
+nonce. Another nonce is chosen only once it is final that none of the earlier ones can be mined any
+more: another transaction used their nonce, or the call was reverted.
+
+`decide` looks at what was signed, all of which is on disk, and at what the chain says now, and
+returns one step. It keeps nothing itself. So it does not matter when the process ends: whoever asks
+again after a restart, a reorganisation, or an hour without an endpoint gets a step that fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_LEAST_RAISE: Final = 1125
+"""What a replacement must offer, in thousandths of the fee before: nodes ask for 110 % or less."""
+_BASE_FEES: Final = 2
+"""Base fees that are offered at first: a base fee doubles in six full blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A signed transaction."""
+
+    tx_hash: str
+    """0x and 64 digits."""
+    nonce: int
+    max_fee: int
+    """The most that is paid, in wei per gas (EIP-1559)."""
+    tip: int
+    """The most of it that is for whoever makes the block."""
+    raw: bytes
+    signed_at: float
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mined:
+    """Where a transaction is in the chain."""
+
+    tx_hash: str
+    block_hash: str
+    number: int
+    is_final: bool
+    succeeded: bool
+    cost: int = 0
+    """Wei."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the chain says at one moment."""
+
+    now: float
+    """Unix seconds."""
+    next_nonce: int
+    """Of the account, after the latest block."""
+    queued_nonce: int
+    """The same, after the transactions that wait in the endpoint's pool."""
+    final_nonce: int | None
+    """The same, after the latest final block; None if that is not known, or not needed."""
+    base_fee: int
+    """Of the next block, in wei per gas."""
+    tip: int
+    """What the endpoint suggests."""
+    mined: Sequence[Mined]
+    """Those of the attempts that are in the chain."""
+    in_pool: bool
+    """Whether the endpoint has the latest attempt."""
+    too_cheap: bool = False
+    """Whether it refused it because of its fee."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may be spent, and how long to wait."""
+
+    max_fee: int
+    """Wei per gas."""
+    patience: float
+    """Seconds after which a transaction that was not mined is replaced."""
+    replacements: int
+    """Of one transaction, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """Sign a call of the contract, keep it, and ask again."""
+
+    nonce: int
+    max_fee: int
+    tip: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Send a transaction without effect: the chain waits for one with this nonce."""
+
+    nonce: int
+    max_fee: int
+    tip: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send an attempt (again)."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Ask again later."""
+
+    reason: str
+    is_alarming: bool = False
+    """Whether it may not pass by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The root is in the chain for good."""
+
+    mined: Mined
+
+
+Step = Sign | Fill | Send | Wait | Done
+
+
+def decide(attempts: Sequence[Attempt], sight: Sight, limits: Limits, waiting: float) -> Step:
+    """Return the next step.
+
+    Args:
+        attempts: what was signed for the root, the oldest first.
+        sight: what the chain says.
+        limits: of the settings.
+        waiting: seconds for which the same obstacle was seen without a break.
+    """
+    reverted = -1
+    for mined in sight.mined:
+        if not mined.is_final:
+            return Wait(f"in block {mined.number}, which is not final yet")
+        if mined.succeeded:
+            return Done(mined)
+        reverted = max(reverted, _nonce_of(attempts, mined.tx_hash))
+    live = [attempt for attempt in attempts if attempt.nonce > reverted]
+    if live and sight.final_nonce is not None and live[-1].nonce < sight.final_nonce:
+        if waiting < limits.patience:
+            return Wait(f"another transaction has used the nonce {live[-1].nonce}")
+        live = []
+    if live:
+        return _follow(live, sight, limits, waiting)
+    spent = len({attempt.nonce for attempt in attempts})
+    if reverted >= 0 and spent > limits.replacements:
+        return Wait("the contract has reverted every call", is_alarming=True)
+    if sight.queued_nonce > sight.next_nonce and waiting < limits.patience:
+        return Wait("other transactions of the account are waiting")
+    return _sign(sight.next_nonce, sight, limits)
+
+
+def _follow(live: Sequence[Attempt], sight: Sight, limits: Limits, waiting: float) -> Step:
+    """Return the next step for attempts one of which can be mined."""
+    latest = live[-1]
+    if latest.nonce < sight.next_nonce:
+        return Wait(f"another transaction has used the nonce {latest.nonce}; it is not final yet")
+    if latest.nonce > sight.next_nonce and waiting >= limits.patience:
+        fees = _fees(sight, limits)
+        if fees is None:
+            return _too_dear(sight, limits)
+        return Fill(sight.next_nonce, *fees)
+    is_late = sight.now - latest.signed_at >= limits.patience and latest.nonce == sight.next_nonce
+    if sight.too_cheap or is_late:
+        same = [attempt for attempt in live if attempt.nonce == latest.nonce]
+        raised = _raised(latest, sight, limits)
+        if len(same) <= limits.replacements and raised is not None:
+            return Sign(latest.nonce, *raised)
+        if sight.in_pool or not is_late:
+            return Wait("not mined, and the fee has reached its limit", is_alarming=True)
+    if not sight.in_pool:
+        return Send(latest)
+    if latest.nonce > sight.next_nonce:
+        return Wait(f"the chain waits for a transaction with the nonce {sight.next_nonce}")
+    return Wait("sent, and not in a block yet")
+
+
+def _sign(nonce: int, sight: Sight, limits: Limits) -> Step:
+    fees = _fees(sight, limits)
+    return _too_dear(sight, limits) if fees is None else Sign(nonce, *fees)
+
+
+def _too_dear(sight: Sight, limits: Limits) -> Wait:
+    return Wait(
+        f"the base fee is {sight.base_fee / 1e9:.3g} gwei, and anchor_max_fee "
+        f"{limits.max_fee / 1e9:.3g}",
+        is_alarming=True,
+    )
+
+
+def _fees(sight: Sight, limits: Limits) -> tuple[int, int] | None:
+    """Return what to offer at first; None if that is not enough for the next block."""
+    tip = min(sight.tip, limits.max_fee - sight.base_fee)
+    if tip < 0 or (tip == 0 < sight.tip):
+        return None
+    return min(_BASE_FEES * sight.base_fee + tip, limits.max_fee), tip
+
+
+def _raised(latest: Attempt, sight: Sight, limits: Limits) -> tuple[int, int] | None:
+    """Return what to offer in place of an attempt; None if it would be more than the limit."""
+    first = _fees(sight, limits) or (0, 0)
+    max_fee = max(first[0], _raise(latest.max_fee))
+    tip = max(first[1], _raise(latest.tip))
+    return (max_fee, min(tip, max_fee)) if max_fee <= limits.max_fee else None
+
+
+def _raise(fee: int) -> int:
+    return fee * _LEAST_RAISE // 1000 + 1
+
+
+def _nonce_of(attempts: Sequence[Attempt], tx_hash: str) -> int:
+    return next(each.nonce for each in attempts if each.tx_hash == tx_hash)

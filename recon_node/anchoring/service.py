@@ -1,0 +1,487 @@
+"""Anchoring in a running node: follow the feed, build trees, have them anchored, make time events.
+
+One tree is under way at a time; what comes meanwhile goes into the next one. Everything that the
+node must not forget is in the journal, so a task that fails begins again where the journal is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import structlog
+import trio
+
+from recon_node.anchoring.authority import (
+    Account,
+    Anchored,
+    AuthorityError,
+    DevelopmentClock,
+    Pending,
+    TimeAuthority,
+)
+from recon_node.anchoring.evm import EvmAuthority
+from recon_node.anchoring.journal import Journal, JournalError, Request, RequestState, Tree
+from recon_node.anchoring.keys import load_signer
+from recon_node.anchoring.machine import Limits
+from recon_node.anchoring.selection import FeedEvent, select
+from recon_node.anchoring.settings import AnchorSettings
+from recon_node.anchoring.tree import MerkleTree
+from recon_node.ceramic import EventKind, StreamId, parse_event
+from recon_node.ceramic.builder import proof_block, time_event_car
+from recon_node.ceramic.header import DAG_SORT_KEY
+from recon_node.chain import ChainReport, ChainSettings
+from recon_node.chain.rpc import open_provider
+from recon_node.ipld import CID, DAG_CBOR, car
+from recon_node.store import DamagedEventError, FeedColumns, Store, StoreError
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+_PAGE_EVENTS: Final = 2000
+_PAGE_BYTES: Final = 4 * 1024 * 1024
+_MADE_AT_ONCE: Final = 500
+"""Time events that are made and admitted together."""
+_AFTER_FAULT: Final = 5.0
+"""Seconds to wait after the disk failed."""
+_COLLECTING: Final = 12
+"""A tree is not built before its first event has waited for this part of the interval."""
+
+
+class FullError(Exception):
+    """Too many requests wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnchoringStatus:
+    """How anchoring stands."""
+
+    authority: str
+    chain_id: str
+    contract: str | None
+    account: Account | None
+    counts: Mapping[RequestState, int]
+    trees: int
+    """That were anchored."""
+    spent: int
+    """On them, in wei."""
+    under_way: Tree | None
+    state: str
+    """What the tree that is under way waits for; empty if there is none."""
+    alarm: str
+    """What somebody should do something about; empty if there is nothing."""
+    due_at: float | None
+    """When the next tree will be built, in Unix seconds; None if nothing waits."""
+
+
+class Anchoring:
+    """The anchoring of a running node. Get one from `open_anchoring`.
+
+    Attributes:
+        settings: of the node.
+        position: of the feed, up to which it was read.
+        trees_done: since the start.
+    """
+
+    def __init__(
+        self,
+        settings: AnchorSettings,
+        store: Store,
+        journal: Journal,
+        authority: TimeAuthority,
+        now: Callable[[], float],
+    ) -> None:
+        self.settings = settings
+        self._store = store
+        self._journal = journal
+        self._authority = authority
+        self._now = now
+        self.position = 0
+        self.trees_done = 0
+        self._wanted_now = False
+        self._moved = trio.Event()
+        self._pending: Pending | None = None
+        self._chosen = frozenset(settings.streams)
+
+    async def request(self, cid: CID, stream: StreamId) -> Request:
+        """Request an anchor of an event, or of the root of another node's tree.
+
+        Args:
+            cid: of it.
+            stream: that it belongs to; for a root, whatever the other node says.
+
+        Raises:
+            FullError: too many requests wait.
+            JournalError: the disk failed.
+        """
+        found = await self.find(cid)
+        waiting = (await _in_thread(self._journal.counts))[RequestState.WAITING]
+        if found is None and waiting >= self.settings.max_requests:
+            raise FullError(f"{waiting} requests wait: try again later")
+        headers = await self._store.streams.headers([stream.cid])
+        is_here = bool(headers) and cid in await self._store.get_event_ids([cid])
+        init = stream.cid if is_here else None
+        record = await _in_thread(
+            partial(self._journal.request, cid, init, str(stream), self._now())
+        )
+        self._wake()
+        return record
+
+    async def find(self, cid: CID) -> Request | None:
+        """Return the request for a CID."""
+        return await _in_thread(partial(self._journal.find, cid))
+
+    async def witness(self, request: Request) -> bytes | None:
+        """Return the CAR of the time event of a request; None if it is not here (yet)."""
+        if request.event is None:
+            return None
+        stored = await _in_thread(partial(self._journal.car, request.cid))
+        return stored or await self._store.get_event(request.event)
+
+    async def requests(self, states: Sequence[RequestState], limit: int) -> list[Request]:
+        """Return requests, the latest first."""
+        return await _in_thread(partial(self._journal.requests, states, limit))
+
+    async def tree(self, number: int) -> Tree | None:
+        """Return a tree."""
+        return await _in_thread(partial(self._journal.tree, number))
+
+    async def latest_trees(self, limit: int) -> list[Tree]:
+        """Return trees, the latest first."""
+        return await _in_thread(partial(self._journal.latest_trees, limit))
+
+    def anchor_now(self) -> None:
+        """Build a tree of what waits without waiting longer, once no other one is under way."""
+        self._wanted_now = True
+        self._wake()
+
+    async def status(self) -> AnchoringStatus:
+        """Return how anchoring stands."""
+        trees, spent = await _in_thread(self._journal.spent)
+        under_way = await _in_thread(self._journal.unfinished_tree)
+        is_evm = self.settings.authority == "evm"
+        return AnchoringStatus(
+            authority=self.settings.authority,
+            chain_id=self._authority.chain_id,
+            contract=self.settings.contract if is_evm else None,
+            account=self._authority.account,
+            counts=await _in_thread(self._journal.counts),
+            trees=trees,
+            spent=spent,
+            under_way=under_way,
+            state="" if under_way is None or self._pending is None else self._pending.reason,
+            alarm=self._alarm(),
+            due_at=await _in_thread(self._due_at),
+        )
+
+    def _alarm(self) -> str:
+        if self._pending is not None and self._pending.is_alarming:
+            return self._pending.reason
+        account = self._authority.account
+        if account is not None and account.balance is not None:
+            least = self.settings.min_balance
+            if account.balance < least * 10**18:
+                return (
+                    f"the account {account.address} has {account.balance / 1e18:.6g}, less than "
+                    f"anchor_min_balance ({least:g})"
+                )
+        return ""
+
+    def _wake(self) -> None:
+        self._moved.set()
+        self._moved = trio.Event()
+
+    async def follow_feed(self) -> None:
+        """Take over which events are to be anchored, as they are delivered, without end."""
+        self.position = await _in_thread(partial(self._journal.position, self._store.epoch))
+        while True:
+            await self._store.wait_for_feed(self.position)
+            try:
+                await self._read_page()
+                self._wake()
+            except DamagedEventError:
+                await trio.sleep(_AFTER_FAULT)  # until it is mended
+            except (StoreError, JournalError) as error:
+                log.error("Cannot select events to anchor", reason=str(error))
+                await trio.sleep(_AFTER_FAULT)
+
+    async def _read_page(self) -> None:
+        page = await self._store.read_feed_columns(
+            self.position, _PAGE_EVENTS, self._store.head, _PAGE_BYTES, cars=False
+        )
+        streams = await self._chosen_streams({CID(init) for init in page.stream_cids})
+        events = await self._events(page, streams)
+        position = page.positions[-1]
+        selection = await _in_thread(partial(select, events))
+        note = partial(
+            self._journal.note_feed,
+            self._store.epoch,
+            position,
+            selection.added.items(),
+            selection.covered,
+            selection.timed,
+            self._now(),
+        )
+        await _in_thread(note)
+        self.position = position
+
+    async def _chosen_streams(self, inits: set[CID]) -> set[CID]:
+        """Return those of some streams that are to be anchored."""
+        headers = await self._store.streams.headers(list(inits))
+        if not self.settings.dags:
+            headers = [each for each in headers if each.sep_key != DAG_SORT_KEY]
+        if "all" in self._chosen:
+            return {each.init for each in headers}
+        named = {each.init for each in headers if {each.controller, each.sep_value} & self._chosen}
+        if "own" in self._chosen:
+            named |= await self._store.streams.own([each.init for each in headers])
+        return named
+
+    async def _events(self, page: FeedColumns, streams: set[CID]) -> list[FeedEvent]:
+        rows = [
+            (CID(cid), CID(init), EventKind(kind))
+            for cid, init, kind, fault in zip(
+                page.event_cids, page.stream_cids, page.kinds, page.faults, strict=True
+            )
+            if init in streams and fault is None
+        ]
+        later = [cid for cid, _, kind in rows if kind is not EventKind.INIT]
+        cars = await self._store.get_cars_by_cid(later)
+        prevs = await _in_thread(partial(_prevs, dict(zip(later, cars, strict=True))))
+        return [
+            FeedEvent(
+                cid,
+                init,
+                kind,
+                prevs.get(cid, ()),
+                is_wanted=self.settings.unsigned or kind is EventKind.DATA or cid.codec != DAG_CBOR,
+            )
+            for cid, init, kind in rows
+        ]
+
+    async def make_trees(self) -> None:
+        """Anchor tree after tree, without end."""
+        while True:
+            try:
+                tree = await _in_thread(self._journal.unfinished_tree)
+                if tree is None:
+                    await self._wait_until_due()
+                    await self._open_tree()
+                else:
+                    await self._finish(tree)
+            except (StoreError, JournalError) as error:
+                log.error("Anchoring goes on in a while", reason=str(error))
+                await trio.sleep(_AFTER_FAULT)
+
+    def _due_at(self) -> float | None:
+        """Return when a tree should be built; None while nothing waits."""
+        oldest = self._journal.oldest_waiting()
+        if oldest is None:
+            return None
+        interval = self.settings.interval
+        last = next((tree.made_at for tree in self._journal.latest_trees(1)), 0.0)
+        due = min(max(last + interval, oldest + interval / _COLLECTING), self._now() + interval)
+        if self._wanted_now or self._journal.counts()[RequestState.WAITING] >= self.settings.batch:
+            return min(due, self._now())
+        return due
+
+    async def _wait_until_due(self) -> None:
+        while True:
+            moved = self._moved
+            due = await _in_thread(self._due_at)
+            if due is not None and due <= self._now():
+                self._wanted_now = False
+                return
+            with trio.move_on_after(self.settings.interval if due is None else due - self._now()):
+                await moved.wait()
+
+    async def _open_tree(self) -> None:
+        leaves = await _in_thread(partial(self._journal.waiting, self.settings.batch))
+        if leaves:
+            built = await _in_thread(partial(MerkleTree, leaves))
+            chain_id = self._authority.chain_id
+            opening = partial(self._journal.open_tree, built.root, leaves, chain_id, self._now())
+            await _in_thread(opening)
+            log.info("Anchoring a tree", events=len(leaves), root=str(built.root))
+
+    async def _finish(self, tree: Tree) -> None:
+        while tree.tx_hash is None or tree.block_time is None:
+            outcome = await self._authority.advance(tree.root)
+            if isinstance(outcome, Anchored):
+                await _in_thread(
+                    partial(
+                        self._journal.note_anchored,
+                        tree.id,
+                        outcome.tx_hash,
+                        outcome.block_time,
+                        outcome.cost,
+                    )
+                )
+                self._pending = None
+                found = await self.tree(tree.id)
+                assert found is not None, "it is in the journal"
+                tree = found
+                log.info("Anchored a tree", events=tree.leaves, transaction=outcome.tx_hash.hex())
+            else:
+                self._note_pending(outcome)
+                await trio.sleep(self._authority.pause)
+        await self._make_events(tree, tree.tx_hash)
+        await _in_thread(partial(self._journal.finish_tree, tree.id))
+        self.trees_done += 1
+
+    def _note_pending(self, outcome: Pending) -> None:
+        if self._pending is None or outcome.reason != self._pending.reason:
+            write = log.warning if outcome.is_alarming else log.info
+            write("A tree waits for its anchor", reason=outcome.reason)
+        self._pending = outcome
+
+    async def _make_events(self, tree: Tree, tx_hash: bytes) -> None:
+        """Make, admit and note the time events of a tree that have not been made yet."""
+        leaves = {
+            each.cid: each for each in await _in_thread(partial(self._journal.leaves, tree.id))
+        }
+        built = await _in_thread(partial(MerkleTree, leaves))
+        if built.root != tree.root:
+            raise JournalError(f"the journal has lost leaves of the tree {tree.root}")
+        left = [
+            (index, leaves[cid])
+            for index, cid in enumerate(built.leaves)
+            if leaves[cid].state is RequestState.IN_TREE
+        ]
+        proof = proof_block(tree.chain_id, tree.root, tx_hash)
+        for start in range(0, len(left), _MADE_AT_ONCE):
+            part = left[start : start + _MADE_AT_ONCE]
+            made = await _in_thread(partial(_time_events, built, proof, part))
+            own = [each for each in made if each.request.init is not None]
+            verdicts = await self._store.admit_local([each.car for each in own])
+            for each, verdict in zip(own, verdicts, strict=True):
+                if verdict.status == "refused":
+                    log.error(
+                        "A time event was refused by this node",
+                        event=str(each.request.cid),
+                        reason=verdict.reason,
+                    )
+            done = [
+                (each.request.cid, each.cid, each.car if each.request.init is None else None)
+                for each in made
+            ]
+            done += [(r.cid, r.event, None) for _, r in part if r.event is not None]
+            await _in_thread(partial(self._journal.finish_requests, done))
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A time event that was made."""
+
+    request: Request
+    cid: CID
+    car: bytes
+
+
+def _time_events(
+    tree: MerkleTree, proof: tuple[CID, bytes], leaves: Sequence[tuple[int, Request]]
+) -> list[_Made]:
+    """Make time events of some leaves, but of those that have one from elsewhere."""
+    made = []
+    for index, request in leaves:
+        if request.event is None:
+            init = request.init or StreamId.parse(request.stream or "").cid
+            path, nodes = tree.proof(index)
+            event = time_event_car(init, request.cid, proof, path, nodes)
+            made.append(_Made(request, car.decode(event).roots[0], event))
+    return made
+
+
+def _prevs(cars: Mapping[CID, bytes | None]) -> dict[CID, tuple[CID, ...]]:
+    return {cid: parse_event(car).prevs for cid, car in cars.items() if car is not None}
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
+    return await trio.to_thread.run_sync(function)
+
+
+@asynccontextmanager
+async def open_anchoring(
+    settings: AnchorSettings,
+    chain: ChainSettings,
+    store: Store,
+    data_dir: Path,
+    *,
+    now: Callable[[], float] = time.time,
+) -> AsyncIterator[Anchoring | None]:
+    """Anchor while the context is open; None if the settings say off.
+
+    Args:
+        settings: what is anchored, where and how often.
+        chain: has the endpoints.
+        store: has the events, and takes the time events.
+        data_dir: for the journal; locked by the caller.
+        now: returns Unix time in seconds.
+
+    Raises:
+        AuthorityError: the settings cannot be used.
+        JournalError: the journal cannot be used.
+    """
+    if settings.authority == "off":
+        yield None
+        return
+    journal = await _in_thread(partial(Journal, data_dir))
+    try:
+        async with _open_authority(settings, chain, journal, now) as authority:
+            await _in_thread(partial(_check_unfinished, journal, authority))
+            anchoring = Anchoring(settings, store, journal, authority, now)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(anchoring.follow_feed)
+                nursery.start_soon(anchoring.make_trees)
+                yield anchoring
+                nursery.cancel_scope.cancel()
+    finally:
+        journal.close()
+
+
+@asynccontextmanager
+async def _open_authority(
+    settings: AnchorSettings, chain: ChainSettings, journal: Journal, now: Callable[[], float]
+) -> AsyncIterator[TimeAuthority]:
+    if settings.authority == "development":
+        if not chain.development_time:
+            raise AuthorityError("anchor = development needs development_time in a local network")
+        yield DevelopmentClock(now)
+        return
+    if settings.chain not in chain.providers:
+        raise AuthorityError(
+            "anchor = evm needs the setting anchor_chain, and an endpoint of that chain in "
+            f"chain_rpc; there is none of {settings.chain or 'any chain'}"
+        )
+    if settings.key_file is None:
+        raise AuthorityError(
+            "anchor = evm needs anchor_key_file: `recon-node anchor key FILE` makes one"
+        )
+    signer = await _in_thread(partial(load_signer, settings.key_file, settings.password_file))
+    limits = Limits(settings.max_fee_wei, settings.replace_after, settings.replacements)
+    async with open_provider(chain, ChainReport(settings.chain)) as provider:
+        yield EvmAuthority(
+            provider, signer, journal, settings.contract, limits, settings.pause, now
+        )
+
+
+def _check_unfinished(journal: Journal, authority: TimeAuthority) -> None:
+    """Make sure that the tree under way is of this authority: else it could be anchored twice."""
+    tree = journal.unfinished_tree()
+    if tree is None or tree.tx_hash is not None:
+        return
+    signers = journal.accounts(tree.root)
+    account = None if authority.account is None else authority.account.address
+    if not signers:
+        journal.move_tree(tree.id, authority.chain_id)
+    elif tree.chain_id != authority.chain_id or signers != {account}:
+        raise AuthorityError(
+            f"a tree is under way on {tree.chain_id}, with a transaction by {', '.join(signers)}: "
+            "let it finish with that chain and key before you change them"
+        )

@@ -1,0 +1,210 @@
+"""Which events get time events: the tips of the chosen streams, each exactly one."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import pytest
+import trio
+from anchoring_support import NETWORK, Opened, until
+from nacl.signing import SigningKey
+
+from recon_node.anchoring.journal import RequestState
+from recon_node.anchoring.service import Anchoring, FullError
+from recon_node.anchoring.settings import AnchorSettings
+from recon_node.ceramic import Event, EventKind, StreamId, StreamType, parse_event
+from recon_node.ceramic.builder import (
+    controller_of,
+    data_event,
+    deterministic_init_event,
+    init_event,
+    proof_block,
+    time_event_car,
+)
+from recon_node.ceramic.development_time import DEVELOPMENT_CHAIN, transaction_of
+from recon_node.ipld import CID, DAG_CBOR
+from recon_node.store import Store
+
+KEYS = [SigningKey(bytes([number]) * 32) for number in range(1, 4)]
+MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
+OTHER = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"other model"))
+
+
+async def write(store: Store, *events: Event) -> None:
+    for verdict in await store.admit_local([event.car for event in events]):
+        assert verdict.status == "new", verdict.reason
+
+
+async def receive(store: Store, event: Event, init: Event, height: int) -> None:
+    """Admit an event as a peer's."""
+    assert init.header is not None
+    [verdict] = await store.admit_remote(
+        [(event.event_id(NETWORK, init.header, height), event.car)]
+    )
+    assert verdict.status == "new", verdict.reason
+
+
+async def settled(store: Store, anchoring: Anchoring) -> dict[CID, Event]:
+    """All delivered events, once nothing is left to be anchored."""
+    with trio.fail_after(60):
+        while True:  # the counts are on the disk
+            head = store.head
+            status = await anchoring.status()
+            counts = status.counts
+            is_busy = counts[RequestState.WAITING] + counts[RequestState.IN_TREE]
+            if anchoring.position == head and not is_busy and not store.proofs_pending:
+                rows = await store.read_feed(0, 1_000_000)
+                return {row.event_cid: parse_event(row.car) for row in rows}
+            await trio.sleep(0.01)
+
+
+def anchored(events: Iterable[Event]) -> Counter[CID]:
+    return Counter(event.prevs[0] for event in events if event.kind is EventKind.TIME)
+
+
+async def test_tips_of_own_streams_are_anchored_once(opened: Callable[..., Opened]) -> None:
+    own, foreign = init_event(KEYS[0], MODEL, {"n": 0}), init_event(KEYS[1], MODEL, {"n": 0})
+    one = data_event(KEYS[0], own, [own.cid], [])
+    left = data_event(KEYS[0], own, [one.cid], [{"op": "add", "path": "/a", "value": 1}])
+    right = data_event(KEYS[0], own, [one.cid], [{"op": "add", "path": "/b", "value": 1}])
+    async with opened(interval=3600) as (store, anchoring):
+        await receive(store, foreign, foreign, 0)
+        await write(store, own, one, left, right)
+        await until(lambda: anchoring.position >= store.head)
+        anchoring.anchor_now()
+        events = await settled(store, anchoring)
+        assert anchored(events.values()) == {left.cid: 1, right.cid: 1}
+        [tree] = await anchoring.latest_trees(9)
+        assert (tree.leaves, tree.is_done, tree.cost) == (2, True, 0)
+        times = {event.proof.root for event in events.values() if event.proof is not None}
+        assert times == {tree.root}
+        found = await anchoring.find(left.cid)
+        assert found is not None
+        assert (found.state, found.init) == (RequestState.ANCHORED, own.cid)
+        witness = await anchoring.witness(found)
+        assert witness is not None
+        assert parse_event(witness).prevs == (left.cid,)
+
+
+async def test_a_time_event_from_elsewhere_is_enough(opened: Callable[..., Opened]) -> None:
+    init = init_event(KEYS[0], MODEL, {"n": 0})
+    later = data_event(KEYS[0], init, [init.cid], [])
+    proof = proof_block(DEVELOPMENT_CHAIN, init.cid, transaction_of(5))
+    async with opened(interval=3600) as (store, anchoring):
+        await write(store, init)
+        await store.admit_local([time_event_car(init.cid, init.cid, proof, "", {})])
+        await until(lambda: anchoring.position >= 2)
+        assert (await anchoring.status()).counts[RequestState.COVERED] == 1
+        await write(store, later)
+        anchoring.anchor_now()
+        await until(lambda: anchoring.position >= 3)
+        anchoring.anchor_now()
+        events = await settled(store, anchoring)
+        assert anchored(events.values()) == {init.cid: 1, later.cid: 1}
+
+
+@pytest.mark.parametrize(
+    ("streams", "expected"),
+    [
+        (("all",), {0, 1, 2}),
+        ((controller_of(KEYS[0]),), {0, 2}),
+        ((str(OTHER),), {2}),
+        (("none",), set()),
+    ],
+)
+async def test_streams_are_chosen(
+    opened: Callable[..., Opened], streams: tuple[str, ...], expected: set[int]
+) -> None:
+    inits = [
+        init_event(KEYS[0], MODEL, {}),
+        init_event(KEYS[1], MODEL, {}),
+        init_event(KEYS[0], OTHER, {}),
+    ]
+    unsigned = deterministic_init_event(controller_of(KEYS[0]), OTHER)
+    async with opened(streams=streams) as (store, anchoring):
+        await write(store, *inits, unsigned)
+        events = await settled(store, anchoring)
+        assert anchored(events.values()) == {inits[number].cid: 1 for number in expected}
+
+
+async def test_unsigned_init_events_are_a_setting(opened: Callable[..., Opened]) -> None:
+    unsigned = deterministic_init_event(controller_of(KEYS[0]), OTHER)
+    async with opened(unsigned=True) as (store, anchoring):
+        await write(store, unsigned)
+        assert anchored((await settled(store, anchoring)).values()) == {unsigned.cid: 1}
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_everything_is_covered_and_nothing_twice(
+    opened: Callable[..., Opened], seed: int
+) -> None:
+    """Writers and restarts at random: no tip is without a time event, no event has two."""
+    rng = random.Random(seed)
+    streams = [[init_event(key, MODEL, {}, unique=bytes([at]))] for at, key in enumerate(KEYS)]
+    known: list[Event] = [stream[0] for stream in streams]
+    for _ in range(4):
+        async with opened(batch=rng.choice([2, 1000])) as (store, anchoring):
+            if not store.head:
+                await write(store, *known)
+            for _ in range(rng.randrange(1, 8)):
+                at = rng.randrange(len(streams))
+                prevs = rng.sample(streams[at], min(len(streams[at]), rng.choice([1, 1, 2])))
+                patch = [{"op": "add", "path": "/n", "value": rng.random()}]
+                cids = [prev.cid for prev in prevs]
+                event = data_event(KEYS[at], streams[at][0], cids, patch)
+                await write(store, event)
+                streams[at].append(event)
+                known.append(event)
+                await trio.sleep(rng.random() / 30)
+            if rng.random() < 0.5:
+                await settled(store, anchoring)
+    async with opened() as (store, anchoring):
+        events = await settled(store, anchoring)
+        assert set(events) >= {event.cid for event in known}
+        made = anchored(events.values())
+        assert set(made.values()) == {1}
+        covered = {prev for event in known for prev in event.prevs}
+        assert {event.cid for event in known} - covered <= set(made)
+
+
+async def test_requests_of_other_nodes_get_their_proofs(opened: Callable[..., Opened]) -> None:
+    root = CID.of(DAG_CBOR, b"the root of another node's tree")
+    async with opened(streams=("none",), max_requests=1) as (store, anchoring):
+        request = await anchoring.request(root, MODEL)
+        assert (request.state, request.init) == (RequestState.WAITING, None)
+        await until(lambda: bool(anchoring.trees_done))
+        found = await anchoring.find(root)
+        assert found is not None
+        witness = await anchoring.witness(found)
+        assert witness is not None
+        event = parse_event(witness)
+        assert (event.cid, event.init, event.prevs) == (found.event, MODEL.cid, (root,))
+        assert store.head == 0
+
+
+async def test_requests_are_bounded(opened: Callable[..., Opened]) -> None:
+    async with opened(streams=("none",), max_requests=1, interval=3600) as (_, anchoring):
+        for number in range(2):
+            with suppress(FullError):
+                await anchoring.request(CID.of(DAG_CBOR, bytes([number])), MODEL)
+        with pytest.raises(FullError, match="1 requests wait"):
+            await anchoring.request(CID.of(DAG_CBOR, b"third"), MODEL)
+        await anchoring.request(CID.of(DAG_CBOR, bytes([0])), MODEL)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"chain": "gnosis"}, "is not an EVM chain"),
+        ({"contract": "0x12"}, "is not an address"),
+        ({"contract": "0x231055a0852D67C7107Ad0d0DFeab60278fE6AdC"}, "misspelled"),
+        ({"interval": "soon"}, "is not a time"),
+        ({"streams": ("mine",)}, "mine"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        AnchorSettings(**settings)

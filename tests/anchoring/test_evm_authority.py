@@ -1,0 +1,198 @@
+"""One transaction a tree, whatever the chain does and whenever the process is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import trio
+from eth_account import Account
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from simulated_chain import ADDRESS, CONTRACT, KEY, Crash, SimulatedChain
+
+from recon_node.anchoring.authority import Anchored, Pending
+from recon_node.anchoring.evm import EvmAuthority
+from recon_node.anchoring.journal import Journal
+from recon_node.anchoring.keys import Signer
+from recon_node.anchoring.machine import Limits
+from recon_node.ceramic.time_proof import anchor_call
+from recon_node.ipld import CID, DAG_CBOR
+
+ROOT = CID.of(DAG_CBOR, b"root")
+DATA = anchor_call(ROOT)
+LIMITS = Limits(max_fee=1_000, patience=60.0, replacements=6)
+
+
+class World:
+    """A chain, a data directory, and the process that anchors."""
+
+    def __init__(self, directory: Path, limits: Limits = LIMITS) -> None:
+        self.chain = SimulatedChain()
+        self.directory = directory
+        self.limits = limits
+        self.restart()
+
+    def restart(self) -> None:
+        self.journal = Journal(self.directory)
+        self.authority = EvmAuthority(
+            self.chain,
+            Signer(Account.from_key(KEY)),
+            self.journal,
+            CONTRACT,
+            self.limits,
+            1.0,
+            lambda: self.chain.time,
+        )
+
+    async def advance(self) -> Anchored | Pending | None:
+        try:
+            outcome = await self.authority.advance(ROOT)
+        except Crash:
+            self.journal.close()
+            self.restart()
+            return None
+        finally:
+            self.check()
+        return outcome
+
+    def check(self) -> None:
+        assert len(self.chain.anchors(DATA)) <= 1, "two transactions for one tree"
+
+    async def settle(self) -> Anchored:
+        """Let everything be well again, and wait until the tree is anchored."""
+        chain = self.chain
+        chain.dead, chain.crash_after, chain.lose_answers, chain.base_fee = 0, None, False, 10
+        chain.reverting = False
+        for _ in range(200):
+            outcome = await self.advance()
+            if isinstance(outcome, Anchored):
+                return outcome
+            chain.time += 15
+            chain.mine()
+            self.check()
+        raise AssertionError(f"not anchored: {outcome}")
+
+
+CHAIN_EVENTS: dict[str, Callable[[SimulatedChain, int], None]] = {
+    "mine": lambda chain, _: chain.mine(),
+    "empty": lambda chain, _: chain.mine(empty=True),
+    "reorg": lambda chain, n: chain.reorganise(n, lose=False),
+    "reorg and lose": lambda chain, n: chain.reorganise(n, lose=True),
+    "drop": lambda chain, _: chain.pool.clear(),
+    "foreign": lambda chain, _: chain.use_nonce(),
+    "resurface": lambda chain, _: chain.resurface(),
+    "dear": lambda chain, n: setattr(chain, "base_fee", 10 * 3**n),
+    "dead": lambda chain, n: setattr(chain, "dead", 3 * n),
+    "kill": lambda chain, n: setattr(chain, "crash_after", n),
+    "lose answer": lambda chain, _: setattr(chain, "lose_answers", True),
+    "revert": lambda chain, n: setattr(chain, "reverting", n % 2 == 0),
+    "time": lambda chain, n: setattr(chain, "time", chain.time + 20 * n),
+}
+REPLACED_BY_FOREIGN = [
+    ("advance", 0),
+    ("drop", 0),
+    ("foreign", 0),
+    ("mine", 0),
+    ("advance", 0),
+    ("time", 4),
+    ("advance", 0),
+]
+steps = st.lists(
+    st.tuples(st.sampled_from(["advance", *CHAIN_EVENTS]), st.integers(0, 12)), max_size=60
+)
+
+
+@given(steps)
+@example([("advance", 0), ("mine", 0), ("advance", 0), ("reorg and lose", 3)])
+@example([("kill", 7), ("advance", 0), ("kill", 8), ("advance", 0)])
+@example([("advance", 0), ("drop", 0), ("foreign", 0), ("mine", 0)] + [("advance", 0)] * 2)
+@example([("foreign", 0), ("mine", 0), ("advance", 0), ("reorg and lose", 2), ("advance", 0)])
+@example(
+    [*REPLACED_BY_FOREIGN, ("reorg and lose", 1), ("resurface", 0), ("mine", 0), ("advance", 0)]
+)
+@settings(deadline=None)
+def test_a_tree_has_one_transaction(events: list[tuple[str, int]]) -> None:
+    async def play(directory: Path) -> None:
+        world = World(directory)
+        for name, number in events:
+            if name == "advance":
+                if isinstance(await world.advance(), Anchored):
+                    break
+            else:
+                CHAIN_EVENTS[name](world.chain, number)
+                world.check()
+        anchored = await world.settle()
+        [(transaction, block)] = world.chain.anchors(DATA, world.chain.final())
+        assert anchored.tx_hash.hex() == transaction.tx_hash[2:]
+        assert anchored.block_time == block.time
+        assert len(world.journal.attempts(ROOT)) >= 1
+        for _ in range(10):
+            world.chain.mine()
+            world.check()
+        world.journal.close()
+
+    with TemporaryDirectory() as directory:
+        trio.run(partial(play, Path(directory)))
+
+
+async def test_a_stuck_transaction_is_replaced_up_to_the_limit(tmp_path: Path) -> None:
+    world = World(tmp_path, Limits(max_fee=100, patience=60.0, replacements=3))
+    await world.advance()
+    fees = []
+    world.chain.base_fee = 1000
+    for _ in range(8):
+        world.chain.time += 61
+        world.chain.mine()
+        outcome = await world.advance()
+        fees = [attempt.max_fee for attempt in world.journal.attempts(ROOT)]
+    assert all(later >= earlier * 1.125 for earlier, later in pairwise(fees))
+    assert len({attempt.nonce for attempt in world.journal.attempts(ROOT)}) == 1
+    assert max(fees) <= 100
+    assert 2 <= len(fees) <= 4
+    world.chain.base_fee = 1000
+    world.chain.time += 61
+    outcome = await world.advance()
+    assert isinstance(outcome, Pending)
+    assert outcome.is_alarming
+    assert "limit" in outcome.reason
+    await world.settle()
+
+
+async def test_nothing_is_signed_while_the_base_fee_is_above_the_limit(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.chain.base_fee = 2_000
+    outcome = await world.advance()
+    assert outcome == Pending("the base fee is 2e-06 gwei, and anchor_max_fee 1e-06", True)
+    assert world.journal.attempts(ROOT) == []
+    await world.settle()
+
+
+async def test_a_contract_that_refuses_costs_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.chain.reverting = True
+    outcome = await world.advance()
+    assert isinstance(outcome, Pending)
+    assert outcome.is_alarming
+    assert "refuses the call: execution reverted" in outcome.reason
+    assert world.journal.attempts(ROOT) == []
+
+
+async def test_the_account_and_its_balance_are_known(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.advance()
+    assert (world.authority.account.address, world.authority.account.balance) == (ADDRESS, 10**22)
+
+
+@pytest.mark.parametrize("number", range(14))
+async def test_killed_at_any_question(tmp_path: Path, number: int) -> None:
+    world = World(tmp_path)
+    world.chain.crash_after = number
+    await world.advance()
+    anchored = await world.settle()
+    assert anchored.cost == 24_000 * 12
+    assert len(world.journal.attempts(ROOT)) == 1
