@@ -28,6 +28,16 @@ _.command_class  # click.Group
     _.addr,
     _.pins,
     _.rem_path,
+    _.createdAt,
+    _.updatedAt,
+    _.anchorCommit,
+    _.witnessCar,
+    _.supportedChains,
+    _.cost_wei,
+    _.balance_wei,
+    _.spent_wei,
+    _.waits_for,
+    _.anchored_event,
 )  # pydantic: fields of an answer
 
 _.type_name  # protobuf's FieldDescriptorProto

@@ -41,13 +41,14 @@ _TABLES: Final = """
         event   BLOB,              -- the time event
         car     BLOB               -- the time event itself, if it is not in the event log
     ) STRICT, WITHOUT ROWID;
-    CREATE INDEX requests_waiting ON requests (made_at) WHERE state = 0;
+    CREATE INDEX requests_by_state ON requests (state, made_at);
     CREATE INDEX requests_by_tree ON requests (tree) WHERE tree IS NOT NULL;
     CREATE TABLE trees (
         id         INTEGER PRIMARY KEY,
         root       BLOB NOT NULL,
         chain_id   TEXT NOT NULL,
         made_at    REAL NOT NULL,
+        leaves     INTEGER NOT NULL,
         tx_hash    BLOB,           -- from here on null until the tree is anchored
         block_time INTEGER,
         cost       TEXT,           -- wei
@@ -234,6 +235,12 @@ class Journal:
             )
             return [CID(cid) for (cid,) in rows]
 
+    def are_waiting(self, count: int) -> bool:
+        """Return whether so many requests wait, or more."""
+        with self._explained():
+            sql = "SELECT count(*) FROM (SELECT 1 FROM requests WHERE state = 0 LIMIT ?)"
+            return bool(self._connection.execute(sql, (count,)).fetchone()[0] == count)
+
     def counts(self) -> Mapping[RequestState, int]:
         """Return how many requests there are, by state."""
         with self._explained():
@@ -244,8 +251,8 @@ class Journal:
         """Put waiting requests into a new tree, also those that were covered since it was built."""
         with self._transaction() as connection:
             tree = connection.execute(
-                "INSERT INTO trees (root, chain_id, made_at) VALUES (?, ?, ?)",
-                (root, chain_id, now),
+                "INSERT INTO trees (root, chain_id, made_at, leaves) VALUES (?, ?, ?, ?)",
+                (root, chain_id, now, len(leaves)),
             ).lastrowid
             connection.executemany(
                 "UPDATE requests SET state = 1, tree = ? WHERE cid = ? AND state IN (0, 3)",
@@ -357,9 +364,8 @@ class Journal:
 
     def _trees(self, where: str, value: object) -> list[Tree]:
         sql = (
-            "SELECT id, root, chain_id, made_at, "
-            "(SELECT count(*) FROM requests WHERE tree = trees.id), "
-            f"tx_hash, block_time, cost, is_done FROM trees {where}"
+            "SELECT id, root, chain_id, made_at, leaves, tx_hash, block_time, cost, is_done "
+            f"FROM trees {where}"
         )
         with self._explained():
             rows = self._connection.execute(sql, (value,)).fetchall()

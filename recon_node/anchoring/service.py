@@ -80,6 +80,19 @@ class AnchoringStatus:
     """When the next tree will be built, in Unix seconds; None if nothing waits."""
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Numbers of anchoring, as they were when anything last changed: for the metrics."""
+
+    waiting: int = 0
+    in_tree: int = 0
+    trees: int = 0
+    spent: int = 0
+    """Wei."""
+    balance: int | None = None
+    """Wei."""
+
+
 class Anchoring:
     """The anchoring of a running node. Get one from `open_anchoring`.
 
@@ -87,6 +100,7 @@ class Anchoring:
         settings: of the node.
         position: of the feed, up to which it was read.
         trees_done: since the start.
+        known: numbers for the metrics.
     """
 
     def __init__(
@@ -104,6 +118,7 @@ class Anchoring:
         self._now = now
         self.position = 0
         self.trees_done = 0
+        self.known = Known()
         self._wanted_now = False
         self._moved = trio.Event()
         self._pending: Pending | None = None
@@ -121,9 +136,9 @@ class Anchoring:
             JournalError: the disk failed.
         """
         found = await self.find(cid)
-        waiting = (await _in_thread(self._journal.counts))[RequestState.WAITING]
-        if found is None and waiting >= self.settings.max_requests:
-            raise FullError(f"{waiting} requests wait: try again later")
+        most = self.settings.max_requests
+        if found is None and await _in_thread(partial(self._journal.are_waiting, most)):
+            raise FullError(f"{most} requests wait: try again later")
         headers = await self._store.streams.headers([stream.cid])
         is_here = bool(headers) and cid in await self._store.get_event_ids([cid])
         init = stream.cid if is_here else None
@@ -176,11 +191,13 @@ class Anchoring:
             spent=spent,
             under_way=under_way,
             state="" if under_way is None or self._pending is None else self._pending.reason,
-            alarm=self._alarm(),
+            alarm=self.alarm,
             due_at=await _in_thread(self._due_at),
         )
 
-    def _alarm(self) -> str:
+    @property
+    def alarm(self) -> str:
+        """What somebody should do something about; empty if there is nothing."""
         if self._pending is not None and self._pending.is_alarming:
             return self._pending.reason
         account = self._authority.account
@@ -287,12 +304,26 @@ class Anchoring:
         interval = self.settings.interval
         last = next((tree.made_at for tree in self._journal.latest_trees(1)), 0.0)
         due = min(max(last + interval, oldest + interval / _COLLECTING), self._now() + interval)
-        if self._wanted_now or self._journal.counts()[RequestState.WAITING] >= self.settings.batch:
+        if self._wanted_now or self._journal.are_waiting(self.settings.batch):
             return min(due, self._now())
         return due
 
+    async def _look_around(self) -> None:
+        """Note the numbers for the metrics."""
+        counts = await _in_thread(self._journal.counts)
+        trees, spent = await _in_thread(self._journal.spent)
+        account = self._authority.account
+        self.known = Known(
+            counts[RequestState.WAITING],
+            counts[RequestState.IN_TREE],
+            trees,
+            spent,
+            None if account is None else account.balance,
+        )
+
     async def _wait_until_due(self) -> None:
         while True:
+            await self._look_around()
             moved = self._moved
             due = await _in_thread(self._due_at)
             if due is not None and due <= self._now():
@@ -330,6 +361,7 @@ class Anchoring:
                 log.info("Anchored a tree", events=tree.leaves, transaction=outcome.tx_hash.hex())
             else:
                 self._note_pending(outcome)
+                await self._look_around()
                 await trio.sleep(self._authority.pause)
         await self._make_events(tree, tree.tx_hash)
         await _in_thread(partial(self._journal.finish_tree, tree.id))

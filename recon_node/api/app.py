@@ -23,6 +23,8 @@ from recon_node.api.middleware.stack import Bound, Observe
 from recon_node.api.models import Parameters, reply
 from recon_node.api.openapi import describe
 from recon_node.api.routes import (
+    anchor_service,
+    anchors,
     arrow,
     coverage,
     dag,
@@ -112,6 +114,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     dag.get_contains,
     tangles.get_tangle_names,
     tangles.get_tangle,
+    anchors.get_anchors,
+    anchors.post_anchors_now,
+    anchors.get_anchor_requests,
+    anchors.get_event_anchor,
+    anchors.post_stream_anchor,
+    anchor_service.post_request,
+    anchor_service.get_request,
+    anchor_service.get_supported_chains,
     snapshots.get_snapshot_sync,
     snapshots.post_snapshot_sync,
     snapshots.delete_snapshot_sync,

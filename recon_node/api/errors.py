@@ -23,6 +23,8 @@ from recon_node.streams.budget import BudgetError
 
 KUBO_PATH: Final = "/api/v0/"
 """What begins the paths of kubo's API."""
+ANCHOR_PATH: Final = "/api/v0/requests"
+"""What begins the paths of the anchor service, where errors are `error`."""
 DAMAGE_RETRY: Final = 10
 """Seconds after which a client should ask again for an event that was damaged."""
 
@@ -60,7 +62,9 @@ def error_response(
 ) -> JSONResponse:
     """Answer a request for a path with an error, in the shape of that path's errors."""
     body: dict[str, str | int] = {"message": message}
-    if path.startswith(KUBO_PATH):
+    if path.startswith(ANCHOR_PATH):
+        body = {"message": message, "error": message}
+    elif path.startswith(KUBO_PATH):
         body = {"Message": message, "Code": 0, "Type": "error"}
     return JSONResponse(body, status_code=int(status), headers=headers)
 

@@ -41,7 +41,6 @@ class Block(TypedDict):
 class Receipt(TypedDict):
     """The fields that we need of the answer to `eth_getTransactionReceipt`."""
 
-    transactionHash: str
     blockHash: str
     blockNumber: int
     status: int
@@ -86,7 +85,6 @@ def read_receipt(answer: Any) -> Receipt:
     """Read the answer to `eth_getTransactionReceipt`; raise ShapeError if it cannot be used."""
     fields = _object(answer)
     return Receipt(
-        transactionHash=_text(fields, "transactionHash", _HASH).lower(),
         blockHash=_text(fields, "blockHash", _HASH),
         blockNumber=read_quantity(fields.get("blockNumber")),
         status=read_quantity(fields.get("status")),

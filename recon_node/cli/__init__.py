@@ -19,6 +19,7 @@ from recon_node.terminal_text import echo
 __all__ = ["main"]
 
 _COMMANDS: Final = {
+    "anchor": ("anchor", "Anchor streams on a chain, and check anchors."),
     "backup": ("backup", "Back up a node whole: log, keys and peers."),
     "completion": ("completion", "Install the completion of commands in a shell."),
     "config": ("config", "Show and check the settings, without running the node."),

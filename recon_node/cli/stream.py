@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from recon_node.cli.anchor import anchor_stream
 from recon_node.cli.client import node_options
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.listing import list_streams
@@ -21,7 +22,7 @@ from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
 
 @click.group()
 def stream() -> None:
-    """List, draw, read, create, change and merge streams."""
+    """List, draw, read, create, change, merge and anchor streams."""
 
 
 stream.add_command(list_streams)
@@ -29,6 +30,7 @@ stream.add_command(get_stream)
 stream.add_command(new_stream)
 stream.add_command(update_stream)
 stream.add_command(merge_stream)
+stream.add_command(anchor_stream)
 
 
 @stream.command("show")

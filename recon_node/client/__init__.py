@@ -15,6 +15,7 @@ never leaves it. docs/client.md is the guide.
 """
 
 from recon_node.ceramic import METAMODEL, Event, StreamId
+from recon_node.client.anchors import Anchor
 from recon_node.client.clients import AsyncCeramic, Ceramic
 from recon_node.client.definitions import AccountRelation, ModelDefinition, Relation, View
 from recon_node.client.errors import (
@@ -47,6 +48,7 @@ __all__ = [
     "CID",
     "METAMODEL",
     "AccountRelation",
+    "Anchor",
     "AsyncCeramic",
     "Ceramic",
     "CidRef",

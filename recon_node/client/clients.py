@@ -16,10 +16,11 @@ import anyio
 import httpx
 
 from recon_node import DEFAULT_URL
-from recon_node.client import exchange, merging, reading, writing
+from recon_node.client import anchors, exchange, merging, reading, writing
 from recon_node.client import feed as feeds
 from recon_node.client import tangles as threads
 from recon_node.client.errors import TooMuchWorkError
+from recon_node.client.given import CidRef
 from recon_node.client.keys import Key
 from recon_node.client.session import Session, Steps
 from recon_node.connection import TIMEOUT, AsyncConnection, Connection
@@ -109,6 +110,8 @@ class Ceramic(Connection):
     feed = _blocking(feeds.feed)
     register_interest = _blocking(exchange.register_interest)
     version = _blocking(exchange.version)
+    anchor = _blocking(anchors.anchor)
+    request_anchor = _blocking(anchors.request_anchor)
 
     def tail(
         self, after: str | None = None, *, limit: int = feeds.PAGE_SIZE, with_events: bool = True
@@ -125,6 +128,30 @@ class Ceramic(Connection):
                 yield page
             else:
                 time.sleep(max(0.0, started + feeds.POLL_INTERVAL - time.monotonic()))
+
+    def wait_until_anchored(
+        self, event: CidRef, *, timeout: float = anchors.PATIENCE
+    ) -> anchors.Anchor:
+        """Wait until the time of an event is proven, and return the proof.
+
+        Args:
+            event: itself, or a later event that covers it, is anchored by some node.
+            timeout: seconds to wait at most.
+
+        Raises:
+            NotFoundError: the node does not have it.
+            TimeoutError: it took longer.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            found = self.anchor(event)
+            if found.time is not None:
+                return found
+            if time.monotonic() + anchors.POLL_INTERVAL > deadline:
+                raise TimeoutError(
+                    f"the event was not anchored within {timeout:g} s: {found.state}"
+                )
+            time.sleep(anchors.POLL_INTERVAL)
 
     def _perform(self, steps: Steps[T]) -> T:
         try:
@@ -176,6 +203,8 @@ class AsyncCeramic(AsyncConnection):
     feed = _async(feeds.feed)
     register_interest = _async(exchange.register_interest)
     version = _async(exchange.version)
+    anchor = _async(anchors.anchor)
+    request_anchor = _async(anchors.request_anchor)
 
     async def tail(
         self, after: str | None = None, *, limit: int = feeds.PAGE_SIZE, with_events: bool = True
@@ -191,6 +220,18 @@ class AsyncCeramic(AsyncConnection):
                 yield page
             else:
                 await anyio.sleep_until(started + feeds.POLL_INTERVAL)
+
+    async def wait_until_anchored(self, event: CidRef) -> anchors.Anchor:
+        """Wait until the time of an event is proven, and return the proof.
+
+        Bound it as anything else: `anyio.fail_after`, `trio.fail_after` or `asyncio.timeout`.
+
+        Raises:
+            NotFoundError: the node does not have it.
+        """
+        while (found := await self.anchor(event)).time is None:  # noqa: ASYNC110 - another process
+            await anyio.sleep(anchors.POLL_INTERVAL)
+        return found
 
     async def _perform(self, steps: Steps[T]) -> T:
         try:

@@ -108,6 +108,7 @@ def check_catalogue(text: str) -> None:
 
 
 async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -> None:
+    from recon_node.anchoring.service import Known
     from recon_node.chain import ChainReport
     from recon_node.p2p import Counters
 
@@ -130,6 +131,7 @@ async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -
         services,
         peers=peers,
         anchors=SimpleNamespace(reports=[ChainReport("eip155:1")]),
+        anchoring=SimpleNamespace(known=Known(2, 1, 3, 5 * 10**17, 10**18), alarm="no money"),
         snapshots=SimpleNamespace(durations={("create", "ok"): Durations()}, created_at=7.0),
         data_dir=tmp_path,
     )
@@ -154,6 +156,10 @@ async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -
         'recon_rendezvous_found{at="network"} 5.0',
         'recon_rendezvous_found{at="interests"} 3.0',
         "recon_provider_records 17.0",
+        'recon_anchoring_requests{state="waiting"} 2.0',
+        "recon_anchoring_spent_coins 0.5",
+        "recon_anchoring_balance_coins 1.0",
+        "recon_anchoring_alarm 1.0",
     ):
         assert line in text.splitlines()
 

@@ -234,6 +234,31 @@ RPC_FAILURES: Final = Family(
     ("chain",),
 )
 
+ANCHORING: Final = Family(
+    "gauge",
+    "recon_anchoring_requests",
+    "Events that this node is to anchor: waiting for a tree, or in one that is under way.",
+    ("state",),
+)
+ANCHORED: Final = Family(
+    "gauge", "recon_anchoring_trees", "Merkle trees that this node anchored, since its first start."
+)
+ANCHOR_SPENT: Final = Family(
+    "gauge",
+    "recon_anchoring_spent_coins",
+    "What these trees cost, in whole coins of the chain.",
+)
+ANCHOR_BALANCE: Final = Family(
+    "gauge",
+    "recon_anchoring_balance_coins",
+    "What the account that pays had when the chain was last asked, in whole coins.",
+)
+ANCHOR_ALARM: Final = Family(
+    "gauge",
+    "recon_anchoring_alarm",
+    "1: somebody should do something about anchoring (`recon-node anchor status`). 0: all is well.",
+)
+
 SNAPSHOTS: Final = Family(
     "histogram",
     "recon_snapshot_duration_seconds",

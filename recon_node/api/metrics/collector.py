@@ -6,6 +6,7 @@ import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -13,6 +14,9 @@ from prometheus_client.registry import Collector
 from recon_node import __version__
 from recon_node.api.metrics import catalogue as m
 from recon_node.api.services import ChainSide, Peers, Services, SnapshotSide
+
+if TYPE_CHECKING:
+    from recon_node.anchoring.service import Anchoring
 
 
 class NodeCollector(Collector):
@@ -38,6 +42,8 @@ class NodeCollector(Collector):
             yield m.LOOP.of(services.samples.latest.lag)
         if services.anchors is not None:
             yield from _chain(services.anchors)
+        if services.anchoring is not None:
+            yield from _anchoring(services.anchoring)
         if services.snapshots is not None:
             yield from _snapshots(services.snapshots)
         if services.peers is not None:
@@ -84,6 +90,16 @@ def _chain(anchors: ChainSide) -> Iterator[Metric]:
     )
     yield m.RPC.histogram({(report.chain_id,): report.answers for report in reports})
     yield m.RPC_FAILURES.by_one({report.chain_id: report.failures for report in reports})
+
+
+def _anchoring(anchoring: Anchoring) -> Iterator[Metric]:
+    known = anchoring.known
+    yield m.ANCHORING.by_one({"waiting": known.waiting, "in_tree": known.in_tree})
+    yield m.ANCHORED.of(known.trees)
+    yield m.ANCHOR_SPENT.of(known.spent / 10**18)
+    if known.balance is not None:
+        yield m.ANCHOR_BALANCE.of(known.balance / 10**18)
+    yield m.ANCHOR_ALARM.of(bool(anchoring.alarm))
 
 
 def _snapshots(snapshots: SnapshotSide) -> Iterator[Metric]:

@@ -1,0 +1,199 @@
+"""Ceramic's anchor service, for other nodes: POST /api/v0/requests, GET /api/v0/requests/{cid}.
+
+js-ceramic requests anchors of events; ceramic-one those of the roots of its own trees, of which it
+makes time events by itself. Both ask until the answer has a *witness*: a CAR with a time event, its
+proof and the nodes of the tree on the way. Its `id` is the CID in the StreamID of the request.
+Sources: ceramic-anchor-service (request-controller.ts), the codecs of js-ceramic (anchor.ts), and
+ceramic-one's anchor-remote.
+"""
+
+from __future__ import annotations
+
+import base64
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import BeforeValidator
+from starlette.responses import JSONResponse, Response
+
+from recon_node.api.endpoint import Answer, Call, endpoint
+from recon_node.api.errors import ApiError, bad_request
+from recon_node.api.models import AsText, Body, JsonText, Parameters, Text
+from recon_node.api.routes.anchors import anchoring_of
+from recon_node.ceramic import StreamId, StreamIdError
+from recon_node.ipld import CID, IpldError, car, dag_cbor
+
+if TYPE_CHECKING:
+    from recon_node.anchoring.journal import Request
+    from recon_node.anchoring.service import Anchoring
+
+_CAR: Final = "application/vnd.ipld.car"
+_STATUS: Final = {0: "PENDING", 1: "PROCESSING", 2: "COMPLETED", 3: "REPLACED"}
+_MESSAGES: Final = {
+    "PENDING": "Request is pending.",
+    "PROCESSING": "Request is processing.",
+    "COMPLETED": "CID successfully anchored.",
+    "REPLACED": "A later event, or another anchor, covers the CID.",
+}
+
+
+class AnchorServiceRequestBody(Body):
+    """What to anchor."""
+
+    streamId: JsonText  # noqa: N815 (the anchor service's name)
+    """The StreamID that it belongs to."""
+    cid: JsonText
+    """The CID of the event."""
+
+
+class AnchorServiceStatusBody(Body):
+    """How far a request has come, as the anchor service says it."""
+
+    id: str
+    """Of the request."""
+    status: str
+    """PENDING, PROCESSING, COMPLETED or REPLACED."""
+    cid: Text
+    """As in the request."""
+    streamId: str  # noqa: N815
+    """As in the request."""
+    message: str
+    """In plain English."""
+    createdAt: int  # noqa: N815
+    """When it was made, in Unix milliseconds."""
+    updatedAt: int  # noqa: N815
+    """The same."""
+    anchorCommit: dict[str, str] | None = None  # noqa: N815
+    """COMPLETED: the `cid` of the time event."""
+    witnessCar: str | None = None  # noqa: N815
+    """COMPLETED: its CAR, in base64 without padding."""
+
+
+class SupportedChainsBody(Body):
+    """Where requests are anchored."""
+
+    supportedChains: list[str]  # noqa: N815
+    """One chain (CAIP-2)."""
+
+
+def _cid(text: str) -> CID:
+    try:
+        return CID.parse(text)
+    except IpldError as error:
+        raise bad_request(f"CID is empty or malformed: {error}") from None
+
+
+class AnchorRequestPath(Parameters):
+    """Which request."""
+
+    cid: Annotated[CID, AsText, BeforeValidator(_cid)]
+    """The CID of the event."""
+
+
+@endpoint(
+    "POST",
+    "/api/v0/requests",
+    Answer("The request is new.", AnchorServiceStatusBody, status=201),
+    Answer("It was made before.", AnchorServiceStatusBody, status=202),
+    body=AnchorServiceRequestBody,
+    errors=(401, 404, 503),
+    own=True,
+    need="open",
+)
+async def post_request(call: Call[Parameters]) -> Response:
+    """Request an anchor for another node, as with Ceramic's anchor service.
+
+    The body is JSON; or a CAR whose root is DAG-CBOR with `streamId` (bytes) and `tip` (a link).
+    """
+    from recon_node.anchoring.service import FullError
+
+    anchoring = _served(call)
+    body = await call.request.body()
+    _check_access(call, anchoring, body)
+    content_type = call.request.headers.get("content-type", "").partition(";")[0].strip()
+    stream_id, cid = _read_car(body) if content_type == _CAR else _read_json(body)
+    before = await anchoring.find(cid)
+    try:
+        request = await anchoring.request(cid, stream_id)
+    except FullError as error:
+        raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"Retry-After": "60"}) from None
+    status = HTTPStatus.CREATED if before is None else HTTPStatus.ACCEPTED
+    return JSONResponse(await _describe(anchoring, request), status)
+
+
+@endpoint("GET", "/api/v0/requests/{cid}", errors=(404,), own=True)
+async def get_request(
+    call: Call[AnchorRequestPath],
+) -> Annotated[Response, AnchorServiceStatusBody]:
+    """Ask how far a request for an anchor has come."""
+    anchoring, cid = _served(call), call.parameters.cid
+    request = await anchoring.find(cid)
+    if request is None:
+        raise ApiError(HTTPStatus.NOT_FOUND, f"Request does not exist for cid {cid}")
+    return JSONResponse(await _describe(anchoring, request))
+
+
+@endpoint("GET", "/api/v0/service-info/supported_chains", errors=(404,), own=True)
+async def get_supported_chains(call: Call[Parameters]) -> SupportedChainsBody:
+    """Ask on which chain requests are anchored."""
+    return SupportedChainsBody(supportedChains=[_served(call).settings.chain_id])
+
+
+def _served(call: Call[Any]) -> Anchoring:
+    anchoring = anchoring_of(call.services)
+    if not anchoring.settings.serve:
+        raise ApiError(HTTPStatus.NOT_FOUND, "this node does not anchor for others (anchor_serve)")
+    return anchoring
+
+
+def _check_access(call: Call[Any], anchoring: Anchoring, body: bytes) -> None:
+    from recon_node.anchoring.clients import ClientError, check_client
+
+    authorization = call.request.headers.get("authorization")
+    access, clients = call.services.access, anchoring.settings.clients
+    if access.token is not None and access.is_token(authorization):
+        return
+    if clients:
+        try:
+            check_client(authorization, body, clients)
+        except ClientError as error:
+            raise ApiError(HTTPStatus.UNAUTHORIZED, str(error)) from None
+    elif access.asks_token("write"):
+        raise ApiError(HTTPStatus.UNAUTHORIZED, "Unauthorized")
+
+
+def _read_json(body: bytes) -> tuple[StreamId, CID]:
+    read = AnchorServiceRequestBody.read(body)
+    try:
+        return StreamId.parse(read.streamId), _cid(read.cid)
+    except StreamIdError as error:
+        raise bad_request(f"Invalid stream ID: {error}") from None
+
+
+def _read_car(body: bytes) -> tuple[StreamId, CID]:
+    try:
+        found = car.decode(body)
+        root = dag_cbor.decode(found.block(found.roots[0]) or b"")
+        return StreamId.from_bytes(root["streamId"]), CID(root["tip"])
+    except (IpldError, StreamIdError, LookupError, TypeError) as error:
+        raise bad_request(f"Can not decode CAR file: {error}") from None
+
+
+async def _describe(anchoring: Anchoring, request: Request) -> dict[str, Any]:
+    status = _STATUS[request.state]
+    milliseconds = int(request.made_at * 1000)
+    described: dict[str, Any] = {
+        "id": str(request.cid),
+        "cid": str(request.cid),
+        "streamId": request.stream or "",
+        "createdAt": milliseconds,
+        "updatedAt": milliseconds,
+    }
+    witness = await anchoring.witness(request)
+    if witness is not None and request.event is not None:
+        status = "COMPLETED"
+        text = base64.b64encode(witness).decode().rstrip("=")
+        described |= {"anchorCommit": {"cid": str(request.event)}, "witnessCar": text}
+    elif status == "COMPLETED":
+        status = "PROCESSING"
+    return described | {"status": status, "message": _MESSAGES[status]}

@@ -1,0 +1,346 @@
+"""Anchoring: how it stands, the requests, and when an event was anchored."""
+
+from __future__ import annotations
+
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import Field
+from starlette.responses import Response
+
+from recon_node.api.endpoint import Answer, Call, endpoint
+from recon_node.api.errors import ApiError
+from recon_node.api.models import Body, Parameters, Text, Whole, WholeParameter, reply
+from recon_node.api.routes.events import EventPath
+from recon_node.api.routes.streams import StreamPath, compute
+from recon_node.api.services import Services
+from recon_node.ceramic import parse_event
+from recon_node.ipld import CID
+from recon_node.store import State
+from recon_node.streams import Stream
+from recon_node.streams.tip import earliest_times
+
+if TYPE_CHECKING:
+    from recon_node.anchoring.journal import Request, Tree
+    from recon_node.anchoring.service import Anchoring
+
+AnchorState = Literal["waiting", "in_tree", "anchored", "covered"]
+_STATES: Final[dict[int, AnchorState]] = {0: "waiting", 1: "in_tree", 2: "anchored", 3: "covered"}
+_MAX_LISTED: Final = 1000
+_TREES: Final = 10
+_ANCHORED: Final = 3
+"""js-ceramic's AnchorStatus: 1 pending, 2 processing, 3 anchored."""
+
+
+class AnchorTreeBody(Body):
+    """A Merkle tree."""
+
+    root: Text
+    """Its CID."""
+    leaves: Whole
+    """Events in it."""
+    chain_id: str
+    """Where its root is written (CAIP-2)."""
+    made_at: float
+    """When it was built, in Unix seconds."""
+    tx_hash: str | None
+    """Of the final transaction; null until there is one."""
+    block_time: int | None
+    """Of its block, in Unix seconds."""
+    cost_wei: str | None
+    """What it cost, in wei, as text."""
+    is_done: bool
+    """Whether all time events are made."""
+    explorer: str | None
+    """The page of the transaction."""
+
+
+class AnchoringBody(Body):
+    """How anchoring stands."""
+
+    authority: str
+    """`off`, `evm` or `development`."""
+    chain_id: str = ""
+    """Of the authority (CAIP-2)."""
+    contract: str | None = None
+    """Whose function is called."""
+    account: str | None = None
+    """That pays."""
+    balance_wei: str | None = None
+    """What it has, as text; null while that is not known."""
+    spent_wei: str = "0"
+    """What all trees cost, as text."""
+    coin: str = ""
+    """In which fees are paid; it has 10^18 wei."""
+    trees: Whole = 0
+    """Trees that were anchored."""
+    requests: dict[str, Whole] = Field(default_factory=dict)
+    """Requests by state."""
+    under_way: AnchorTreeBody | None = None
+    """The tree that is being anchored."""
+    waits_for: str = ""
+    """What it waits for."""
+    alarm: str = ""
+    """What somebody should do something about."""
+    due_at: float | None = None
+    """When the next tree will be built, in Unix seconds; null if nothing waits."""
+    latest: list[AnchorTreeBody] = Field(default_factory=list)
+    """The latest ten trees."""
+
+
+class AnchorRequestBody(Body):
+    """A request for an anchor."""
+
+    cid: Text
+    """The event; or the root of another node's tree."""
+    stream: str | None
+    """The init event of its stream; or what another node said that it belongs to."""
+    state: AnchorState
+    """`covered`: it needs no anchor any more."""
+    made_at: float
+    """In Unix seconds."""
+    time_event: str | None
+    """Its time event, if there is one."""
+
+
+class AnchorRequestsBody(Body):
+    """Requests, the latest first."""
+
+    requests: list[AnchorRequestBody]
+
+
+class RequestsQuery(Parameters):
+    """Which requests."""
+
+    state: AnchorState | None = None
+    """Only those in a state."""
+    limit: Annotated[WholeParameter, Field(le=_MAX_LISTED)] = 100
+    """At most so many."""
+
+
+class EventAnchorBody(Body):
+    """When an event was anchored."""
+
+    cid: Text
+    """The event."""
+    state: Literal["none", "waiting", "in_tree", "made", "anchored"]
+    """`made`: it has a time event, whose transaction is still to be looked up."""
+    time: int | None = None
+    """The earliest proven time of the event, in Unix seconds."""
+    time_event: str | None = None
+    """The time event that proves it, or will."""
+    anchored_event: str | None = None
+    """The event that the time event names: this one, or one that covers it."""
+    chain_id: str | None = None
+    """Of the proof (CAIP-2)."""
+    tx_hash: str | None = None
+    """Of the proof."""
+    root: str | None = None
+    """Of the proof's Merkle tree."""
+    explorer: str | None = None
+    """The page of the transaction."""
+    cost_wei: str | None = None
+    """Its part of the transaction's cost, if this node paid."""
+
+
+@endpoint("GET", "/ceramic/anchors", own=True)
+async def get_anchors(call: Call[Parameters]) -> AnchoringBody:
+    """Ask how anchoring stands."""
+    anchoring = call.services.anchoring
+    if anchoring is None:
+        return AnchoringBody(authority="off")
+    from recon_node.anchoring.settings import chain_defaults
+
+    status = await anchoring.status()
+    account = status.account
+    return AnchoringBody(
+        authority=status.authority,
+        chain_id=status.chain_id,
+        contract=status.contract,
+        account=None if account is None else account.address,
+        balance_wei=_text(None if account is None else account.balance),
+        spent_wei=str(status.spent),
+        coin=chain_defaults(status.chain_id).coin,
+        trees=status.trees,
+        requests={_STATES[state]: count for state, count in status.counts.items()},
+        under_way=None if status.under_way is None else _tree(anchoring, status.under_way),
+        waits_for=status.state,
+        alarm=status.alarm,
+        due_at=status.due_at,
+        latest=[_tree(anchoring, tree) for tree in await anchoring.latest_trees(_TREES)],
+    )
+
+
+@endpoint(
+    "POST",
+    "/ceramic/anchors/now",
+    Answer("A tree will be built of what waits.", status=202),
+    errors=(409,),
+    own=True,
+)
+async def post_anchors_now(call: Call[Parameters]) -> Response:
+    """Anchor what waits, once no other tree is under way."""
+    anchoring_of(call.services).anchor_now()
+    return Response(status_code=HTTPStatus.ACCEPTED)
+
+
+@endpoint("GET", "/ceramic/anchors/requests", errors=(409,), own=True)
+async def get_anchor_requests(call: Call[RequestsQuery]) -> AnchorRequestsBody:
+    """List requests for anchors."""
+    from recon_node.anchoring.journal import RequestState
+
+    wanted = call.parameters.state
+    states = [state for state in RequestState if wanted in (None, _STATES[state])]
+    found = await anchoring_of(call.services).requests(states, call.parameters.limit)
+    return AnchorRequestsBody(requests=list(map(_request, found)))
+
+
+@endpoint("GET", "/ceramic/anchors/events/{event_id}", errors=(404,), own=True)
+async def get_event_anchor(call: Call[EventPath]) -> EventAnchorBody:
+    """Ask when an event was anchored: itself, or through a later event that covers it."""
+    services, cid = call.services, call.parameters.event_id
+    stored = await services.store.get_event(cid)
+    if stored is None:
+        raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {cid}")
+    init = parse_event(stored).init
+    states = await services.store.listings.progress([cid])
+    found = None
+    if any(state is State.DELIVERED for state, _ in states.values()):
+        found = await compute(services, str(cid), init, None, partial(_anchor_of, cid))
+    if found is None:
+        return await _requested(services, cid)
+    time, covering, event = found
+    return _event_anchor(
+        cid,
+        "anchored",
+        time=time,
+        time_event=str(event),
+        anchored_event=str(covering),
+        **await _proof(services, event, covering),
+    )
+
+
+@endpoint(
+    "POST",
+    "/api/v0/streams/{stream_id}/anchor",
+    Answer("The tip is requested to be anchored.", dict[str, Any]),
+    errors=(404, 409, 503),
+    own=True,
+)
+async def post_stream_anchor(call: Call[StreamPath]) -> Response:
+    """Request that the tip of a stream is anchored, as with js-ceramic."""
+    from recon_node.anchoring.service import FullError
+
+    services, stream_id = call.services, call.parameters.stream_id
+    anchoring = anchoring_of(services)
+    text = call.request.path_params["stream_id"]
+    tip, is_anchored = await compute(services, text, stream_id.cid, stream_id, _data_tip)
+    status = _ANCHORED
+    if not is_anchored:
+        try:
+            request = await anchoring.request(tip, stream_id)
+        except FullError as error:
+            raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
+        status = min(request.state + 1, _ANCHORED)
+    return reply({"streamId": str(stream_id), "anchorStatus": status, "cid": str(tip)})
+
+
+def anchoring_of(services: Services) -> Anchoring:
+    """Return the anchoring of a node; raise `ApiError` 409 if it anchors nothing."""
+    if services.anchoring is None:
+        raise ApiError(HTTPStatus.CONFLICT, "this node does not anchor: see the setting `anchor`")
+    return services.anchoring
+
+
+def _data_tip(stream: Stream) -> tuple[CID, bool]:
+    """Return the last data event of the tip's branch, and whether its time is proven."""
+    cid = stream.tip.data_tip[0]
+    return cid, _anchor_of(cid, stream) is not None
+
+
+def _anchor_of(cid: CID, stream: Stream) -> tuple[int, CID, CID] | None:
+    """Return the earliest proven time of an event, of which event it is, and the time event."""
+    shapes = stream.shapes
+    time = earliest_times(reversed(shapes)).get(cid)
+    covering = {cid}
+    for shape in shapes:
+        if covering.intersection(shape.prev):
+            if time is not None and shape.kind == "time" and shape.time == time:
+                return time, shape.prev[0], shape.id
+            covering.add(shape.id)
+    return None
+
+
+def _event_anchor(cid: CID, state: str, **known: Any) -> EventAnchorBody:
+    """Describe the anchor of an event; what is not known is null."""
+    unknown = dict.fromkeys(EventAnchorBody.model_fields)
+    return EventAnchorBody.model_validate({**unknown, "cid": str(cid), "state": state, **known})
+
+
+async def _requested(services: Services, cid: CID) -> EventAnchorBody:
+    """Say how far an event without a proven time has come."""
+    request = None if services.anchoring is None else await services.anchoring.find(cid)
+    if request is None or _STATES[request.state] == "covered":
+        return _event_anchor(cid, "none")
+    if request.event is None:
+        return _event_anchor(cid, "in_tree" if request.tree else "waiting")
+    proof = await _proof(services, request.event, cid)
+    return _event_anchor(
+        cid, "made", time_event=str(request.event), anchored_event=str(cid), **proof
+    )
+
+
+async def _proof(services: Services, event: CID, anchored: CID) -> dict[str, Any]:
+    """Say what a time event proves, by the names of the API."""
+    stored = await services.store.get_event(event)
+    proof = None if stored is None else parse_event(stored).proof
+    if proof is None:
+        return {}
+    from recon_node.anchoring.settings import AnchorSettings
+
+    anchoring = services.anchoring
+    settings = AnchorSettings() if anchoring is None else anchoring.settings
+    described: dict[str, Any] = {
+        "chain_id": proof.chain_id,
+        "tx_hash": proof.transaction_hash,
+        "root": str(proof.root),
+        "explorer": settings.explorer_url(proof.chain_id, proof.tx_hash.digest),
+    }
+    request = None if anchoring is None else await anchoring.find(anchored)
+    if anchoring is not None and request is not None and request.tree is not None:
+        tree = await anchoring.tree(request.tree)
+        if tree is not None and tree.root == proof.root and tree.cost is not None:
+            described["cost_wei"] = str(tree.cost // tree.leaves)
+    return described
+
+
+def _request(request: Request) -> AnchorRequestBody:
+    return AnchorRequestBody(
+        cid=str(request.cid),
+        stream=_text(request.init or request.stream),
+        state=_STATES[request.state],
+        made_at=request.made_at,
+        time_event=_text(request.event),
+    )
+
+
+def _tree(anchoring: Anchoring, tree: Tree) -> AnchorTreeBody:
+    tx_hash = tree.tx_hash
+    return AnchorTreeBody(
+        root=str(tree.root),
+        leaves=tree.leaves,
+        chain_id=tree.chain_id,
+        made_at=tree.made_at,
+        tx_hash=None if tx_hash is None else "0x" + tx_hash.hex(),
+        block_time=tree.block_time,
+        cost_wei=_text(tree.cost),
+        is_done=tree.is_done,
+        explorer=None
+        if tx_hash is None
+        else anchoring.settings.explorer_url(tree.chain_id, tx_hash),
+    )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,185 @@
+"""`recon-node anchor`: what a node anchors, and when events were anchored."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from recon_node.cli.client import node_options
+from recon_node.cli.output import CommandError, counted, make_console, make_table
+from recon_node.client.anchors import POLL_INTERVAL
+from recon_node.connection import Connection
+from recon_node.json_output import json_option, print_json, print_result
+from recon_node.terminal_text import echo
+
+_WEI: Final = 10**18
+_STATES: Final = ("waiting", "in_tree", "anchored", "covered")
+
+
+@click.group(short_help="Anchor streams on a chain, and check anchors.")
+def anchor() -> None:
+    """Anchor streams on a chain, and see when events were anchored.
+
+    A node anchors if its setting `anchor` says so; docs/how-to/anchors.md is the guide.
+
+    \b
+    Examples:
+      recon-node anchor key anchor.key            (a new account that pays)
+      recon-node anchor status
+      recon-node anchor verify bagcqcera...
+    """
+
+
+@anchor.command("status")
+@node_options
+@json_option
+def status(node: Connection, as_json: bool) -> None:
+    """Show how anchoring stands: the account, what waits, and the latest trees."""
+    found = node.request("GET", "/ceramic/anchors")
+    if as_json:
+        print_json(found)
+        return
+    if found["authority"] == "off":
+        echo("This node does not anchor (setting `anchor`).")
+        return
+    echo(f"Anchoring on {found['chain_id']}")
+    coin = found["coin"]
+    if found["account"] is not None:
+        balance = found["balance_wei"]
+        has = "not known yet" if balance is None else f"{_coins(balance)} {coin}"
+        echo(f"account    {found['account']}, balance {has}")
+        echo(f"contract   {found['contract']}")
+    counts = found["requests"]
+    spent = f", for {_coins(found['spent_wei'])} {coin}" if coin else ""
+    echo(
+        f"events     {counts['waiting']:,} wait, {counts['in_tree']:,} under way, "
+        f"{counts['anchored']:,} anchored in {counted(found['trees'], 'tree')}{spent}"
+    )
+    if found["under_way"] is not None:
+        tree = found["under_way"]
+        echo(f"under way  {counted(tree['leaves'], 'event')}: {found['waits_for'] or 'starting'}")
+    if found["due_at"] is not None:
+        echo(f"next tree  {_date(found['due_at'])}")
+    if found["alarm"]:
+        echo(f"ALARM      {found['alarm']}")
+    if found["latest"]:
+        table = make_table("tree", "events", "time", "cost", "transaction", numbers=("events",))
+        for tree in found["latest"]:
+            cost = "" if tree["cost_wei"] is None else f"{_coins(tree['cost_wei'])} {coin}"
+            link = tree["explorer"] or tree["tx_hash"] or ""
+            table.add_row(
+                "…" + tree["root"][-8:],
+                f"{tree['leaves']:,}",
+                _date(tree["block_time"]),
+                cost,
+                link,
+            )
+        make_console().print(table)
+
+
+@anchor.command("now")
+@node_options
+def now(node: Connection) -> None:
+    """Anchor what waits, without waiting for the interval to pass."""
+    node.request("POST", "/ceramic/anchors/now")
+    echo("A tree will be built of what waits: see `recon-node anchor status`.")
+
+
+@anchor.command("requests")
+@click.option("--state", type=click.Choice(_STATES), help="Only those in a state.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, metavar="N")
+@node_options
+@json_option
+def requests(state: str | None, limit: int, node: Connection, as_json: bool) -> None:
+    """List the events that are to be anchored, or were, the latest first."""
+    params: dict[str, Any] = {"limit": limit} | ({} if state is None else {"state": state})
+    found = node.request("GET", "/ceramic/anchors/requests", params=params)["requests"]
+    if as_json:
+        print_json(found)
+        return
+    table = make_table("event", "state", "requested", "time event")
+    for each in found:
+        table.add_row(each["cid"], each["state"], _date(each["made_at"]), each["time_event"] or "")
+    make_console().print(table)
+
+
+@anchor.command("verify")
+@click.argument("cid")
+@node_options
+@json_option
+def verify(cid: str, node: Connection, as_json: bool) -> None:
+    """Show since when the event CID provably exists, and by which transaction.
+
+    The node has checked the proof at its own endpoint of the chain. Exit code 1 if there is none.
+    """
+    found = node.request("GET", f"/ceramic/anchors/events/{cid}")
+    if as_json:
+        print_json(found)
+    elif found["time"] is not None:
+        echo(f"{cid} was anchored {_date(found['time'])}")
+        if found["anchored_event"] != cid:
+            echo(f"through     {found['anchored_event']}, which covers it")
+        echo(f"time event  {found['time_event']}")
+        echo(f"root        {found['root']}")
+        echo(f"transaction {found['chain_id']} {found['tx_hash']}")
+        if found["explorer"]:
+            echo(f"            {found['explorer']}")
+        if found["cost_wei"] not in (None, "0"):
+            echo(f"cost        {int(found['cost_wei']):,} wei")
+    if found["time"] is None:
+        raise CommandError(f"{cid} is not anchored: {_EXPLAINED[found['state']]}")
+
+
+_EXPLAINED: Final = {
+    "none": "it has no time event, and this node anchors neither it nor what covers it",
+    "waiting": "it waits for the next tree",
+    "in_tree": "its tree is under way",
+    "made": "its time event is made, but the transaction is still to be looked up",
+}
+
+
+@anchor.command("key")
+@click.argument("file", type=click.Path(path_type=Path))
+@json_option
+def key(file: Path, as_json: bool) -> None:
+    """Make a key for the account that pays, in FILE, and print the account's address.
+
+    Send it some of the chain's coins, and name the file in the setting `anchor_key_file`.
+    """
+    from recon_node.anchoring.authority import AuthorityError
+    from recon_node.anchoring.keys import create_key
+
+    try:
+        address = create_key(file)
+    except AuthorityError as error:
+        raise CommandError(str(error)) from None
+    print_result({"address": address, "file": str(file)}, address, as_json=as_json)
+
+
+@click.command("anchor")
+@click.argument("stream_id")
+@click.option("--wait", is_flag=True, help="Wait until the time is proven.")
+@node_options
+@json_option
+def anchor_stream(stream_id: str, wait: bool, node: Connection, as_json: bool) -> None:
+    """Have the tip of the stream STREAM_ID anchored, if it is not yet."""
+    bare = stream_id.removeprefix("ceramic://")
+    cid = node.request("POST", f"/api/v0/streams/{bare}/anchor")["cid"]
+    found = node.request("GET", f"/ceramic/anchors/events/{cid}")
+    while wait and found["time"] is None:
+        time.sleep(POLL_INTERVAL)
+        found = node.request("GET", f"/ceramic/anchors/events/{cid}")
+    when = f"anchored {_date(found['time'])}" if found["time"] else _EXPLAINED[found["state"]]
+    print_result(found, f"{cid}: {when}", as_json=as_json)
+
+
+def _coins(wei: str) -> str:
+    return f"{int(wei) / _WEI:.9g}"
+
+
+def _date(seconds: float | None) -> str:
+    return "" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,202 @@
+"""A node that anchors by the development clock, as its users see it: HTTP, commands, clients."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+from click.testing import CliRunner
+from nacl.signing import SigningKey
+from waiting import wait_until
+
+from recon_node.ceramic import StreamId, StreamType, parse_event
+from recon_node.ceramic.builder import controller_of
+from recon_node.cli import main
+from recon_node.client import AsyncCeramic, Ceramic, Key, ModelDefinition
+from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor
+from recon_node.testnet import TestnetNode
+
+CLIENT = SigningKey(bytes(range(32)))
+ANCHORING = ("--anchor", "development", "--anchor-interval", "1s")
+STREAM = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"a node's stream"))
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("RECON_NODE_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[TestnetNode]]:
+    """Two nodes; the first anchors, for one other node as well."""
+    directory = tmp_path_factory.mktemp("anchoring")
+    config = directory / "anchoring.toml"
+    config.write_text(f'anchor_clients = ["{controller_of(CLIENT)}"]\n')
+    shared = ["--network", "local-4711", "--development-time", "--sync-interval", "1"]
+    first, second = (TestnetNode(name, directory, shared) for name in ("anchoring", "other"))
+    try:
+        first.launch([*ANCHORING, "--anchor-serve", "--config", str(config)])
+        first.wait_until_ready()
+        second.launch(["--bootstrap", first.addresses[0]])
+        second.wait_until_ready()
+        yield [first, second]
+    finally:
+        for node in (first, second):
+            node.kill()
+
+
+def command(node: TestnetNode, *args: str) -> str:
+    result = CliRunner().invoke(main, [*args, "--url", node.api_url])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_document_is_anchored_at_every_node(nodes: list[TestnetNode]) -> None:
+    with Ceramic(nodes[0].api_url, key=Key.generate()) as ceramic:
+        model = ceramic.create_model(
+            ModelDefinition(name="Note", schema={"properties": {"n": {"type": "number"}}})
+        )
+        note = ceramic.create(model.id, {"n": 1})
+        note = ceramic.update(note.id, {"n": 2})
+        found = ceramic.wait_until_anchored(note.event, timeout=60)
+        assert found.state == "anchored"
+        assert found.chain_id == "local:clock"
+        earlier = ceramic.wait_until_anchored(note.id.cid, timeout=60)
+        assert (earlier.time or 0) <= (found.time or 0)
+        assert ceramic.request_anchor(note.id) == note.event
+    with Ceramic(nodes[1].api_url) as other:
+        wait_until(lambda: note.event in {e.cid for e in other.events(note.id)})
+        assert other.wait_until_anchored(note.event, timeout=60) == found
+    output = command(nodes[0], "anchor", "verify", str(note.event))
+    assert "was anchored 20" in output
+    assert str(found.time_event) in output
+    assert "is anchored" not in output
+    assert "anchored 20" in command(nodes[0], "stream", "anchor", str(note.id), "--wait")
+    status = command(nodes[0], "anchor", "status")
+    assert "Anchoring on local:clock" in status
+    assert str(note.event) in command(nodes[0], "anchor", "requests", "--state", "anchored")
+    command(nodes[0], "anchor", "now")
+    assert "does not anchor" in command(nodes[1], "anchor", "status")
+    metrics = httpx.get(f"{nodes[0].api_url}/metrics").text
+    assert "recon_anchoring_trees" in metrics
+    assert "recon_anchoring_alarm 0.0" in metrics
+
+
+async def test_the_asynchronous_client_waits_too(nodes: list[TestnetNode]) -> None:
+    async with AsyncCeramic(nodes[0].api_url, key=Key.generate()) as ceramic:
+        model = await ceramic.create_model(ModelDefinition(name="Other", schema={}))
+        with trio.fail_after(60):
+            found = await ceramic.wait_until_anchored(model.event)
+    assert found.time is not None
+
+
+def jwt(key: SigningKey, body: bytes) -> str:
+    """As ceramic-one makes it (anchor-remote, cas_remote.rs)."""
+
+    def encode(value: bytes) -> str:
+        return base64.urlsafe_b64encode(value).decode().rstrip("=")
+
+    did = controller_of(key)
+    header = {"kid": f"{did}#{did.removeprefix('did:key:')}", "alg": "EdDSA", "typ": "JWT"}
+    digest = "0x" + hashlib.sha256(body).hexdigest()
+    claims = {"digest": digest, "nonce": "1", "url": "http://node/api/v0/requests"}
+    message = f"{encode(json.dumps(header).encode())}.{encode(json.dumps(claims).encode())}"
+    return f"Bearer {message}.{encode(key.sign(message.encode()).signature)}"
+
+
+def test_another_node_gets_the_proof_of_its_root(nodes: list[TestnetNode]) -> None:
+    """As ceramic-one asks (anchor-remote): with the root of its own tree, again and again."""
+    root = CID.of(DAG_CBOR, b"a root")
+    fields = {"streamId": str(STREAM), "cid": str(root), "timestamp": "2026-01-01T00:00:00Z"}
+    body = json.dumps(fields).encode()
+    url = f"{nodes[0].api_url}/api/v0/requests"
+    headers = {"authorization": jwt(CLIENT, body), "content-type": "application/json"}
+    answer = httpx.post(url, content=body, headers=headers)
+    assert (answer.status_code, answer.json()["status"]) == (201, "PENDING")
+    assert answer.json()["streamId"] == str(STREAM)
+    wait_until(
+        lambda: httpx.post(url, content=body, headers=headers).json()["status"] == "COMPLETED"
+    )
+    answer = httpx.get(f"{url}/{root}")
+    text = answer.json()["witnessCar"]
+    assert "=" not in text
+    event = parse_event(base64.b64decode(text + "=" * (-len(text) % 4)))
+    assert (event.init, event.prevs) == (STREAM.cid, (root,))
+    assert answer.json()["anchorCommit"] == {"cid": str(event.cid)}
+    chains = httpx.get(f"{nodes[0].api_url}/api/v0/service-info/supported_chains")
+    assert chains.json() == {"supportedChains": ["local:clock"]}
+
+
+def test_a_request_may_be_a_car(nodes: list[TestnetNode]) -> None:
+    """As js-ceramic made them (anchor-request-params-parser.ts, V2)."""
+    tip = CID.of(DAG_CBOR, b"a tip")
+    block = dag_cbor.encode({"streamId": STREAM.to_bytes(), "tip": tip, "timestamp": "2026"})
+    body = car.encode([CID.of(DAG_CBOR, block)], {CID.of(DAG_CBOR, block): block})
+    headers = {"authorization": jwt(CLIENT, body), "content-type": "application/vnd.ipld.car"}
+    answer = httpx.post(f"{nodes[0].api_url}/api/v0/requests", content=body, headers=headers)
+    assert (answer.status_code, answer.json()["cid"]) == (201, str(tip))
+    headers["authorization"] = jwt(CLIENT, body[:-1])
+    answer = httpx.post(f"{nodes[0].api_url}/api/v0/requests", content=body, headers=headers)
+    assert answer.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [(None, "must be signed"), (SigningKey(bytes(32)), "not among anchor_clients")],
+)
+def test_strangers_are_refused(
+    nodes: list[TestnetNode], key: SigningKey | None, words: str
+) -> None:
+    body = b'{"streamId": "k", "cid": "b"}'
+    headers = {} if key is None else {"authorization": jwt(key, body)}
+    answer = httpx.post(f"{nodes[0].api_url}/api/v0/requests", content=body, headers=headers)
+    assert answer.status_code == 401
+    assert words in answer.json()["error"]
+
+
+def test_a_forged_signature_is_refused(nodes: list[TestnetNode]) -> None:
+    body = b'{"streamId": "k", "cid": "b"}'
+    token = jwt(CLIENT, body)
+    forged = token[:-4] + ("AAAA" if token[-4:] != "AAAA" else "BBBB")
+    headers = {"authorization": forged}
+    answer = httpx.post(f"{nodes[0].api_url}/api/v0/requests", content=body, headers=headers)
+    assert (answer.status_code, "not signed by" in answer.json()["error"]) == (401, True)
+
+
+@pytest.mark.parametrize("path", ["requests/x", "requests/" + str(STREAM.cid)])
+def test_unknown_requests(nodes: list[TestnetNode], path: str) -> None:
+    answer = httpx.get(f"{nodes[0].api_url}/api/v0/{path}")
+    assert answer.status_code in (400, 404)
+    assert answer.json()["error"]
+
+
+def test_a_node_that_does_not_anchor_says_so(nodes: list[TestnetNode]) -> None:
+    answer = httpx.post(f"{nodes[1].api_url}/ceramic/anchors/now")
+    assert answer.status_code == 409
+    assert "the setting `anchor`" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--network", "testnet-clay", "--development-time"), "local networks only"),
+        (("--network", "local-1", "--anchor", "development"), "needs development_time"),
+        (("--network", "local-1", "--anchor", "evm"), "needs the setting anchor_chain"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_one_line(
+    tmp_path: Path, flags: tuple[str, ...], words: str
+) -> None:
+    args = ["run", "--data-dir", str(tmp_path), "--api", "127.0.0.1:0", "--no-discovery"]
+    result = CliRunner().invoke(main, [*args, "--listen", "/ip4/127.0.0.1/tcp/0", *flags])
+    assert result.exit_code == 1
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
