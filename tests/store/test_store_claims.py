@@ -337,6 +337,24 @@ async def test_events_without_history_are_kept_up_to_a_bound(tmp_path: Path) -> 
         await check_delivered(store, world)
 
 
+async def test_an_event_waits_under_few_event_ids(tmp_path: Path, world: World) -> None:
+    """Each batch that names an event looks at all of its claims: 20,000 held up all others."""
+    init, first, second = world.events.values()
+    wrong = [world.offer(second, height=height) for height in range(9, 109)]
+    async with open_store(tmp_path, NETWORK) as store:
+        for start in range(0, 100, 20):
+            await store.admit_remote(wrong[start : start + 20])
+        assert (len(store.keys), store.waiting) == (8, 8)
+        [verdict] = await store.admit_remote([world.offer(second)])
+        assert (verdict.status, verdict.cause) == ("refused", "waiting")
+        assert "8 other EventIds of this event wait for its history" in (verdict.reason or "")
+        assert not store.is_refused(world.event_id(second))
+        # It is judged again when its history is here, in the same batch at the latest.
+        await store.admit_remote([world.offer(second), world.offer(first), world.offer(init)])
+        await check_delivered(store, world)
+        assert not any(claim in store.keys for claim, _ in wrong)
+
+
 async def test_a_local_event_builds_only_on_what_is_checked(tmp_path: Path, world: World) -> None:
     init, first, second = world.events.values()
     third = world.extend(init.cid, [second.cid], "third")

@@ -41,6 +41,7 @@ else, both are refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from recon_node.ceramic import (
     EventIdError,
@@ -58,6 +59,9 @@ from recon_node.store.db.log import Completed, EventLog
 from recon_node.store.db.records import Record, State, StreamRecord
 from recon_node.store.db.shares import Amount, Marks, Share, share_of_record
 from recon_node.verification import Refusal
+
+MAX_CLAIMS: Final = 8
+"""EventIds under which an event waits for its history."""
 
 
 class _FaultError(Exception):
@@ -128,6 +132,9 @@ class Ladder:
         if must_be_valid and record.fault is not None and record.refusal is None:
             record.refusal = Refusal(record.fault, inherent=True)
             return
+        if record.refusal is None and self._has_too_many_claims(record):
+            record.refusal = _TOO_MANY_CLAIMS
+            return
         share = share_of_record(record)
         if share is not None and not is_own and not self._make_room(record, share):
             record.refusal = _no_room(share, self._limits[share])
@@ -184,6 +191,14 @@ class Ladder:
                 self._marks.shares[now] = self._marks.taken(now) + amount
         waits = record.refusal is None and record.state < State.PENDING
         self._marks.waiting += waits - waited
+
+    def _has_too_many_claims(self, record: Record) -> bool:
+        """Return whether others are here that say under which EventId an event belongs.
+
+        One of them is right, and nobody can tell which before the event's history is here.
+        """
+        is_known = record.state >= State.UNCOVERED
+        return not is_known and len(self._history.claims(record.cid)) >= MAX_CLAIMS
 
     def _make_room(self, record: Record, share: Share) -> bool:
         """Return whether there is room for a new record in its share, or it needs none."""
@@ -395,6 +410,13 @@ class Ladder:
             verdict = self._history.verdict(record.proof)
             if isinstance(verdict, Refusal):
                 raise _FaultError(verdict.reason, inherent=True)
+
+
+_TOO_MANY_CLAIMS: Final = Refusal(
+    f"{MAX_CLAIMS} other EventIds of this event wait for its history, and at most one is right; "
+    "offer it again when its history is here",
+    passing=True,
+)
 
 
 def is_unsigned_init(record: Record) -> bool:
