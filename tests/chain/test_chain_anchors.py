@@ -185,11 +185,45 @@ async def test_a_transaction_that_says_something_else_refuses_what_builds_on_it(
         assert all(store.is_refused(event_id) for event_id in refused)
 
 
-def with_tx_type(anchor: Event, tx_type: str) -> Event:
-    """The time event with another kind of transaction in its proof."""
+@pytest.mark.parametrize(
+    "repeated", [{}, {"blockNumber": 1, "blockTimestamp": 1}], ids=["2022", "2020"]
+)
+async def test_an_anchor_of_before_2023_is_delivered_if_the_chain_confirms_it(
+    clock: trio.testing.MockClock, tmp_path: Path, repeated: dict[str, int]
+) -> None:
+    """Its proof does not say how the root is on the chain: as a transaction's whole input. What the
+    earliest ones say of the block is not what counts."""
+    documents = [Document(name, "eip155:1") for name in ("right", "wrong", "late")]
+    anchors = [with_proof(each.anchor, txType=..., **repeated) for each in documents]
+    right, wrong, late = (each.proof for each in anchors)
+    assert right is not None
+    assert wrong is not None
+    assert late is not None
+    chain = Chain("eip155:1")
+    chain.latest = chain.finalized = 20_000_000
+    root = b"\x0f" + right.root  # "f01711220...", with a digit before it to make bytes of it
+    chain.mine(right, TIME, number=9_000_000, data=root)
+    chain.mine(wrong, TIME, number=9_000_001, data=root)
+    chain.mine(late, TIME, number=16_688_195)  # by then, a contract had to be called
+    async with serving(chain) as url, open_store(tmp_path, NETWORK) as store:
+        for document, anchor in zip(documents, anchors, strict=True):
+            await store.admit_local([document.init.car, document.change.car, anchor.car])
+        async with following(store, url, chain_id="eip155:1") as service:
+            await until(lambda: service.reports[0].lookups["invalid"] == 2)
+            await store.wait_for_feed(6)
+        times = {row.event_cid: row.block_time for row in await feed_of(store)}
+        assert [times.get(each.cid) for each in anchors] == [TIME, None, None]
+        after = data_event(KEY, documents[0].init, [anchors[0].cid], {"n": 2})
+        [verdict] = await store.admit_local([after.car])
+        assert verdict.position == 8
+        assert len(store.keys) == 8
+
+
+def with_proof(anchor: Event, **fields: object) -> Event:
+    """The time event with other fields in its proof; without those that are `...`."""
     assert anchor.proof is not None
-    proof = dag_cbor.decode(car.decode(anchor.car).blocks[anchor.payload["proof"]])
-    block = dag_cbor.encode(proof | {"txType": tx_type})
+    proof = dag_cbor.decode(car.decode(anchor.car).blocks[anchor.payload["proof"]]) | fields
+    block = dag_cbor.encode({name: value for name, value in proof.items() if value is not ...})
     cid = CID.of(DAG_CBOR, block)
     root = dag_cbor.encode(anchor.payload | {"proof": cid})
     root_cid = CID.of(DAG_CBOR, root)
@@ -200,7 +234,7 @@ async def test_a_proof_that_no_transaction_could_bear_out_is_not_asked_for(
     clock: trio.testing.MockClock, tmp_path: Path
 ) -> None:
     document, chain = Document(), Chain()
-    anchor = with_tx_type(document.anchor, "f(bytes64)")
+    anchor = with_proof(document.anchor, txType="f(bytes64)")
     async with serving(chain) as url, open_store(tmp_path, NETWORK) as store:
         await store.admit_local([document.init.car, document.change.car, anchor.car])
         async with following(store, url) as anchors:
