@@ -49,7 +49,8 @@ def _of_file(path: Path, *, is_block: bool) -> Iterator[bytes]:
         else:
             for item in read_items(file, str(path)):
                 if item.problem is None:
-                    yield from car.decode(multibase.decode(item.data)).blocks.values()
+                    data = car_file.without_v2(multibase.decode(item.data, multibase.MAX_NUMBER))
+                    yield from car.decode(data).blocks.values()
 
 
 def _of_car(file: BinaryIO, path: Path) -> Iterator[bytes]:

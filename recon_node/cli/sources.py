@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from recon_node.ceramic import InvalidEventError, parse_event
 from recon_node.cli.output import CommandError
-from recon_node.ipld import CID, CarError, IpldError, car_file, multibase
+from recon_node.ipld import CID, CarError, MultibaseError, car_file, multibase
 
 MAX_LINE = 4 * 1024 * 1024
 """Longest line, in bytes."""
@@ -100,7 +100,8 @@ def _read_lines(file: BinaryIO, first: list[bytes]) -> Iterator[Item]:
 def _read_line(number: int, line: bytes) -> Item:
     try:
         data = _car_text(line)
-        return _item(number, len(line), data, multibase.decode(data, multibase.MAX_NUMBER))
+        car = car_file.without_v2(multibase.decode(data, multibase.MAX_NUMBER))
+        return _item(number, len(line), data, car)
     except (ValueError, RecursionError) as error:
         return Item(number, len(line), "", problem=_why(error))
     except KeyError as error:
@@ -108,7 +109,7 @@ def _read_line(number: int, line: bytes) -> Item:
 
 
 def _why(error: Exception) -> str:
-    if isinstance(error, IpldError | UnicodeDecodeError):
+    if isinstance(error, MultibaseError | UnicodeDecodeError):
         return "not a CAR as multibase text, nor a JSON object"
     if isinstance(error, json.JSONDecodeError | RecursionError):
         return f"not JSON: {error}"

@@ -88,6 +88,18 @@ def read_layout(file: BinaryIO) -> CarLayout:
     return CarLayout(roots, at, at + start, end)
 
 
+def without_v2(data: bytes) -> bytes:
+    """Return the CARv1 that is in a CARv2; other bytes as they are.
+
+    Raises:
+        CarError: a CARv2 that is damaged.
+    """
+    if not data.startswith(_PRAGMA):
+        return data
+    start, end = _inner(data[:_V2_HEADER], len(data))
+    return data[start:end]
+
+
 def sections(file: BinaryIO, layout: CarLayout) -> Iterator[Section]:
     """Yield the places of the blocks, in their order.
 

@@ -46,6 +46,24 @@ async def test_the_car_may_be_in_any_multibase(
     assert store.head == 1
 
 
+async def test_the_car_may_be_in_a_car_of_version_2(
+    api: httpx.AsyncClient, sample: Events, store: Store
+) -> None:
+    inner = multibase.decode(sample[0]["car"])
+    numbers = b"".join(each.to_bytes(8, "little") for each in (51, len(inner), 0))
+    outer = bytes.fromhex("0aa16776657273696f6e02") + bytes(16) + numbers + inner
+    for data, status in ((outer[:-1], 400), (outer[:40], 400), (outer + b"an index", 204)):
+        answer = await api.post("/ceramic/events", json={"data": multibase.encode(data)})
+        assert answer.status_code == status
+        if status == 400:
+            assert "CARv2" in answer.json()["message"]
+    answer = await api.post("/ceramic/events", json={"data": multibase.encode(b"\x0a" + inner)})
+    assert answer.status_code == 400
+    got = await api.get(f"/ceramic/events/{sample[0]['cid']}")
+    assert got.json()["data"] == sample[0]["car"]
+    assert store.head == 1
+
+
 async def test_an_event_is_found_by_its_event_id_too(
     api: httpx.AsyncClient, filled: Events, store: Store
 ) -> None:

@@ -14,7 +14,7 @@ from recon_node.api.endpoint import NDJSON, Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import AsText, Body, JsonText, Parameters, reply
 from recon_node.ceramic import EventId
-from recon_node.ipld import CID, IpldError, multibase
+from recon_node.ipld import CID, IpldError, car_file, multibase
 from recon_node.store import Verdict
 from recon_node.store.judging import ASK_AGAIN
 
@@ -28,7 +28,7 @@ class EventDataBody(Body):
     """An event to add."""
 
     data: JsonText
-    """The event's CAR, as multibase text."""
+    """The event's CAR (version 1 or 2), as multibase text."""
 
 
 class EventVerdictBody(Body):
@@ -117,9 +117,13 @@ def _read_line(line: bytes) -> bytes | str:
 
 def _car_of(text: bytes, name: str) -> bytes:
     try:
-        return multibase.decode(EventDataBody.read(text, name).data, multibase.MAX_NUMBER)
+        car = multibase.decode(EventDataBody.read(text, name).data, multibase.MAX_NUMBER)
     except IpldError as error:
         raise bad_request(f"Invalid event data: multibase error: {error}") from None
+    try:
+        return car_file.without_v2(car)
+    except IpldError as error:
+        raise bad_request(f"Invalid event data: {error}") from None
 
 
 def _render_verdicts(found: Sequence[Verdict | str]) -> Response:
