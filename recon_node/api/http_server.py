@@ -40,6 +40,12 @@ PIECE: Final = 64 * 1024
 """Bytes that are read, and written, at a time."""
 _LINGER: Final = 5.0
 """Seconds for which a client that is refused may go on sending, so that it sees the answer."""
+_CHUNKS_AT_ONCE: Final = 256
+"""Chunks of a body that are read before others get a turn: each takes some 40 µs."""
+_SMALL_CHUNKS: Final = 1_000
+_MEAN_CHUNK: Final = 64
+"""A body of more chunks than the former has at least so many bytes in each, on average. Clients
+send whole buffers; a byte in each chunk is work that only the server has."""
 _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 """The errors of a stream whose client is gone."""
 _REASONS: Final = {int(each): each.phrase.encode() for each in HTTPStatus}
@@ -218,6 +224,9 @@ class _Exchange:
         self._body_is_read = False
         self._ahead = 0
         """Bytes read of the requests behind this one."""
+        self._chunks = 0
+        self._received = 0
+        """Bytes of the body."""
         self.fault: h11.RemoteProtocolError | None = None
         """What was wrong with the body."""
 
@@ -229,16 +238,14 @@ class _Exchange:
     async def receive(self) -> Message:
         """Return a part of the body; after its end, wait until the client is gone."""
         while not (self._is_gone or self._body_is_read):
+            await trio.lowlevel.checkpoint()  # what is here already may be thousands of chunks
             try:
-                event = self._http.next_event()
+                body = self._next_data()
             except h11.RemoteProtocolError as error:
                 self.fault, self._is_gone = error, True
                 break
-            if isinstance(event, h11.Data):
-                return {"type": "http.request", "body": bytes(event.data), "more_body": True}
-            if isinstance(event, h11.EndOfMessage):
-                self._body_is_read = True
-                return {"type": "http.request", "body": b"", "more_body": False}
+            if body or self._body_is_read:
+                return {"type": "http.request", "body": body, "more_body": not self._body_is_read}
             if self._http.they_are_waiting_for_100_continue:
                 await self._write(h11.InformationalResponse(status_code=100, headers=[]))
             await self._read_more()
@@ -247,6 +254,29 @@ class _Exchange:
                 await trio.sleep_forever()  # whoever waits behind so much is not looked after
             self._ahead += await self._read_more()
         return {"type": "http.disconnect"}
+
+    def _next_data(self) -> bytes:
+        """Return what is here of the body, at most `PIECE` bytes or `_CHUNKS_AT_ONCE` chunks.
+
+        Raises:
+            h11.RemoteProtocolError: the body is not one, or its chunks are too small.
+        """
+        parts: list[bytes] = []
+        size = 0
+        while size < PIECE and len(parts) < _CHUNKS_AT_ONCE:
+            event = self._http.next_event()
+            if not isinstance(event, h11.Data):
+                self._body_is_read = isinstance(event, h11.EndOfMessage)
+                break
+            parts.append(bytes(event.data))
+            size += len(event.data)
+            self._chunks += event.chunk_start
+        self._received += size
+        if self._chunks > _SMALL_CHUNKS and self._received < (self._chunks - 1) * _MEAN_CHUNK:
+            raise h11.RemoteProtocolError(
+                f"chunks of fewer than {_MEAN_CHUNK} bytes on average: send larger ones"
+            )
+        return b"".join(parts)
 
     async def _read_more(self) -> int:
         data = await self._connection.read()

@@ -200,6 +200,34 @@ async def test_what_is_not_http_ends_only_its_connection(
         assert (await api.get("/ceramic/liveness")).status_code == 200
 
 
+TINY = b"1\r\na\r\n"
+
+
+@pytest.mark.parametrize("chunk", [TINY, b"3;x=%s\r\nabc\r\n" % (b"y" * 40)])
+async def test_a_body_in_tiny_chunks_is_refused(services: Services, chunk: bytes) -> None:
+    head = b"POST /ceramic/events HTTP/1.1\r\nHost: node\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with serving(services) as url, await connect(url) as client:
+        await client.send_all(head + chunk * 1_100)
+        answer = await client.receive_some()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"send larger ones" in answer
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 1_000, 70_000])
+async def test_a_body_in_chunks_arrives(services: Services, sample: Events, size: int) -> None:
+    """Small ones, too, while they are few."""
+    event = sample[0]["car"]
+    body = b'{"data": "%s"%s}' % (event.encode(), b" " * (900 if size == 1 else 100_000))
+    body = body[:900] if size == 1 else body
+    parts = [body[at : at + size] for at in range(0, len(body), size)]
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+    head = b"POST /ceramic/events HTTP/1.1\r\nHost: node\r\nTransfer-Encoding: chunked\r\n"
+    async with serving(services) as url, await connect(url) as client:
+        await client.send_all(head + b"Connection: close\r\n\r\n" + chunks)
+        answer = b"".join([piece async for piece in client])
+    assert (b"204" in answer[:20]) is (size >= 64), answer[:300]
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "answer_begins"),
     [
