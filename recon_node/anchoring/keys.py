@@ -32,8 +32,10 @@ class Signer:
 
     def sign(self, transaction: Mapping[str, Any]) -> tuple[str, bytes]:
         """Return the hash (0x and 64 digits) and the bytes of a signed transaction."""
-        to = bytes.fromhex(transaction["to"].removeprefix("0x"))
-        signed = self._account.sign_transaction({**transaction, "to": to})
+        fields = dict(transaction)
+        if "to" in fields:
+            fields["to"] = bytes.fromhex(fields["to"].removeprefix("0x"))
+        signed = self._account.sign_transaction(fields)
         return "0x" + bytes(signed.hash).hex(), bytes(signed.raw_transaction)
 
 

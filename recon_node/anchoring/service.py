@@ -25,9 +25,9 @@ from recon_node.anchoring.authority import (
     Pending,
     TimeAuthority,
 )
-from recon_node.anchoring.evm import EvmAuthority
+from recon_node.anchoring.evm import Chain, EvmAuthority
 from recon_node.anchoring.journal import Journal, JournalError, Request, RequestState, Tree
-from recon_node.anchoring.keys import load_signer
+from recon_node.anchoring.keys import Signer, load_signer
 from recon_node.anchoring.machine import Limits
 from recon_node.anchoring.selection import FeedEvent, select
 from recon_node.anchoring.settings import AnchorSettings
@@ -486,6 +486,22 @@ async def _open_authority(
             raise AuthorityError("anchor = development needs development_time in a local network")
         yield DevelopmentClock(now)
         return
+    async with open_payer(settings, chain) as (provider, signer):
+        limits = Limits(settings.max_fee_wei, settings.replace_after, settings.replacements)
+        yield EvmAuthority(
+            provider, signer, journal, settings.contract, limits, settings.pause, now
+        )
+
+
+@asynccontextmanager
+async def open_payer(
+    settings: AnchorSettings, chain: ChainSettings
+) -> AsyncIterator[tuple[Chain, Signer]]:
+    """Open what is asked about the chain of the settings, and the key of the account that pays.
+
+    Raises:
+        AuthorityError: the settings cannot be used.
+    """
     if settings.chain not in chain.providers:
         raise AuthorityError(
             "anchor = evm needs the setting anchor_chain, and an endpoint of that chain in "
@@ -496,11 +512,8 @@ async def _open_authority(
             "anchor = evm needs anchor_key_file: `recon-node anchor key FILE` makes one"
         )
     signer = await _in_thread(partial(load_signer, settings.key_file, settings.password_file))
-    limits = Limits(settings.max_fee_wei, settings.replace_after, settings.replacements)
     async with open_provider(chain, ChainReport(settings.chain)) as provider:
-        yield EvmAuthority(
-            provider, signer, journal, settings.contract, limits, settings.pause, now
-        )
+        yield provider, signer
 
 
 def _check_unfinished(journal: Journal, authority: TimeAuthority) -> None:

@@ -14,6 +14,7 @@ _HASH: Final = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 _DATA: Final = re.compile(r"0x(?:[0-9a-fA-F]{2})*+", re.ASCII)
 _QUANTITY: Final = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
 _MAX_QUANTITY: Final = 2**63 - 1  # what SQLite and Arrow can hold
+_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _WEI: Final = re.compile(r"0x[0-9a-fA-F]{1,64}", re.ASCII)
 
 
@@ -90,6 +91,14 @@ def read_receipt(answer: Any) -> Receipt:
         status=read_quantity(fields.get("status")),
         cost=read_wei(fields.get("gasUsed")) * read_wei(fields.get("effectiveGasPrice")),
     )
+
+
+def read_contract_address(answer: Any) -> str:
+    """Return which contract a transaction created, by its receipt; raise ShapeError if none."""
+    fields = _object(answer)
+    if read_quantity(fields.get("status")) != 1:
+        raise ShapeError("says that the transaction failed")
+    return _text(fields, "contractAddress", _ADDRESS)
 
 
 def read_base_fee(answer: Any) -> int:

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import trio
 
 from recon_node.cli.client import node_options
 from recon_node.cli.output import CommandError, counted, make_console, make_table
+from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.client.anchors import POLL_INTERVAL
 from recon_node.connection import Connection
+from recon_node.exception_groups import unwrapped
 from recon_node.json_output import json_option, print_json, print_result
 from recon_node.terminal_text import echo
 
@@ -158,6 +161,33 @@ def key(file: Path, as_json: bool) -> None:
     except AuthorityError as error:
         raise CommandError(str(error)) from None
     print_result({"address": address, "file": str(file)}, address, as_json=as_json)
+
+
+@anchor.command("deploy", cls=SettingsCommand)
+@json_option
+def deploy(config: Path | None, data_dir: Path | None, as_json: bool) -> None:
+    """Create an anchor contract on a chain that has none, and print its address.
+
+    The chain, its endpoint and the key that pays are those of the settings: `anchor_chain`,
+    `chain_rpc` and `anchor_key_file` in --config, or in the environment (RECON_NODE_ANCHOR_CHAIN).
+    """
+    settings = read_settings(config, {"data_dir": data_dir})
+    from recon_node.anchoring.authority import AuthorityError
+    from recon_node.anchoring.service import open_payer
+    from recon_node.chain.endpoint import NoAnswerError
+
+    async def create() -> str:
+        from recon_node.anchoring.contract import deploy
+
+        async with open_payer(settings.anchor, settings.chain) as (chain, signer):
+            return await deploy(chain, signer, settings.anchor.max_fee_wei)
+
+    try:
+        with unwrapped(AuthorityError, NoAnswerError):
+            address = trio.run(create)
+    except (AuthorityError, NoAnswerError) as error:
+        raise CommandError(str(error)) from None
+    print_result({"contract": address}, address, as_json=as_json)
 
 
 @click.command("anchor")

@@ -1,0 +1,204 @@
+"""Anchoring on a real EVM chain: the contract, the key, kill -9, reorganisations."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import npm_packages
+import pytest
+from click.testing import CliRunner
+from dev_chain import ADDRESS, CHAIN, FOLDER, KEY, DevChain, dev_chain
+from eth_account import Account
+from nacl.signing import SigningKey
+from waiting import recon, wait_until
+
+from recon_node.anchoring import contract
+from recon_node.anchoring.authority import AuthorityError
+from recon_node.anchoring.keys import create_key, load_signer
+from recon_node.ceramic import Event, EventKind, StreamId, StreamType, parse_event
+from recon_node.ceramic.builder import data_event, init_event
+from recon_node.cli import main
+from recon_node.ipld import CID, DAG_CBOR, multibase
+from recon_node.testnet import TestnetNode
+
+MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
+NETWORK = ("--network", "local-4712", "--sync-interval", "1")
+
+
+@pytest.fixture(scope="module")
+def chain() -> Iterator[DevChain]:
+    with dev_chain() as running:
+        yield running
+
+
+def post(node: TestnetNode, *events: Event) -> None:
+    for event in events:
+        body = {"data": multibase.encode(event.car)}
+        answer = httpx.post(f"{node.api_url}/ceramic/events", json=body, timeout=60)
+        assert answer.status_code == 204, answer.text
+
+
+def feed(node: TestnetNode) -> list[Event]:
+    page = httpx.get(f"{node.api_url}/ceramic/feed/events?limit=10000&includeData=full", timeout=60)
+    return [parse_event(multibase.decode(entry["data"])) for entry in page.json()["events"]]
+
+
+def status(node: TestnetNode) -> dict:
+    return dict(httpx.get(f"{node.api_url}/ceramic/anchors", timeout=60).json())
+
+
+def is_settled(node: TestnetNode, events: int) -> bool:
+    """Is everything anchored, and are all time events delivered?"""
+    counts = status(node)["requests"]
+    state = recon(node)
+    is_busy = counts["waiting"] + counts["in_tree"]
+    return not is_busy and state["events"] == state["head"] > events
+
+
+def check(node: TestnetNode, chain: DevChain, written: list[Event], before: int = 0) -> None:
+    """One transaction a tree, one time event for each tip, and none for what is covered by it."""
+    events = feed(node)
+    anchored = Counter(event.prevs[0] for event in events if event.kind is EventKind.TIME)
+    assert set(anchored.values()) == {1}
+    covered = {prev for event in written for prev in event.prevs}
+    assert {event.cid for event in written} - covered <= set(anchored)
+    roots = {event.proof.root.digest.hex() for event in events if event.proof is not None}
+    counts = Counter(chain.roots()[before:])
+    assert counts == dict.fromkeys(roots, 1)
+
+
+def test_the_bytecode_is_that_of_the_source() -> None:
+    npm_packages.install(FOLDER)
+    source = Path(contract.__file__).with_name("Anchors.sol")
+    compiled = npm_packages.node(FOLDER, 60, "compile.mjs", str(source))
+    assert compiled == contract.BYTECODE.hex()
+
+
+def test_events_are_anchored_on_the_chain(chain: DevChain, tmp_path: Path) -> None:
+    before = len(chain.roots())
+    key = SigningKey(bytes([7]) * 32)
+    init = init_event(key, MODEL, {"n": 0})
+    left, right = (
+        data_event(key, init, [init.cid], [{"op": "add", "path": f"/{n}", "value": 1}])
+        for n in "ab"
+    )
+    anchoring = TestnetNode("anchoring", tmp_path, [*NETWORK, *chain.flags(tmp_path)])
+    reading = TestnetNode("reading", tmp_path, [*NETWORK, *chain.reading()])
+    try:
+        anchoring.launch()
+        anchoring.wait_until_ready()
+        reading.launch(["--bootstrap", anchoring.addresses[0]])
+        reading.wait_until_ready()
+        post(anchoring, init, left, right)
+        wait_until(lambda: is_settled(anchoring, 3))
+        check(anchoring, chain, [init, left, right], before)
+        wait_until(lambda: len(feed(reading)) == len(feed(anchoring)))
+        shown = status(anchoring)
+        assert (shown["account"], shown["chain_id"], shown["alarm"]) == (ADDRESS, CHAIN, "")
+        assert 0 < int(shown["spent_wei"]) < 10**16
+        assert int(shown["balance_wei"]) < 10**20
+        result = CliRunner().invoke(main, ["anchor", "status", "--url", anchoring.api_url])
+        assert f"account    {ADDRESS}, balance 99.9" in result.output
+        url = reading.api_url
+        result = CliRunner().invoke(main, ["anchor", "verify", str(init.cid), "--url", url])
+        assert "which covers it" in result.output
+    finally:
+        anchoring.kill()
+        reading.kill()
+    log = anchoring.log_path.read_text()
+    assert KEY.hex() not in log
+    assert "Sent a transaction" in log
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
+def test_killed_again_and_again(chain: DevChain, tmp_path: Path, kills: int) -> None:
+    """With three reorganisations, and an endpoint that goes away for a while."""
+    rng = random.Random(kills)
+    before = len(chain.roots())
+    keys = [SigningKey(bytes([n]) * 32) for n in range(11, 14)]
+    streams = [[init_event(key, MODEL, {}, unique=bytes([kills]))] for key in keys]
+    written = [stream[0] for stream in streams]
+    node = TestnetNode("node", tmp_path, [*NETWORK, *chain.flags(tmp_path)])
+    try:
+        node.launch()
+        node.wait_until_ready()
+        post(node, *written)
+        for number in range(kills):
+            for _ in range(3):
+                at = rng.randrange(len(streams))
+                patch = [{"op": "add", "path": "/n", "value": rng.random()}]
+                event = data_event(keys[at], streams[at][0], [streams[at][-1].cid], patch)
+                streams[at].append(event)
+                written.append(event)
+                post(node, event)
+            time.sleep(rng.random() * 4)  # any moment is as good as another
+            node.kill()
+            if number % max(kills // 3, 1) == 0:
+                chain.reorganise(rng.randrange(1, 3))
+            if number == kills // 2:
+                with chain.silent():
+                    node.restart()
+                continue
+            node.restart()
+        wait_until(lambda: is_settled(node, len(written)), limit=180)
+        check(node, chain, written, before)
+    finally:
+        node.kill()
+
+
+def test_a_contract_is_deployed_by_a_command(
+    chain: DevChain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = tmp_path / "my.key"
+    runner = CliRunner()
+    address = runner.invoke(main, ["anchor", "key", str(key)]).output.strip()
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert load_signer(key, None).address == address
+    again = runner.invoke(main, ["anchor", "key", str(key)])
+    assert (again.exit_code, "exists" in again.output) == (1, True)
+    for name, value in {
+        "CHAIN_RPC": f"{CHAIN}={chain.url}",
+        "ANCHOR_CHAIN": CHAIN,
+        "ANCHOR_KEY_FILE": str(key),
+    }.items():
+        monkeypatch.setenv(f"RECON_NODE_{name}", value)
+    args = ["anchor", "deploy", "--data-dir", str(tmp_path / "node"), "--json"]
+    poor = runner.invoke(main, args)
+    assert poor.exit_code == 1
+    assert "nsufficient funds" in poor.output
+    chain.call("anvil_setBalance", address, hex(10**18))
+    result = runner.invoke(main, args)
+    assert result.exit_code == 0, result.output
+    code = chain.call("eth_getCode", json.loads(result.output)["contract"], "latest")
+    assert contract.BYTECODE.hex().endswith(code[2:])
+
+
+def test_keys_come_from_private_files_only(tmp_path: Path) -> None:
+    plain, keystore, password = (tmp_path / name for name in ("plain", "keystore", "password"))
+    create_key(plain)
+    plain.chmod(0o644)
+    with pytest.raises(AuthorityError, match=r"other users can read anchor_key_file .*chmod 600"):
+        load_signer(plain, None)
+    encrypted = Account.encrypt(KEY, "secret", kdf="pbkdf2", iterations=1000)
+    for path, text in {keystore: json.dumps(encrypted), password: "secret\n"}.items():
+        path.write_text(text)
+        path.chmod(0o600)
+    assert load_signer(keystore, password).address == ADDRESS
+    with pytest.raises(AuthorityError, match="set anchor_password_file"):
+        load_signer(keystore, None)
+    password.write_text("wrong")
+    with pytest.raises(AuthorityError, match="does not open the keystore"):
+        load_signer(keystore, password)
+    with pytest.raises(AuthorityError, match="cannot read anchor_key_file"):
+        load_signer(tmp_path / "missing", None)
+    plain.write_text("ab" * 31)
+    plain.chmod(0o600)
+    with pytest.raises(AuthorityError, match="neither a key of 64") as caught:
+        load_signer(plain, None)
+    assert "abab" not in str(caught.value)
