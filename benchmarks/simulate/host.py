@@ -143,6 +143,10 @@ class SimulatedHost:
     def is_on_this_machine(self, peer_id: str) -> bool:
         return False
 
+    def network(self, peer_id: str) -> str:
+        """Return that of its address: each has its own."""
+        return peer_id
+
     def has_dialled(self, peer_id: str) -> bool:
         end = self._ends.get(peer_id)
         return end is not None and end.dialled

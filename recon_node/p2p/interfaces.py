@@ -55,6 +55,10 @@ class PeerHost(Protocol):
         """Return whether a connected peer runs on this machine."""
         ...
 
+    def network(self, peer_id: str) -> str:
+        """Return the network of the address of a connected peer; empty if there is none."""
+        ...
+
     def has_dialled(self, peer_id: str) -> bool:
         """Return whether this node has dialled a connection with a peer."""
         ...

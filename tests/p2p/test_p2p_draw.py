@@ -14,6 +14,7 @@ from recon_node.p2p.peers.draw import (
     Candidate,
     Fading,
     draw,
+    draw_by_network,
     weights,
 )
 
@@ -99,3 +100,30 @@ def test_what_fades_halves_with_every_half_life(value, more, later):
     increased = fading.plus(more, 150.0)
     assert increased.now(150.0) == pytest.approx(value / 2 + more)
     assert increased.now(250.0) == pytest.approx(value / 4 + more / 2)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 10), st.sampled_from("abcd")), max_size=20),
+    st.integers(0, 25),
+    st.randoms(use_true_random=False),
+)
+def test_each_network_has_a_peer_before_one_has_two(
+    peers: list[tuple[float, str]], count: int, rng: Random
+) -> None:
+    networks = [network for _, network in peers]
+    drawn = draw_by_network([weight for weight, _ in peers], networks, count, rng)
+    assert len(drawn) == len(set(drawn)) == min(count, len(peers))
+    times = Counter(networks[index] for index in drawn)
+    left = Counter(networks) - times
+    for network, number in times.items():
+        assert all(times[other] >= number - 1 for other in left if other != network)
+
+
+def test_many_peers_of_one_network_weigh_as_one() -> None:
+    """Forty of them beside one that is as near: it is drawn as often as they are together."""
+    rng = Random(36)
+    weights, networks = [1.0] * 41, ["crowd"] * 40 + ["alone"]
+    first = Counter(networks[draw_by_network(weights, networks, 1, rng)[0]] for _ in range(4000))
+    assert 0.45 < first["alone"] / 4000 < 0.55
+    for _ in range(100):
+        assert 40 in draw_by_network(weights, networks, 2, rng)

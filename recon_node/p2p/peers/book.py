@@ -15,7 +15,7 @@ from typing import Any, Final
 import trio
 
 from recon_node.backoff import Backoff
-from recon_node.p2p.peers.draw import draw, weights
+from recon_node.p2p.peers.draw import draw_by_network, weights
 from recon_node.p2p.peers.peer import Peer, Stated
 from recon_node.p2p.transport.addresses import is_dialable
 from recon_node.recon import KeyRange, merge_ranges, subtract_ranges
@@ -247,7 +247,7 @@ class PeerBook:
         return _live(peer.declined) if peer else []
 
     def choose(self, count: int, among: Sequence[Peer] | None = None) -> list[Peer]:
-        """Draw peers that may be synced with now, at random by their weight (``draw``).
+        """Draw peers that may be synced with now, at random by network and weight (``draw``).
 
         Args:
             count: how many peers, at most.
@@ -261,7 +261,8 @@ class PeerBook:
             among = [each for each in self._peers.values() if each.addresses]
         able = [each for each in among if each.not_before <= now]
         found = weights([each.candidate(now) for each in able])
-        return [able[index] for index in draw(found, count, self._random)]
+        networks = [each.network or each.id for each in able]
+        return [able[index] for index in draw_by_network(found, networks, count, self._random)]
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return what should outlive a restart."""

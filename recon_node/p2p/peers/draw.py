@@ -5,6 +5,10 @@ The next peer is drawn with a probability proportional to its weight:
     attraction = overlap / latency               keys in the common ranges, and the round-trip time
     weight     = max(attraction, FLOOR * the largest attraction) * (1 + behind) / (1 + failures)
 
+Peer ids cost nothing, so the peers at one address share a draw: networks are drawn first, each with
+the weight of its heaviest peer, and then a peer in each. A second peer of a network comes after a
+first one of every other.
+
 So a peer that is near and has much in common is drawn most often, and one that is far away or has
 little in common is still drawn at least ``FLOOR`` times as often. One that was behind is drawn up
 to twice as often, since there is probably something to do; ``failures`` counts how often a peer
@@ -20,6 +24,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice, zip_longest
 from typing import Final
 
 FLOOR: Final = 0.05
@@ -84,6 +89,30 @@ def weights(candidates: Sequence[Candidate]) -> list[float]:
         max(each.attraction / largest, FLOOR) * (1 + each.behind) / (1 + each.failures)
         for each in candidates
     ]
+
+
+def draw_by_network(
+    weights: Sequence[float], networks: Sequence[str], count: int, rng: random.Random
+) -> list[int]:
+    """Draw some of several peers: networks in proportion to the largest weight in them, then peers.
+
+    Args:
+        weights: of the peers, all positive.
+        networks: that each peer belongs to.
+        count: how many to draw, at most.
+        rng: the source of randomness.
+
+    Returns:
+        The indices of the peers, in the order in which they were drawn.
+    """
+    peers: dict[str, list[int]] = {}
+    for index in draw(weights, len(weights), rng):
+        peers.setdefault(networks[index], []).append(index)
+    names = list(peers)
+    largest = [max(weights[index] for index in peers[name]) for name in names]
+    order = [peers[names[place]] for place in draw(largest, len(names), rng)]
+    turns = (index for turn in zip_longest(*order) for index in turn if index is not None)
+    return list(islice(turns, count))
 
 
 def draw(weights: Sequence[float], count: int, rng: random.Random) -> list[int]:

@@ -42,6 +42,8 @@ class Peer:
     id: str
     addresses: list[str] = field(default_factory=list)
     """The one that worked last comes first."""
+    network: str = ""
+    """That of the address from which it is connected, or was last; empty if it never was."""
     failed: Fading = _NO_FAILURES
     """Failures in a row; breaking a protocol counts as several."""
     misled: Fading = _NEVER_MISLED

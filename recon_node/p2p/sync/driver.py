@@ -214,7 +214,10 @@ class Syncer:
     def _near(self) -> list[Peer]:
         """Return the peers that we are connected with."""
         able = filter(self._sessions.can_sync_with, self._host.connected_peers())
-        return [peer for peer in map(self._book.get, able) if peer is not None]
+        near = [peer for peer in map(self._book.get, able) if peer is not None]
+        for peer in near:
+            peer.network = self._host.network(peer.id)
+        return near
 
     async def _sync_task(self, peer_id: str) -> None:
         try:

@@ -37,6 +37,7 @@ from recon_node.p2p.transport.dialling import Dialler, innermost
 from recon_node.p2p.transport.guarded_yamux import GuardedYamux
 from recon_node.p2p.transport.hardening import GuardedHost, GuardedSwarm
 from recon_node.p2p.transport.streams import Libp2pStream, PeerStream, shielded
+from recon_node.places import network_of
 
 log = structlog.get_logger(__name__)
 
@@ -129,6 +130,12 @@ class Host:
         ours = {host_of(each) for each in self.addresses}
         remotes = [each.get_remote_address() for each in self._muxers(peer_id)]
         return any(remote[0] in ours or is_loopback_ip(remote[0]) for remote in remotes if remote)
+
+    def network(self, peer_id: str) -> str:
+        """Return the network (`recon_node.places.network_of`) of the address of a connected peer,
+        as its connection shows it, whatever it says; empty if there is none."""
+        remotes = [each.get_remote_address() for each in self._muxers(peer_id)]
+        return next((network_of(remote[0]) for remote in remotes if remote), "")
 
     def has_dialled(self, peer_id: str) -> bool:
         """Return whether this node has dialled a connection with a peer."""
