@@ -34,7 +34,13 @@ from spark_sink.query.tangles import SOURCE, TANGLES, register_tangles
 from spark_sink.query.types import fetched_as, is_number, reader_of
 from spark_sink.schema import PARTITION_COLUMN, TABLES
 from spark_sink.tables import delta_files
-from spark_sink.tables.location import FAULTS, Location, file_system, is_delta
+from spark_sink.tables.location import (
+    FAULTS,
+    Location,
+    file_system,
+    has_literal_path,
+    is_delta,
+)
 from spark_sink.tables.status import no_tables
 from spark_sink.tables.versions import At, open_at
 
@@ -239,7 +245,7 @@ def _register(connection: DuckDBPyConnection, path: Location, at: At) -> None:
     if not files:
         connection.register(path.name, TABLES[path.name].schema.empty_table())
         return
-    if not isinstance(path, Path):
+    if not isinstance(path, Path) or not has_literal_path(path):
         connection.register(path.name, dataset_of(path, table, files))
         return
     whole = (str(path.absolute() / file) for file in files)
@@ -251,7 +257,10 @@ def _register(connection: DuckDBPyConnection, path: Location, at: At) -> None:
 
 
 def dataset_of(path: Location, table: DeltaTable, files: Iterable[str]) -> ds.Dataset:
-    """Return files of a table in a store, which DuckDB alone cannot read, as Arrow reads them."""
+    """Return files of a table that DuckDB alone cannot read, as Arrow reads them.
+
+    That is a table in a store, or in a directory whose name DuckDB takes for a pattern.
+    """
     found = pa.table(table.get_add_actions(flatten=True))
     columns = (found[name].to_pylist() for name in ("path", f"partition.{PARTITION_COLUMN}"))
     partitions = {unquote(name): value for name, value in zip(*columns, strict=True)}

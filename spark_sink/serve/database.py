@@ -39,7 +39,7 @@ from spark_sink.serve.views import (
 )
 from spark_sink.tables.delta_files import names_of
 from spark_sink.tables.delta_state import epoch_of, position_of, reading_of
-from spark_sink.tables.location import Location, is_delta
+from spark_sink.tables.location import Location, has_literal_path, is_delta
 from spark_sink.tables.versions import open_at
 
 _BATCH_ROWS: Final = 10_000
@@ -216,7 +216,7 @@ class Database:
         path = self._location / name.removesuffix(FEED)
         if not files:
             self.show_rows(name, TABLES[path.name].schema.empty_table())
-        elif isinstance(path, Path):
+        elif isinstance(path, Path) and has_literal_path(path):
             whole = (str(path.resolve() / file) for file in files)
             names = ", ".join("'" + file.replace("'", "''") + "'" for file in whole)
             self._show(
@@ -243,7 +243,7 @@ class Database:
 
 def _quoted(location: Location) -> str:
     """Return the directory that DuckDB may read, for SQL; empty for a store, which Arrow reads."""
-    if not isinstance(location, Path):
+    if not isinstance(location, Path) or not has_literal_path(location):
         return ""
     return "'" + str(location.resolve()).replace("'", "''") + "/'"
 

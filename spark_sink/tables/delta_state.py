@@ -18,6 +18,7 @@ from spark_sink.schema import PARTITION_COLUMN, TableSpec
 from spark_sink.tables.location import (
     FAULTS,
     Location,
+    delta_uri,
     is_delta,
     open_delta_table,
     storage_options,
@@ -91,7 +92,7 @@ def open_table(
             rules = {} if spec.rules is None else {RULES_PROPERTY: str(spec.rules)}
             excluded = {_EXCLUDED: _DAGS} if exclude_dags else {}
             return DeltaTable.create(
-                str(path),
+                delta_uri(path),
                 schema=spec.schema,
                 partition_by=[PARTITION_COLUMN],
                 name=spec.name,

@@ -34,6 +34,7 @@ from spark_sink.tables.location import (
     Location,
     concurrently,
     delete_below,
+    delta_uri,
     file_system,
     files_below,
     local_directory,
@@ -64,6 +65,7 @@ def lock(directory: Location, *, make: bool = True) -> Iterator[None]:
         TablesError: another process holds them, or the directory cannot be written, is a table or
             holds tables that are not Delta tables.
     """
+    delta_uri(directory)
     local = local_directory(directory)
     make = make or not isinstance(directory, Path)
     try:

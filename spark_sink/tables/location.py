@@ -37,6 +37,8 @@ from pyarrow.fs import (
     SubTreeFileSystem,
 )
 
+from spark_sink.errors import TablesError
+
 #: Exceptions of the disk, the store and the libraries that read and write tables.
 FAULTS: Final = (DeltaError, OSError, pa.ArrowException)
 #: The schemes of stores, as delta-rs knows them, without the name of a provider's account.
@@ -58,6 +60,8 @@ _PATIENCE: Final = {
     # Commits are put only if nobody else has put them: S3 and the like check that by ETag.
     "aws_conditional_put": "etag",
 }
+_MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f\x7f]")
+_PATTERNS: Final = frozenset("*?[]{}=")
 # Requests of a store at the same time: it answers each in tens of milliseconds.
 _REQUESTS: Final = 16
 
@@ -149,14 +153,45 @@ def storage_options(location: Location) -> dict[str, str] | None:
     return {**_PATIENCE, **given}
 
 
+def delta_uri(location: Location) -> str:
+    """Return what delta-rs takes for the location of a table.
+
+    Raises:
+        TablesError: it would take it for another one: it decodes %20 in a path, whether that is
+            encoded or not, and takes a backslash for a slash.
+    """
+    whole = os.path.realpath(location) if isinstance(location, Path) else str(location)
+    if wrong := _MISREAD.search(whole):
+        raise TablesError(
+            f"the tables cannot be in {whole}: the library that writes them takes {wrong[0]!r} in "
+            "a path for something else. Use another directory, or rename it"
+        )
+    return str(location)
+
+
+def has_literal_path(location: Location) -> bool:
+    """Return whether DuckDB takes a path as it is, without patterns and columns in it."""
+    return isinstance(location, Path) and not _PATTERNS.intersection(os.path.realpath(location))
+
+
 def is_delta(location: Location) -> bool:
-    """Return whether there is a Delta table at a location."""
-    return DeltaTable.is_deltatable(str(location), storage_options(location))
+    """Return whether there is a Delta table at a location.
+
+    Raises:
+        TablesError: there can be none.
+    """
+    return DeltaTable.is_deltatable(delta_uri(location), storage_options(location))
 
 
 def open_delta_table(location: Location, version: int | None = None) -> DeltaTable:
-    """Open the Delta table at a location; by default, its latest version."""
-    return DeltaTable(str(location), version=version, storage_options=storage_options(location))
+    """Open the Delta table at a location; by default, its latest version.
+
+    Raises:
+        TablesError: there can be none.
+    """
+    return DeltaTable(
+        delta_uri(location), version=version, storage_options=storage_options(location)
+    )
 
 
 def move_file(name: str, origin: Location, target: Location) -> None:

@@ -1,17 +1,25 @@
 """The directory of the tables: directories that are not one, and tables of an older version."""
 
+import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from spark_helpers import feed_rows
 
+from recon_node.ceramic import Event
 from spark_sink.cli import main
 from spark_sink.errors import SinkError, TablesError
+from spark_sink.query.question import run_query
 from spark_sink.run.java import Java
+from spark_sink.run.pipeline import Sink
 from spark_sink.run.session import start_session
 from spark_sink.schema import TABLES
+from spark_sink.serve.database import Database
+from spark_sink.tables.delta_files import query
 from spark_sink.tables.directory import Tables, lock
-from spark_sink.tables.status import no_tables
+from spark_sink.tables.status import no_tables, open_delta
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000009"
 
@@ -72,3 +80,59 @@ def test_a_comma_is_nothing_for_spark(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="has a comma in its name"):
         start_session(Java(Path("java"), 17), tmp_path / "a,b" / "_scratch")
     assert not list(tmp_path.iterdir())
+
+
+ODD = ("st*r", "st?r", "st[a]r", "{star,x}", "year=2026", "sp ace", "a+b#c", "50%", "ünï'c\"ode")
+
+
+@pytest.fixture(scope="module")
+def star(sample: list[Event], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables of some events, in directories of several names; not to be changed."""
+    directory = tmp_path_factory.mktemp("odd") / "star"
+    sink = Sink(Tables(directory, EPOCH))
+    sink.tables.append(feed_rows(sample[:40]))
+    sink.catch_up()
+    for name in ODD:  # with files of the same names, which a pattern would find
+        shutil.copytree(directory, directory.parent / name)
+    return directory
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_the_name_of_a_directory_is_taken_as_it_is(star: Path, name: str) -> None:
+    """DuckDB takes some characters for a pattern, or for a column with one value."""
+    sql = "SELECT * FROM stream_states ORDER BY stream_cid"
+    with run_query(star, sql) as there, run_query(star.parent / name, sql) as here:
+        assert (here.columns, list(here.rows)) == (there.columns, list(there.rows))
+
+    database = Database(star.parent / name, memory_mb=200, threads=1)
+    statement = database.understand("SELECT * FROM tables.stream_states ORDER BY stream_cid")
+    database.open_tables(statement)
+    schema = database.schema(statement, {})
+    served = pa.Table.from_batches(database.answer(statement, {}, schema), schema)
+    raw = open_delta(star)
+    assert served.num_rows == query(raw, "SELECT count(*) n FROM stream_states")["n"][0].as_py()
+    assert set(served.column_names) == set(TABLES["stream_states"].schema.names)
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a%2Fb", "back\\slash", "tab\t"])
+@pytest.mark.parametrize("way", ["directory", "parent", "link"])
+def test_a_directory_that_delta_rs_takes_for_another_one_is_refused(
+    tmp_path: Path, name: str, way: str
+) -> None:
+    """It decodes what is not encoded, and would look for the tables elsewhere."""
+    odd = tmp_path / name
+    directory = odd if way == "directory" else odd / "tables"
+    if way == "link":
+        odd.mkdir()
+        directory = tmp_path / "link"
+        directory.symlink_to(odd)
+    before = sorted(tmp_path.rglob("*"))
+    for command in (
+        ["status"],
+        ["query", "FROM raw_events"],
+        ["optimize"],
+    ):
+        assert "for something else. Use another directory" in told(*command, "--tables", directory)
+    with pytest.raises(TablesError, match="something else"):
+        Tables(directory, EPOCH)
+    assert sorted(tmp_path.rglob("*")) == before
