@@ -112,7 +112,7 @@ def bare_time_event(cid: CID, init: CID, prev: CID, proof: TimeProof) -> Event:
 
 
 def parse_event(data: bytes) -> Event:
-    """Read the event that a CARv1 holds.
+    """Read the event that a CARv1 holds, the first if it has several roots.
 
     Raises:
         InvalidEventError: too large, not a CAR, a block that is missing or does not match its CID,
@@ -126,8 +126,8 @@ def parse_event(data: bytes) -> Event:
         decoded = car.decode(data, without_link)
     except CarError as error:
         raise InvalidEventError(str(error)) from None
-    if len(decoded.roots) != 1:
-        raise InvalidEventError(f"an event's CAR has one root, not {len(decoded.roots)}")
+    if not decoded.roots:
+        raise InvalidEventError("an event's CAR names it as its root; this one has no root")
     return _EventReader(data, decoded).read_event()
 
 
@@ -241,12 +241,13 @@ class _EventReader:
         return self._needed[envelope.capability]
 
     def _own_car(self, cid: CID) -> bytes:
-        """The event's blocks, each once, in the order in which they came, without other blocks:
-        nobody may make an event larger by adding to it.
+        """The event's blocks, each once, in the order in which they came, without other blocks and
+        roots: nobody may make an event larger by adding to it.
 
         If the CAR that was read has exactly these, it is returned as it is.
         """
-        if len(self._needed) == len(self._car.blocks) and self._car.is_exact:
+        has_no_more = len(self._needed) == len(self._car.blocks) and len(self._car.roots) == 1
+        if has_no_more and self._car.is_exact:
             return self._data
         own = {key: block for key, block in self._car.blocks.items() if key in self._needed}
         return car.encode([cid], own)

@@ -1,6 +1,9 @@
 """What is an event, and what is not: the shape of init, data and time events."""
 
+import base64
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -564,9 +567,13 @@ def test_too_large() -> None:
     refused(bytes(10_000_000), "the limit is 1000000")
 
 
-def test_one_root() -> None:
+def test_the_first_root_is_the_event() -> None:
+    """As for ceramic-one and the JavaScript SDK. The event's own CAR has no other."""
     decoded = car.decode(INIT.car)
-    refused(car.encode(list(decoded.blocks), decoded.blocks), "one root, not 2")
+    for roots in ([INIT.cid, PREV], [INIT.cid, INIT.cid]):
+        assert parse_event(car.encode(roots, decoded.blocks)) == INIT
+    refused(car.encode([PREV, INIT.cid], decoded.blocks), "lacks the block of the root")
+    refused(car.encode([], decoded.blocks), "has no root")
 
 
 def test_blocks_in_any_order() -> None:
@@ -658,3 +665,22 @@ def test_blocks_that_are_not_dag_cbor() -> None:
     deep = b"\x81" * 100_000 + b"\x00"
     cid = CID.of(DAG_CBOR, deep)
     refused(car.encode([cid], {cid: deep}), "nested deeper")
+
+
+# --- beside ceramic-one ------------------------------------------------------------------------
+
+VERDICTS = json.loads((Path(__file__).parents[1] / "data" / "event_verdicts.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("event", "accepted", "differs"),
+    [pytest.param(*rest[:2], len(rest) > 2, id=name) for name, *rest in VERDICTS["events"]],
+)
+def test_the_verdict_is_that_of_ceramic_one(event: str, accepted: bool, differs: bool) -> None:
+    """The file names what differs; docs/admission.md says why."""
+    try:
+        parse_event(base64.b64decode(event))
+    except InvalidEventError:
+        assert accepted == differs
+    else:
+        assert accepted != differs

@@ -32,6 +32,8 @@ from recon_node.backoff import SPREAD
 from recon_node.ceramic import METAMODEL
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, network_range
+from recon_node.ipld import CID, DAG_CBOR, car
+from recon_node.p2p import AGREED
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.peers.book import MAX_INTERESTS
 from recon_node.p2p.sync import ring_intake, rings
@@ -367,4 +369,26 @@ async def test_signed_entries_of_nodes_that_do_not_exist(
         assert len(victim.p2p._rings._peer_ring) <= MAX_ENTRIES
         dialled = {each.id for each in victim.p2p.peers()}
         assert len(dialled) <= rings.FOUND_AT_ONCE + 4, "it must not dial whom an attacker names"
+        await assert_honest_does_not_notice(victim, honest, cars)
+
+
+async def test_an_event_that_is_named_by_another_codec_is_refused_and_nobody_blamed(
+    tmp_path, sdk_cars
+):
+    """ceramic-one takes an envelope whose CID says DAG-CBOR; here that is the DAG-JOSE event."""
+    cars = sdk_cars[:40]
+    event = init_event(KEY, METAMODEL, {})
+    blocks = {CID.of(DAG_CBOR, each): each for each in car.decode(event.car).blocks.values()}
+    [root] = [each for each in blocks if each.digest == event.cid.digest]
+    controller = event.header.controller
+    key = HeightlessEventId.build(NETWORK, METAMODEL, controller, root, root)
+    async with victim_and_honest(tmp_path, cars) as (victim, honest), loopback_host() as attacker:
+        stream = await open_ring(attacker, victim)
+        await stream.send_all(said(INTERESTS, Value(key, car.encode([root], blocks)), Finished()))
+        with suppress(*CUT_OFF):
+            await read_to_end(stream)
+        await eventually(lambda: reports_about(victim, attacker))
+        [report] = reports_about(victim, attacker)
+        assert (report.outcome, report.keys_left_out) == (AGREED, 1)
+        assert victim.failures(attacker.peer_id) == 0
         await assert_honest_does_not_notice(victim, honest, cars)
