@@ -28,17 +28,16 @@ _.command_class  # click.Group
     _.addr,
     _.pins,
     _.rem_path,
-    _.createdAt,
-    _.updatedAt,
-    _.anchorCommit,
-    _.witnessCar,
-    _.supportedChains,
+    _.updated_at,
+    _.anchor_commit,
+    _.witness_car,
+    _.supported_chains,
     _.cost_wei,
     _.balance_wei,
     _.spent_wei,
     _.waits_for,
     _.anchored_event,
-)  # pydantic: fields of an answer
+)  # msgspec: fields of an answer
 
 _.type_name  # protobuf's FieldDescriptorProto
 

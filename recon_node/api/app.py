@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from pydantic_core import to_json
+import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -62,7 +62,7 @@ def openapi_document() -> dict[str, Any]:
 
 @cache
 def _openapi_content() -> pages.Content:
-    return pages.Content(to_json(openapi_document()), "application/json")
+    return pages.Content(msgspec.json.encode(openapi_document()), "application/json")
 
 
 @endpoint(

@@ -1,59 +1,39 @@
 """What all models of requests and answers share: how they are read, refused and written.
 
-The same models validate requests, build answers, and describe both (`recon_node.api.openapi`).
+The same structs are read from requests and returned by handlers, and both are described by them
+(`recon_node.api.openapi`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from functools import cache
-from typing import Annotated, Any, Final, Literal, Self, get_origin
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_origin, get_type_hints
 
+import msgspec
 import trio
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    WithJsonSchema,
-)
-from pydantic.alias_generators import to_pascal
-from pydantic_core import PydanticCustomError, to_json
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
-from recon_node.api.errors import ApiError, bad_request
+from recon_node.api.errors import bad_request
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
-_WORDING: Final = {
-    "missing": "'{name}' is missing",
-    "string_type": "'{name}' should be text",
-    "surrogate": "'{name}' holds half a surrogate pair, which is not text",
-    "literal_error": "Invalid value: {input}. must be one of {expected}",
-    "integer": "{name} should be an integer of at most 64 bits, not {input!r}",
-    "seconds": "{name} should be a number of seconds, not {input!r}",
-    "flag": "{name} should be true or false, not {input!r}",
-    "duration": "{name} should be a duration such as 1.5s, 300ms or 1m30s, not {input!r}",
-    "greater_than_equal": "{name} should be {ge} or more, not {input}",
-    "empty": "{name} cannot be empty: leave it out, to take them all",
-}
-"""The messages for pydantic's error types, and for those of the validators here and in routes/."""
+_FEW: Final = 64
+"""Texts of a list in a body, at most."""
 
 
-class Body(BaseModel):
-    """The shape of a body. The docstrings of the class and its fields describe it to clients."""
+class Body(Struct, frozen=True):
+    """The shape of a body. The docstrings of the class and its fields describe it to clients.
 
-    model_config = ConfigDict(
-        arbitrary_types_allowed=True,
-        defer_build=True,  # so that the node starts sooner
-        from_attributes=True,
-        frozen=True,
-        validate_by_name=True,
-    )
+    A field that is `UNSET` is left out.
+    """
 
     @classmethod
     def read(cls, text: bytes, name: str = "the body") -> Self:
@@ -75,22 +55,49 @@ class Body(BaseModel):
         return cls.checked(value)
 
     @classmethod
-    def checked(cls, value: dict[str, Any]) -> Self:
+    def checked(cls, values: Mapping[str, Any]) -> Self:
         """The model of these values; raises `ApiError` 400 for the first that does not fit."""
-        try:
-            return cls.model_validate(value, by_alias=True, by_name=False)
-        except ValidationError as error:
-            raise _refusal(error) from None
+        given: dict[str, Any] = {}
+        for field in _fields_of(cls):
+            value = values.get(field.shown, UNSET)
+            if value is UNSET and field.is_required:
+                raise bad_request(f"'{field.shown}' is missing")
+            try:
+                if value is None and field.may_be_null:
+                    given[field.name] = None
+                elif value is not UNSET:
+                    given[field.name] = field.read(value)
+            except UnfitError as error:
+                wording = str(error).format(name=field.shown, input=value)
+                raise bad_request(wording) from None
+        return cls(**given)
 
 
-class ErrorResponseBody(Body):
+class Parameters(Body, frozen=True):
+    """The parameters in the path and query of a request; a subclass declares them."""
+
+    @classmethod
+    def read_from(cls, request: Request) -> Self:
+        """Read them from a request; of a repeated parameter, only a list takes all values.
+
+        Raises:
+            ApiError: 400, a parameter is missing or has an invalid value.
+        """
+        values: dict[str, Any] = {**request.query_params, **request.path_params}
+        for field in _fields_of(cls):
+            if field.is_list:
+                values[field.shown] = request.query_params.getlist(field.shown)
+        return cls.checked(values)
+
+
+class ErrorResponseBody(Body, frozen=True):
     """What was wrong."""
 
     message: str
     """What was wrong and what to do, in plain English."""
 
 
-class KuboErrorBody(Body, alias_generator=to_pascal):
+class KuboErrorBody(Body, frozen=True, rename="pascal"):
     """What was wrong, as kubo says it."""
 
     message: str
@@ -101,28 +108,22 @@ class KuboErrorBody(Body, alias_generator=to_pascal):
     """Always the same."""
 
 
-class Parameters(Body):
-    """The parameters in the path and query of a request; a subclass declares them."""
-
-    @classmethod
-    def read_from(cls, request: Request) -> Self:
-        """Read them from a request; of a repeated parameter, only a list takes all values.
-
-        Raises:
-            ApiError: 400, a parameter is missing or has an invalid value.
-        """
-        if cls is Parameters:
-            return cls()
-        values: dict[str, Any] = {**request.query_params, **request.path_params}
-        for name in _lists(cls):
-            values[name] = request.query_params.getlist(name)
-        return cls.checked(values)
+class UnfitError(Exception):
+    """A value that a parameter cannot have. The message may have {name} and {input}."""
 
 
-@cache
-def _lists(model: type[BaseModel]) -> tuple[str, ...]:
-    fields = model.model_fields.items()
-    return tuple(name for name, field in fields if get_origin(field.annotation) is list)
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """How the text of a parameter becomes its value: `Annotated[CID, Parsed(read_cid)]`."""
+
+    read: Callable[[str], Any]
+    """Raises `UnfitError` or `ApiError`."""
+    shown: Any = str
+    """The type that clients are told."""
+
+
+class Binary:
+    """A body of bytes, in descriptions."""
 
 
 class StreamedAnswer(StreamingResponse):
@@ -137,16 +138,14 @@ class StreamedAnswer(StreamingResponse):
                 await self.body_iterator.aclose()  # type: ignore[attr-defined]
 
 
-def reply(body: object) -> Response:
-    """Answer with a model, less the fields that were not set, or with other JSON content.
+def reply(body: object, status: int = 200) -> Response:
+    """Answer with a model, or with other JSON content."""
+    return Response(msgspec.json.encode(body), status, media_type="application/json")
 
-    Thousands of events are passed as plain dicts, which take half the time of models.
-    """
-    if isinstance(body, BaseModel):
-        content = body.model_dump_json(by_alias=True, exclude_unset=True).encode()
-    else:
-        content = to_json(body)
-    return Response(content, media_type="application/json")
+
+def as_raw(value: Any) -> Raw:
+    """Return JSON of any content as it is; its integers may have more than 64 bits."""
+    return Raw(to_json(value))
 
 
 def parse_int64(text: str) -> int | None:
@@ -155,22 +154,80 @@ def parse_int64(text: str) -> int | None:
     return value if value is not None and -(2**63) <= value < 2**63 else None
 
 
-def _without_surrogates(text: str) -> str:
-    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise PydanticCustomError("surrogate", "half a surrogate pair")
-    return text
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """How a field of a model is read."""
+
+    name: str
+    shown: str
+    read: Callable[[Any], Any]
+    is_required: bool
+    is_list: bool
+    may_be_null: bool
+
+
+@cache
+def _fields_of(model: type[Body]) -> tuple[_Field, ...]:
+    hints = get_type_hints(model, include_extras=True)
+    fields = ((field, hints[field.name]) for field in msgspec.structs.fields(model))
+    return tuple(
+        _Field(
+            field.name,
+            field.encode_name,
+            _reader_of(kind),
+            field.required,
+            get_origin(kind) is list,
+            NoneType in get_args(kind),
+        )
+        for field, kind in fields
+    )
+
+
+def _reader_of(kind: Any) -> Callable[[Any], Any]:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        parsed = (each.read for each in arguments[1:] if isinstance(each, Parsed))
+        return next(parsed, None) or _reader_of(arguments[0])
+    if origin in (Union, UnionType):
+        return _reader_of(next(each for each in arguments if each not in (NoneType, UnsetType)))
+    if origin is Literal:
+        return partial(_one_of, arguments)
+    return _texts if origin is list else _text
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise UnfitError("'{name}' should be text")
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise UnfitError("'{name}' holds half a surrogate pair, which is not text")
+    return value
+
+
+def _texts(value: Any) -> list[str]:
+    if not isinstance(value, list) or len(value) > _FEW:
+        raise UnfitError(f"'{{name}}' should be a list of at most {_FEW} texts")
+    return [_text(each) for each in value]
+
+
+def _one_of(allowed: tuple[str, ...], value: Any) -> str:
+    if value not in allowed:
+        *others, last = map(repr, allowed)
+        raise UnfitError(f"Invalid value: {{input}}. must be one of {', '.join(others)} or {last}")
+    return str(value)
 
 
 def _whole(text: str) -> int:
     value = parse_int64(text)
     if value is None:
-        raise PydanticCustomError("integer", "not an integer")
+        raise UnfitError("{name} should be an integer of at most 64 bits, not {input!r}")
+    if value < 0:
+        raise UnfitError("{name} should be 0 or more, not {input}")
     return value
 
 
 def _flag(text: str) -> bool:
     if text not in ("true", "false"):
-        raise PydanticCustomError("flag", "neither true nor false")
+        raise UnfitError("{name} should be true or false, not {input!r}")
     return text == "true"
 
 
@@ -180,28 +237,14 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not value >= 0:  # also refuses NaN
-        raise PydanticCustomError("seconds", "not a number of seconds")
+        raise UnfitError("{name} should be a number of seconds, not {input!r}")
     return value
 
 
-JsonText = Annotated[str, AfterValidator(_without_surrogates)]
-"""Text in a JSON body; there, unlike in UTF-8, an escape can be half a surrogate pair."""
-AsText = WithJsonSchema({"type": "string"})
-Text = Annotated[str, BeforeValidator(str)]
-"""A CID, or another value with a text form."""
-Binary = Annotated[bytes, WithJsonSchema({"type": "string", "format": "binary"})]
-Whole = Annotated[int, Field(ge=0)]
-WholeParameter = Annotated[Whole, BeforeValidator(_whole)]
+Whole = Annotated[int, Meta(ge=0)]
+WholeParameter = Annotated[int, Parsed(_whole, Whole)]
 """A whole number in a query."""
-FlagParameter = Annotated[bool, BeforeValidator(_flag)]
+FlagParameter = Annotated[bool, Parsed(_flag, bool)]
 """`true` or `false` in a query."""
-SecondsParameter = Annotated[float, Field(ge=0), BeforeValidator(_seconds)]
+SecondsParameter = Annotated[float, Parsed(_seconds, Annotated[float, Meta(ge=0)])]
 """A duration in a query."""
-
-
-def _refusal(error: ValidationError) -> ApiError:
-    first = error.errors(include_url=False)[0]
-    details = {"name": first["loc"][-1], "input": first["input"], "reason": first["msg"]}
-    details |= first.get("ctx", {})
-    wording = _WORDING.get(first["type"], "{name}: {reason}")
-    return bad_request(wording.format(**details))

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from types import NoneType
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter
-from pydantic.json_schema import GenerateJsonSchema
+import msgspec
+from msgspec import Raw, Struct, UnsetType
 
 from recon_node import __version__
 from recon_node.api.endpoint import EXTENSION, NDJSON, Answer, Endpoint
 from recon_node.api.errors import KUBO_PATH
-from recon_node.api.models import ErrorResponseBody, KuboErrorBody
+from recon_node.api.models import Binary, ErrorResponseBody, KuboErrorBody, Parsed
 from recon_node.attribute_docs import attribute_docs
 
 Json = dict[str, Any]
@@ -52,12 +54,7 @@ def describe(endpoints: Sequence[Endpoint]) -> Json:
         *filter(None, (each.body for each in endpoints)),
     ]
     kinds += [answer.body for each in endpoints for answer in each.answers if answer.body]
-    schemas, definitions = TypeAdapter.json_schemas(
-        [(kind, "serialization", TypeAdapter(kind)) for kind in dict.fromkeys(kinds)],
-        ref_template="#/components/schemas/{model}",
-        schema_generator=_Schemas,
-    )
-    bodies = {kind: _tidy(schema) for (kind, _), schema in schemas.items()}
+    bodies, components = _schemas(dict.fromkeys(kinds))
     paths: dict[str, Json] = {}
     for each in endpoints:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, bodies)
@@ -74,53 +71,58 @@ def describe(endpoints: Sequence[Endpoint]) -> Json:
         "servers": [{"url": "/"}],
         "paths": paths,
         "components": {
-            "schemas": _tidy(definitions["$defs"]),
+            "schemas": components,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
 
 
-class _Schemas(GenerateJsonSchema):
-    """pydantic's JSON Schema, with null as a type, and without defaults of nothing.
-
-    What fields mean is in the docstrings below them.
-    """
-
-    def normalize_name(self, name: str) -> str:
-        return super().normalize_name(name).removesuffix("Body")
-
-    def model_schema(self, schema: Any) -> Json:
-        kind = schema["cls"]
-        aliases = {name: field.serialization_alias for name, field in kind.model_fields.items()}
-        return _with_docs(super().model_schema(schema), kind, aliases)
-
-    def dataclass_schema(self, schema: Any) -> Json:
-        return _with_docs(super().dataclass_schema(schema), schema["cls"], {})
-
-    def nullable_schema(self, schema: Any) -> Json:
-        inner = self.generate_inner(schema["schema"])
-        if "type" in inner:
-            return {**inner, "type": [inner["type"], "null"]}
-        return {"oneOf": [{"type": "null"}, inner]}
-
-    def default_schema(self, schema: Any) -> Json:
-        if schema.get("default"):
-            return super().default_schema(schema)
-        return self.generate_inner(schema["schema"])
+def _schemas(kinds: Iterable[Any]) -> tuple[dict[Any, Json], Json]:
+    """Return the schemas of some types, and those of the models that they refer to, by name."""
+    kinds = list(kinds)
+    schemas, models = msgspec.json.schema_components(
+        kinds, schema_hook=_schema_of_other, ref_template="#/components/schemas/{name}"
+    )
+    for model in {each.__name__: each for kind in kinds for each in _models_in(kind)}.values():
+        properties = models[model.__name__]["properties"]
+        for name, text in attribute_docs(model).items():
+            shown = properties.get(_shown(model, name))
+            if shown is not None:
+                shown.setdefault("description", text)
+    named = {_name(name): _tidy(schema) for name, schema in models.items()}
+    return dict(zip(kinds, map(_tidy, schemas), strict=True)), named
 
 
-def _with_docs(schema: Json, kind: type, aliases: Mapping[str, str | None]) -> Json:
-    """Add to each property what the docstring below its field says."""
-    properties = schema.get("properties", {})
-    for name, text in attribute_docs(kind).items():
-        shown = properties.get(aliases.get(name) or name)
-        if shown is not None:
-            shown.setdefault("description", text)
-    return schema
+def _schema_of_other(kind: Any) -> Json:
+    """The schema of a type that JSON does not have."""
+    if kind is Raw:
+        return {}
+    return {"type": "string", "format": "binary"} if kind is Binary else {"type": "string"}
+
+
+def _models_in(kind: Any) -> Iterator[type]:
+    """The structs and dataclasses in a type."""
+    for each in get_args(kind):
+        yield from _models_in(each)
+    if isinstance(kind, type) and (issubclass(kind, Struct) or is_dataclass(kind)):
+        yield kind
+        for each in get_type_hints(kind).values():
+            yield from _models_in(each)
+
+
+def _shown(model: type, name: str) -> str:
+    """The name of a field in JSON."""
+    if not issubclass(model, Struct):
+        return name
+    return next(f.encode_name for f in msgspec.structs.fields(model) if f.name == name)
+
+
+def _name(model: str) -> str:
+    return model.removesuffix("Body")
 
 
 def _tidy(schema: Any) -> Any:
-    """Leave out titles, which pydantic makes of names, and join the lines of descriptions."""
+    """Leave out titles and defaults of nothing, join the lines of descriptions, name models."""
     if isinstance(schema, list):
         return [_tidy(each) for each in schema]
     if not isinstance(schema, dict):
@@ -130,19 +132,24 @@ def _tidy(schema: Any) -> Any:
         del tidied["title"]
     if isinstance(schema.get("description"), str):
         tidied["description"] = " ".join(schema["description"].split())
+    if isinstance(schema.get("$ref"), str):
+        tidied["$ref"] = _name(schema["$ref"])
     return tidied
 
 
 def _operation(each: Endpoint, bodies: Mapping[Any, Json]) -> Json:
     parameters = _parameters(each)
+    summary = inspect.cleandoc(each.handle.__doc__ or "").partition("\n")[0]
     described: Json = {
         "tags": [_group(each.path)],
-        "summary": inspect.cleandoc(each.handle.__doc__ or "").partition("\n")[0].rstrip("."),
+        "summary": summary.rstrip("."),
     }
     if each.own:
         described[EXTENSION] = True
-    if each.need == "write":
-        described["description"] = "Needs the token, where the node has one."
+    more = " ".join(inspect.cleandoc(each.handle.__doc__ or "").split()[len(summary.split()) :])
+    token = "Needs the token, where the node has one." if each.need == "write" else ""
+    if more or token:
+        described["description"] = f"{more} {token}".strip()
     if each.need != "open":
         described["security"] = [{}, {"token": []}]
     if parameters:
@@ -195,27 +202,41 @@ def _answer(answer: Answer, bodies: Mapping[Any, Json]) -> Json:
 def _parameters(each: Endpoint) -> list[Json]:
     """The parameters: those of the path in its order, then those of the query, inherited ones
     last."""
-    schema = each.parameters.model_json_schema(mode="serialization", schema_generator=_Schemas)
-    schema = _tidy(schema)
     in_path = re.findall(r"{(\w+)}", each.path)
-    declared = inspect.get_annotations(each.parameters)
-    fields = sorted(each.parameters.model_fields.items(), key=lambda item: item[0] not in declared)
-    names = [field.serialization_alias or name for name, field in fields]
+    hints = get_type_hints(each.parameters, include_extras=True)
+    docs, declared = attribute_docs(each.parameters), inspect.get_annotations(each.parameters)
+    fields = {field.encode_name: field for field in msgspec.structs.fields(each.parameters)}
+    names = sorted(fields, key=lambda name: fields[name].name not in declared)
     described = []
     for name in dict.fromkeys([*in_path, *names]):
-        kind = schema["properties"][name]
-        parameter = {
-            "name": name,
-            "in": "path" if name in in_path else "query",
-            "description": kind.pop("description"),
-            "required": name in schema.get("required", ()),
-        }
-        if EXTENSION in kind:
-            parameter[EXTENSION] = kind.pop(EXTENSION)
-        if isinstance(kind.get("type"), list):  # it may be absent, but not null
-            kind["type"] = kind["type"][0]
-        described.append({**parameter, "schema": kind})
+        field = fields[name]
+        schema, is_own = _schema_of_parameter(hints[field.name])
+        if field.default and isinstance(field.default, int | float | str):
+            schema["default"] = field.default
+        described.append(
+            {
+                "name": name,
+                "in": "path" if name in in_path else "query",
+                "description": " ".join(docs[field.name].split()),
+                "required": field.required,
+                **({EXTENSION: True} if is_own else {}),
+                "schema": schema,
+            }
+        )
     return described
+
+
+def _schema_of_parameter(kind: Any) -> tuple[Json, bool]:
+    """The schema of a parameter, and whether only this node knows it."""
+    is_own = False
+    if get_origin(kind) is Annotated:
+        kind, *marks = get_args(kind)
+        is_own = EXTENSION in marks
+        kind = next((each.shown for each in marks if isinstance(each, Parsed)), kind)
+    some = [each for each in get_args(kind) if each not in (NoneType, UnsetType)]
+    if len(some) < len(get_args(kind)):  # it may be absent, but not null
+        return _schema_of_parameter(some[0])
+    return dict(_tidy(msgspec.json.schema(kind, schema_hook=_schema_of_other))), is_own
 
 
 def _options(path: str, other: Json) -> Json:

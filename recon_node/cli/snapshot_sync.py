@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
+import msgspec
 import trio
 
 from recon_node.ceramic import Network
@@ -111,7 +112,8 @@ def _sync_stopped(
 
     with step_bar() as progress, unwrapped(StoreError):
         trio.run(main, progress)
-    return describe_sync(report).model_dump()
+    described: dict[str, Any] = msgspec.to_builtins(describe_sync(report))
+    return described
 
 
 def _sync_running(

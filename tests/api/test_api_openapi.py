@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import httpx
@@ -16,6 +17,7 @@ import recon_node.api
 from recon_node.api import Services
 from recon_node.api.app import ENDPOINTS, create_app
 
+ROOT = Path(__file__).parents[2]
 HTML = Path(recon_node.api.__file__).parent / "html"
 
 
@@ -36,6 +38,12 @@ async def test_every_route_is_described_and_nothing_else_is(services: Services) 
     for route in routes:
         methods = {method.upper() for method in DOCUMENT["paths"][route.path]}
         assert set(route.methods or ()) - {"HEAD"} == methods
+
+
+def test_the_guide_has_a_table_of_all_requests() -> None:
+    reference = runpy.run_path(str(ROOT / "config" / "api_reference.py"))
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert reference["filled_in"](page) == page, "run config/api_reference.py"
 
 
 def test_every_parameter_of_a_path_is_described() -> None:

@@ -13,12 +13,12 @@ import base64
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import BeforeValidator
-from starlette.responses import JSONResponse, Response
+from msgspec import UNSET, UnsetType
+from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import AsText, Body, JsonText, Parameters, Text
+from recon_node.api.models import Body, Parameters, Parsed, reply
 from recon_node.api.routes.anchors import anchoring_of
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ipld import CID, IpldError, car, dag_cbor
@@ -37,42 +37,42 @@ _MESSAGES: Final = {
 }
 
 
-class AnchorServiceRequestBody(Body):
+class AnchorServiceRequestBody(Body, frozen=True, rename="camel"):
     """What to anchor."""
 
-    streamId: JsonText  # noqa: N815 (the anchor service's name)
+    stream_id: str
     """The StreamID that it belongs to."""
-    cid: JsonText
+    cid: str
     """The CID of the event."""
 
 
-class AnchorServiceStatusBody(Body):
+class AnchorServiceStatusBody(Body, frozen=True, rename="camel"):
     """How far a request has come, as the anchor service says it."""
 
     id: str
     """Of the request."""
     status: str
     """PENDING, PROCESSING, COMPLETED or REPLACED."""
-    cid: Text
+    cid: str
     """As in the request."""
-    streamId: str  # noqa: N815
+    stream_id: str
     """As in the request."""
     message: str
     """In plain English."""
-    createdAt: int  # noqa: N815
+    created_at: int
     """When it was made, in Unix milliseconds."""
-    updatedAt: int  # noqa: N815
+    updated_at: int
     """The same."""
-    anchorCommit: dict[str, str] | None = None  # noqa: N815
+    anchor_commit: dict[str, str] | UnsetType = UNSET
     """COMPLETED: the `cid` of the time event."""
-    witnessCar: str | None = None  # noqa: N815
+    witness_car: str | UnsetType = UNSET
     """COMPLETED: its CAR, in base64 without padding."""
 
 
-class SupportedChainsBody(Body):
+class SupportedChainsBody(Body, frozen=True, rename="camel"):
     """Where requests are anchored."""
 
-    supportedChains: list[str]  # noqa: N815
+    supported_chains: list[str]
     """One chain (CAIP-2)."""
 
 
@@ -83,10 +83,10 @@ def _cid(text: str) -> CID:
         raise bad_request(f"CID is empty or malformed: {error}") from None
 
 
-class AnchorRequestPath(Parameters):
+class AnchorRequestPath(Parameters, frozen=True):
     """Which request."""
 
-    cid: Annotated[CID, AsText, BeforeValidator(_cid)]
+    cid: Annotated[CID, Parsed(_cid)]
     """The CID of the event."""
 
 
@@ -118,7 +118,7 @@ async def post_request(call: Call[Parameters]) -> Response:
     except FullError as error:
         raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"Retry-After": "60"}) from None
     status = HTTPStatus.CREATED if before is None else HTTPStatus.ACCEPTED
-    return JSONResponse(await _describe(anchoring, request), status)
+    return reply(await _describe(anchoring, request), status)
 
 
 @endpoint("GET", "/api/v0/requests/{cid}", errors=(404,), own=True)
@@ -130,13 +130,13 @@ async def get_request(
     request = await anchoring.find(cid)
     if request is None:
         raise ApiError(HTTPStatus.NOT_FOUND, f"Request does not exist for cid {cid}")
-    return JSONResponse(await _describe(anchoring, request))
+    return reply(await _describe(anchoring, request))
 
 
 @endpoint("GET", "/api/v0/service-info/supported_chains", errors=(404,), own=True)
 async def get_supported_chains(call: Call[Parameters]) -> SupportedChainsBody:
     """Ask on which chain requests are anchored."""
-    return SupportedChainsBody(supportedChains=[_served(call).settings.chain_id])
+    return SupportedChainsBody(supported_chains=[_served(call).settings.chain_id])
 
 
 def _served(call: Call[Any]) -> Anchoring:
@@ -165,7 +165,7 @@ def _check_access(call: Call[Any], anchoring: Anchoring, body: bytes) -> None:
 def _read_json(body: bytes) -> tuple[StreamId, CID]:
     read = AnchorServiceRequestBody.read(body)
     try:
-        return StreamId.parse(read.streamId), _cid(read.cid)
+        return StreamId.parse(read.stream_id), _cid(read.cid)
     except StreamIdError as error:
         raise bad_request(f"Invalid stream ID: {error}") from None
 
@@ -179,21 +179,23 @@ def _read_car(body: bytes) -> tuple[StreamId, CID]:
         raise bad_request(f"Can not decode CAR file: {error}") from None
 
 
-async def _describe(anchoring: Anchoring, request: Request) -> dict[str, Any]:
-    status = _STATUS[request.state]
-    milliseconds = int(request.made_at * 1000)
-    described: dict[str, Any] = {
-        "id": str(request.cid),
-        "cid": str(request.cid),
-        "streamId": request.stream or "",
-        "createdAt": milliseconds,
-        "updatedAt": milliseconds,
-    }
+async def _describe(anchoring: Anchoring, request: Request) -> AnchorServiceStatusBody:
+    status, event = _STATUS[request.state], request.event
     witness = await anchoring.witness(request)
-    if witness is not None and request.event is not None:
+    has_witness = witness is not None and event is not None
+    if has_witness:
         status = "COMPLETED"
-        text = base64.b64encode(witness).decode().rstrip("=")
-        described |= {"anchorCommit": {"cid": str(request.event)}, "witnessCar": text}
     elif status == "COMPLETED":
         status = "PROCESSING"
-    return described | {"status": status, "message": _MESSAGES[status]}
+    milliseconds = int(request.made_at * 1000)
+    return AnchorServiceStatusBody(
+        id=str(request.cid),
+        status=status,
+        cid=str(request.cid),
+        stream_id=request.stream or "",
+        message=_MESSAGES[status],
+        created_at=milliseconds,
+        updated_at=milliseconds,
+        anchor_commit={"cid": str(event)} if has_witness else UNSET,
+        witness_car=base64.b64encode(witness or b"").decode().rstrip("=") if has_witness else UNSET,
+    )

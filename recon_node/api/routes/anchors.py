@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pydantic import Field
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError
-from recon_node.api.models import Body, Parameters, Text, Whole, WholeParameter, reply
+from recon_node.api.models import Body, Parameters, Whole, WholeParameter, reply
 from recon_node.api.routes.events import EventPath
 from recon_node.api.routes.streams import StreamPath, compute
 from recon_node.api.services import Services
@@ -33,10 +33,10 @@ _ANCHORED: Final = 3
 """js-ceramic's AnchorStatus: 1 pending, 2 processing, 3 anchored."""
 
 
-class AnchorTreeBody(Body):
+class AnchorTreeBody(Body, frozen=True):
     """A Merkle tree."""
 
-    root: Text
+    root: str
     """Its CID."""
     leaves: Whole
     """Events in it."""
@@ -56,43 +56,43 @@ class AnchorTreeBody(Body):
     """The page of the transaction."""
 
 
-class AnchoringBody(Body):
+class AnchoringBody(Body, frozen=True):
     """How anchoring stands."""
 
     authority: str
     """`off`, `evm` or `development`."""
-    chain_id: str = ""
-    """Of the authority (CAIP-2)."""
-    contract: str | None = None
+    chain_id: str | UnsetType = UNSET
+    """Of the authority (CAIP-2). This and what follows is there unless it is off."""
+    contract: str | UnsetType | None = UNSET
     """Whose function is called."""
-    account: str | None = None
+    account: str | UnsetType | None = UNSET
     """That pays."""
-    balance_wei: str | None = None
+    balance_wei: str | UnsetType | None = UNSET
     """What it has, as text; null while that is not known."""
-    spent_wei: str = "0"
+    spent_wei: str | UnsetType = UNSET
     """What all trees cost, as text."""
-    coin: str = ""
+    coin: str | UnsetType = UNSET
     """In which fees are paid; it has 10^18 wei."""
-    trees: Whole = 0
+    trees: Whole | UnsetType = UNSET
     """Trees that were anchored."""
-    requests: dict[str, Whole] = Field(default_factory=dict)
+    requests: dict[str, Whole] | UnsetType = UNSET
     """Requests by state."""
-    under_way: AnchorTreeBody | None = None
+    under_way: AnchorTreeBody | UnsetType | None = UNSET
     """The tree that is being anchored."""
-    waits_for: str = ""
+    waits_for: str | UnsetType = UNSET
     """What it waits for."""
-    alarm: str = ""
+    alarm: str | UnsetType = UNSET
     """What somebody should do something about."""
-    due_at: float | None = None
+    due_at: float | UnsetType | None = UNSET
     """When the next tree will be built, in Unix seconds; null if nothing waits."""
-    latest: list[AnchorTreeBody] = Field(default_factory=list)
+    latest: list[AnchorTreeBody] | UnsetType = UNSET
     """The latest ten trees."""
 
 
-class AnchorRequestBody(Body):
+class AnchorRequestBody(Body, frozen=True):
     """A request for an anchor."""
 
-    cid: Text
+    cid: str
     """The event; or the root of another node's tree."""
     stream: str | None
     """The init event of its stream; or what another node said that it belongs to."""
@@ -104,25 +104,25 @@ class AnchorRequestBody(Body):
     """Its time event, if there is one."""
 
 
-class AnchorRequestsBody(Body):
+class AnchorRequestsBody(Body, frozen=True):
     """Requests, the latest first."""
 
     requests: list[AnchorRequestBody]
 
 
-class RequestsQuery(Parameters):
+class RequestsQuery(Parameters, frozen=True):
     """Which requests."""
 
     state: AnchorState | None = None
     """Only those in a state."""
-    limit: Annotated[WholeParameter, Field(le=_MAX_LISTED)] = 100
-    """At most so many."""
+    limit: WholeParameter = 100
+    """Maximum number of requests: 100 by default, at most 1,000."""
 
 
-class EventAnchorBody(Body):
+class EventAnchorBody(Body, frozen=True):
     """When an event was anchored."""
 
-    cid: Text
+    cid: str
     """The event."""
     state: Literal["none", "waiting", "in_tree", "made", "anchored"]
     """`made`: it has a time event, whose transaction is still to be looked up."""
@@ -192,7 +192,9 @@ async def get_anchor_requests(call: Call[RequestsQuery]) -> AnchorRequestsBody:
 
     wanted = call.parameters.state
     states = [state for state in RequestState if wanted in (None, _STATES[state])]
-    found = await anchoring_of(call.services).requests(states, call.parameters.limit)
+    found = await anchoring_of(call.services).requests(
+        states, min(call.parameters.limit, _MAX_LISTED)
+    )
     return AnchorRequestsBody(requests=list(map(_request, found)))
 
 
@@ -211,8 +213,8 @@ async def get_event_anchor(call: Call[EventPath]) -> EventAnchorBody:
     if found is None:
         return await _requested(services, cid)
     time, covering, event = found
-    return _event_anchor(
-        cid,
+    return EventAnchorBody(
+        str(cid),
         "anchored",
         time=time,
         time_event=str(event),
@@ -272,22 +274,16 @@ def _anchor_of(cid: CID, stream: Stream) -> tuple[int, CID, CID] | None:
     return None
 
 
-def _event_anchor(cid: CID, state: str, **known: Any) -> EventAnchorBody:
-    """Describe the anchor of an event; what is not known is null."""
-    unknown = dict.fromkeys(EventAnchorBody.model_fields)
-    return EventAnchorBody.model_validate({**unknown, "cid": str(cid), "state": state, **known})
-
-
 async def _requested(services: Services, cid: CID) -> EventAnchorBody:
     """Say how far an event without a proven time has come."""
     request = None if services.anchoring is None else await services.anchoring.find(cid)
     if request is None or _STATES[request.state] == "covered":
-        return _event_anchor(cid, "none")
+        return EventAnchorBody(str(cid), "none")
     if request.event is None:
-        return _event_anchor(cid, "in_tree" if request.tree else "waiting")
+        return EventAnchorBody(str(cid), "in_tree" if request.tree else "waiting")
     proof = await _proof(services, request.event, cid)
-    return _event_anchor(
-        cid, "made", time_event=str(request.event), anchored_event=str(cid), **proof
+    return EventAnchorBody(
+        str(cid), "made", time_event=str(request.event), anchored_event=str(cid), **proof
     )
 
 

@@ -26,14 +26,12 @@ from functools import cache, partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Final
 
-from pydantic import BeforeValidator, Field
-from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import AsText, Binary, Parameters, StreamedAnswer, WholeParameter
+from recon_node.api.models import Binary, Parameters, Parsed, StreamedAnswer, WholeParameter
+from recon_node.api.routes.listings import Given, checked_given
 from recon_node.api.services import Services
 from recon_node.ceramic import StreamId
 from recon_node.ipld import CID, CidError, read_cid
@@ -68,16 +66,9 @@ _CAR: Final = "car"
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
-def _given(text: str) -> str:
-    if not text:
-        raise PydanticCustomError("empty", "empty")
-    return text
-
-
 def _stream_id(text: str) -> StreamId:
-    given = _given(text)
     try:
-        return StreamId.parse(given)
+        return StreamId.parse(checked_given(text))
     except ValueError as error:
         raise bad_request(f"streamId: {error}") from None
 
@@ -91,20 +82,15 @@ def _columns(text: str) -> frozenset[str]:
     return names | _POSITION
 
 
-Filter = Annotated[str, BeforeValidator(_given)]
-
-
-class ColumnsQuery(Parameters, alias_generator=to_camel):
+class ColumnsQuery(Parameters, frozen=True, rename="camel"):
     """Which columns to read."""
 
-    columns: Annotated[frozenset[str], AsText, BeforeValidator(_columns)] = Field(
-        "all", validate_default=True
-    )
+    columns: Annotated[frozenset[str], Parsed(_columns)] = _ALL
     """Names of columns with commas between them, besides the position; all by default. Without
     `car` it is much quicker, and rows are not compared with their events."""
 
 
-class ArrowQuery(ColumnsQuery, alias_generator=to_camel):
+class ArrowQuery(ColumnsQuery, frozen=True, rename="camel"):
     """The range of the feed to read, and the filters."""
 
     after: WholeParameter = 0
@@ -113,13 +99,13 @@ class ArrowQuery(ColumnsQuery, alias_generator=to_camel):
     """Positions up to and including this one; the feed's head by default."""
     epoch: str | None = None
     """The log that the positions belong to: 410 when it is another."""
-    sort_key: Filter | None = None
+    sort_key: Given | None = None
     """Only rows of streams with this sort key, such as `model`."""
-    sort_value: Filter | None = None
+    sort_value: Given | None = None
     """Only with this sort value: text; a StreamID in base36, `k...`."""
-    controller: Filter | None = None
+    controller: Given | None = None
     """Only with this controller, a DID."""
-    stream_id: Annotated[StreamId, AsText, BeforeValidator(_stream_id)] | None = None
+    stream_id: Annotated[StreamId, Parsed(_stream_id)] | None = None
     """Only of this stream, as multibase text."""
 
 
@@ -136,7 +122,8 @@ FILTERS: Final = ("sortKey", "sortValue", "controller", "streamId")
 async def get_arrow(call: Call[ArrowQuery]) -> Response:
     """Read a range of the feed as an Arrow IPC stream.
 
-    These are the rows after position `after` up to and with `upto`, of the log `epoch`.
+    These are the rows after position `after` up to and with `upto`, of the log `epoch`; 410
+    if that is not this log. Without the column `car` it takes a third to a half of the time.
     """
     services, given = call.services, call.parameters
     after, upto = _range(given, services.store)

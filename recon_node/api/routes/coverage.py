@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import trio
 from starlette.responses import Response
@@ -33,7 +33,7 @@ _COUNTED_A_TURN: Final = 50
 _WHOLE: Final = 1 << (8 * SHORT_HASH_SIZE)
 
 
-class ArcBody(Body):
+class ArcBody(Body, frozen=True):
     """A part of a sort value's keys, by their controllers."""
 
     start: float
@@ -42,7 +42,7 @@ class ArcBody(Body):
     """From 0 to 1; equal to `start` for a single controller."""
 
 
-class PeerCoverageBody(Body):
+class PeerCoverageBody(Body, frozen=True):
     """What a peer wants of a sort value."""
 
     id: str
@@ -51,7 +51,7 @@ class PeerCoverageBody(Body):
     """The parts."""
 
 
-class SortValueCoverageBody(Body):
+class SortValueCoverageBody(Body, frozen=True):
     """A sort value, and who wants what of it."""
 
     sort_key: str
@@ -70,7 +70,7 @@ class SortValueCoverageBody(Body):
     """What its connected peers want of it, those that want nothing left out."""
 
 
-class CoverageBody(Body):
+class CoverageBody(Body, frozen=True):
     """Who is interested in which parts of the key space."""
 
     sort_values: list[SortValueCoverageBody]
@@ -140,25 +140,24 @@ def _render(
     own: Sequence[KeyRange],
     peers: dict[str, list[KeyRange]],
 ) -> Response:
-    described: list[dict[str, Any]] = []
+    described = []
     for value in values:
         spaces = _spaces(network, value)
         arcs = ((peer, _arcs(spaces, ranges)) for peer, ranges in peers.items())
         described.append(
-            {
-                "sort_key": value.sort_key,
-                "sort_value": value.sort_value,
-                "name": titles.get(value),
-                "place": int.from_bytes(short_hash(value.sort_value), "big") / _WHOLE,
-                "events": value.events,
-                "own": _arcs(spaces, own),
-                "peers": [{"id": peer, "arcs": found} for peer, found in arcs if found],
-            }
+            SortValueCoverageBody(
+                sort_key=value.sort_key,
+                sort_value=value.sort_value,
+                name=titles.get(value),
+                place=int.from_bytes(short_hash(value.sort_value), "big") / _WHOLE,
+                events=value.events,
+                own=_arcs(spaces, own),
+                peers=[PeerCoverageBody(peer, found) for peer, found in arcs if found],
+            )
         )
-    described.sort(key=lambda each: each["place"])
+    described.sort(key=lambda each: each.place)
     unknown = [peer for peer, ranges in peers.items() if not ranges]
-    left_out = total - len(values)
-    return reply({"sort_values": described, "left_out": left_out, "unknown": unknown})
+    return reply(CoverageBody(described, left_out=total - len(values), unknown=unknown))
 
 
 def _spaces(network: Network, value: _Value) -> list[tuple[KeyRange, int]]:
@@ -178,9 +177,7 @@ def _controller_at(keys: KeyRange) -> int:
     return next(at for at, (low, high) in enumerate(pairs) if low != high)
 
 
-def _arcs(
-    spaces: Sequence[tuple[KeyRange, int]], ranges: Sequence[KeyRange]
-) -> list[dict[str, float]]:
+def _arcs(spaces: Sequence[tuple[KeyRange, int]], ranges: Sequence[KeyRange]) -> list[ArcBody]:
     found = [
         KeyRange(_hash(part.lower, at, b"\x00"), _hash(part.upper, at, b"\xff"))
         for keys, at in spaces
@@ -188,7 +185,7 @@ def _arcs(
         if (part := keys.intersect(each)) is not None
     ]
     return [
-        {"start": _share(each.lower, 0), "end": _share(each.upper, 1)}
+        ArcBody(_share(each.lower, 0), _share(each.upper, 1))
         for each in merge_ranges(_at_least_a_point(found))
     ]
 

@@ -6,24 +6,22 @@ Shards and operations are events (see `recon_node.dag.events`): they are sent to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from pydantic import BeforeValidator, Field
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import (
-    AsText,
     Binary,
     Body,
     Parameters,
+    Parsed,
     StreamedAnswer,
-    Text,
     Whole,
     reply,
 )
@@ -31,6 +29,10 @@ from recon_node.api.services import Services
 from recon_node.ceramic import DidError
 from recon_node.dag import DagError, Dags, Identifier, IncompleteDagError, Publication, parse_root
 from recon_node.ipld import CID, IpldError, multibase
+
+if TYPE_CHECKING:
+    from recon_node.dag import DagState, Lacking
+    from recon_node.dag.protocol.replica import Replica
 
 CAR_TYPE: Final = "application/vnd.ipld.car"
 MAX_REPLICA_BYTES: Final = 4 * 1024 * 1024
@@ -51,25 +53,21 @@ def _identifier(text: str) -> Identifier:
         raise bad_request(f"Invalid identifier: {error}") from None
 
 
-def _text_of_block(block: bytes) -> str:
-    return multibase.encode(block)
+def _texts(cids: Iterable[CID]) -> list[str]:
+    return list(map(str, cids))
 
 
-def _text_or_none(cid: CID | None) -> str | None:
-    return None if cid is None else str(cid)
+Cid = Annotated[CID, Parsed(_cid)]
 
 
-Cid = Annotated[CID, AsText, BeforeValidator(_cid)]
-
-
-class RootPath(Parameters):
+class RootPath(Parameters, frozen=True):
     """Which DAG."""
 
     cid: Cid
     """The root."""
 
 
-class ReplicaPath(Parameters):
+class ReplicaPath(Parameters, frozen=True):
     """A block, and the replica that may contain it."""
 
     cid: Cid
@@ -78,50 +76,50 @@ class ReplicaPath(Parameters):
     """The replica."""
 
 
-class IdentifierPath(Parameters):
+class IdentifierPath(Parameters, frozen=True):
     """Which identifier."""
 
-    did: Annotated[Identifier, AsText, BeforeValidator(_identifier)]
+    did: Annotated[Identifier, Parsed(_identifier)]
     """The identifier: a did:key of an Ed25519 key."""
 
 
-class LackingBody(Body):
+class LackingBody(Body, frozen=True):
     """What is missing."""
 
     count: Whole
     """How many."""
-    first: list[Text]
+    first: list[str]
     """The CIDs of at most 100 of them."""
 
 
-class DagReplicaBody(Body):
+class DagReplicaBody(Body, frozen=True):
     """A replica: an append or a join."""
 
-    cid: Text
+    cid: str
     """Its CID."""
-    data: Annotated[str, BeforeValidator(_text_of_block)] = Field(validation_alias="block")
+    data: str
     """Its block, as multibase text."""
 
 
-class DagStateBody(Body):
+class DagStateBody(Body, frozen=True):
     """How much of a DAG the node has."""
 
-    root: Text
+    root: str
     """The CID of its root."""
     complete: bool
     """Whether the node has everything that it links to."""
     blocks: Whole
     """How many of the blocks below the root the node has."""
-    bytes: Whole = Field(validation_alias="size")
+    bytes: Whole
     """The size of these blocks."""
     missing_blocks: LackingBody
-    shards: list[Text]
+    shards: list[str]
     """The CIDs of those that the node has and a replica names."""
-    unclaimed: list[Text]
+    unclaimed: list[str]
     """The CIDs of those that the node has and no replica names."""
     missing_shards: LackingBody
     missing_replicas: LackingBody
-    heads: list[Text]
+    heads: list[str]
     """The CIDs of the replicas that no other replica continues."""
     head: DagReplicaBody | None
     """The replica that has the shards of all heads: their join, which the node need not have. null:
@@ -135,7 +133,34 @@ async def get_dag(call: Call[RootPath]) -> Annotated[Response, DagStateBody]:
     """Ask how much of a DAG the node has."""
     with answered_503():
         state = await dag_side(call.services).state(call.parameters.cid)
-    return await call.services.in_thread(lambda: reply(DagStateBody.model_validate(state)))
+    return await call.services.in_thread(partial(_render_state, state))
+
+
+def _render_state(state: DagState) -> Response:
+    return reply(
+        DagStateBody(
+            root=str(state.root),
+            complete=state.complete,
+            blocks=state.blocks,
+            bytes=state.size,
+            missing_blocks=_lacking(state.missing_blocks),
+            shards=_texts(state.shards),
+            unclaimed=_texts(state.unclaimed),
+            missing_shards=_lacking(state.missing_shards),
+            missing_replicas=_lacking(state.missing_replicas),
+            heads=_texts(state.heads),
+            head=None if state.head is None else _describe_replica(state.head),
+            ignored=state.ignored,
+        )
+    )
+
+
+def _lacking(lacking: Lacking) -> LackingBody:
+    return LackingBody(lacking.count, _texts(lacking.first))
+
+
+def _describe_replica(replica: Replica) -> DagReplicaBody:
+    return DagReplicaBody(str(replica.cid), multibase.encode(replica.block))
 
 
 @endpoint(
@@ -160,10 +185,10 @@ async def get_car(call: Call[RootPath]) -> Response:
     return StreamedAnswer(pieces, media_type=CAR_TYPE, headers=headers)
 
 
-class DagReplicasBody(Body):
+class DagReplicasBody(Body, frozen=True):
     """The log of a DAG."""
 
-    root: Text
+    root: str
     """The CID of its root."""
     replicas: list[DagReplicaBody]
     """In the order of their binary CIDs."""
@@ -173,7 +198,7 @@ class DagReplicasBody(Body):
 async def get_replicas(call: Call[RootPath]) -> Annotated[Response, DagReplicasBody]:
     """Read the log of a DAG: its appends and joins.
 
-    Whoever can write events can add to them.
+    Whoever can write events can add to them. 400 beyond 4 MiB.
     """
     root = call.parameters.cid
     with answered_503():
@@ -183,18 +208,20 @@ async def get_replicas(call: Call[RootPath]) -> Annotated[Response, DagReplicasB
             f"the replicas of the DAG have more than {MAX_REPLICA_BYTES} bytes, too many for one "
             "answer: read them as events, with the sort key dag"
         )
-    found = {"root": root, "replicas": list(replicas.values())}
-    return await call.services.in_thread(lambda: reply(DagReplicasBody.model_validate(found)))
+    found = replicas.values()
+    return await call.services.in_thread(
+        lambda: reply(DagReplicasBody(str(root), list(map(_describe_replica, found))))
+    )
 
 
-class DagContainsBody(Body):
+class DagContainsBody(Body, frozen=True):
     """Whether a replica contains a block."""
 
-    contains: bool | None = Field(validation_alias="holds")
+    contains: bool | None
     """null: unknown, because something is missing."""
-    waiting_for: list[Text]
+    waiting_for: list[str]
     """The CIDs of missing replicas and shards."""
-    shard: Annotated[str | None, BeforeValidator(_text_or_none)]
+    shard: str | None
     """The CID of the shard that has the block; null if none does, or the block is in its CID."""
 
 
@@ -203,44 +230,45 @@ async def get_contains(call: Call[ReplicaPath]) -> DagContainsBody:
     """Ask whether the DAG that a replica describes contains a block."""
     with answered_503():
         found = await dag_side(call.services).contains(call.parameters.replica, call.parameters.cid)
-    return DagContainsBody.model_validate(found)
+    shard = None if found.shard is None else str(found.shard)
+    return DagContainsBody(found.holds, _texts(found.waiting_for), shard)
 
 
-class DagPendingBody(Body):
+class DagPendingBody(Body, frozen=True):
     """A publish of which it is not known whether its origin contains its link."""
 
-    link: Text
+    link: str
     """The CID of the DAG's root."""
-    origin: Text
+    origin: str
     """The replica."""
 
 
-class RefusedPublishBody(Body):
+class RefusedPublishBody(Body, frozen=True):
     """A publish that is not permitted, or whose origin does not contain its link."""
 
-    cid: Text
+    cid: str
     """Its CID."""
     reason: str
     """The reason, in plain English."""
 
 
-class DagPublicationBody(Body):
+class DagPublicationBody(Body, frozen=True):
     """What is published under an identifier."""
 
-    id: Text
+    id: str
     """The identifier."""
-    link: Text | None
+    link: str | None
     """The CID of the DAG's root. null: nothing was published, or it is not yet known to be
     contained by its origin."""
-    origin: Text | None
+    origin: str | None
     """The replica that describes it."""
     pending: DagPendingBody | None
     """A later publish than that of `link`, which counts as soon as it is known that its origin
     contains its link."""
-    order: list[Text]
+    order: list[str]
     """The CIDs of the permitted publishes in their order. The last one whose origin contains its
     link counts."""
-    waiting_for: list[Text]
+    waiting_for: list[str]
     """The CIDs of what is missing: publishes that others continue, and replicas and shards of
     the pending one's origin."""
     refused: list[RefusedPublishBody]
@@ -258,17 +286,21 @@ async def get_publication(call: Call[IdentifierPath]) -> Annotated[Response, Dag
 
 
 def _render_publication(found: Publication) -> Response:
-    values = {
-        "id": found.identifier,
-        "link": found.current and found.current.link,
-        "origin": found.current and found.current.origin,
-        "pending": found.pending,
-        "order": found.order,
-        "waiting_for": found.waiting_for,
-        "refused": [{"cid": cid, "reason": reason} for cid, reason in found.faults.items()],
-        "ignored": found.ignored,
-    }
-    return reply(DagPublicationBody.model_validate(values))
+    current, pending = found.current, found.pending
+    return reply(
+        DagPublicationBody(
+            id=str(found.identifier),
+            link=None if current is None else str(current.link),
+            origin=None if current is None else str(current.origin),
+            pending=None
+            if pending is None
+            else DagPendingBody(str(pending.link), str(pending.origin)),
+            order=_texts(found.order),
+            waiting_for=_texts(found.waiting_for),
+            refused=[RefusedPublishBody(str(cid), why) for cid, why in found.faults.items()],
+            ignored=found.ignored,
+        )
+    )
 
 
 def dag_side(services: Services) -> Dags:

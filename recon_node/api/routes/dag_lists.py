@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator
-
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import bad_request
-from recon_node.api.models import AsText, Body, Parameters, Whole, WholeParameter
+from recon_node.api.models import Body, Parameters, Parsed, Whole, WholeParameter
 from recon_node.api.routes.dag import answered_503, dag_side
 from recon_node.api.routes.listings import MAX_PAGE
 from recon_node.ceramic import DidError
@@ -27,16 +25,16 @@ def _subject(text: str) -> bytes:
         raise bad_request(f"after: {error}") from None
 
 
-class SubjectsQuery(Parameters):
+class SubjectsQuery(Parameters, frozen=True):
     """Which page of a list."""
 
-    after: Annotated[bytes, AsText, BeforeValidator(_subject)] = b""
+    after: Annotated[bytes, Parsed(_subject)] = b""
     """The `next` of the page before; the first page without it."""
     limit: WholeParameter = 100
     """Maximum number of entries: 100 by default, at most 1,000."""
 
 
-class ListedDagBody(Body):
+class ListedDagBody(Body, frozen=True):
     """A DAG of which something is here."""
 
     root: str
@@ -47,7 +45,7 @@ class ListedDagBody(Body):
     """The operations on it that are here."""
 
 
-class DagListBody(Body):
+class DagListBody(Body, frozen=True):
     """DAGs, in the order of their roots."""
 
     dags: list[ListedDagBody]
@@ -70,7 +68,7 @@ async def get_dags(call: Call[SubjectsQuery]) -> DagListBody:
     return DagListBody(dags=dags, next=dags[-1].root if dags and len(found) > size else None)
 
 
-class ListedIdentifierBody(Body):
+class ListedIdentifierBody(Body, frozen=True):
     """An identifier under which something was published."""
 
     id: str
@@ -83,7 +81,7 @@ class ListedIdentifierBody(Body):
     """When the latest was read by this node, in Unix seconds."""
 
 
-class PublishListBody(Body):
+class PublishListBody(Body, frozen=True):
     """Identifiers, in the order of their keys."""
 
     identifiers: list[ListedIdentifierBody]

@@ -6,19 +6,20 @@ import json
 from http import HTTPStatus
 from typing import Annotated, Any
 
+from msgspec import Raw
 from pydantic_core import from_json
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import ApiError
-from recon_node.api.models import Body, Whole, reply
+from recon_node.api.models import Body, Whole, as_raw, reply
 from recon_node.api.routes.events import EventPath
 from recon_node.ceramic import Event, parse_event
 from recon_node.ipld import CID, car, dag_cbor
 from recon_node.streams.document_schema import dag_json
 
 
-class EventBlockBody(Body):
+class EventBlockBody(Body, frozen=True):
     """A block of an event."""
 
     cid: str
@@ -28,11 +29,11 @@ class EventBlockBody(Body):
     to the event that it anchors)."""
     size: Whole
     """Bytes."""
-    value: Any
+    value: Raw
     """The block as DAG-JSON."""
 
 
-class EventBlocksBody(Body):
+class EventBlocksBody(Body, frozen=True):
     """An event and its blocks."""
 
     id: str
@@ -61,26 +62,26 @@ async def get_event_blocks(call: Call[EventPath]) -> Annotated[Response, EventBl
     return await call.services.in_thread(lambda: reply(_describe(parse_event(found))))
 
 
-def _describe(event: Event) -> dict[str, Any]:
+def _describe(event: Event) -> EventBlocksBody:
     blocks = car.decode(event.car).blocks
     order = sorted(blocks, key=lambda cid: cid != event.cid)
-    return {
-        "id": str(event.cid),
-        "kind": event.kind.value,
-        "init": str(event.init),
-        "prev": [str(prev) for prev in event.prevs],
-        "signer": None if event.envelope is None else event.envelope.signer,
-        "size": len(event.car),
-        "blocks": [
-            {
-                "cid": str(cid),
-                "role": _role(event, cid),
-                "size": len(blocks[cid]),
-                "value": to_dag_json(dag_cbor.decode(blocks[cid])),
-            }
+    return EventBlocksBody(
+        id=str(event.cid),
+        kind=event.kind.value,
+        init=str(event.init),
+        prev=[str(prev) for prev in event.prevs],
+        signer=None if event.envelope is None else event.envelope.signer,
+        size=len(event.car),
+        blocks=[
+            EventBlockBody(
+                cid=str(cid),
+                role=_role(event, cid),
+                size=len(blocks[cid]),
+                value=as_raw(to_dag_json(dag_cbor.decode(blocks[cid]))),
+            )
             for cid in order
         ],
-    }
+    )
 
 
 def _role(event: Event, cid: CID) -> str:

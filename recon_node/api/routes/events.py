@@ -7,12 +7,12 @@ from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from recon_node.api.endpoint import NDJSON, Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import AsText, Body, JsonText, Parameters, reply
+from recon_node.api.models import Body, Parameters, Parsed, reply
 from recon_node.ceramic import EventId
 from recon_node.ipld import CID, IpldError, car_file, multibase
 from recon_node.store import Verdict
@@ -24,20 +24,20 @@ MAX_EVENTS: Final = 10_000
 """Lines of an NDJSON body; its bytes are bounded as those of every body are."""
 
 
-class EventDataBody(Body):
+class EventDataBody(Body, frozen=True):
     """An event to add."""
 
-    data: JsonText
+    data: str
     """The event's CAR (version 1 or 2), as multibase text."""
 
 
-class EventVerdictBody(Body):
+class EventVerdictBody(Body, frozen=True):
     """What became of one event of many."""
 
     status: Literal["new", "known", "refused"]
-    id: str = ""
+    id: str | UnsetType = UNSET
     """The CID of the event's root block, unless it was refused."""
-    reason: str = ""
+    reason: str | UnsetType = UNSET
     """Why it was refused."""
 
 
@@ -130,15 +130,14 @@ def _render_verdicts(found: Sequence[Verdict | str]) -> Response:
     return reply([_describe(each) for each in found])
 
 
-def _describe(verdict: Verdict | str) -> dict[str, str]:
+def _describe(verdict: Verdict | str) -> EventVerdictBody:
     if isinstance(verdict, str):
-        return {"status": "refused", "reason": verdict}
-    described: dict[str, str] = {"status": verdict.status}
-    if verdict.event_id is not None:
-        described["id"] = str(verdict.event_id.event_cid)
-    if verdict.reason is not None:
-        described["reason"] = verdict.reason
-    return described
+        return EventVerdictBody("refused", reason=verdict)
+    return EventVerdictBody(
+        verdict.status,
+        UNSET if verdict.event_id is None else str(verdict.event_id.event_cid),
+        UNSET if verdict.reason is None else verdict.reason,
+    )
 
 
 def _event_cid(text: str) -> CID:
@@ -153,19 +152,22 @@ def _event_cid(text: str) -> CID:
         raise bad_request(f"Invalid Cid: {not_a_cid}") from None
 
 
-class EventPath(Parameters):
+EventCid = Annotated[CID, Parsed(_event_cid)]
+
+
+class EventPath(Parameters, frozen=True):
     """Which event."""
 
-    event_id: Annotated[CID, AsText, BeforeValidator(_event_cid)]
+    event_id: EventCid
     """The event's CID; or its EventId, in any multibase."""
 
 
-class EventBody(Body):
+class EventBody(Body, frozen=True):
     """An event."""
 
     id: str
     """The CID of the event's root block."""
-    data: str = ""
+    data: str
     """The event's CAR, as multibase text."""
 
 

@@ -14,8 +14,8 @@ from itertools import chain
 from typing import Annotated
 
 import trio
-from pydantic import Field
-from pydantic.alias_generators import to_camel
+from msgspec import UNSET, UnsetType, field
+from msgspec.structs import asdict
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Call, endpoint
@@ -43,7 +43,7 @@ _NO_PEER_ID = bytes(2)
 """For a node without a network side: the identity multihash of no bytes."""
 
 
-class InterestEventsParameters(InterestQuery):
+class InterestEventsParameters(InterestQuery, frozen=True, kw_only=True):
     """The interest, and the page of its events."""
 
     sep: str
@@ -56,7 +56,7 @@ class InterestEventsParameters(InterestQuery):
     """Maximum number of events to return: 10,000 by default, and at most."""
 
 
-class EventsGetBody(Body, alias_generator=to_camel):
+class EventsGetBody(Body, frozen=True, rename="camel"):
     """Events of an interest."""
 
     events: list[EventBody]
@@ -85,42 +85,38 @@ async def get_interest_events(
     cars, seen = await _read_cars(store, keys[:limit], services.limits.feed_bytes)
 
     def render() -> Response:
-        events = [
-            {"id": str(event_id.event_cid), "data": multibase.encode(car)} for event_id, car in cars
-        ]
+        events = [EventBody(str(key.event_cid), multibase.encode(car)) for key, car in cars]
         is_complete = seen == len(keys)
-        return reply(
-            {"events": events, "resumeOffset": given.offset + seen, "isComplete": is_complete}
-        )
+        return reply(EventsGetBody(events, given.offset + seen, is_complete))
 
     return await services.in_thread(render)
 
 
-class PeerQuery(Parameters):
+class PeerQuery(Parameters, frozen=True):
     """Whose interests."""
 
-    peer_id: str | None = Field(None, alias="peerId")
+    peer_id: str | None = field(default=None, name="peerId")
     """A peer; this node without it."""
 
 
-class ListedInterestBody(Body, alias_generator=to_camel):
+class ListedInterestBody(Body, frozen=True, rename="camel"):
     """An interest, with its encoding. Of a peer's, only the encoding is known."""
 
     data: str
     """ceramic-one's bytes of it, as multibase text."""
-    sep: str = ""
+    sep: str | UnsetType = UNSET
     """(+) The sort key."""
-    sep_value: str = ""
+    sep_value: str | UnsetType = UNSET
     """(+) The sort value; a StreamID as its base36 form."""
-    controller: str = ""
+    controller: str | UnsetType = UNSET
     """(+) A DID."""
-    stream_id: str = ""
+    stream_id: str | UnsetType = UNSET
     """(+) A StreamID."""
-    configured: bool = False
+    configured: bool | UnsetType = UNSET
     """(+) Whether it comes from the node's settings, and cannot be removed."""
 
 
-class InterestsGetBody(Body):
+class InterestsGetBody(Body, frozen=True):
     """Interests."""
 
     interests: list[ListedInterestBody]
@@ -141,19 +137,20 @@ async def get_interests(call: Call[PeerQuery]) -> InterestsGetBody:
     if theirs != own:
         ranges = () if peers is None or wanted is None else peers.interests_of(wanted)
         data = (encode_range(_MODEL, theirs, each, not_after=0) for each in ranges)
-        return InterestsGetBody(
-            interests=[
-                ListedInterestBody(data=multibase.encode(each, "base58btc")) for each in data
-            ]
-        )
-    listed = [
-        ListedInterestBody.model_validate(
-            describe_interest(each, store.wanted.configured)
-            | {"data": multibase.encode(encode_interest(store.network, own, each), "base58btc")}
-        )
-        for each in store.wanted.all
-    ]
-    return InterestsGetBody(interests=listed)
+        return InterestsGetBody([ListedInterestBody(_text(each)) for each in data])
+    return InterestsGetBody(
+        [
+            ListedInterestBody(
+                _text(encode_interest(store.network, own, each)),
+                **asdict(describe_interest(each, store.wanted.configured)),
+            )
+            for each in store.wanted.all
+        ]
+    )
+
+
+def _text(data: bytes) -> str:
+    return multibase.encode(data, "base58btc")
 
 
 def encode_interest(network: Network, peer_id: bytes, interest: Interest) -> bytes:

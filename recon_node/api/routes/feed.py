@@ -12,38 +12,36 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import trio
-from pydantic import BeforeValidator, Field, WithJsonSchema
-from pydantic.alias_generators import to_camel
+from msgspec import UNSET, UnsetType, field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from recon_node.api.endpoint import EXTENSION, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import (
-    AsText,
     Body,
     FlagParameter,
     Parameters,
+    Parsed,
     SecondsParameter,
     Whole,
     WholeParameter,
     parse_int64,
     reply,
 )
-from recon_node.api.routes.events import EventBody
 from recon_node.api.services import Services
 from recon_node.ipld import multibase
 from recon_node.store import FeedRow, UnknownTimeError
 from recon_node.timestamps import parse_timestamp
 
 
-class WaitQuery(Parameters):
+class WaitQuery(Parameters, frozen=True):
     """The parameter of a long poll."""
 
-    wait: SecondsParameter = Field(0.0, json_schema_extra={EXTENSION: True})
+    wait: Annotated[SecondsParameter, EXTENSION] = 0.0
     """If there is nothing new, wait for it for this many seconds, at most 30."""
 
 
@@ -58,43 +56,45 @@ def _position(token: str) -> int:
     return max(position, 0)
 
 
-class FeedQuery(WaitQuery):
+class FeedQuery(WaitQuery, frozen=True):
     """What of the feed to read."""
 
-    resume_at: Annotated[int, BeforeValidator(_position), WithJsonSchema({"type": "string"})] = (
-        Field(0, alias="resumeAt")
-    )
+    resume_at: Annotated[int, Parsed(_position)] = field(default=0, name="resumeAt")
     """A resume token: return the events after it. By default, from the start."""
     limit: WholeParameter = 100
     """Maximum number of events to return: 100 by default, at most 10,000."""
-    include_data: Literal["none", "full"] = Field("none", alias="includeData")
+    include_data: Literal["none", "full"] = field(default="none", name="includeData")
     """Whether to include each event's CAR."""
-    details: FlagParameter = Field(False, json_schema_extra={EXTENSION: True})
+    details: Annotated[FlagParameter, EXTENSION] = False
     """Whether to say of each event its position, kind, stream and time."""
 
 
-class FeedEventBody(EventBody, alias_generator=to_camel):
+class FeedEventBody(Body, frozen=True, rename="camel"):
     """An event of the feed."""
 
-    position: Whole = 0
-    """(+) In the feed. This and what follows is there with `details`."""
-    kind: Literal["init", "data", "time"] = "data"
+    id: str
+    """The CID of the event's root block."""
+    position: Whole | UnsetType = UNSET
+    """(+) In the feed. This and what follows, but for `data`, is there with `details`."""
+    kind: Literal["init", "data", "time"] | UnsetType = UNSET
     """(+) What it does."""
-    init: str = ""
+    init: str | UnsetType = UNSET
     """(+) The CID of the stream's init event."""
-    height: Whole = 0
+    height: Whole | UnsetType = UNSET
     """(+) As in its EventId."""
-    size: Whole = 0
+    size: Whole | UnsetType = UNSET
     """(+) Bytes of its CAR."""
-    time: int | None = None
+    time: int | UnsetType | None = UNSET
     """(+) Of a time event: Unix seconds of its anchor's block."""
-    delivered_at: int | None = None
+    delivered_at: int | UnsetType | None = UNSET
     """(+) Unix milliseconds of its delivery; null if an earlier version delivered it."""
-    fault: str | None = None
+    fault: str | UnsetType | None = UNSET
     """(+) What is wrong with the signature of a data event; null if it is valid."""
+    data: str | UnsetType = UNSET
+    """The event's CAR, as multibase text."""
 
 
-class EventFeedBody(Body, alias_generator=to_camel):
+class EventFeedBody(Body, frozen=True, rename="camel"):
     """A page of the feed."""
 
     events: list[FeedEventBody]
@@ -105,7 +105,10 @@ class EventFeedBody(Body, alias_generator=to_camel):
 
 @endpoint("GET", "/ceramic/feed/events", errors=(410,))
 async def get_events(call: Call[FeedQuery]) -> Annotated[Response, EventFeedBody]:
-    """Read the feed: events in the order of their delivery."""
+    """Read the feed: events in the order of their delivery.
+
+    410 for a token beyond the feed's end: it belongs to a log that no longer exists.
+    """
     services, given = call.services, call.parameters
     after, include_data = given.resume_at, given.include_data == "full"
     most = services.limits.feed_events
@@ -127,12 +130,12 @@ async def get_events(call: Call[FeedQuery]) -> Annotated[Response, EventFeedBody
 
     def render() -> Response:
         events = [_event(row, include_data, given.details) for row in rows]
-        return reply({"events": events, "resumeToken": token})
+        return reply(EventFeedBody(events, token))
 
     return await services.in_thread(render)
 
 
-class ResumeTokenBody(Body, alias_generator=to_camel):
+class ResumeTokenBody(Body, frozen=True, rename="camel"):
     """The feed's end."""
 
     resume_token: str
@@ -145,14 +148,14 @@ async def get_resume_token(call: Call[Parameters]) -> ResumeTokenBody:
     return ResumeTokenBody(resume_token=str(call.services.store.head))
 
 
-class HeadQuery(WaitQuery):
+class HeadQuery(WaitQuery, frozen=True):
     """Which head to wait for."""
 
     after: WholeParameter | None = None
     """What `wait` waits for: a head beyond this."""
 
 
-class FeedHeadBody(Body):
+class FeedHeadBody(Body, frozen=True):
     """Where the feed stands."""
 
     epoch: str
@@ -182,14 +185,14 @@ def _time(text: str) -> int:
         raise bad_request(f"time: {error}") from None
 
 
-class PositionQuery(Parameters):
+class PositionQuery(Parameters, frozen=True):
     """Which time to find."""
 
-    time: Annotated[int, AsText, BeforeValidator(_time)]
+    time: Annotated[int, Parsed(_time)]
     """A time in ISO 8601, in UTC unless it names a zone, or in Unix milliseconds."""
 
 
-class FeedPositionBody(Body):
+class FeedPositionBody(Body, frozen=True):
     """The place of a time in the feed."""
 
     epoch: str
@@ -202,7 +205,10 @@ class FeedPositionBody(Body):
 
 @endpoint("GET", "/ceramic/feed/position", own=True)
 async def get_position(call: Call[PositionQuery]) -> FeedPositionBody:
-    """Ask up to which position events were delivered before a time."""
+    """Ask up to which position events were delivered before a time.
+
+    400 if an earlier version delivered events around that time, and did not note when.
+    """
     store = call.services.store
     try:
         found = await store.find_time(call.parameters.time)
@@ -211,22 +217,22 @@ async def get_position(call: Call[PositionQuery]) -> FeedPositionBody:
     return FeedPositionBody(epoch=store.epoch, position=found.position, final=found.is_final)
 
 
-def _event(row: FeedRow, include_data: bool, details: bool) -> dict[str, Any]:
-    event: dict[str, Any] = {"id": str(row.event_cid)}
-    if details:
-        event |= {
-            "position": row.position,
-            "kind": row.kind.value,
-            "init": str(row.stream_cid),
-            "height": row.event_id.height,
-            "size": len(row.car),
-            "time": row.block_time,
-            "deliveredAt": row.delivered_at,
-            "fault": row.fault,
-        }
-    if include_data:
-        event["data"] = multibase.encode(row.car)
-    return event
+def _event(row: FeedRow, include_data: bool, details: bool) -> FeedEventBody:
+    cid, data = str(row.event_cid), multibase.encode(row.car) if include_data else UNSET
+    if not details:
+        return FeedEventBody(cid, data=data)
+    return FeedEventBody(
+        cid,
+        position=row.position,
+        kind=row.kind.value,
+        init=str(row.stream_cid),
+        height=row.event_id.height,
+        size=len(row.car),
+        time=row.block_time,
+        delivered_at=row.delivered_at,
+        fault=row.fault,
+        data=data,
+    )
 
 
 async def _long_poll(request: Request, services: Services, after: int, wait: float) -> None:

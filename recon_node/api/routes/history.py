@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Literal
 
+import msgspec
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Call, endpoint
@@ -14,7 +15,7 @@ from recon_node.api.samples import INTERVAL
 from recon_node.p2p import SyncReport
 
 
-class SamplesBody(Body):
+class SamplesBody(Body, frozen=True):
     """The node's numbers in the last hour, by columns; the oldest come first."""
 
     interval: float
@@ -47,10 +48,11 @@ class SamplesBody(Body):
 async def get_samples(call: Call[Parameters]) -> Annotated[Response, SamplesBody]:
     """Read the node's numbers of the last hour, for charts."""
     columns = call.services.samples.columns()
-    return await call.services.in_thread(partial(reply, {"interval": INTERVAL, **columns}))
+    answer = msgspec.convert({"interval": INTERVAL, **columns}, SamplesBody)
+    return await call.services.in_thread(partial(reply, answer))
 
 
-class SyncsQuery(Parameters):
+class SyncsQuery(Parameters, frozen=True):
     """Which syncs."""
 
     of: Literal["all", "transfers"] = "all"
@@ -59,7 +61,7 @@ class SyncsQuery(Parameters):
     """Maximum number of syncs: 100 by default."""
 
 
-class SyncsBody(Body):
+class SyncsBody(Body, frozen=True):
     """Syncs."""
 
     syncs: Sequence[SyncReport]
@@ -74,4 +76,4 @@ async def get_syncs(call: Call[SyncsQuery]) -> Annotated[Response, SyncsBody]:
     if peers is not None:
         kept = peers.transfers if given.of == "transfers" else peers.sync_reports
     syncs = list(kept)[::-1][: given.limit]
-    return await call.services.in_thread(lambda: reply(SyncsBody.model_validate({"syncs": syncs})))
+    return await call.services.in_thread(partial(reply, SyncsBody(syncs)))

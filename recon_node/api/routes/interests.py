@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
-from pydantic import Field
-from pydantic.alias_generators import to_camel
+from msgspec import UNSET, UnsetType, field
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import Body, JsonText, Parameters
+from recon_node.api.models import Body, Parameters
 from recon_node.api.services import Services
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ceramic.header import sort_value_of
@@ -26,16 +25,16 @@ from recon_node.ipld import IpldError, multibase
 from recon_node.store import Interest, InvalidInterestError, format_interest
 
 
-class InterestQuery(Parameters):
+class InterestQuery(Parameters, frozen=True):
     """The optional parts of an interest."""
 
     controller: str | None = None
     """A DID: its streams only."""
-    stream_id: str | None = Field(None, alias="streamId")
+    stream_id: str | None = field(default=None, name="streamId")
     """A stream, as multibase text: its events only. Needs `controller`."""
 
 
-class InterestPath(InterestQuery):
+class InterestPath(InterestQuery, frozen=True, kw_only=True):
     """An interest in the path and the query."""
 
     sort_key: str
@@ -44,30 +43,30 @@ class InterestPath(InterestQuery):
     """Its value: multibase text for `model`, `unique`, `context` and `dag`."""
 
 
-class InterestBody(Parameters, alias_generator=to_camel):
+class InterestBody(Parameters, frozen=True, rename="camel"):
     """An interest, in a body or in the query."""
 
-    sep: JsonText = ""
+    sep: str | UnsetType = UNSET
     """The sort key: a field of the events' headers, such as `model`."""
-    sep_value: JsonText = ""
+    sep_value: str | UnsetType = UNSET
     """Its value: multibase text for `model`, `unique`, `context` and `dag`, else text as it is."""
-    controller: JsonText | None = None
+    controller: str | UnsetType | None = UNSET
     """A DID: its streams only."""
-    stream_id: JsonText | None = None
+    stream_id: str | UnsetType | None = UNSET
     """A stream, as multibase text: its events only. Needs the other fields; or (+) stands alone, if
     the node has the stream."""
 
 
-class NodeInterestBody(Body, alias_generator=to_camel):
+class NodeInterestBody(Body, frozen=True, kw_only=True, rename="camel"):
     """An interest of this node."""
 
     sep: str
     """The sort key."""
     sep_value: str
     """The sort value; a StreamID as its base36 form."""
-    controller: str = ""
+    controller: str | UnsetType = UNSET
     """A DID."""
-    stream_id: str = ""
+    stream_id: str | UnsetType = UNSET
     """A StreamID."""
     configured: bool
     """(+) Whether it comes from the node's settings, and cannot be removed."""
@@ -92,7 +91,10 @@ async def post_sort_value_interest(call: Call[InterestPath]) -> Response:
 
 @endpoint("DELETE", "/ceramic/interests", _GONE, errors=(404, 507), own=True)
 async def delete_interest(call: Call[InterestBody]) -> Response:
-    """Remove an interest, or (`streamId` alone) all in one stream."""
+    """Remove an interest, or (`streamId` alone) all in one stream.
+
+    400 for one from the settings.
+    """
     stream = _stream_alone(call.parameters)
     if stream is not None:
         description = call.parameters.stream_id or ""
@@ -126,18 +128,16 @@ def make_interest(
         raise bad_request(str(error)) from None
 
 
-def describe_interest(interest: Interest, configured: Collection[Interest]) -> dict[str, Any]:
-    """Describe an interest by the names of the API, and tell whether it comes from the settings."""
-    described: dict[str, Any] = {
-        "sep": interest.sort_key,
-        "sepValue": interest.sort_value,
-        "configured": interest in configured,
-    }
-    if interest.controller is not None:
-        described["controller"] = interest.controller
-    if interest.stream_id is not None:
-        described["streamId"] = str(interest.stream_id)
-    return described
+def describe_interest(interest: Interest, configured: Collection[Interest]) -> NodeInterestBody:
+    """Describe an interest, and tell whether it comes from the settings."""
+    stream_id = interest.stream_id
+    return NodeInterestBody(
+        sep=interest.sort_key,
+        sep_value=interest.sort_value,
+        configured=interest in configured,
+        controller=UNSET if interest.controller is None else interest.controller,
+        stream_id=UNSET if stream_id is None else str(stream_id),
+    )
 
 
 def _from_path(given: InterestPath) -> Interest:
@@ -145,15 +145,19 @@ def _from_path(given: InterestPath) -> Interest:
 
 
 def _from_fields(given: InterestBody) -> Interest:
-    for field, name in (("sep", "sep"), ("sep_value", "sepValue")):
-        if field not in given.model_fields_set:
-            raise bad_request(f"'{name}' is missing")
-    return make_interest(given.sep, given.sep_value, given.controller, given.stream_id)
+    if given.sep is UNSET:
+        raise bad_request("'sep' is missing")
+    if given.sep_value is UNSET:
+        raise bad_request("'sepValue' is missing")
+    controller = None if given.controller is UNSET else given.controller
+    stream_id = None if given.stream_id is UNSET else given.stream_id
+    return make_interest(given.sep, given.sep_value, controller, stream_id)
 
 
 def _stream_alone(given: InterestBody) -> StreamId | None:
     """The stream, if nothing else is given: its init event names the rest."""
-    if given.stream_id is None or given.model_fields_set != {"stream_id"}:
+    others = (given.sep, given.sep_value, given.controller)
+    if not isinstance(given.stream_id, str) or any(each is not UNSET for each in others):
         return None
     return _stream_id(given.stream_id)
 

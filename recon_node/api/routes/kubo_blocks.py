@@ -14,14 +14,12 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
 import trio
-from pydantic import BeforeValidator, Field
-from pydantic.alias_generators import to_pascal
-from pydantic_core import PydanticCustomError
+from msgspec import field
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import AsText, Binary, Body, FlagParameter, Parameters, Text, Whole
+from recon_node.api.models import Binary, Body, FlagParameter, Parameters, Parsed, UnfitError, Whole
 from recon_node.api.routes.kubo_node import kubo_error
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, IpldError, dag_cbor, dag_json
 from recon_node.store import Store
@@ -41,7 +39,7 @@ _GO_PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)", re.AS
 
 def _duration(text: str) -> float:
     if len(text) > 100 or not _GO_DURATION.fullmatch(text):
-        raise PydanticCustomError("duration", "not a duration")
+        raise UnfitError("{name} should be a duration such as 1.5s, 300ms or 1m30s, not {input!r}")
     return sum(float(number) * _SECONDS[unit] for number, unit in _GO_PART.findall(text))
 
 
@@ -72,20 +70,20 @@ class IpldPath:
         return cls(_cid(parts[0]), tuple(parts[1:]))
 
 
-Cid = Annotated[CID, AsText, BeforeValidator(_cid)]
-Path = Annotated[IpldPath, AsText, BeforeValidator(IpldPath.parse)]
-Duration = Annotated[float, AsText, BeforeValidator(_duration)]
+Cid = Annotated[CID, Parsed(_cid)]
+Path = Annotated[IpldPath, Parsed(IpldPath.parse)]
+Duration = Annotated[float, Parsed(_duration)]
 """Seconds, written as Go does: `1.5s`, `300ms`, `1m30s`."""
 
 
-class BlockQuery(Parameters):
+class BlockQuery(Parameters, frozen=True):
     """Which block."""
 
     arg: Cid
     """Its CID."""
 
 
-class BlockGetQuery(BlockQuery):
+class BlockGetQuery(BlockQuery, frozen=True):
     """Which block, and for how long to look for it."""
 
     timeout: Duration | None = None
@@ -94,23 +92,23 @@ class BlockGetQuery(BlockQuery):
     """Must be true: no block is fetched from peers."""
 
 
-class PathQuery(Parameters):
+class PathQuery(Parameters, frozen=True):
     """Which value."""
 
     arg: Path
     """A CID, and a path from its block: `CID/key/0`, or `/ipfs/CID/key/0`."""
 
 
-class DagGetQuery(PathQuery):
+class DagGetQuery(PathQuery, frozen=True):
     """Which value, and its form."""
 
-    output_codec: Literal["dag-json", "dag-cbor", "dag-jose", "raw"] = Field(
-        "dag-json", alias="output-codec"
+    output_codec: Literal["dag-json", "dag-cbor", "dag-jose", "raw"] = field(
+        default="dag-json", name="output-codec"
     )
     """dag-json or dag-cbor."""
 
 
-class PinAddQuery(PathQuery):
+class PinAddQuery(PathQuery, frozen=True):
     """Which block."""
 
     recursive: FlagParameter = False
@@ -136,10 +134,10 @@ async def post_block_get(call: Call[BlockGetQuery]) -> Response:
     raise kubo_error(TOO_SLOW)
 
 
-class BlockStatBody(Body, alias_generator=to_pascal):
+class BlockStatBody(Body, frozen=True, rename="pascal"):
     """A block."""
 
-    key: Text
+    key: str
     """Its CID."""
     size: Whole
     """Its bytes."""
@@ -172,14 +170,14 @@ async def post_dag_get(call: Call[DagGetQuery]) -> Response:
     return await call.services.in_thread(render)
 
 
-class KuboLinkBody(Body):
+class KuboLinkBody(Body, frozen=True):
     """A link, as DAG-JSON has it."""
 
-    cid: Text = Field(serialization_alias="/")
+    cid: str = field(name="/")
     """The CID."""
 
 
-class DagResolveBody(Body, alias_generator=to_pascal):
+class DagResolveBody(Body, frozen=True, rename="pascal"):
     """Where a path ends."""
 
     cid: KuboLinkBody
@@ -195,10 +193,10 @@ async def post_dag_resolve(call: Call[PathQuery]) -> DagResolveBody:
     return DagResolveBody(cid=KuboLinkBody(cid=str(node.cid)), rem_path="/".join(node.rest))
 
 
-class PinsBody(Body, alias_generator=to_pascal):
+class PinsBody(Body, frozen=True, rename="pascal"):
     """Blocks that are kept."""
 
-    pins: list[Text]
+    pins: list[str]
     """Their CIDs: one."""
 
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
-from pydantic import Field
-from pydantic.alias_generators import to_pascal
+from msgspec import field
 
 from recon_node import __version__
 from recon_node.api.endpoint import Call, endpoint
@@ -32,17 +31,17 @@ PROTOCOL_VERSION: Final = "ipfs/0.1.0"
 _PEER_ID: Final = "/p2p/"
 
 
-class PeerIdQuery(Parameters):
+class PeerIdQuery(Parameters, frozen=True):
     """Which node."""
 
     arg: str | None = None
     """A connected peer's id; this node without it."""
 
 
-class KuboIdBody(Body, alias_generator=to_pascal):
+class KuboIdBody(Body, frozen=True, rename="pascal"):
     """A node of the network."""
 
-    peer_id: str = Field(serialization_alias="ID")
+    peer_id: str = field(name="ID")
     """Its peer id."""
     addresses: Sequence[str]
     """The multiaddrs where it can be reached, with its peer id."""
@@ -82,7 +81,7 @@ async def post_id(call: Call[PeerIdQuery]) -> KuboIdBody:
     )
 
 
-class KuboVersionBody(Body, alias_generator=to_pascal):
+class KuboVersionBody(Body, frozen=True, rename="pascal"):
     """The software of this node."""
 
     commit: str
@@ -100,7 +99,7 @@ async def post_kubo_version(call: Call[Parameters]) -> KuboVersionBody:
     return KuboVersionBody(commit="", system=system, version=__version__)
 
 
-class KuboPeerBody(Body, alias_generator=to_pascal):
+class KuboPeerBody(Body, frozen=True, rename="pascal"):
     """A connected peer."""
 
     addr: str
@@ -109,7 +108,7 @@ class KuboPeerBody(Body, alias_generator=to_pascal):
     """Its peer id."""
 
 
-class KuboPeersBody(Body, alias_generator=to_pascal):
+class KuboPeersBody(Body, frozen=True, rename="pascal"):
     """Connected peers."""
 
     peers: list[KuboPeerBody]
@@ -128,14 +127,14 @@ async def post_swarm_peers(call: Call[Parameters]) -> KuboPeersBody:
     return KuboPeersBody(peers=peers)
 
 
-class SwarmConnectQuery(Parameters):
+class SwarmConnectQuery(Parameters, frozen=True):
     """Where to find a peer."""
 
     arg: list[str]
     """Multiaddrs of one peer, at least one of them with /p2p/ and its peer id."""
 
 
-class KuboStringsBody(Body, alias_generator=to_pascal):
+class KuboStringsBody(Body, frozen=True, rename="pascal"):
     """What was done."""
 
     strings: list[str]

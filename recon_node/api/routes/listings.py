@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from pydantic import BeforeValidator
-from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import bad_request
-from recon_node.api.models import AsText, Body, Parameters, Whole, WholeParameter, reply
+from recon_node.api.models import Body, Parameters, Parsed, UnfitError, Whole, WholeParameter, reply
 from recon_node.api.services import Services
 from recon_node.ceramic import METAMODEL, StreamId, StreamIdError, sort_value_range
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
@@ -28,7 +25,7 @@ MAX_PAGE: Final = 1000
 """Entries of a page, at most."""
 
 
-class PageQuery(Parameters):
+class PageQuery(Parameters, frozen=True):
     """Which page of a list."""
 
     after: WholeParameter | None = None
@@ -42,33 +39,34 @@ class PageQuery(Parameters):
         return min(self.limit, MAX_PAGE)
 
 
-class PageBody(Body):
+class PageBody(Body, frozen=True):
     """What all pages have."""
 
     next: Whole | None
     """What `after` is for the following page; null: this is the last one."""
 
 
-def _given(text: str) -> str:
+def checked_given(text: str) -> str:
+    """Read a filter; raises `UnfitError` if it is empty."""
     if not text:
-        raise PydanticCustomError("empty", "empty")
+        raise UnfitError("{name} cannot be empty: leave it out, to take them all")
     return text
 
 
 def _model(text: str) -> StreamId:
     try:
-        return StreamId.parse(_given(text))
+        return StreamId.parse(checked_given(text))
     except StreamIdError as error:
         raise bad_request(f"model: {error}") from None
 
 
-Given = Annotated[str, BeforeValidator(_given)]
+Given = Annotated[str, Parsed(checked_given)]
 
 
-class StreamsQuery(PageQuery, alias_generator=to_camel):
+class StreamsQuery(PageQuery, frozen=True, rename="camel"):
     """Which streams to list."""
 
-    model: Annotated[StreamId, AsText, BeforeValidator(_model)] | None = None
+    model: Annotated[StreamId, Parsed(_model)] | None = None
     """Only documents of this model, a StreamID."""
     sort_key: Given | None = None
     """Only streams with this sort key; needs `sortValue`."""
@@ -78,7 +76,7 @@ class StreamsQuery(PageQuery, alias_generator=to_camel):
     """Only with this controller, a DID."""
 
 
-class ListedStreamBody(Body):
+class ListedStreamBody(Body, frozen=True):
     """A stream, as lists have it."""
 
     id: str
@@ -101,7 +99,7 @@ class ListedStreamBody(Body):
     """Of the latest of them, in the feed."""
 
 
-class StreamListBody(PageBody):
+class StreamListBody(PageBody, frozen=True):
     """Streams, the latest first."""
 
     streams: list[ListedStreamBody]
@@ -117,11 +115,11 @@ async def get_streams(call: Call[StreamsQuery]) -> Annotated[Response, StreamLis
     page = await services.store.listings.streams(_filter(given), given.after, given.size)
     described = await describe_streams(services, page.streams)
     following = page.streams[-1].row if page.more and page.streams else None
-    body = {"streams": described, "total": page.total, "next": following}
+    body = StreamListBody(streams=described, total=page.total, next=following)
     return await services.in_thread(partial(reply, body))
 
 
-class ListedModelBody(Body):
+class ListedModelBody(Body, frozen=True):
     """A model, as lists have it."""
 
     id: str
@@ -138,7 +136,7 @@ class ListedModelBody(Body):
     """Their events, those that are not delivered included."""
 
 
-class ModelListBody(PageBody):
+class ModelListBody(PageBody, frozen=True):
     """Models, the latest first."""
 
     models: list[ListedModelBody]
@@ -159,22 +157,22 @@ async def get_models(call: Call[PageQuery]) -> ModelListBody:
 
 async def describe_streams(
     services: Services, streams: Sequence[ListedStream]
-) -> list[dict[str, Any]]:
+) -> list[ListedStreamBody]:
     """Describe streams by the names of the API."""
     models = {each: StreamId.parse(each.sort_value) for each in streams if _is_document(each)}
     names = await services.store.listings.names_of(set(models.values()))
     return [
-        {
-            "id": str(each.id),
-            "init": str(each.id.cid),
-            "controller": each.controller,
-            "sort_key": each.sort_key,
-            "sort_value": each.sort_value,
-            "name": each.name,
-            "model_name": names.get(models[each]) if each in models else None,
-            "events": each.events,
-            "position": each.position,
-        }
+        ListedStreamBody(
+            id=str(each.id),
+            init=str(each.id.cid),
+            controller=each.controller,
+            sort_key=each.sort_key,
+            sort_value=each.sort_value,
+            name=each.name,
+            model_name=names.get(models[each]) if each in models else None,
+            events=each.events,
+            position=each.position,
+        )
         for each in streams
     ]
 

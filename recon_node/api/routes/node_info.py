@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 import trio
+from msgspec import UNSET, UnsetType
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
@@ -37,7 +38,7 @@ async def get_liveness(call: Call[Parameters]) -> Response:
     return Response(status_code=HTTPStatus.OK)
 
 
-class VersionBody(Body):
+class VersionBody(Body, frozen=True):
     """A version."""
 
     version: str
@@ -53,7 +54,7 @@ get_version = endpoint("GET", "/ceramic/version")(version)
 post_version = endpoint("POST", "/ceramic/version", need="read")(version)
 
 
-class NetworkInfoBody(Body):
+class NetworkInfoBody(Body, frozen=True):
     """A network."""
 
     name: str
@@ -66,7 +67,7 @@ async def get_network(call: Call[Parameters]) -> NetworkInfoBody:
     return NetworkInfoBody(name=call.services.store.network.name)
 
 
-class PeerBody(Body):
+class PeerBody(Body, frozen=True):
     """A connected peer."""
 
     id: str
@@ -82,7 +83,7 @@ class PeerBody(Body):
     """(+) The share of this node's events that it is interested in, from 0 to 1; or null."""
 
 
-class PeersBody(Body):
+class PeersBody(Body, frozen=True):
     """Connected peers."""
 
     peers: list[PeerBody]
@@ -107,7 +108,7 @@ async def get_peers(call: Call[Parameters]) -> PeersBody:
     return PeersBody(peers=peers)
 
 
-class AddressesQuery(Parameters):
+class AddressesQuery(Parameters, frozen=True):
     """Where to find a peer."""
 
     addresses: list[str]
@@ -118,7 +119,11 @@ class AddressesQuery(Parameters):
     "POST", "/ceramic/peers", Answer("Connected at the first address that answered.", status=204)
 )
 async def post_peers(call: Call[AddressesQuery]) -> Response:
-    """Connect to a peer."""
+    """Connect to a peer.
+
+    The peer must be of the same network and prove its peer id; otherwise it is not kept, and the
+    answer is 400 with the reason.
+    """
     services, addresses = call.services, call.parameters.addresses
     if not addresses or not all(addresses):
         raise bad_request("give the peer's multiaddrs: ?addresses=/ip4/.../tcp/.../p2p/...")
@@ -151,7 +156,7 @@ async def connect_to_one(peers: Peers, addresses: Sequence[str], limit: float) -
     raise bad_request("; ".join(reasons) or f"cannot connect: no answer within {limit:g} seconds")
 
 
-class WritePolicyBody(Body):
+class WritePolicyBody(Body, frozen=True):
     """Which streams a node accepts, and how often it has refused since it was started."""
 
     allow_models: list[str]
@@ -172,7 +177,7 @@ class WritePolicyBody(Body):
     """Streams for which a policy in Python gave no answer."""
 
 
-class DiskBody(Body):
+class DiskBody(Body, frozen=True):
     """The disk of the data directory."""
 
     free: Whole
@@ -183,7 +188,7 @@ class DiskBody(Body):
     """Whether nothing is taken from peers, for want of room."""
 
 
-class ReconStateBody(Body):
+class ReconStateBody(Body, frozen=True, kw_only=True):
     """What a node holds."""
 
     network: str
@@ -210,13 +215,13 @@ class ReconStateBody(Body):
     """None: the node wants everything on its network."""
     write_policy: WritePolicyBody
     """Which streams it accepts."""
-    peer_id: str = ""
-    """The node's peer id."""
-    addresses: Sequence[str] = ()
+    peer_id: str | UnsetType = UNSET
+    """The node's peer id. This and the next three are not there without a network side."""
+    addresses: Sequence[str] | UnsetType = UNSET
     """The multiaddrs where peers can reach it."""
-    peers: Sequence[PeerInfo] = ()
+    peers: Sequence[PeerInfo] | UnsetType = UNSET
     """Every peer that it knows."""
-    rendezvous: Sequence[RendezvousReport] = ()
+    rendezvous: Sequence[RendezvousReport] | UnsetType = UNSET
     """Where it announces itself in the DHT and looks for others: at the rendezvous of the network,
     then at that of the sort value of each interest. Empty without discovery."""
     syncs: Sequence[SyncReport]
@@ -232,32 +237,28 @@ async def get_recon(call: Call[Parameters]) -> ReconStateBody:
     store, peers = call.services.store, call.services.peers
     summary = store.keys.summarize()
     interests = [describe_interest(each, store.wanted.configured) for each in store.wanted.all]
-    answer = {
-        "network": store.network.name,
-        "events": summary.count,
-        "waiting": store.waiting,
-        "pending": store.stats.pending,
-        "pending_proofs": store.stats.pending_proofs,
-        "damaged": store.damage.count,
-        "disk": DiskBody(
+    return ReconStateBody(
+        network=store.network.name,
+        events=summary.count,
+        waiting=store.waiting,
+        pending=store.stats.pending,
+        pending_proofs=store.stats.pending_proofs,
+        damaged=store.damage.count,
+        disk=DiskBody(
             free=store.disk.free, keep_free=store.disk.keep, is_short=store.disk.is_short
         ),
-        "head": store.head,
-        "epoch": store.epoch,
-        "sha256a": summary.hash.hex(),
-        "interests": interests,
-        "write_policy": _describe_policy(call.services),
-        "syncs": () if peers is None else peers.sync_reports,
-        "transfers": () if peers is None else list(peers.transfers)[-_TRANSFERS:],
-    }
-    if peers is not None:
-        answer |= {
-            "peer_id": peers.peer_id,
-            "addresses": peers.addresses,
-            "peers": peers.peers(),
-            "rendezvous": peers.rendezvous(),
-        }
-    return ReconStateBody.model_validate(answer)
+        head=store.head,
+        epoch=store.epoch,
+        sha256a=summary.hash.hex(),
+        interests=interests,
+        write_policy=_describe_policy(call.services),
+        peer_id=UNSET if peers is None else peers.peer_id,
+        addresses=UNSET if peers is None else peers.addresses,
+        peers=UNSET if peers is None else peers.peers(),
+        rendezvous=UNSET if peers is None else peers.rendezvous(),
+        syncs=() if peers is None else list(peers.sync_reports),
+        transfers=() if peers is None else list(peers.transfers)[-_TRANSFERS:],
+    )
 
 
 def _describe_policy(services: Services) -> WritePolicyBody:

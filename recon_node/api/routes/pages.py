@@ -17,7 +17,7 @@ from functools import cache, partial
 from http import HTTPStatus
 from importlib import resources
 from pathlib import PurePath
-from typing import Final, Literal, TypeVar, get_args
+from typing import Final, Literal, TypeVar, get_args, get_type_hints
 
 from starlette.responses import Response
 
@@ -82,7 +82,7 @@ async def get_page(call: Call[Parameters]) -> Response:
     return await serve_page(call, _index)
 
 
-class StaticPath(Parameters):
+class StaticPath(Parameters, frozen=True):
     """Which file of the page."""
 
     folder: Literal["app", "views", "vendor"]
@@ -147,7 +147,7 @@ def _static_files() -> frozenset[str]:
     root = resources.files("recon_node.api").joinpath("static")
     return frozenset(
         f"{folder}/{each.name}"
-        for folder in get_args(StaticPath.model_fields["folder"].annotation)
+        for folder in get_args(get_type_hints(StaticPath)["folder"])
         for each in root.joinpath(folder).iterdir()
         if PurePath(each.name).suffix in _TYPES
     )

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator
-from pydantic_core import PydanticCustomError
-
 from recon_node.api.endpoint import Call, endpoint
-from recon_node.api.models import Body, Parameters, Whole, WholeParameter
+from recon_node.api.models import Body, Parameters, Parsed, UnfitError, Whole, WholeParameter
 from recon_node.api.routes.listings import (
     ListedModelBody,
     ListedStreamBody,
@@ -27,23 +24,23 @@ _LONGEST: Final = 500
 def _query(text: str) -> str:
     query = text.strip()
     if not query:
-        raise PydanticCustomError("empty_query", "empty: give a CID, a StreamID, a DID or a name")
+        raise UnfitError("{name}: empty: give a CID, a StreamID, a DID or a name")
     if len(query) > _LONGEST:
-        raise PydanticCustomError("long_query", "too long: nothing here has such a long name")
+        raise UnfitError("{name}: too long: nothing here has such a long name")
     return query
 
 
-class SearchQuery(Parameters):
+class SearchQuery(Parameters, frozen=True):
     """What to look for."""
 
-    q: Annotated[str, AfterValidator(_query)]
+    q: Annotated[str, Parsed(_query)]
     """A CID or a StreamID, or their first characters (at least 10); a DID; or a part of the name of
     a model."""
     limit: WholeParameter = 20
     """Maximum number of results of each kind: 20 by default, at most 100."""
 
 
-class FoundEventBody(Body):
+class FoundEventBody(Body, frozen=True):
     """An event."""
 
     cid: str
@@ -54,7 +51,7 @@ class FoundEventBody(Body):
     """The StreamID; null while the stream's init event is missing."""
 
 
-class FoundControllerBody(Body):
+class FoundControllerBody(Body, frozen=True):
     """A controller of streams."""
 
     id: str
@@ -63,7 +60,7 @@ class FoundControllerBody(Body):
     """Its streams."""
 
 
-class SearchBody(Body):
+class SearchBody(Body, frozen=True):
     """What was found."""
 
     events: list[FoundEventBody]
@@ -78,7 +75,11 @@ class SearchBody(Body):
 
 @endpoint("GET", "/ceramic/search", own=True)
 async def get_search(call: Call[SearchQuery]) -> SearchBody:
-    """Find events, streams, models and controllers."""
+    """Find events, streams, models and controllers.
+
+    By a CID, a StreamID or a DID, or by the first 10 or more characters of an id; models also by a
+    part of their name.
+    """
     services, query = call.services, _normal(call.parameters.q)
     limit = min(call.parameters.limit, _MAX_FOUND)
     listings = services.store.listings
@@ -92,10 +93,9 @@ async def get_search(call: Call[SearchQuery]) -> SearchBody:
         owned = await listings.streams(StreamFilter(controller=query), None, 0)
         if owned.total:
             controllers = [FoundControllerBody(id=query, streams=owned.total)]
-    described = await describe_streams(services, streams)
     return SearchBody(
         events=[_describe(each) for each in events],
-        streams=[ListedStreamBody.model_validate(each) for each in described],
+        streams=await describe_streams(services, streams),
         models=await describe_models(services, models),
         controllers=controllers,
     )

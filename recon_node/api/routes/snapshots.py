@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-from pydantic import Field
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import Body, JsonText, Parameters, Whole, reply
+from recon_node.api.models import Body, Parameters, Whole, reply
 from recon_node.api.services import Services, SnapshotSide
 from recon_node.ceramic.auth.did import public_key
 from recon_node.ceramic.errors import DidError
@@ -23,25 +22,25 @@ _SHOWN: Final = 20
 """Faults in an answer; all are counted."""
 
 
-class SyncRequestBody(Parameters):
+class SyncRequestBody(Parameters, frozen=True):
     """What to sync from."""
 
-    urls: Annotated[list[JsonText], Field(min_length=1, max_length=64)]
+    urls: list[str]
     """Where the snapshots are, such as https://example.com/ceramic or s3://bucket/path; the newest
     one of each is read."""
-    signers: list[JsonText] | None = None
+    signers: list[str] | None = None
     """did:keys: read only snapshots that are signed by one of them. Without it, the node's setting
     `snapshot_signers` applies."""
 
 
-class SourceBody(Body):
+class SourceBody(Body, frozen=True):
     """A source of a sync."""
 
     url: str
     """Where it is."""
-    name: str | None = None
+    name: str | None
     """The snapshot's name there; null while it is not known."""
-    error: str | None = None
+    error: str | None
     """Why it cannot be used, or no longer; null if it can."""
     requests: Whole
     """Requests to it so far."""
@@ -49,7 +48,7 @@ class SourceBody(Body):
     """Bytes received from it so far."""
 
 
-class SyncBody(Body):
+class SyncBody(Body, frozen=True):
     """A sync from snapshots."""
 
     state: str
@@ -70,7 +69,7 @@ class SyncBody(Body):
     """Objects and events that cannot be used."""
     faults: list[str]
     """The first 20 of them, and why."""
-    seconds: float | None = None
+    seconds: float | None
     """How long it took; null while it runs."""
 
 
@@ -83,8 +82,14 @@ class SyncBody(Body):
     own=True,
 )
 async def post_snapshot_sync(call: Call[Parameters]) -> Response:
-    """Start to sync from snapshots. One sync runs at a time."""
+    """Start to sync from snapshots. One sync runs at a time.
+
+    The node reads the URLs with its own credentials and from its own file system, and admits what
+    it lacks like events from peers.
+    """
     body = SyncRequestBody.read(await call.request.body())
+    if not body.urls:
+        raise bad_request("'urls' is empty: name at least one snapshot")
     for did in body.signers or ():
         try:
             public_key(did)
@@ -98,9 +103,7 @@ async def post_snapshot_sync(call: Call[Parameters]) -> Response:
         raise ApiError(
             HTTPStatus.CONFLICT, f"{error}: wait for it, or cancel it (DELETE of this path)"
         ) from None
-    answer = reply(describe_sync(report))
-    answer.status_code = HTTPStatus.ACCEPTED
-    return answer
+    return reply(describe_sync(report), HTTPStatus.ACCEPTED)
 
 
 @endpoint("GET", "/ceramic/snapshots/sync", errors=(404, 503), own=True)

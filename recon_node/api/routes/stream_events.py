@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import BeforeValidator
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import bad_request
-from recon_node.api.models import AsText, Body, Parameters, Whole, reply
+from recon_node.api.models import Body, Parameters, Parsed, Whole, reply
 from recon_node.api.routes.streams import Delivered, event_of, not_found, read_delivered
 from recon_node.api.services import Services
 from recon_node.ceramic import Event, EventId, StreamId, StreamIdError, parse_event, validity_of
@@ -57,14 +56,14 @@ def _parse(text: str) -> tuple[CID, StreamId | None]:
     return stream_id.cid, stream_id
 
 
-class StreamOrInitPath(Parameters):
+class StreamOrInitPath(Parameters, frozen=True):
     """Which stream."""
 
-    stream_id: Annotated[tuple[CID, StreamId | None], AsText, BeforeValidator(_parse)]
+    stream_id: Annotated[tuple[CID, StreamId | None], Parsed(_parse)]
     """A StreamID, as multibase text; or its init event's CID."""
 
 
-class StreamEventBody(Body):
+class StreamEventBody(Body, frozen=True):
     """An event of a stream."""
 
     cid: str
@@ -94,7 +93,7 @@ class StreamEventBody(Body):
     """Decides between events of the same time: the lowest wins (base16)."""
 
 
-class StreamEventsBody(Body):
+class StreamEventsBody(Body, frozen=True):
     """The events of a stream."""
 
     id: str
@@ -107,7 +106,10 @@ class StreamEventsBody(Body):
 
 @endpoint("GET", "/ceramic/streams/{stream_id}/events", errors=(404,), own=True)
 async def get_stream_events(call: Call[StreamOrInitPath]) -> Annotated[Response, StreamEventsBody]:
-    """List the events of a stream, delivered or not."""
+    """List the events of a stream, delivered or not.
+
+    400 beyond the limits of a stream's state.
+    """
     return await compute_held(call.services, *call.parameters.stream_id, _render)
 
 
@@ -190,7 +192,7 @@ def _render(held: Held) -> Response:
     listed, statements = _listed(held.delivered, held.others)
     described = [_describe(entry, statements) for entry in listed]
     init = str(held.delivered.events[0].cid)
-    return reply({"id": str(held.stream_id), "init": init, "events": described})
+    return reply(StreamEventsBody(str(held.stream_id), init, described))
 
 
 def _listed(delivered: Delivered, others: Sequence[_Listed]) -> tuple[list[_Listed], Statements]:
@@ -220,20 +222,20 @@ def _drawn(event: Event, entry: _Listed, statements: Statements) -> HeldEvent:
     return HeldEvent(shape, entry.event_id.height, entry.state, chain_id)
 
 
-def _describe(entry: _Listed, statements: Statements) -> dict[str, Any]:
+def _describe(entry: _Listed, statements: Statements) -> StreamEventBody:
     event = entry.event
     copy_of = statements.copies.get(event.cid)
-    return {
-        "cid": str(event.cid),
-        "kind": event.kind.value,
-        "prev": [str(prev) for prev in event.prevs],
-        "height": entry.event_id.height,
-        "state": entry.state,
-        "position": entry.position,
-        "time": entry.time,
-        "chain_id": None if event.proof is None else event.proof.chain_id,
-        "expires": None if entry.fault is not None else validity_of(event).expires,
-        "fault": entry.fault,
-        "copy_of": None if copy_of is None else str(copy_of),
-        "rank": statements.ranks[statements.shown(event.cid)].hex(),
-    }
+    return StreamEventBody(
+        cid=str(event.cid),
+        kind=event.kind.value,
+        prev=[str(prev) for prev in event.prevs],
+        height=entry.event_id.height,
+        state=entry.state,
+        position=entry.position,
+        time=entry.time,
+        chain_id=None if event.proof is None else event.proof.chain_id,
+        expires=None if entry.fault is not None else validity_of(event).expires,
+        fault=entry.fault,
+        copy_of=None if copy_of is None else str(copy_of),
+        rank=statements.ranks[statements.shown(event.cid)].hex(),
+    )

@@ -6,31 +6,33 @@ how branches are merged.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated
 
+from msgspec import UNSET, Raw, UnsetType
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import ApiError
-from recon_node.api.models import Body, Whole, reply
+from recon_node.api.models import Body, Whole, as_raw, reply
 from recon_node.api.routes.streams import StreamPath, compute
 from recon_node.ceramic import StreamId
-from recon_node.ipld import dag_cbor, multibase
-from recon_node.streams import MergeProposal, Stream, StreamShapeError
+from recon_node.ipld import CID, dag_cbor, multibase
+from recon_node.streams import Conflict, MergeProposal, Stream, StreamShapeError
 from recon_node.streams.document_schema import as_dag_json
 
 
-class BranchValueBody(Body):
+class BranchValueBody(Body, frozen=True):
     """A value on one branch."""
 
     prev: str
     """The CID of the branch's tip."""
-    value: Any = None
+    value: Raw | UnsetType = UNSET
     """The value there; left out if there is none."""
 
 
-class ConflictBody(Body):
+class ConflictBody(Body, frozen=True):
     """A part that branches changed in different ways."""
 
     path: str
@@ -39,7 +41,7 @@ class ConflictBody(Body):
     """In the order of `prev`."""
 
 
-class MergeBody(Body):
+class MergeBody(Body, frozen=True):
     """How a stream would be merged."""
 
     id: str
@@ -50,9 +52,9 @@ class MergeBody(Body):
     """The CIDs that the event would name: the tip, then the other open tips, ascending."""
     payload: str
     """Multibase text of the event's payload, which is to be signed, as DAG-CBOR."""
-    content: Any
+    content: Raw
     """The merged content; where there are conflicts, with the tip's values."""
-    patch: list[dict[str, Any]]
+    patch: list[Raw]
     """JSON Patch from the content at the tip to the merged one."""
     conflicts: list[ConflictBody]
     """What a person has to decide."""
@@ -75,31 +77,23 @@ def _propose(stream: Stream) -> Response:
     return reply(_describe(stream.id, proposal))
 
 
-def _describe(stream_id: StreamId, proposal: MergeProposal | None) -> dict[str, Any]:
+def _describe(stream_id: StreamId, proposal: MergeProposal | None) -> MergeBody:
     if proposal is None:
-        nothing: dict[str, Any] = {"prev": [], "payload": "", "content": None, "patch": []}
-        return {"id": str(stream_id), "diverged": False, **nothing, "conflicts": [], "left": 0}
-    return {
-        "id": str(stream_id),
-        "diverged": True,
-        "prev": [str(prev) for prev in proposal.prevs],
-        "payload": multibase.encode(dag_cbor.encode(proposal.payload()), "base64url"),
-        "content": as_dag_json(proposal.content),
-        "patch": as_dag_json(proposal.patch),
-        "conflicts": [
-            {
-                "path": conflict.path,
-                "values": [
-                    {"prev": str(prev)}
-                    | (
-                        {"value": as_dag_json(conflict.values[prev])}
-                        if prev in conflict.values
-                        else {}
-                    )
-                    for prev in proposal.prevs
-                ],
-            }
-            for conflict in proposal.conflicts
-        ],
-        "left": proposal.left,
-    }
+        return MergeBody(str(stream_id), False, [], "", as_raw(None), [], [], 0)
+    return MergeBody(
+        id=str(stream_id),
+        diverged=True,
+        prev=[str(prev) for prev in proposal.prevs],
+        payload=multibase.encode(dag_cbor.encode(proposal.payload()), "base64url"),
+        content=as_raw(as_dag_json(proposal.content)),
+        patch=[as_raw(each) for each in as_dag_json(proposal.patch)],
+        conflicts=[_describe_conflict(each, proposal.prevs) for each in proposal.conflicts],
+        left=proposal.left,
+    )
+
+
+def _describe_conflict(conflict: Conflict, prevs: Sequence[CID]) -> ConflictBody:
+    values = {prev: as_raw(as_dag_json(value)) for prev, value in conflict.values.items()}
+    return ConflictBody(
+        conflict.path, [BranchValueBody(str(prev), values.get(prev, UNSET)) for prev in prevs]
+    )

@@ -6,31 +6,32 @@ import time
 from collections.abc import Iterable
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field
+from msgspec import field
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import ApiError
 from recon_node.api.models import Body, FlagParameter, WholeParameter, reply
 from recon_node.api.routes.stream_events import Held, StreamOrInitPath, compute_held
+from recon_node.ceramic import StreamId
 from recon_node.draw.layout import fold_runs, lay_out
 from recon_node.draw.svg import draw_svg
 from recon_node.streams import StreamShapeError
 from recon_node.streams.picture import StreamPicture, stream_picture
 
 
-class PictureParameters(StreamOrInitPath):
+class PictureParameters(StreamOrInitPath, frozen=True):
     """Which stream, and how to draw it."""
 
-    everything: FlagParameter = Field(False, alias="all")
+    everything: FlagParameter = field(default=False, name="all")
     """Whether to draw long runs without forks in full; they are folded by default."""
     limit: WholeParameter = 200
     """Maximum number of rows, from the newest event: 200 by default, at most 2,000."""
 
 
-class TipDecisionBody(Body):
+class TipDecisionBody(Body, frozen=True):
     """How a fork was decided."""
 
     rule: str
@@ -41,7 +42,7 @@ class TipDecisionBody(Body):
     """Those of the events that lost."""
 
 
-class StreamPictureBody(Body):
+class StreamPictureBody(Body, frozen=True):
     """A stream as a drawing."""
 
     id: str
@@ -89,24 +90,26 @@ def _draw(everything: bool, rows: int, held: Held) -> Response:
     picture = drawn.picture
     nodes = picture.nodes if everything else fold_runs(picture.nodes, picture.unit)
     svg = draw_svg(picture, lay_out(nodes, rows))
-    return reply({"id": str(stream_id), "svg": svg, **_describe(drawn)})
+    return reply(_describe(stream_id, drawn, svg))
 
 
-def _describe(drawn: StreamPicture) -> dict[str, Any]:
+def _describe(stream_id: StreamId, drawn: StreamPicture, svg: str) -> StreamPictureBody:
     tip = drawn.tip
-    return {
-        "summary": drawn.picture.summary,
-        "notes": drawn.picture.notes,
-        "tip": None if tip is None else str(tip.event),
-        "candidates": _texts(tip.candidates if tip else ()),
-        "pruned": _texts(tip.pruned[:MAX_PRUNED] if tip else ()),
-        "diverged": tip is not None and tip.diverged,
-        "decisions": [
-            {"rule": each.rule.value, "winner": str(each.winner), "rivals": _texts(each.rivals)}
+    return StreamPictureBody(
+        id=str(stream_id),
+        svg=svg,
+        summary=drawn.picture.summary,
+        notes=list(drawn.picture.notes),
+        tip=None if tip is None else str(tip.event),
+        candidates=_texts(tip.candidates if tip else ()),
+        pruned=_texts(tip.pruned[:MAX_PRUNED] if tip else ()),
+        diverged=tip is not None and tip.diverged,
+        decisions=[
+            TipDecisionBody(each.rule.value, str(each.winner), _texts(each.rivals))
             for each in (tip.reasons if tip else ())
         ],
-        "merge": _texts(drawn.merge),
-    }
+        merge=_texts(drawn.merge),
+    )
 
 
 def _texts(ids: Iterable[object]) -> list[str]:

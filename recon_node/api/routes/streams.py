@@ -14,12 +14,11 @@ from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import AsText, Body, Parameters, Text, reply
+from recon_node.api.models import Body, Parameters, Parsed, reply
 from recon_node.api.services import Services
 from recon_node.ceramic import (
     Event,
@@ -77,28 +76,28 @@ def _stream_id(text: str) -> StreamId:
         raise bad_request(f"Invalid stream ID: {error}") from None
 
 
-class StreamPath(Parameters):
+class StreamPath(Parameters, frozen=True):
     """Which stream."""
 
-    stream_id: Annotated[StreamId, AsText, BeforeValidator(_stream_id)]
+    stream_id: Annotated[StreamId, Parsed(_stream_id)]
     """A StreamID, as multibase text."""
 
 
-class RejectedEventBody(Body):
+class RejectedEventBody(Body, frozen=True):
     """An event that was rejected."""
 
-    event_cid: Text
+    event_cid: str
     """The event's CID."""
     errors: list[str]
     """The reason, in plain English."""
 
 
-class StreamStateBody(Body):
+class StreamStateBody(Body, frozen=True):
     """The state of a stream."""
 
-    id: Text
+    id: str
     """The StreamID."""
-    event_cid: Text
+    event_cid: str
     """The CID of the tip of the accepted events: what the next event names as its prev."""
     controller: str
     """The DID that the stream belongs to."""
@@ -112,7 +111,10 @@ class StreamStateBody(Body):
 
 @endpoint("GET", "/ceramic/streams/{stream_id}", errors=(404,))
 async def get_stream(call: Call[StreamPath]) -> Annotated[Response, StreamStateBody]:
-    """Read the state of a stream at its tip."""
+    """Read the state of a stream at its tip.
+
+    404 if it is not here, or its init event was rejected.
+    """
     text, stream_id = call.request.path_params["stream_id"], call.parameters.stream_id
     return await compute(call.services, text, stream_id.cid, stream_id, _answer)
 

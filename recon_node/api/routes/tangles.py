@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from pydantic import BeforeValidator
+from msgspec import Raw
 from pydantic_core import from_json
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import AsText, Body, FlagParameter, Parameters, Whole, reply
+from recon_node.api.models import Body, FlagParameter, Parameters, Parsed, Whole, as_raw, reply
 from recon_node.api.routes.streams import Delivered, InTime, define, read_delivered
 from recon_node.api.services import Services
 from recon_node.ceramic import Event, StreamId, StreamIdError, parse_event
@@ -46,14 +46,14 @@ def _root(text: str) -> StreamId:
         raise bad_request(f"Invalid stream ID: {error}") from None
 
 
-class RootPath(Parameters):
+class RootPath(Parameters, frozen=True):
     """The tangles with which root."""
 
-    root: Annotated[StreamId, AsText, BeforeValidator(_root)]
+    root: Annotated[StreamId, Parsed(_root)]
     """The StreamID of the message that starts them."""
 
 
-class TangleQuery(RootPath):
+class TangleQuery(RootPath, frozen=True):
     """Which tangle, and how it is shown."""
 
     name: str
@@ -66,7 +66,7 @@ class TangleQuery(RootPath):
     """Whether to include the contents."""
 
 
-class NamedTangleBody(Body):
+class NamedTangleBody(Body, frozen=True):
     """A tangle that documents name."""
 
     name: str
@@ -75,7 +75,7 @@ class NamedTangleBody(Body):
     """Documents that name it, the root included; not all of them may belong to it."""
 
 
-class TangleNamesBody(Body):
+class TangleNamesBody(Body, frozen=True):
     """The tangles that a message starts."""
 
     root: str
@@ -84,7 +84,7 @@ class TangleNamesBody(Body):
     """By name."""
 
 
-class TangleMessageBody(Body):
+class TangleMessageBody(Body, frozen=True):
     """A message of a tangle."""
 
     id: str
@@ -99,11 +99,11 @@ class TangleMessageBody(Body):
     """When this node delivered it, in Unix milliseconds."""
     previous: list[str]
     """The messages on which it builds; none for the root."""
-    content: Any
+    content: Raw
     """The content of its init event, as DAG-JSON. Later events of the document do not count."""
 
 
-class ExcludedMessageBody(Body):
+class ExcludedMessageBody(Body, frozen=True):
     """A message that names the tangle, but does not belong to it."""
 
     id: str
@@ -116,7 +116,7 @@ class ExcludedMessageBody(Body):
     """The rule, as a sentence, and what breaks it."""
 
 
-class TangleBody(Body):
+class TangleBody(Body, frozen=True):
     """A tangle."""
 
     root: str
@@ -220,40 +220,40 @@ def _errors(event: Event, model: Delivered | None, in_time: InTime) -> tuple[str
 
 def _render(
     given: TangleQuery, tangle: Tangle[str], messages: Mapping[str, DocumentMessage]
-) -> dict[str, Any]:
-    return {
-        "root": str(given.root),
-        "name": given.name,
-        "tips": tangle.tips,
-        "messages": [
+) -> TangleBody:
+    return TangleBody(
+        root=str(given.root),
+        name=given.name,
+        tips=list(tangle.tips),
+        messages=[
             _describe(messages[id_], tangle.previous[id_], with_content=given.content)
             for id_ in tangle.order
         ],
-        "excluded": [
-            {
-                "id": id_,
-                "author": messages[id_].author,
-                "rule": exclusion.rule.name.lower(),
-                "reason": "; ".join(messages[id_].errors) or str(exclusion),
-            }
+        excluded=[
+            ExcludedMessageBody(
+                id=id_,
+                author=messages[id_].author,
+                rule=exclusion.rule.name.lower(),
+                reason="; ".join(messages[id_].errors) or str(exclusion),
+            )
             for id_, exclusion in tangle.excluded.items()
         ],
-    }
+    )
 
 
 def _describe(
     message: DocumentMessage, previous: Sequence[str], *, with_content: bool
-) -> dict[str, Any]:
+) -> TangleMessageBody:
     content = from_json(data_json({}, message.content))["content"] if with_content else None
-    return {
-        "id": str(message.id),
-        "author": message.author,
-        "model": None if message.model is None else str(message.model),
-        "timestamp": message.timestamp,
-        "received": message.received,
-        "previous": previous,
-        "content": content,
-    }
+    return TangleMessageBody(
+        id=str(message.id),
+        author=message.author,
+        model=None if message.model is None else str(message.model),
+        timestamp=message.timestamp,
+        received=message.received,
+        previous=list(previous),
+        content=as_raw(content),
+    )
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from starlette.responses import Response
 
@@ -22,7 +22,7 @@ from recon_node.api.services import Services
 from recon_node.store import RefusedEvent, Undelivered
 
 
-class PendingChainBody(Body):
+class PendingChainBody(Body, frozen=True):
     """The lookups that a chain still has to answer."""
 
     chain_id: str
@@ -36,7 +36,7 @@ class PendingChainBody(Body):
     """When the next of them is looked up, in Unix seconds; it may be past."""
 
 
-class UndeliveredBody(Body):
+class UndeliveredBody(Body, frozen=True):
     """How much is not delivered."""
 
     waiting: Whole
@@ -65,7 +65,7 @@ async def get_undelivered(call: Call[Parameters]) -> UndeliveredBody:
     )
 
 
-class BuildsOnBody(Body):
+class BuildsOnBody(Body, frozen=True):
     """Something that an event builds on, and that is not delivered."""
 
     cid: str
@@ -74,7 +74,7 @@ class BuildsOnBody(Body):
     """missing: it is not here; waiting, pending: it is, and is not delivered itself."""
 
 
-class LookupBody(Body):
+class LookupBody(Body, frozen=True):
     """The lookup of an anchor that has not succeeded yet."""
 
     proof: str
@@ -93,7 +93,7 @@ class LookupBody(Body):
     """When it is looked up (again), in Unix seconds; null while the event waits."""
 
 
-class UndeliveredEventBody(Body):
+class UndeliveredEventBody(Body, frozen=True):
     """An event that is here, but not in the feed."""
 
     cid: str
@@ -113,7 +113,7 @@ class UndeliveredEventBody(Body):
     """What is wrong with its signature; null if nothing is."""
 
 
-class UndeliveredEventsBody(PageBody):
+class UndeliveredEventsBody(PageBody, frozen=True):
     """Events that are here, but not in the feed."""
 
     events: list[UndeliveredEventBody]
@@ -136,7 +136,7 @@ async def get_pending(call: Call[PageQuery]) -> Annotated[Response, UndeliveredE
     return await _reply(call.services, found, given.size)
 
 
-class RefusedEventBody(Body):
+class RefusedEventBody(Body, frozen=True):
     """An event that was refused."""
 
     cid: str
@@ -151,7 +151,7 @@ class RefusedEventBody(Body):
     """Why, in plain English."""
 
 
-class RefusedEventsBody(PageBody):
+class RefusedEventsBody(PageBody, frozen=True):
     """Events that were refused."""
 
     events: list[RefusedEventBody]
@@ -177,46 +177,46 @@ async def _reply(services: Services, found: Sequence[Undelivered], size: int) ->
 
 def _render(found: Sequence[Undelivered], size: int, provided: set[str]) -> Response:
     events = [_describe(each, provided) for each in found[:size]]
-    return reply({"events": events, "next": _next(found, size)})
+    return reply(UndeliveredEventsBody(events=events, next=_next(found, size)))
 
 
 def _render_refused(found: Sequence[RefusedEvent], size: int) -> Response:
     events = [
-        {
-            "cid": str(each.cid),
-            "event_id": str(each.event_id),
-            "height": each.event_id.height,
-            "inherent": each.inherent,
-            "reason": each.reason,
-        }
+        RefusedEventBody(
+            cid=str(each.cid),
+            event_id=str(each.event_id),
+            height=each.event_id.height,
+            inherent=each.inherent,
+            reason=each.reason,
+        )
         for each in found[:size]
     ]
-    return reply({"events": events, "next": _next(found, size)})
+    return reply(RefusedEventsBody(events=events, next=_next(found, size)))
 
 
 def _next(found: Sequence[Undelivered | RefusedEvent], size: int) -> int | None:
     return found[size - 1].row if len(found) > size > 0 else None
 
 
-def _describe(event: Undelivered, provided: set[str]) -> dict[str, Any]:
+def _describe(event: Undelivered, provided: set[str]) -> UndeliveredEventBody:
     lookup = event.lookup
-    return {
-        "cid": str(event.cid),
-        "kind": event.kind.value,
-        "height": event.event_id.height,
-        "stream": None if event.stream is None else str(event.stream),
-        "init": str(event.init),
-        "builds_on": [{"cid": str(cid), "state": state} for cid, state in event.builds_on],
-        "lookup": None
+    return UndeliveredEventBody(
+        cid=str(event.cid),
+        kind=event.kind.value,
+        height=event.event_id.height,
+        stream=None if event.stream is None else str(event.stream),
+        init=str(event.init),
+        builds_on=[BuildsOnBody(str(cid), state) for cid, state in event.builds_on],
+        lookup=None
         if lookup is None
-        else {
-            "proof": str(lookup.proof),
-            "chain_id": lookup.chain_id,
-            "transaction": f"0x{lookup.tx_hash.digest.hex()}",
-            "has_provider": lookup.chain_id in provided,
-            "tries": lookup.tries,
-            "not_found": lookup.not_found,
-            "due": lookup.due,
-        },
-        "fault": event.fault,
-    }
+        else LookupBody(
+            proof=str(lookup.proof),
+            chain_id=lookup.chain_id,
+            transaction=f"0x{lookup.tx_hash.digest.hex()}",
+            has_provider=lookup.chain_id in provided,
+            tries=lookup.tries,
+            not_found=lookup.not_found,
+            due=lookup.due,
+        ),
+        fault=event.fault,
+    )

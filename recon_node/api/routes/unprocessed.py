@@ -7,7 +7,7 @@ from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.models import Body, Parameters, Whole
 
 
-class UnprocessedStreamBody(Body):
+class UnprocessedStreamBody(Body, frozen=True):
     """A stream that is set aside."""
 
     init: str
@@ -22,7 +22,7 @@ class UnprocessedStreamBody(Body):
     """Of this node."""
 
 
-class UnprocessedBody(Body):
+class UnprocessedBody(Body, frozen=True):
     """Streams that are set aside."""
 
     streams: list[UnprocessedStreamBody]
