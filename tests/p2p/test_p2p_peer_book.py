@@ -19,6 +19,8 @@ from recon_node.p2p.peers.book import (
     HOPELESS_FAILURES,
     INTEREST_LIFETIME,
     MAX_ADDRESSES,
+    MAX_OBSERVED,
+    MAX_OBSERVING,
     PeerBook,
 )
 from recon_node.p2p.peers.book_file import PEERS_FILE, load_peers, save_peers
@@ -231,3 +233,16 @@ async def test_the_last_save_waits_for_one_that_is_under_way(tmp_path: Path):
 async def test_a_book_that_cannot_be_written_is_no_failure(tmp_path: Path):
     await save_peers(book_of("a"), tmp_path / "not there")
     assert not (tmp_path / "not there").exists()
+
+
+async def test_what_peers_ask_for_is_bounded(autojump_clock) -> None:
+    book = PeerBook(capacity=1000)
+    for number in range(MAX_OBSERVING + 10):
+        for at in range(MAX_OBSERVED + 10):
+            book.asked_for(f"peer {number}", KeyRange(b"%d" % at, b"%d~" % at))
+            book.answered(f"peer {number}", KeyRange(b"x%d" % at, b"x%d~" % at), None)
+    kept = [peer for peer in book.peers() if peer.interests or peer.declined]
+    assert len(kept) == MAX_OBSERVING
+    assert {len(peer.interests) for peer in kept} == {MAX_OBSERVED}
+    assert {len(peer.declined) for peer in kept} == {MAX_OBSERVED}
+    assert kept[-1].id == f"peer {MAX_OBSERVING + 9}"

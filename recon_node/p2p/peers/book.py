@@ -15,6 +15,7 @@ from typing import Any, Final
 import trio
 
 from recon_node.backoff import Backoff
+from recon_node.latest import Latest
 from recon_node.p2p.peers.draw import draw_by_network, weights
 from recon_node.p2p.peers.peer import Peer, Stated
 from recon_node.p2p.transport.addresses import is_dialable
@@ -29,7 +30,11 @@ INTEREST_LIFETIME: Final = 300.0
 HOPELESS_FAILURES: Final = 20
 """Peers that failed so often in a row make room for others first, and are not saved."""
 MAX_INTERESTS: Final = 1000
-"""Maximum ranges that are kept of a peer's interests, the latest ones."""
+"""Maximum ranges that are kept of a peer's stated interests."""
+MAX_OBSERVED: Final = 128
+"""Maximum ranges that are kept of what a peer asked for, and of what it declined: the latest."""
+MAX_OBSERVING: Final = 128
+"""Maximum peers of which such ranges are kept, the latest: a range takes about 230 bytes."""
 MAX_KEPT: Final = 32
 """Maximum stated ranges that are kept of a peer that is no longer connected."""
 
@@ -41,6 +46,7 @@ class PeerBook:
         self._capacity = capacity
         self._peers: dict[str, Peer] = {}
         self._random = rng or random.Random()
+        self._observed: Latest[str, Peer] = Latest(MAX_OBSERVING)
         self.version = 0
         """Increases with every change that should be saved."""
 
@@ -201,6 +207,7 @@ class PeerBook:
         peer = self.heard_of(peer_id, ())
         if self.has_stated(peer_id):
             return
+        self._observe(peer)
         now = trio.current_time()
         peer.interests = _with_range(peer.interests, key_range, now)
         peer.declined = [
@@ -219,6 +226,7 @@ class PeerBook:
         peer = self.heard_of(peer_id, ())
         if self.has_stated(peer_id):
             return
+        self._observe(peer)
         now = trio.current_time()
         if answered is not None:
             peer.interests = _with_range(peer.interests, answered, now)
@@ -230,6 +238,13 @@ class PeerBook:
                 for until, each in peer.interests
                 for part in subtract_ranges([each], [declined])
             ]
+
+    def _observe(self, peer: Peer) -> None:
+        """Make room for what is observed of a peer: anybody may ask for anything, and leave."""
+        if peer.id not in self._observed and len(self._observed) >= MAX_OBSERVING:
+            _, earlier = self._observed.popitem(last=False)
+            earlier.interests, earlier.declined = [], []
+        self._observed[peer.id] = peer
 
     def interests(self, peer_id: str) -> list[KeyRange]:
         """Return the interests that a peer has stated, or else the ranges that it recently asked or
@@ -316,7 +331,7 @@ def _with_range(
 ) -> list[tuple[float, KeyRange]]:
     """Add or renew a range; ranges that no longer count are left out."""
     others = [(until, each) for until, each in ranges if until > now and each != key_range]
-    return [*others, (now + INTEREST_LIFETIME, key_range)][-MAX_INTERESTS:]
+    return [*others, (now + INTEREST_LIFETIME, key_range)][-MAX_OBSERVED:]
 
 
 def _live(ranges: Iterable[tuple[float, KeyRange]]) -> list[KeyRange]:
