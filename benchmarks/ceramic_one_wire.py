@@ -25,10 +25,10 @@ from recon_node.recon.ring.codec import (
     InterestResponse,
     KeyForm,
     RangeResponse,
-    Value,
 )
 from recon_node.recon.ring.codec import Message as RealMessage
 from recon_node.recon.ring.decoder import Decoder
+from recon_node.recon.session import Value
 
 DIFFERENCES: Final = (0, 1, 10, 100)
 LIMIT: Final = 300.0

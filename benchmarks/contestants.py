@@ -23,6 +23,9 @@ from recon_node.recon import (
     DEFAULT_SETTINGS,
     RECON_1_0,
     RECON_1_2,
+    Failed,
+    Fetch,
+    FetchById,
     KeyRange,
     KeyStore,
     Missing,
@@ -31,6 +34,7 @@ from recon_node.recon import (
     Version,
     all_at_once,
     find,
+    turn_of,
 )
 
 WHOLE: Final = KeyRange(*map(bytes, network_range(IN_MEMORY)))
@@ -95,27 +99,28 @@ def recon(protocol: Version[Any], pair: Pair, settings: SessionSettings = DEFAUL
         asking = protocol.session(Side.initiator(ours, WHOLE, settings))
         answering = protocol.session(Side.responder(theirs, [WHOLE], settings))
         turns = [(answering, theirs), (asking, ours)]
-        messages = all_at_once(asking.start())
+        messages = turn_of(asking.start())
         while messages:
+            answer: list[Any] = []
             receiver, store = turns[0]
             turns.reverse()
             for message in messages:
                 data = protocol.encode(message)
                 _count(cost, len(varint.encode(len(data))) + len(data), sent=receiver is answering)
-                new = receiver.receive(protocol.decode(data))
-                if new:
-                    with timer.paused():
-                        store.load(new)
-            missing = all_at_once(receiver.find_missing())
-            if missing is not None:
-                fetched = look_up(missing, turns[0][1])
-                receiver.give_up_ids([])
-                with timer.paused():
-                    store.load(fetched)
-            messages = all_at_once(receiver.respond())
+                fetch = partial(_fetch, timer, store, turns[0][1])
+                answer = turn_of(receiver.receive(protocol.decode(data)), fetch)
+            messages = answer
     cost.rounds, cost.cpu_s = asking.side.rounds, timer.seconds
     check_union(pair, ours, theirs)
     return cost
+
+
+def _fetch(timer: CpuTimer, store: KeyStore, other: KeyStore, action: Fetch | FetchById) -> Failed:
+    """Get keys into a store. Looking them up counts, and storing them does not."""
+    keys = look_up(action.missing, other) if isinstance(action, FetchById) else action.keys
+    with timer.paused():
+        store.load(keys)
+    return Failed()
 
 
 def make_sketches(protocol: Version[Any], *stores: KeyStore) -> None:

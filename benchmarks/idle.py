@@ -27,7 +27,7 @@ from benchmarks.keys import event_ids
 from benchmarks.report import Row, progress, show
 from benchmarks.start_up import fill
 from recon_node.ceramic import IN_MEMORY, network_range
-from recon_node.recon import RECON_1_2, KeyRange, KeyStore, Side, all_at_once
+from recon_node.recon import RECON_1_2, KeyRange, KeyStore, Side, turn_of
 from recon_node.testnet import TestnetNode
 
 _SETTLE = 5.0
@@ -44,10 +44,9 @@ def session_seconds(events: int) -> float:
     for _ in range(_ROUNDS):
         asking = RECON_1_2.session(Side.initiator(store, whole))
         answering = RECON_1_2.session(Side.responder(store, [whole]))
-        (opening,) = all_at_once(asking.start())
-        answering.receive(decode(encode(opening)))
-        (answer,) = all_at_once(answering.respond())
-        asking.receive(decode(encode(answer)))
+        (opening,) = turn_of(asking.start())
+        (answer,) = turn_of(answering.receive(decode(encode(opening))))
+        turn_of(asking.receive(decode(encode(answer))))
         assert asking.side.done
         assert answering.side.done
     return (time.process_time() - started) / _ROUNDS / 2

@@ -18,8 +18,9 @@ waiting_s is rounds * rtt_ms.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -37,12 +38,13 @@ from benchmarks.contestants import (
 from benchmarks.pairs import Pair, Population
 from benchmarks.reconcile import make_row
 from benchmarks.report import Row, count, new_file, numbers, show, track
-from recon_node.ceramic import EventId
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.sync.recon_stream import ReconStream
-from recon_node.p2p.sync.sessions import LONG_MESSAGES_AT_ONCE
+from recon_node.p2p.sync.reconciler import LONG_MESSAGES_AT_ONCE
+from recon_node.p2p.sync.session_run import Tally, converse
+from recon_node.p2p.sync.wires import FrameWire
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.recon import VERSIONS, KeyStore, Missing, Side, Version
+from recon_node.recon import VERSIONS, Failed, Fetch, FetchById, KeyStore, Side, Version
+from recon_node.recon.session import Admit
 
 _VERSIONS: Final = {f"recon/{version.id.rpartition('/')[2]}": version for version in VERSIONS}
 _SETTINGS: Final = P2PSettings()
@@ -116,49 +118,34 @@ async def _reconcile(
         background.start_soon(_move_on, clock, decoders)
         here_frames = FrameStream(near, _SETTINGS.max_frame)
         there_frames = FrameStream(far, _SETTINGS.max_frame)
-        here, there = (
-            ReconStream(
-                version,
-                session,
-                frames,
-                _obtain_into(store),
-                _SETTINGS,
-                decoders,
-                obtain_by_id=_obtain_by_id(store, other),
-            )
+        async with trio.open_nursery() as sides:
             for session, frames, store, other in (
                 (asking, here_frames, ours, theirs),
                 (answering, there_frames, theirs, ours),
-            )
-        )
-        async with trio.open_nursery() as sides:
-            sides.start_soon(there.respond)
-            await here.initiate()
+            ):
+                wire = FrameWire(version, session.side, frames, _SETTINGS, decoders)
+                initiates = session.side.initiates
+                sides.start_soon(
+                    partial(converse, session, wire, _Events(store, other), initiates=initiates)
+                )
         background.cancel_scope.cancel()
     return Cost(asking.side.rounds, here_frames.bytes_sent, here_frames.bytes_received)
 
 
-def _obtain_into(store: KeyStore) -> Callable[[list[EventId]], Awaitable[list[EventId]]]:
-    """Return a driver's ``obtain`` that has every event at hand."""
+@dataclass
+class _Events:
+    """Has every event at hand; the keys of ids are looked up in the other store."""
 
-    async def obtain(keys: list[EventId]) -> list[EventId]:
-        for key in keys:
-            store.add(key)
-        return []
+    store: KeyStore
+    other: KeyStore
+    tally: Tally = field(default_factory=Tally)
 
-    return obtain
-
-
-def _obtain_by_id(
-    store: KeyStore, other: KeyStore
-) -> Callable[[Missing], Awaitable[tuple[list[EventId], list[bytes]]]]:
-    """Return the same for ids, which are looked up in the other store."""
-
-    async def obtain(missing: Missing) -> tuple[list[EventId], list[bytes]]:
-        store.load(look_up(missing, other))
-        return [], []
-
-    return obtain
+    async def perform(self, action: Fetch | FetchById | Admit) -> Failed:
+        if isinstance(action, FetchById):
+            self.store.load(look_up(action.missing, self.other))
+        elif isinstance(action, Fetch):
+            self.store.load(action.keys)
+        return Failed()
 
 
 def _slow_stream_pair(nursery: trio.Nursery, delay: float) -> tuple[_Stream, _Stream]:

@@ -20,11 +20,23 @@ from recon_node.ipld import CID, car, dag_cbor, varint
 from recon_node.p2p import P2PSettings
 from recon_node.p2p.sync.event_stream import serve_events
 from recon_node.p2p.sync.events_by_id import serve_events_by_id
-from recon_node.p2p.sync.recon_stream import ReconStream
+from recon_node.p2p.sync.session_run import Tally, converse
+from recon_node.p2p.sync.wires import FrameWire
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.host import Host, open_host
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL, PeerStream
-from recon_node.recon import RECON_1_2, KeyRange, KeyStore, Missing, Side, id_of
+from recon_node.recon import (
+    RECON_1_2,
+    Failed,
+    Fetch,
+    FetchById,
+    KeyRange,
+    KeyStore,
+    Missing,
+    Side,
+    id_of,
+)
+from recon_node.recon.session import Admit
 
 NETWORK: Final = Network.local(int(NETWORK_NAME.partition("-")[2]))
 WHOLE: Final = KeyRange(*network_range(NETWORK))
@@ -104,9 +116,6 @@ async def offer(address: str, events: Mapping[EventId, bytes]) -> None:
         async def search(wanted: Missing) -> list[EventId]:
             return [names[bytes(each)] for each in wanted.ids if bytes(each) in names]
 
-        async def obtain(new: list[EventId]) -> list[EventId]:
-            return new
-
         names = {id_of(key): key for key in events}
         host.handle(EVENTS_PROTOCOL, serve)
         host.handle(EVENTS_BY_ID_PROTOCOL, serve_by_id)
@@ -114,11 +123,20 @@ async def offer(address: str, events: Mapping[EventId, bytes]) -> None:
         stream = await host.open_stream(peer_id(address), RECON_1_2.id)
         side = Side(KeyStore(list(events)), [WHOLE], initiates=True)
         frames = FrameStream(stream, 1 << 20, account=stream.account)
-        limiter = trio.CapacityLimiter(1)
-        session = RECON_1_2.session(side)
+        wire = FrameWire(RECON_1_2, side, frames, _SETTINGS, trio.CapacityLimiter(1))
         with cut_off():
-            await ReconStream(RECON_1_2, session, frames, obtain, _SETTINGS, limiter).initiate()
+            await converse(RECON_1_2.session(side), wire, _Nothing(), initiates=True)
         await trio.sleep(1)
+
+
+class _Nothing:
+    """Fetches no event."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+
+    async def perform(self, action: Fetch | FetchById | Admit) -> Failed | None:
+        return Failed(action.keys) if isinstance(action, Fetch) else None
 
 
 def made_up(init: CID, prev: CID, number: int) -> tuple[CID, bytes]:

@@ -2,7 +2,7 @@
 
 ``open_p2p`` joins a store to its network and keeps it equal to its peers' stores. Read ``service``
 first (the composition), then ``sync/driver`` (when and with whom), ``sync/sessions`` and
-``sync/recon_stream`` (how), and ``transport/hardening`` (the remedies for py-libp2p's defects). The
+``sync/session_run`` (how), and ``transport/hardening`` (the remedies for py-libp2p's defects). The
 wire formats are in docs/wire.md.
 """
 

@@ -29,6 +29,7 @@ from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.driver import Syncer
 from recon_node.p2p.sync.event_server import EventServer
 from recon_node.p2p.sync.purses import Purses
+from recon_node.p2p.sync.reconciler import Reconciler
 from recon_node.p2p.sync.reports import ANOTHER_NETWORK, Counters, SyncHistory
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING, Rings
 from recon_node.p2p.sync.sessions import Sessions
@@ -73,16 +74,17 @@ class P2P:
         """This node's peer id, in base58."""
         self._versions = versions
         purses = Purses()
-        self._sessions = Sessions(
+        self._sessions = Sessions(host, book, settings, self._history, self.counters)
+        self._reconciler = Reconciler(
             host,
             store,
             book,
             settings,
-            self._history,
             self.counters,
             self._meet_stranger,
             versions,
             purses,
+            self._sessions,
         )
         self._events = EventServer(store, book, settings, self.counters, purses)
         self._gossip = InterestGossip(
@@ -92,7 +94,7 @@ class P2P:
             host,
             store,
             book,
-            self._sessions,
+            self._reconciler,
             settings,
             self.counters,
             self._gossip.wait_until_told,
@@ -114,8 +116,6 @@ class P2P:
         """Tells whether a connected peer shares an interest; see ``Candidates``."""
         self._discovery: Finder | None = None
         self._rings: Rings | None = None
-        for version in versions:
-            host.handle(version.id, self._sessions.serve)
         for protocol in (EVENTS_PROTOCOL, EVENTS_BY_ID_PROTOCOL):
             host.handle(protocol, self._events.serve)
         if versions:  # the rings state their interests themselves
@@ -149,12 +149,11 @@ class P2P:
             peer_ring,
             self._book,
             self._settings,
-            self._history,
+            self._sessions,
+            self._reconciler.memory,
             self.found,
             [version.id for version in self._versions],
         )
-        for protocol in (PEER_RING, MODEL_RING):
-            self._host.handle(protocol, self._rings.serve)
         self._nursery.start_soon(self._rings.run)
 
     @property

@@ -15,7 +15,18 @@ from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange, intersect_ranges, merge_ranges, subtract_ranges
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
 from recon_node.recon.keys.sketch import ID_SIZE, id_of
-from recon_node.recon.session import Missing, Session, Version, all_at_once
+from recon_node.recon.session import (
+    Actions,
+    Failed,
+    Fetch,
+    FetchById,
+    Missing,
+    Send,
+    Session,
+    Version,
+    all_at_once,
+    turn_of,
+)
 from recon_node.recon.settings import DEFAULT_SETTINGS, SessionSettings
 from recon_node.recon.side import LocalProtocolError, ProtocolError, RemoteProtocolError, Side
 
@@ -29,6 +40,10 @@ __all__ = [
     "RECON_1_2",
     "VERSIONS",
     "ZERO",
+    "Actions",
+    "Failed",
+    "Fetch",
+    "FetchById",
     "KeyRange",
     "KeyStore",
     "KeyView",
@@ -36,6 +51,7 @@ __all__ = [
     "Missing",
     "ProtocolError",
     "RemoteProtocolError",
+    "Send",
     "Session",
     "SessionSettings",
     "Sha256a",
@@ -48,4 +64,5 @@ __all__ = [
     "intersect_ranges",
     "merge_ranges",
     "subtract_ranges",
+    "turn_of",
 ]

@@ -10,18 +10,16 @@ a folder beside this file. This file has the interface that the versions share. 
 built on a ``Side`` (side.py), which knows whose turn it is, which range is being reconciled, and
 what the peer may not do.
 
-A key that a peer lists is not ours until its event is here and valid. So a turn has two halves::
+In every version of the protocol a session says what to do by *actions*, and never awaits. The
+driver performs each action before it asks for the next, and passes in what came of it::
 
-    new_keys = session.receive(message)    # the keys of the message that we do not hold
-    ...                                    # the driver fetches their events and stores the keys
-    session.side.leave_out(keys)           # those that it refused, or does not want
-    session.side.give_up(keys)             # those that it could not get
-    missing = yield from session.find_missing()   # what the peer's turn names by id, if it does
-    ...                                    # the same for these
-    session.give_up_ids(ids)               # those that the peer did not deliver
-    messages = yield from session.respond()   # the answer, now that the store holds the others
+    message = ...                         # the peer's next message
+    for action in session.receive(message):
+        ...                               # Send, Fetch, FetchById, SendValues, Admit, or a pause
 
-A driver that wants to see keys before events leaves out what concerns ids, and is told the keys.
+A key that a peer lists is not ours until its event is here and valid. So before a session answers,
+it has the events of new keys fetched. Those that the driver could not get, or does not take, are
+left out. A driver that wants to see keys before events fetches nothing by id, and is told the keys.
 
 A turn may be too long for one message. Then the peer says that its turn continues, and the answer
 is due only after the last message (``Side.answer_due``). It may be several messages as well.
@@ -52,19 +50,33 @@ overlap, for the next session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.side import Side
 
 M = TypeVar("M")
 T = TypeVar("T")
-Steps = Generator[None, None, list[M]]
-"""Work in steps of about a millisecond; the messages to send are the generator's return value."""
+Steps: TypeAlias = Generator[None, None, T]
+"""A computation in steps of about a millisecond."""
 GAPS_A_STEP: Final = 32
 """Gaps answered between two yields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send(Generic[M]):
+    """Send messages, which are a whole turn where sides take turns."""
+
+    messages: Sequence[M]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Get the events of keys into the store. The driver passes in what failed."""
+
+    keys: list[bytes]
 
 
 class Missing(NamedTuple):
@@ -75,18 +87,74 @@ class Missing(NamedTuple):
     ids: list[bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class FetchById:
+    """Get events into the store by the ids of their keys.
+
+    The driver passes in what failed; or None if it has to see keys before events.
+    """
+
+    missing: Missing
+
+
+class Failed(NamedTuple):
+    """What could not be fetched."""
+
+    keys: Sequence[bytes] = ()
+    """Keys whose events did not arrive, or were not taken."""
+    unwanted: Sequence[bytes] = ()
+    """Those of them that this side refused, or does not want: the peer may well take them."""
+    ids: Sequence[bytes] = ()
+    """Ids whose events the peer did not deliver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A key that the receiver lacks, and its value: an event's CAR; empty on the peer ring."""
+
+    key: bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SendValues:
+    """Send the values of all our keys in a half-open range, page by page, each as a `Value`."""
+
+    first: bytes
+    last: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Have values admitted; end the session if one of them is invalid."""
+
+    values: tuple[Value, ...]
+
+
+Action: TypeAlias = Send[M] | Fetch | FetchById | SendValues | Admit | None
+"""What the driver performs before it goes on; None: let other tasks run."""
+Actions: TypeAlias = Generator[Action[M], Any, None]
+
+
 class Session(Protocol[M]):
     """One side's part in a session, in the messages of one protocol version. No method awaits."""
 
-    side: Side
-    """Whose turn it is, the range, and what has been learned so far."""
-
-    def start(self) -> Steps[M]:
-        """Return the initiator's first turn, in steps: one hash for the whole range."""
+    @property
+    def done(self) -> bool:
+        """Whether nothing more is sent or expected."""
         ...
 
-    def receive(self, message: M) -> list[bytes]:
-        """Take the peer's message; return the keys in it that we do not hold, in order.
+    @property
+    def rounds(self) -> int:
+        """Turns, or messages other than values, that the peer has sent."""
+        ...
+
+    def start(self) -> Actions[M]:
+        """Begin as the initiator."""
+        ...
+
+    def receive(self, message: M) -> Actions[M]:
+        """Take the peer's message; the store may change between two actions.
 
         Raises:
             RemoteProtocolError: the message breaks the protocol or comes out of turn, or the peer
@@ -94,31 +162,32 @@ class Session(Protocol[M]):
         """
         ...
 
-    def find_missing(self) -> Generator[None, None, Missing | None]:
-        """Return what the peer's turn names by id and we lack, once it is over, in steps."""
-        yield from ()
-        return None
-
-    def give_up_ids(self, ids: list[bytes]) -> None:
-        """Take note of which of these the peer did not deliver.
-
-        Raises:
-            RemoteProtocolError: the peer named too many of them.
-        """
-        return
-
-    def respond(self) -> Steps[M]:
-        """Answer the peer's turn, in steps; no messages if there is nothing left to say.
-
-        The store may change between two steps.
-        """
-        ...
-
     def end_of_stream(self) -> bool:
         """Take the end of the peer's side of the stream where its message is due.
 
-        Returns whether the session has thereby ended well, which it does only in some versions.
+        Returns whether the session has thereby ended well.
         """
+        ...
+
+
+class TurnSession(Session[M], Protocol):
+    """A session in which the sides take turns."""
+
+    side: Side
+    """Whose turn it is, the range, and what has been learned so far."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the session has ended well."""
+        return self.side.done
+
+    @property
+    def rounds(self) -> int:
+        """Turns that the peer has taken."""
+        return self.side.rounds
+
+    def end_of_stream(self) -> bool:
+        """Return whether the session had ended; only some versions end so."""
         return self.side.done
 
 
@@ -127,7 +196,7 @@ class Version(Generic[M]):
     """A version of the protocol: its libp2p protocol id, its sessions, and its messages' codec."""
 
     id: str
-    session: Callable[[Side], Session[M]]
+    session: Callable[[Side], TurnSession[M]]
     encode: Callable[[M], bytes]
     """Encodes a message as the bytes of one frame."""
     decode: Callable[[bytes], M]
@@ -141,11 +210,43 @@ class Version(Generic[M]):
     they are listed. Otherwise only a peer that has listed a key understands that it is left out."""
 
 
-def all_at_once(steps: Generator[None, None, T]) -> T:
-    """Do all the steps of an answer without a pause; return what they return."""
+def fetch(side: Side, keys: list[bytes]) -> Generator[Fetch, Failed, None]:
+    """Have the events of keys fetched that a peer listed; leave out those that could not be."""
+    if keys:
+        failed = yield Fetch(keys)
+        side.leave_out(failed.unwanted)
+        side.give_up(failed.keys)
+
+
+def all_at_once(steps: Steps[T]) -> T:
+    """Do all the steps of a computation without a pause; return its result."""
     while True:
         try:
             next(steps)
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+def turn_of(
+    actions: Actions[M], fetch: Callable[[Fetch | FetchById], Failed | None] | None = None
+) -> list[M]:
+    """Perform actions without I/O; return the messages to send.
+
+    Args:
+        actions: of a session in which sides take turns.
+        fetch: gets events; by default, all of them by their keys, and none by their ids.
+    """
+    turn: list[M] = []
+    reply = None
+    while True:
+        try:
+            action = actions.send(reply)
+        except StopIteration:
+            return turn
+        reply = None
+        if isinstance(action, Send):
+            turn += action.messages
+        elif isinstance(action, Fetch | FetchById):
+            by_key = Failed() if isinstance(action, Fetch) else None
+            reply = by_key if fetch is None else fetch(action)

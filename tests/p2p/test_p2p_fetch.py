@@ -21,6 +21,7 @@ from recon_node.p2p.sync.event_stream import serve_events
 from recon_node.p2p.sync.fetch import Fetcher
 from recon_node.p2p.sync.reports import Counters
 from recon_node.p2p.sync.stream_slots import StaleStreamError
+from recon_node.p2p.transport.budget import unlimited
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.store import open_store
 
@@ -53,7 +54,8 @@ class Source:
 
 
 def fetcher(store, source, table=None, peer="peer", settings=LOOPBACK) -> Fetcher:
-    return Fetcher(peer, store, table or FetchTable(), source.open, settings, Counters())
+    account = unlimited().account(peer)
+    return Fetcher(peer, store, table or FetchTable(), source.open, settings, Counters(), account)
 
 
 async def test_what_comes_is_admitted_and_what_does_not_is_told(store, sdk_events):
@@ -62,7 +64,7 @@ async def test_what_comes_is_admitted_and_what_does_not_is_told(store, sdk_event
     fetched = fetcher(store, source)
     assert await fetched.obtain(keys) == keys[600:]
     assert set(store.keys.keys(store.wanted.ranges[0])) == set(keys[:600])
-    assert (fetched.keys_received, fetched.events_received) == (930, 600)
+    assert (fetched.tally.keys_received, fetched.tally.events_received) == (930, 600)
 
 
 async def test_events_that_are_refused_are_told_and_not_asked_for_again(store, sdk_events):
@@ -137,7 +139,7 @@ async def test_a_session_waits_for_a_stalled_one_for_some_seconds_only(
 
     async def obtain(peer, source) -> None:
         fetched = fetcher(store, source, table, peer)
-        ended.append((peer, await fetched.obtain(keys), fetched.undelivered))
+        ended.append((peer, await fetched.obtain(keys), fetched.tally.undelivered))
 
     nursery.start_soon(obtain, "liar", liar)
     await trio.testing.wait_all_tasks_blocked()

@@ -19,7 +19,7 @@ from trio.testing import memory_stream_pair
 from recon_node.ceramic import network_range, sort_value_range
 from recon_node.p2p.sync.stream_slots import USED_FOR, KeptStreams, OpenStream
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.recon import RECON_1_0, RECON_1_2, KeyRange, KeyStore, Side, all_at_once
+from recon_node.recon import RECON_1_0, RECON_1_2, KeyRange, KeyStore, Side, turn_of
 from recon_node.recon.coded.messages import Message, MessageFlag
 from recon_node.store import Interest
 
@@ -46,7 +46,7 @@ def count_recon_streams(each) -> list[str]:
 
 def opening(key_range: KeyRange = WHOLE) -> bytes:
     """The first message of a side that holds no key."""
-    (first,) = all_at_once(RECON_1_2.session(Side.initiator(KeyStore(), key_range)).start())
+    (first,) = turn_of(RECON_1_2.session(Side.initiator(KeyStore(), key_range)).start())
     return RECON_1_2.encode(first)
 
 
@@ -157,9 +157,9 @@ async def test_each_session_on_a_stream_has_the_interests_of_its_time(tmp_path):
     async with asking(tmp_path) as (victim, peer, open_frames):
         frames = await open_frames()
         assert await ask(frames, some) == AGREED
-        assert victim.p2p._book.interests(peer.peer_id) == [some]
+        await eventually(lambda: victim.p2p._book.interests(peer.peer_id) == [some])
         assert await ask(frames, other) == AGREED
-        assert set(victim.p2p._book.interests(peer.peer_id)) == {some, other}
+        await eventually(lambda: {*victim.p2p._book.interests(peer.peer_id)} == {some, other})
         await victim.store.wanted.add(Interest("model", "some", None, None))
         assert await ask(frames, other) == Message(verdict=MessageFlag.REFUSED)
         assert (await ask(frames)).key_range == some

@@ -149,7 +149,8 @@ async def test_sessions_of_one_address_keep_nobody_out(protocol, tmp_path, sdk_c
             for _ in range(2):
                 attacker = await stack.enter_async_context(loopback_host())
                 held += await hold(attacker, victim, protocol, 2)
-        used = (victim.p2p._sessions if protocol == RECON else victim.p2p._events)._slots
+        recon = protocol == RECON
+        used = victim.p2p._reconciler.slots if recon else victim.p2p._events._slots
         await eventually(lambda: used._used.total() == 4)
         honest = await stack.enter_async_context(node(tmp_path / "honest", sync_interval=0.1))
         await honest.p2p.connect(victim.address)

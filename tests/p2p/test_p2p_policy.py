@@ -21,9 +21,9 @@ from recon_node.ceramic.builder import (
 )
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.p2p import AGREED
-from recon_node.p2p.sync import recon_stream, rings
+from recon_node.p2p.sync import fetch, rings
+from recon_node.p2p.sync.peer_memory import MAX_UNWANTED, UNWANTED_FOR, PeerMemory
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
-from recon_node.p2p.sync.unwanted import KEPT_FOR, MAX_KEYS, UnwantedKeys
 from recon_node.recon import RECON_1_2, VERSIONS, SessionSettings, Version
 from recon_node.store import Policy, PolicySettings
 
@@ -225,7 +225,7 @@ async def test_junk_on_the_ring_of_ceramic_one_nodes(tmp_path, monkeypatch, how)
 
 
 async def test_a_peer_with_more_junk_than_a_session_may_hold_is_not_banned(tmp_path, monkeypatch):
-    monkeypatch.setattr(recon_stream, "MAX_UNWANTED", 100)
+    monkeypatch.setattr(fetch, "MAX_UNWANTED", 100)
     async with (
         node(tmp_path / "a", junk(JUNK), **QUIET) as a,
         node(tmp_path / "b", policy=members_only(), **QUIET) as b,
@@ -237,22 +237,21 @@ async def test_a_peer_with_more_junk_than_a_session_may_hold_is_not_banned(tmp_p
         await eventually(lambda: b.failures(a.p2p.peer_id) == 1, 20)
 
 
-def test_remembered_keys_are_bounded_and_forgotten(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("recon_node.p2p.sync.unwanted.trio.current_time", lambda: now[0])
-    keys = [b"%d" % n for n in range(MAX_KEYS + 1)]
-    unwanted = UnwantedKeys()
-    unwanted.note("a", keys[:10])
-    unwanted.note("b", keys[:5])
-    unwanted.note("a", keys[5:15])
-    assert (unwanted.of("a"), unwanted.of("b"), unwanted.of("c")) == (keys[:15], keys[:5], [])
-    unwanted.note("d", keys)
-    assert len(unwanted.of("d")) == MAX_KEYS
-    assert unwanted.of("a") == unwanted.of("b") == []
-    now[0] = KEPT_FOR - 1
-    unwanted.note("e", keys[:3])
-    assert unwanted.of("d") == []
-    now[0] = KEPT_FOR
-    assert unwanted.of("e") == keys[:3]
-    now[0] = 2 * KEPT_FOR
-    assert unwanted.of("e") == []
+async def test_remembered_keys_are_bounded_and_forgotten(mock_clock):
+    keys = [b"%d" % n for n in range(MAX_UNWANTED + 1)]
+    memory = PeerMemory()
+    memory.note_unwanted("a", keys[:10])
+    memory.note_unwanted("b", keys[:5])
+    memory.note_unwanted("a", keys[5:15])
+    assert [memory.unwanted_of(peer) for peer in "abc"] == [keys[:15], keys[:5], []]
+    memory.note_unwanted("d", keys)
+    assert len(memory.unwanted_of("d")) == MAX_UNWANTED
+    assert memory.unwanted_of("a") == memory.unwanted_of("b") == []
+    mock_clock.jump(UNWANTED_FOR - 1)
+    memory.note_unwanted("e", keys[:3])
+    assert memory.unwanted_of("d") == []
+    mock_clock.jump(UNWANTED_FOR - 1)
+    memory.note_unwanted("e", keys[3:5])
+    assert memory.unwanted_of("e") == keys[:5]
+    mock_clock.jump(1)
+    assert memory.unwanted_of("e") == []

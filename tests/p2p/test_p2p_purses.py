@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import trio
 
-from recon_node.p2p.sync.purses import Purses
+from recon_node.p2p.sync.purses import Meter, Purses
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.recon.keys.sketches import LOOKS, MAX_SKETCHES
 
@@ -22,7 +23,14 @@ def a_range(number: int) -> KeyRange:
 
 async def have_made(purses: Purses, address: str, number: int, *, is_free: bool = False) -> None:
     for make in (KEYS.sketch, KEYS.lthash):
-        await purses.in_steps(address, KEYS, lambda: is_free, make(a_range(number)))
+        await do(Meter(purses, address, KEYS, lambda: is_free), make(a_range(number)))
+
+
+async def do(meter: Meter, steps: Iterable[None]) -> None:
+    meter.start()
+    for _ in steps:
+        await meter.pay()
+        meter.start()
 
 
 async def test_openings_of_ranges_that_nobody_has_are_paced_by_address(autojump_clock):
@@ -64,7 +72,7 @@ async def test_salted_hashes_are_paid_in_any_range(autojump_clock):
     purses = Purses(rate=1, burst=1)
     steps = KEYS.salted_lanes(a_range(0), b"salt", with_lower=False)
     with trio.move_on_after(1):
-        await purses.in_steps("192.0.2.1", KEYS, lambda: True, steps)
+        await do(Meter(purses, "192.0.2.1", KEYS, lambda: True), steps)
     assert not purses.has_some("192.0.2.1")
 
 

@@ -7,7 +7,7 @@ from test_p2p_push import COPIES, LATER_ROUNDS, key_in, says
 from test_p2p_push import pushing as pushing  # a fixture
 from test_p2p_sync import OURS
 
-from recon_node.p2p.sync.agreements import LIFETIME, MAX_REMEMBERED, Agreements
+from recon_node.p2p.sync.peer_memory import AGREED_FOR, MAX_AGREEMENTS, PeerMemory
 from recon_node.p2p.sync.push import MAX_AGAIN, ROUNDS
 from recon_node.recon import KeyRange
 
@@ -57,10 +57,10 @@ async def test_later_rounds_leave_out_who_agreed_with_us_since_the_key_came(crow
     now = trio.current_time()
     others = [peer for peer in sessions.syncer._host.near if peer not in asked(sessions)]
     early, elsewhere, *rest = others
-    sessions.agreements.note(early, OURS[0], now - 1)
-    sessions.agreements.note(elsewhere, OURS[1], now)
+    sessions.memory.note_agreement(early, OURS[0], now - 1)
+    sessions.memory.note_agreement(elsewhere, OURS[1], now)
     for peer in rest:
-        sessions.agreements.note(peer, OURS[0], now)
+        sessions.memory.note_agreement(peer, OURS[0], now)
     await trio.sleep(LATER_ROUNDS)
     assert sorted(asked(sessions)[COPIES:]) == sorted([early, elsewhere])
 
@@ -73,20 +73,20 @@ async def test_of_very_many_keys_there_is_one_round(crowd, autojump_clock):
 
 
 async def test_agreements_count_if_they_cover_the_key_and_began_after_it_came(autojump_clock):
-    agreements = Agreements()
-    agreements.note("before", OURS[0], 1.0)
-    agreements.note("after", OURS[0], 3.0)
-    agreements.note("elsewhere", OURS[1], 3.0)
-    assert agreements.holders(KEY, 2.0) == {"after"}
-    assert agreements.holders(KEY, 0.0) == {"before", "after"}
-    assert agreements.holders(OURS[0].lower, 0.0) == set()
+    memory = PeerMemory()
+    memory.note_agreement("before", OURS[0], 1.0)
+    memory.note_agreement("after", OURS[0], 3.0)
+    memory.note_agreement("elsewhere", OURS[1], 3.0)
+    assert memory.holders(KEY, 2.0) == {"after"}
+    assert memory.holders(KEY, 0.0) == {"before", "after"}
+    assert memory.holders(OURS[0].lower, 0.0) == set()
 
 
 async def test_agreements_are_forgotten(autojump_clock):
-    agreements = Agreements()
-    for number in range(2 * MAX_REMEMBERED):
-        agreements.note(f"peer {number}", KeyRange(b"a", b"c"), trio.current_time())
-    assert len(agreements.holders(b"b", 0.0)) == MAX_REMEMBERED
-    await trio.sleep(LIFETIME + 1)
-    agreements.note("new", KeyRange(b"a", b"c"), trio.current_time())
-    assert agreements.holders(b"b", 0.0) == {"new"}
+    memory = PeerMemory()
+    for number in range(2 * MAX_AGREEMENTS):
+        memory.note_agreement(f"peer {number}", KeyRange(b"a", b"c"), trio.current_time())
+    assert len(memory.holders(b"b", 0.0)) == MAX_AGREEMENTS
+    await trio.sleep(AGREED_FOR + 1)
+    memory.note_agreement("new", KeyRange(b"a", b"c"), trio.current_time())
+    assert memory.holders(b"b", 0.0) == {"new"}

@@ -1,7 +1,7 @@
 """Hostile peers on `/ceramic/recon/0.1.0`, over real hosts: each costs its own session only.
 
 The victim syncs with an honest node all the while. What an attacker's messages mean to a session is
-tested without hosts in tests/recon/test_ring.py and test_p2p_ring_stream.py.
+tested without hosts in tests/recon/test_ring.py and test_p2p_ring_wire.py.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from recon_node.ipld import CID, DAG_CBOR, car
 from recon_node.p2p import AGREED
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.peers.book import MAX_INTERESTS
-from recon_node.p2p.sync import ring_intake, rings
+from recon_node.p2p.sync import ring_events, rings
 from recon_node.p2p.sync.reports import SyncReport
-from recon_node.p2p.sync.ring_stream import RingStream
 from recon_node.p2p.sync.rings import BETWEEN_SYNCS, MODEL_RING, PEER_RING
+from recon_node.p2p.sync.wires import RingWire
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon.keys.ordered_keys import Summary
@@ -54,11 +54,11 @@ from recon_node.recon.ring.codec import (
     RangeHash,
     RangeRequest,
     RangeResponse,
-    Value,
     encode,
 )
 from recon_node.recon.ring.peer_entry import expiry_bound, sign_entry, unexpired
 from recon_node.recon.ring.peer_ring import MAX_ENTRIES
+from recon_node.recon.session import Value
 
 ONLY_RINGS = {"versions": ()}
 WHOLE = KeyRange(*network_range(NETWORK))
@@ -198,7 +198,7 @@ async def test_of_endless_interests_few_and_short_ones_are_kept(tmp_path, sdk_ca
 
 async def test_values_without_end(tmp_path, sdk_cars, monkeypatch):
     """Events whose history never comes, each of them valid: neither kept nor taken for ever."""
-    monkeypatch.setattr(ring_intake, "MAX_REPEATED", 200)
+    monkeypatch.setattr(ring_events, "MAX_REPEATED", 200)
     cars = sdk_cars[:40]
     init = init_event(KEY, METAMODEL, {})
     controller = init.header.controller
@@ -276,17 +276,18 @@ def large_events(count: int) -> list[bytes]:
 async def test_a_peer_that_reads_nothing(tmp_path, sdk_cars, monkeypatch):
     """Its host takes 256 KiB to 4 MiB of what it asks for; once it takes no more, it is given up.
 
-    That what waits for such a peer is bounded is tested in test_p2p_ring_stream.py.
+    That what waits for such a peer is bounded is tested in test_p2p_ring_wire.py.
     """
     cars = [*large_events(30), *sdk_cars[:10]]
     async with victim_and_honest(tmp_path, cars) as (victim, honest), loopback_host() as attacker:
 
-        def impatient_with_the_attacker(**options):
-            if options["stream"].peer_id == attacker.peer_id:
-                options["idle_timeout"] = 1.0
-            return RingStream(**options)
+        def impatient_with_the_attacker(stream, *arguments):
+            *others, idle_timeout, sync_id = arguments
+            if stream.peer_id == attacker.peer_id:
+                idle_timeout = 1.0
+            return RingWire(stream, *others, idle_timeout, sync_id)
 
-        monkeypatch.setattr(rings, "RingStream", impatient_with_the_attacker)
+        monkeypatch.setattr(rings, "RingWire", impatient_with_the_attacker)
         stream = await open_ring(attacker, victim)
         with suppress(*CUT_OFF):  # on a slow machine it may be given up before it has asked
             await stream.send_all(said(INTERESTS, *[NOTHING] * 10))

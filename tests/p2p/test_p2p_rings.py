@@ -2,29 +2,33 @@
 
 import json
 from collections import Counter
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 import trio
 import trio.lowlevel
 from nacl.signing import SigningKey
-from p2p_support import Node, eventually, node
+from p2p_support import NETWORK, Node, eventually, node
 
 from recon_node.backoff import Backoff
 from recon_node.ceramic import METAMODEL, InvalidEventError, parse_event
 from recon_node.ceramic.builder import data_event, init_event, time_event
-from recon_node.ceramic.heightless_event_id import HeightlessEventId
+from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost
 from recon_node.ipld import multibase
 from recon_node.p2p import AGREED
 from recon_node.p2p.errors import PeerProtocolError
-from recon_node.p2p.sync import ring_differences, ring_intake, rings
-from recon_node.p2p.sync.ring_differences import RingDifferences
-from recon_node.p2p.sync.ring_intake import RingIntake
+from recon_node.p2p.sync import peer_memory, ring_events, rings
+from recon_node.p2p.sync.peer_memory import PeerMemory
+from recon_node.p2p.sync.ring_events import RingEvents
 from recon_node.p2p.sync.rings import MODEL_RING
+from recon_node.p2p.transport.budget import unlimited
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.recon.ring import differences
 from recon_node.recon.ring.differences import Ending
-from recon_node.store import Interest
+from recon_node.recon.ring.ring import Ring
+from recon_node.recon.session import Admit
+from recon_node.store import Interest, open_store
 
 SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
 ONLY_RINGS = {"versions": ()}
@@ -194,7 +198,7 @@ async def test_what_a_node_refuses_does_not_keep_the_others_from_it(tmp_path, mo
             raise InvalidEventError("not for me")
         return event
 
-    monkeypatch.setattr(ring_intake, "parse_event", parse)
+    monkeypatch.setattr(ring_events, "parse_event", parse)
     async with (
         node(tmp_path / "a", cars, **ONLY_RINGS) as a,
         node(tmp_path / "b", [*MODELS, *streams(20, 25)], **ONLY_RINGS) as b,
@@ -227,17 +231,17 @@ async def test_a_peer_that_refuses_an_event_gets_the_others(tmp_path, monkeypatc
     }[what]
     held = [first, *forks, refused]
     sent = 0
-    admit = RingIntake.admit
+    perform = RingEvents.perform
 
-    async def hang_up(self, values):
+    async def hang_up(self, action):
         nonlocal sent
-        valid = tuple(each for each in values if parse_event(each.value).cid != refused.cid)
-        await admit(self, valid)
-        if len(valid) < len(values):
+        valid = tuple(each for each in action.values if parse_event(each.value).cid != refused.cid)
+        await perform(self, Admit(valid))
+        if len(valid) < len(action.values):
             sent += 1
             raise PeerProtocolError("no endpoint of this chain, or no knowledge of CIP-145")
 
-    monkeypatch.setattr(RingIntake, "admit", hang_up)
+    monkeypatch.setattr(RingEvents, "perform", hang_up)
     async with (
         node(tmp_path / "a", [each.car for each in held], **ONLY_RINGS) as a,
         node(tmp_path / "b", **ONLY_RINGS) as b,
@@ -292,38 +296,65 @@ async def test_what_the_chain_does_not_know_is_not_taken_from_a_peer_again(tmp_p
         assert sum(each.event_bytes_received for each in a.p2p.sync_reports) == len(anchor.car)
 
 
-def test_what_is_remembered_of_peers_is_bounded(monkeypatch):
-    monkeypatch.setattr(ring_differences, "MAX_REMEMBERED", 10)
-    known = RingDifferences(max_peers=3)
+async def test_what_is_remembered_of_peers_is_bounded(monkeypatch):
+    monkeypatch.setattr(peer_memory, "MAX_DIFFERENCES", 160)  # three peers, and ten events
+    memory = PeerMemory()
     agent, keys = ("recon-node", ""), KeyStore()
 
     def session(peer, *refused):
-        exchange = known.begin(peer, agent, [], keys)
+        exchange = memory.differences_with(peer, agent, []).begin(keys)
         for key in refused:
             exchange.note_received(key)
         exchange.end(Ending.WELL)
+        memory.weigh_differences(peer)
         return exchange.left_out
 
     for peer in "abcd":
         session(peer, b"one", b"two")
     assert session("d") == 2
     assert session("a") == 0, "three others came after it"
-    session("d", *(b"%d" % number for number in range(12)))
+    session("d", *(b"%d" % number for number in range(60)))
     session("a")
     assert session("d") == 0, "too many"
 
 
-def test_another_version_of_a_peer_and_other_interests_get_another_chance():
-    known, keys = RingDifferences(max_peers=3), KeyStore([b"mine"])
-    first = known.begin("peer", ("one", ""), [], keys)
+async def test_another_version_of_a_peer_and_other_interests_get_another_chance():
+    memory, keys = PeerMemory(), KeyStore([b"mine"])
+    first = memory.differences_with("peer", ("one", ""), []).begin(keys)
     first.note_received(b"theirs")
     first.note_sent(b"mine")
     first.end(Ending.WELL)
-    second = known.begin("peer", ("one", ""), [], keys)
+    second = memory.differences_with("peer", ("one", ""), []).begin(keys)
     assert second.to_send([b"mine"]) == []
     second.end(Ending.WELL)
     assert (second.left_out, second.left_out_by_peer) == (1, 1)
-    third = known.begin("peer", ("one", ""), [KeyRange(b"", b"x")], keys)
+    other = [KeyRange(b"", b"x")]
+    third = memory.differences_with("peer", ("one", ""), other).begin(keys)
     assert (third.left_out, third.left_out_by_peer) == (0, 1)
-    fourth = known.begin("peer", ("two", ""), [KeyRange(b"", b"x")], keys)
+    fourth = memory.differences_with("peer", ("two", ""), other).begin(keys)
     assert (fourth.left_out, fourth.left_out_by_peer) == (0, 0)
+
+
+async def test_events_go_out_after_those_that_they_build_on(tmp_path):
+    cars = streams(0, 40)
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_local(cars)
+        keys = store.ring_keys
+        exchange = PeerMemory().differences_with("peer", ("ceramic-one", ""), []).begin(keys)
+        account = unlimited().account("peer")
+        events = RingEvents("peer", store, account, exchange, Ring(keys, is_fencepost))
+        async with aclosing(events.values(b"", b"\xff")) as values:
+            sent = [parse_event(value.value) async for value in values]
+    assert len(sent) == len(cars) == events.tally.events_sent
+    assert [event.cid for event in sent] != [parse_event(car).cid for car in cars]
+    known = set()
+    for event in sent:
+        assert {*event.prevs, event.init} - {event.cid} <= known
+        known.add(event.cid)
+
+
+async def test_a_node_of_the_rings_alone_starts_no_other_session(tmp_path):
+    """Not even with a peer that has not said yet what it speaks."""
+    async with node(tmp_path / "one", **ONLY_RINGS) as one, node(tmp_path / "other") as other:
+        assert not one.p2p._reconciler.can_sync_with("unknown")
+        assert other.p2p._reconciler.can_sync_with("unknown")

@@ -12,7 +12,6 @@ from recon_node.ceramic import METAMODEL, StreamId, sort_value_range
 from recon_node.p2p.errors import MISBEHAVED, PeerError, PeerGoneError, PeerProtocolError
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.reconnecting import VISIT
-from recon_node.p2p.sync.agreements import Agreements
 from recon_node.p2p.sync.driver import (
     ASK_FOR_ALL_EVERY,
     MAX_SYNCS,
@@ -20,6 +19,7 @@ from recon_node.p2p.sync.driver import (
     SLOT_TIME,
     Syncer,
 )
+from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.reports import Counters
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.store.contents import Arrivals
@@ -96,7 +96,7 @@ class Recorded:
         self.seconds = {}
         self.error = {}
         self.told = {}
-        self.agreements = Agreements()
+        self.memory = PeerMemory()
         self.unable = set()
 
     def told_by(self, key):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -18,7 +19,6 @@ from recon_node.recon import (
     SessionSettings,
     Sha256a,
     Side,
-    all_at_once,
 )
 from recon_node.recon.cip124.codec import Message
 from recon_node.recon.cip124.session import Session10
@@ -27,7 +27,7 @@ from recon_node.recon.coded.session import CodedSession
 from recon_node.recon.keys.lthash import LtHash
 from recon_node.recon.keys.sha256a import lanes_of
 from recon_node.recon.keys.sketch import ids_of
-from recon_node.recon.session import Session
+from recon_node.recon.session import Failed, Fetch, FetchById, Missing, TurnSession, turn_of
 
 T = TypeVar("T")
 LOWEST, HIGHEST = b"", b"\xff" * 40
@@ -39,7 +39,7 @@ def is_fencepost(bound: bytes) -> bool:
     return bound in (LOWEST, HIGHEST)
 
 
-MakeSession = Callable[[Side], Session[Any]]
+MakeSession = Callable[[Side], TurnSession[Any]]
 
 
 def word_session(side: Side) -> Session10:
@@ -100,25 +100,20 @@ class Peer:
             self._by_id = self.store.total, by_id
         return self._by_id[1]
 
-    def asks(self, key_range: KeyRange = EVERYTHING) -> Session[Any]:
+    def asks(self, key_range: KeyRange = EVERYTHING) -> TurnSession[Any]:
         return self._session(Side.initiator(self.store, key_range, self.settings))
 
-    def answers(self) -> Session[Any]:
+    def answers(self) -> TurnSession[Any]:
         return self._session(Side.responder(self.store, self.interests, self.settings))
 
-    def _session(self, side: Side) -> Session[Any]:
+    def _session(self, side: Side) -> TurnSession[Any]:
         if self.session is not fenced_session and self.session is not word_session:
             side.leave_out(self._refused)
         return self.session(side)
 
-    def take(self, session: Session[Any], message: Any) -> list[Any]:
+    def take(self, session: TurnSession[Any], message: Any) -> list[Any]:
         """Take a message; return the answer, where one is due."""
-        new = session.receive(message)
-        session.side.leave_out(self._obtain(new))
-        session.side.give_up(key for key in new if key in self.unobtainable)
-        if isinstance(session, FetchesById) and session.side.answer_due and self.other:
-            self._fetch_by_id(session, self.other)
-        answer = all_at_once(session.respond()) if session.side.answer_due else []
+        answer = turn_of(session.receive(message), partial(self._fetch, session))
         if self.checked:
             assert_honest(answer, session.side.key_range, self.set)
         return answer
@@ -136,11 +131,19 @@ class Peer:
                 self.store.add(key)
         return [key for key in keys if key in self._refused]
 
-    def _fetch_by_id(self, session: FetchesById, other: Peer) -> None:
+    def _fetch(self, session: TurnSession[Any], action: Fetch | FetchById) -> Failed | None:
+        if isinstance(action, Fetch):
+            lost = [key for key in action.keys if key in self.unobtainable]
+            refused = self._obtain(action.keys)
+            return Failed([*refused, *lost], refused)
+        if isinstance(session, FetchesById) and self.other:
+            return self._fetch_by_id(action.missing, self.other)
+        return None
+
+    def _fetch_by_id(self, missing: Missing, other: Peer) -> Failed:
         held = other.keys_by_id()
         undelivered, lost, come = [], [], []
-        missing = run(session.find_missing())
-        for each in missing.ids if missing else ():
+        for each in missing.ids:
             key = held.get(each)
             if key is None or key in other.undelivered:
                 undelivered.append(each)
@@ -149,11 +152,9 @@ class Peer:
             else:
                 come.append(key)
             if key is not None:
-                assert missing is not None
                 assert missing.key_range.covers(key)
-        session.side.leave_out(self._obtain(come))
-        session.side.give_up(lost)
-        session.give_up_ids(undelivered)
+        refused = self._obtain(come)
+        return Failed([*refused, *lost], refused, undelivered)
 
 
 def run(steps: Generator[None, None, T]) -> T:
@@ -172,12 +173,12 @@ def reconcile(
     key_range: KeyRange = EVERYTHING,
     between: Callable[[int], None] = lambda _: None,
     max_messages: int = 10_000,
-) -> tuple[Session[Any], Session[Any], list[Any]]:
+) -> tuple[TurnSession[Any], TurnSession[Any], list[Any]]:
     """Run a session to its end; ``between`` is called with the number of messages so far."""
     initiator.other, responder.other = responder, initiator
     asking, answering = initiator.asks(key_range), responder.answers()
     sides = [(responder, answering), (initiator, asking)]
-    turn = all_at_once(asking.start())
+    turn = turn_of(asking.start())
     sent: list[Any] = []
     while turn:
         sent += turn

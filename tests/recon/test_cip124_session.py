@@ -19,10 +19,9 @@ from recon_node.recon import (
     SessionSettings,
     Sha256a,
     Side,
-    all_at_once,
 )
 from recon_node.recon.cip124.codec import Message
-from recon_node.recon.session import Session
+from recon_node.recon.session import Failed, Fetch, TurnSession, turn_of
 
 WORDS = ("ape", "bee", "cat", "doe", "eel", "fox", "gnu", "hog")
 NAMES = {
@@ -118,19 +117,18 @@ def test_rounds_follow_from_the_size_of_a_message() -> None:
 class TestRemoteProtocolErrors:
     """What a peer may not do, and that the error says so."""
 
-    def responder(self) -> Session[Message]:
+    def responder(self) -> TurnSession[Message]:
         return Peer(numbered(0, 100)).answers()
 
-    def receive(self, message: Message) -> list[bytes]:
-        return self.responder().receive(message)
+    def receive(self, message: Message) -> list[Message]:
+        return turn_of(self.responder().receive(message))
 
     def keep_sending(self, hashes: Iterable[Sha256a]) -> None:
         session = self.responder()
 
         def send_all() -> None:
             for ahash in hashes:
-                session.receive(Message((LOWEST, HIGHEST), (ahash,)))
-                all_at_once(session.respond())
+                turn_of(session.receive(Message((LOWEST, HIGHEST), (ahash,))))
 
         with pytest.raises(RemoteProtocolError, match="no progress"):
             send_all()
@@ -155,16 +153,15 @@ class TestRemoteProtocolErrors:
         session = fenced_session(
             Side.responder(Peer(numbered(0, 9)).store, [KeyRange(LOWEST, HIGHEST)])
         )
-        session.receive(Message((LOWEST, b"5"), (ZERO,)))
-        all_at_once(session.respond())
+        turn_of(session.receive(Message((LOWEST, b"5"), (ZERO,))))
         with pytest.raises(RemoteProtocolError, match="not within"):
-            session.receive(Message((LOWEST, HIGHEST), (ZERO,)))
+            turn_of(session.receive(Message((LOWEST, HIGHEST), (ZERO,))))
 
     def test_an_answer_beyond_what_was_asked(self) -> None:
         session = fenced_session(Side.initiator(Peer(numbered(0, 9)).store, KeyRange(b"1", b"5")))
-        all_at_once(session.start())
+        turn_of(session.start())
         with pytest.raises(RemoteProtocolError, match="not within"):
-            session.receive(Message((b"1", HIGHEST), (ZERO,)))
+            turn_of(session.receive(Message((b"1", HIGHEST), (ZERO,))))
 
     def test_a_mismatch_for_ever(self) -> None:
         hashes = (Sha256a.of(b"%d" % n) for n in range(1_000))
@@ -173,18 +170,17 @@ class TestRemoteProtocolErrors:
     def test_asking_for_the_same_keys_again_leaves_them_out(self) -> None:
         session = self.responder()
         for has_ended in (False, True):
-            session.receive(Message((LOWEST, HIGHEST), (ZERO,)))
-            all_at_once(session.respond())
+            turn_of(session.receive(Message((LOWEST, HIGHEST), (ZERO,))))
             assert session.side.done is has_ended
         assert session.side.left_out_by_peer == 100
 
     def test_listing_keys_that_cannot_be_had(self) -> None:
         session = self.responder()
         keys = sorted(numbered(1_000, 2_001))
-        new = session.receive(Message((LOWEST, *keys, HIGHEST), (ZERO,) * (len(keys) + 1)))
-        assert new == keys
+        actions = session.receive(Message((LOWEST, *keys, HIGHEST), (ZERO,) * (len(keys) + 1)))
+        assert next(actions) == Fetch(keys)
         with pytest.raises(RemoteProtocolError, match="1001 keys"):
-            session.side.give_up(new)
+            actions.send(Failed(keys))
 
 
 @given(

@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from peers import damaged, gaps_of
 
-from recon_node.recon import KeyRange, KeyStore, RemoteProtocolError, Sha256a, Side, all_at_once
+from recon_node.recon import (
+    Failed,
+    Fetch,
+    KeyRange,
+    KeyStore,
+    RemoteProtocolError,
+    Sha256a,
+    Side,
+    turn_of,
+)
 from recon_node.recon.coded.encoding import encode_message
 from recon_node.recon.coded.messages import (
     END,
@@ -146,13 +155,13 @@ def test_a_bound_may_be_a_key_of_the_gap_above_it() -> None:
     asked = Message(
         RANGE, gaps_of((KEYS[7], Say.FINGERPRINT, below), (END, Say.FINGERPRINT, above))
     )
-    session.receive(decode_message(encode_message(asked)))
-    assert all_at_once(session.respond()) == [Message(closing=LtHash.of(*KEYS).digest())]
+    answer = turn_of(session.receive(decode_message(encode_message(asked))))
+    assert answer == [Message(closing=LtHash.of(*KEYS).digest())]
 
     listed = Message(RANGE, gaps_of((KEYS[7], Say.AGREED, b""), (END, Say.KEYS, tuple(KEYS[7:]))))
     assert decode_message(encode_message(listed)) == listed
     session = CodedSession(Side.responder(KeyStore(KEYS[:7]), [RANGE]))
-    assert session.receive(listed) == KEYS[7:]
+    assert next(session.receive(listed)) == Fetch(KEYS[7:])
 
 
 class TestRemoteProtocolErrors:
@@ -163,41 +172,40 @@ class TestRemoteProtocolErrors:
 
     def opened(self) -> CodedSession:
         session = self.responder()
-        session.receive(Message(RANGE, closing=DIGEST))
-        all_at_once(session.respond())
+        turn_of(session.receive(Message(RANGE, closing=DIGEST)))
         return session
 
     def test_no_range(self) -> None:
         with pytest.raises(RemoteProtocolError, match="what range"):
-            self.responder().receive(Message(closing=DIGEST))
+            turn_of(self.responder().receive(Message(closing=DIGEST)))
 
     def test_another_range_later(self) -> None:
         with pytest.raises(RemoteProtocolError, match="changed the range"):
-            self.opened().receive(Message(RANGE, closing=DIGEST))
+            turn_of(self.opened().receive(Message(RANGE, closing=DIGEST)))
 
     def test_a_verdict_on_nothing(self) -> None:
         with pytest.raises(RemoteProtocolError, match="AGREED to nothing"):
-            self.responder().receive(Message(verdict=MessageFlag.AGREED))
+            turn_of(self.responder().receive(Message(verdict=MessageFlag.AGREED)))
         with pytest.raises(RemoteProtocolError, match="REFUSED to nothing"):
-            self.opened().receive(Message(verdict=MessageFlag.REFUSED))
+            turn_of(self.opened().receive(Message(verdict=MessageFlag.REFUSED)))
 
     def test_a_gap_beyond_the_range(self) -> None:
         with pytest.raises(RemoteProtocolError, match="gap ends outside"):
-            self.opened().receive(Message(gaps=gaps_of((b"\xff", Say.AGREED, b""))))
+            turn_of(self.opened().receive(Message(gaps=gaps_of((b"\xff", Say.AGREED, b"")))))
 
     def test_a_key_beyond_the_range(self) -> None:
         few = KeyRange(RANGE.lower, KEYS[10])
         session = CodedSession(Side.responder(KeyStore(), [RANGE]))
         keys = (KEYS[20],)
         with pytest.raises(RemoteProtocolError, match="key outside the range"):
-            session.receive(Message(few, gaps_of((END, Say.KEYS, keys))))
+            turn_of(session.receive(Message(few, gaps_of((END, Say.KEYS, keys)))))
 
     def test_a_key_below_its_gap(self) -> None:
         session = self.opened()
         cuts = [separator(a, b) for a, b in pairwise(KEYS)]
-        session.receive(Message(gaps=gaps_of((cuts[9], Say.AGREED, b"")), goes_on=True))
+        turn_of(session.receive(Message(gaps=gaps_of((cuts[9], Say.AGREED, b"")), goes_on=True)))
         with pytest.raises(RemoteProtocolError, match="key below its gap"):
-            session.receive(Message(gaps=gaps_of((cuts[20], Say.KEYS, (KEYS[9],)))))
+            turn_of(session.receive(Message(gaps=gaps_of((cuts[20], Say.KEYS, (KEYS[9],))))))
 
     def test_a_mismatch_for_ever(self) -> None:
         session = self.opened()
@@ -205,8 +213,7 @@ class TestRemoteProtocolErrors:
         def mismatch() -> None:
             for number in range(1_000):
                 digest = number.to_bytes(16, "big")
-                session.receive(Message(gaps=gaps_of((END, Say.FINGERPRINT, digest))))
-                all_at_once(session.respond())
+                turn_of(session.receive(Message(gaps=gaps_of((END, Say.FINGERPRINT, digest)))))
 
         with pytest.raises(RemoteProtocolError, match="no progress in 65 rounds"):
             mismatch()
@@ -216,8 +223,7 @@ class TestRemoteProtocolErrors:
 
         def ask() -> None:
             for _ in range(1_000):
-                session.receive(Message(gaps=gaps_of((END, Say.KEYS, ()))))
-                all_at_once(session.respond())
+                turn_of(session.receive(Message(gaps=gaps_of((END, Say.KEYS, ())))))
 
         with pytest.raises(RemoteProtocolError, match="no progress in 65 rounds"):
             ask()
@@ -225,32 +231,33 @@ class TestRemoteProtocolErrors:
     def test_listing_keys_that_cannot_be_had(self) -> None:
         session = CodedSession(Side.responder(KeyStore(), [RANGE]))
         keys = tuple(sorted({event_id(n) for n in range(1_001)}))
-        new = session.receive(Message(RANGE, gaps_of((END, Say.KEYS, keys))))
+        actions = session.receive(Message(RANGE, gaps_of((END, Say.KEYS, keys))))
         with pytest.raises(RemoteProtocolError, match="1001 keys"):
-            session.side.give_up(new)
+            turn_of(actions, lambda action: Failed(keys))
 
     def test_a_turn_that_goes_back(self) -> None:
         session = self.opened()
         cuts = [separator(a, b) for a, b in pairwise(KEYS)]
-        session.receive(Message(gaps=gaps_of((cuts[9], Say.AGREED, b"")), goes_on=True))
+        turn_of(session.receive(Message(gaps=gaps_of((cuts[9], Say.AGREED, b"")), goes_on=True)))
         assert not session.side.answer_due
         with pytest.raises(RemoteProtocolError, match="gap ends outside"):
-            session.receive(Message(gaps=gaps_of((cuts[5], Say.AGREED, b""))))
+            turn_of(session.receive(Message(gaps=gaps_of((cuts[5], Say.AGREED, b"")))))
 
     def test_a_turn_without_end(self) -> None:
         session = self.opened()
         cuts = [separator(a, b) for a, b in pairwise(KEYS)]
         for cut in cuts[:15]:
-            session.receive(Message(gaps=gaps_of((cut, Say.AGREED, b"")), goes_on=True))
+            turn_of(session.receive(Message(gaps=gaps_of((cut, Say.AGREED, b"")), goes_on=True)))
         with pytest.raises(RemoteProtocolError, match="more than 16 messages"):
-            session.receive(Message(gaps=gaps_of((cuts[15], Say.AGREED, b"")), goes_on=True))
+            turn_of(
+                session.receive(Message(gaps=gaps_of((cuts[15], Say.AGREED, b"")), goes_on=True))
+            )
 
     def test_a_closing_that_is_never_right(self) -> None:
         session = self.opened()
         answers = []
         while not session.side.done:
-            session.receive(Message(closing=DIGEST))
-            answers += all_at_once(session.respond())
+            answers += turn_of(session.receive(Message(closing=DIGEST)))
             assert len(answers) < 20
         assert answers[-1].verdict is MessageFlag.AGREED
 
@@ -267,20 +274,18 @@ def heavy(number: int, *more: tuple[bytes, Say, Body]) -> Gaps:
 
 def test_a_turn_that_swells_in_memory_is_refused() -> None:
     session = CodedSession(Side.responder(KeyStore(), [RANGE]))
-    session.receive(Message(RANGE, heavy(1), goes_on=True))
+    turn_of(session.receive(Message(RANGE, heavy(1), goes_on=True)))
     for number in range(2, 11):
-        session.receive(Message(gaps=heavy(number), goes_on=True))
+        turn_of(session.receive(Message(gaps=heavy(number), goes_on=True)))
     with pytest.raises(RemoteProtocolError, match=r"a turn of [\d,]+ bytes, written out"):
-        session.receive(Message(gaps=heavy(11), goes_on=True))
+        turn_of(session.receive(Message(gaps=heavy(11), goes_on=True)))
 
 
 def test_what_earlier_turns_had_does_not_count() -> None:
     session = CodedSession(Side.responder(KeyStore(KEYS), [RANGE]))
-    session.receive(Message(RANGE, closing=DIGEST))
-    all_at_once(session.respond())
+    turn_of(session.receive(Message(RANGE, closing=DIGEST)))
     for number in range(1, 20):
-        session.receive(Message(gaps=heavy(number, (END, Say.FINGERPRINT, PRINT))))
-        all_at_once(session.respond())
+        turn_of(session.receive(Message(gaps=heavy(number, (END, Say.FINGERPRINT, PRINT)))))
     assert not session.side.done
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from peers import EVERYTHING, FetchesById, Peer, numbered, reconcile
 
-from recon_node.recon import KeyRange, RemoteProtocolError, SessionSettings, all_at_once
+from recon_node.recon import Failed, KeyRange, RemoteProtocolError, SessionSettings, turn_of
 from recon_node.recon.coded import RECON_1_2, estimates
 from recon_node.recon.coded import session as session_module
 from recon_node.recon.coded.messages import END, Estimate, Gaps, Listed, Message, Say
@@ -133,7 +133,7 @@ def test_a_listed_key_that_is_not_delivered_by_id_is_asked_for_in_full() -> None
 def test_an_opening_may_list_a_part_of_the_range_only() -> None:
     you, they = sides(40, {1, 3, 25, 27})
     session, other = they.answers(), you.asks()
-    (opening,) = all_at_once(other.start())
+    (opening,) = turn_of(other.start())
     (first,) = [each for each in you.set if each == b"000001"]
     part = Gaps([b"000010"], [Say.KEYS], [(first,)])
     odd = replace(opening, gaps=part)
@@ -246,8 +246,7 @@ def opened() -> tuple[CodedSession, Message]:
     """A session that was opened, and an honest answer to that: an estimate."""
     you, they = sides(1_000, set(range(0, 1_000, 9)), CodedSession)
     asking, answering = you.asks(), they.answers()
-    answering.receive(*all_at_once(asking.start()))
-    (answer,) = all_at_once(answering.respond())
+    (answer,) = turn_of(answering.receive(*turn_of(asking.start())))
     assert answer.estimate is not None
     assert isinstance(asking, CodedSession)
     return asking, answer
@@ -277,26 +276,24 @@ BAD_ANSWERS: dict[str, Callable[[Message], Message]] = {
 def test_symbols_where_none_are_due_end_the_session(bad: Callable[[Message], Message]) -> None:
     asking, answer = opened()
     with pytest.raises(RemoteProtocolError):
-        asking.receive(bad(answer))
+        turn_of(asking.receive(bad(answer)))
 
 
 def test_symbols_that_were_not_asked_for_end_the_session() -> None:
     they = Peer(numbered(0, 100), session=CodedSession)
     answering = they.answers()
     with pytest.raises(RemoteProtocolError):
-        answering.receive(Message(symbols=symbols(9)))
+        turn_of(answering.receive(Message(symbols=symbols(9))))
 
 
 def test_symbols_of_no_set_are_answered_within_bounds() -> None:
     """First with more of our own, then by ranges: the peer gains nothing, and time is bounded."""
     you, they = sides(1_000, set(range(0, 1_000, 9)), CodedSession)
     asking, answering = you.asks(), they.answers()
-    answering.receive(*all_at_once(asking.start()))
-    all_at_once(answering.respond())
+    turn_of(answering.receive(*turn_of(asking.start())))
     kinds = []
     for number in (500, 2_000):
-        answering.receive(Message(symbols=symbols(number)))
-        (answer,) = all_at_once(answering.respond())
+        (answer,) = turn_of(answering.receive(Message(symbols=symbols(number))))
         kinds.append(answer.symbols is not None)
         if answer.symbols is None:
             break
@@ -308,8 +305,7 @@ def test_a_peer_that_estimates_for_ever_is_cut_off() -> None:
 
     def estimate_for_ever() -> None:
         for _ in range(100):
-            asking.receive(answer)
-            all_at_once(asking.respond())
+            turn_of(asking.receive(answer))
 
     with pytest.raises(RemoteProtocolError):
         estimate_for_ever()
@@ -320,13 +316,11 @@ def test_ids_of_nothing_that_repeat_for_ever_are_cut_off() -> None:
     asking.side.settings = replace(asking.side.settings, max_idle_rounds=20)
     lists = [Listed(np.arange(1, 50, dtype=np.uint64), NO_IDS)]
     message = Message(gaps=_gaps((END, Say.MORE, ())), listed=lists)
+    ids = [n.to_bytes(8, "little") for n in range(1, 50)]
 
     def name_them_for_ever() -> None:
         for _ in range(100):
-            asking.receive(message)
-            all_at_once(asking.find_missing())
-            asking.give_up_ids([n.to_bytes(8, "little") for n in range(1, 50)])
-            all_at_once(asking.respond())
+            turn_of(asking.receive(message), lambda action: Failed(ids=ids))
 
     with pytest.raises(RemoteProtocolError):
         name_them_for_ever()
@@ -343,8 +337,7 @@ def test_an_estimate_of_anything_is_answered() -> None:
             estimate=answer.estimate._replace(table=rng.bytes(96)),
             symbols=symbols(8),
         )
-        asking.receive(wrong)
-        (reply, *_) = all_at_once(asking.respond())
+        (reply, *_) = turn_of(asking.receive(wrong))
         assert reply.symbols is None or len(reply.symbols) <= MAX_SYMBOLS
 
 

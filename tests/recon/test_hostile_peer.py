@@ -19,9 +19,8 @@ from recon_node.recon import (
     SessionSettings,
     Side,
     Version,
-    all_at_once,
 )
-from recon_node.recon.session import Session
+from recon_node.recon.session import Failed, Fetch, FetchById, TurnSession, turn_of
 
 DATA = Path(__file__).parents[1] / "data" / "recon_exchanges.json"
 CASES = json.loads(DATA.read_text())["cases"]
@@ -39,7 +38,7 @@ def said_in(protocol: Version) -> list[bytes]:
     ]
 
 
-def side_of(case: dict[str, Any], protocol: Version, *, initiates: bool) -> Session[Any]:
+def side_of(case: dict[str, Any], protocol: Version, *, initiates: bool) -> TurnSession[Any]:
     store = KeyStore(from_hex(case["initiator" if initiates else "responder"]["keys"]))
     settings = SessionSettings(**case["settings"])
     if initiates:
@@ -61,18 +60,21 @@ def hostile(draw: st.DrawFn, protocol: Version) -> list[bytes]:
 @given(data=st.data())
 def test_a_peer_can_only_break_its_own_side(protocol: Version, data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(CASES))
-    initiates, reads_ahead = data.draw(st.booleans()), data.draw(st.booleans())
+    initiates, by_id = data.draw(st.booleans()), data.draw(st.booleans())
     session = side_of(case, protocol, initiates=initiates)
+
+    def fetch(action: Fetch | FetchById) -> Failed | None:
+        if isinstance(action, FetchById):
+            return Failed(ids=action.missing.ids[::2]) if by_id else None
+        for key in action.keys[1::2]:
+            session.side.keys.add(key)
+        return Failed(action.keys[::2])
+
     if initiates:
-        protocol.encode(*all_at_once(session.start()))
+        protocol.encode(*turn_of(session.start()))
     try:
         for raw in data.draw(hostile(protocol)):
-            new = session.receive(protocol.decode(raw))
-            session.side.give_up(new[::2])
-            for key in new[1::2]:
-                session.side.keys.add(key)
-            if session.side.answer_due and not session.side.done and not reads_ahead:
-                for answer in all_at_once(session.respond()):
-                    protocol.encode(answer)
+            for answer in turn_of(session.receive(protocol.decode(raw)), fetch):
+                protocol.encode(answer)
     except RemoteProtocolError:
         return

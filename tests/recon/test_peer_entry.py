@@ -11,7 +11,6 @@ from nacl.signing import SigningKey
 
 from recon_node.recon.ring.codec import (
     KeyForm,
-    Value,
 )
 from recon_node.recon.ring.decoder import Decoder
 from recon_node.recon.ring.peer_entry import (
@@ -23,6 +22,7 @@ from recon_node.recon.ring.peer_entry import (
     sign_entry,
     unexpired,
 )
+from recon_node.recon.session import Value
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "recon_0_1_sessions.json").read_text())
 KEY = SigningKey(bytes(range(32)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ import pytest
 
 from recon_node.recon import (
     VERSIONS,
+    Failed,
+    Fetch,
+    FetchById,
     KeyRange,
     KeyStore,
     SessionSettings,
     Side,
     Version,
-    all_at_once,
     id_of,
+    turn_of,
 )
 
 TESTS = Path(__file__).parents[1]
@@ -31,6 +35,15 @@ def from_hex(texts: list[str]) -> list[bytes]:
     return [bytes.fromhex(text) for text in texts]
 
 
+def fetched(
+    store: KeyStore, theirs: dict[bytes, bytes], refused: list[bytes], action: Fetch | FetchById
+) -> Failed:
+    by_id = isinstance(action, FetchById)
+    keys = [theirs[each] for each in action.missing.ids] if by_id else action.keys
+    store.load(key for key in keys if key not in refused)
+    return Failed([key for key in keys if key in refused])
+
+
 @every_case
 @every_protocol
 def test_a_session_says_exactly_these_bytes(case: dict[str, Any], protocol: Version) -> None:
@@ -41,10 +54,11 @@ def test_a_session_says_exactly_these_bytes(case: dict[str, Any], protocol: Vers
     asking = protocol.session(Side.initiator(ours, asked, settings))
     answering = protocol.session(Side.responder(theirs, interests, settings))
     sides = [("responder", answering, theirs), ("initiator", asking, ours)]
-    sender, turn = "initiator", all_at_once(asking.start())
+    sender, turn = "initiator", turn_of(asking.start())
     refused = {side: from_hex(case[side].get("refuses", [])) for side in ("initiator", "responder")}
     said: list[dict[str, str]] = []
     while turn:
+        answer: list[Any] = []
         name, session, store = sides[0]
         sides.reverse()
         for message in turn:
@@ -53,18 +67,9 @@ def test_a_session_says_exactly_these_bytes(case: dict[str, Any], protocol: Vers
             assert protocol.encode(protocol.decode(raw)) == raw
             if session.side.done:  # 1.0.0: it has said its last word, and reads no more
                 continue
-            new = session.receive(protocol.decode(raw))
-            session.side.give_up(key for key in new if key in refused[name])
-            for key in new:
-                if key not in refused[name]:
-                    store.add(key)
-        if (missing := all_at_once(session.find_missing())) is not None:
-            held = {id_of(key): key for key in sides[0][2]}
-            fetched = [held[each] for each in missing.ids]
-            session.side.give_up(key for key in fetched if key in refused[name])
-            store.load(key for key in fetched if key not in refused[name])
-            session.give_up_ids([])
-        sender, turn = name, all_at_once(session.respond())
+            fetch = partial(fetched, store, {id_of(key): key for key in sides[0][2]}, refused[name])
+            answer = turn_of(session.receive(protocol.decode(raw)), fetch)
+        sender, turn = name, answer
     assert said == case["exchanges"][protocol.id]
     assert asking.side.done
     assert answering.side.done

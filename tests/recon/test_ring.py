@@ -28,20 +28,18 @@ from recon_node.recon.ring.codec import (
     RangeHash,
     RangeRequest,
     RangeResponse,
-    Value,
     encode,
 )
 from recon_node.recon.ring.decoder import Decoder
-from recon_node.recon.ring.inbox import MAX_USELESS_VALUES, Admit
+from recon_node.recon.ring.inbox import MAX_USELESS_VALUES
 from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.session import (
     MAX_IN_FLIGHT,
     MAX_WAITING,
     Initiator,
     Responder,
-    Send,
-    SendValues,
 )
+from recon_node.recon.session import Admit, Send, SendValues, Value, turn_of
 from recon_node.recon.side import RemoteProtocolError
 
 DATA = Path(__file__).parents[1] / "data"
@@ -66,7 +64,7 @@ class Side:
     def take(self, message: Message) -> Iterator[Message]:
         for action in self.session.receive(message):
             match action:
-                case Send(reply):
+                case Send([reply]):
                     self.sent.append(reply)
                     yield reply
                 case SendValues(first, last):
@@ -79,7 +77,7 @@ class Side:
 
 def reconcile(initiator: Side, responder: Side) -> int:
     """Run a session to its end; return the number of messages."""
-    to_responder, to_initiator = [initiator.session.start()], []
+    to_responder, to_initiator = turn_of(initiator.session.start()), []
     count = 0
     in_flight = 0
     while to_responder or to_initiator:
@@ -93,8 +91,8 @@ def reconcile(initiator: Side, responder: Side) -> int:
             in_flight -= isinstance(message, RangeResponse)
             to_responder += initiator.take(message)
         assert in_flight <= MAX_IN_FLIGHT
-    assert initiator.session.finished
-    assert responder.session.finished
+    assert initiator.session.end_of_stream()
+    assert responder.session.done
     return count
 
 
@@ -214,12 +212,12 @@ def test_a_responder_answers_as_the_recorded_node_did(name):
         if side == "initiator":
             for action in session.receive(message):
                 match action:
-                    case Send(reply):
+                    case Send([reply]):
                         answers.append(reply)
                     case SendValues(first, last):
                         answers += [Value(key, events[key]) for key in ring.keys(first, last)]
     assert answers == [message for side, message in messages if side == "responder"]
-    assert session.finished
+    assert session.end_of_stream()
 
 
 @pytest.mark.parametrize("name", ["responder-peer", "responder-model"])
@@ -229,12 +227,12 @@ def test_an_initiator_asks_as_the_recorded_node_did(name):
     [interests] = [m.interests for _, m in messages if isinstance(m, InterestRequest)]
     ring = Ring(KeyStore(values), lambda bound: bound not in values)
     session = Initiator(ring, interests)
-    asked: list[Message] = [session.start()]
+    asked: list[Message] = turn_of(session.start())
     for side, message in messages:
         if side == "responder":
             for action in session.receive(message):
                 match action:
-                    case Send(request):
+                    case Send([request]):
                         asked.append(request)
                     case SendValues(first, last):
                         asked += [Value(key, values[key]) for key in ring.keys(first, last)]

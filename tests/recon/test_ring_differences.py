@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from recon_node.recon.keys.key_store import KeyStore
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.ring import differences as module
-from recon_node.recon.ring.codec import Message, Value
+from recon_node.recon.ring.codec import Message
 from recon_node.recon.ring.differences import Differences, Ending, Exchange
-from recon_node.recon.ring.inbox import Admit
 from recon_node.recon.ring.peer_keys import PeerKeys
 from recon_node.recon.ring.ring import Ring
-from recon_node.recon.ring.session import Initiator, Responder, Send, SendValues
+from recon_node.recon.ring.session import Initiator, Responder
+from recon_node.recon.session import Admit, Send, SendValues, Value, turn_of
 
 EVERYTHING = KeyRange(b"", b"\xff")
 BATCH = 3
@@ -42,7 +42,7 @@ class Node:
     def take(self, message: Message) -> Iterator[Message]:
         for action in self.session.receive(message):
             match action:
-                case Send(reply):
+                case Send([reply]):
                     yield reply
                 case SendValues(first, last):
                     for key in self._to_send(self.ring.keys(first, last)):
@@ -112,7 +112,7 @@ def sync(initiator: Node, responder: Node) -> Ending:
     """Run a session to its end."""
     initiator.begin(Initiator)
     responder.begin(Responder)
-    to_responder, to_initiator = [initiator.session.start()], []
+    to_responder, to_initiator = turn_of(initiator.session.start()), []
     ending = Ending.WELL
     try:
         while to_responder or to_initiator:

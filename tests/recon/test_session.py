@@ -16,8 +16,8 @@ from recon_node.recon import (
     RemoteProtocolError,
     SessionSettings,
     Side,
-    all_at_once,
     intersect_ranges,
+    turn_of,
 )
 
 KEY = st.binary(min_size=2, max_size=2)
@@ -50,7 +50,7 @@ def test_what_was_answered_takes_no_memory(version: MakeSession) -> None:
     """Its bytes are charged to the peer until then, and not afterwards."""
     you, they = Peer(numbered(0, 500), session=version), Peer(numbered(250, 750), session=version)
     asking, answering = you.asks(), they.answers()
-    heard = all_at_once(asking.start())
+    heard = turn_of(asking.start())
     answers = they.take(answering, heard[0])
     heard += answers
     for message in answers:
@@ -239,7 +239,7 @@ def test_only_what_interests_both_is_reconciled(
     while todo:
         asking = version(Side.initiator(you.store, todo.pop(), settings))
         answering = version(Side.responder(they.store, theirs))
-        turn = all_at_once(asking.start())
+        turn = turn_of(asking.start())
         sides = [(they, answering), (you, asking)]
         while turn:
             peer, session = sides[0]
@@ -271,12 +271,12 @@ def test_turns_out_of_order_are_our_own_fault(version: MakeSession) -> None:
     peer = Peer(numbered(0, 9), session=version)
     session = peer.asks()
     with pytest.raises(LocalProtocolError, match="respond"):
-        all_at_once(session.respond())
-    all_at_once(session.start())
+        session.side.respond()
+    turn_of(session.start())
     with pytest.raises(LocalProtocolError, match="start"):
-        all_at_once(session.start())
+        turn_of(session.start())
     with pytest.raises(LocalProtocolError, match="respond"):
-        all_at_once(session.respond())
+        session.side.respond()
     with pytest.raises(LocalProtocolError, match="range"):
         version(Side.initiator(peer.store, KeyRange(b"b", b"b")))
 
@@ -284,13 +284,13 @@ def test_turns_out_of_order_are_our_own_fault(version: MakeSession) -> None:
 @every_version
 def test_a_message_out_of_turn_is_the_peers_fault(version: MakeSession) -> None:
     peer = Peer(numbered(0, 9), session=version)
-    (opening,) = all_at_once(peer.asks().start())
+    (opening,) = turn_of(peer.asks().start())
     with pytest.raises(RemoteProtocolError, match="spoke first"):
-        peer.asks().receive(opening)
+        turn_of(peer.asks().receive(opening))
     answering = peer.answers()
-    answering.receive(opening)
+    answering.side.hear()
     with pytest.raises(RemoteProtocolError, match="before its turn was answered"):
-        answering.receive(opening)
+        turn_of(answering.receive(opening))
 
 
 @every_version
@@ -301,4 +301,4 @@ def test_a_message_after_the_end_is_the_peers_fault(version: MakeSession) -> Non
         assert session.side.done
         for message in sent:
             with pytest.raises(RemoteProtocolError, match="after the end of the session"):
-                session.receive(message)
+                turn_of(session.receive(message))

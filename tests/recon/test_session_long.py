@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
@@ -11,16 +12,27 @@ from recon_node.ceramic import IN_MEMORY, network_range
 from recon_node.recon import (
     RECON_1_0,
     RECON_1_2,
+    Failed,
+    Fetch,
+    FetchById,
     KeyRange,
     KeyStore,
     SessionSettings,
     Side,
     Version,
-    all_at_once,
+    turn_of,
 )
 
 MIB = 1 << 20
 RANGE = KeyRange(*network_range(IN_MEMORY))
+
+
+def fetch_into(store: KeyStore, action: Fetch | FetchById) -> Failed | None:
+    if isinstance(action, FetchById):
+        return None
+    for key in action.keys:
+        store.add(key)
+    return Failed()
 
 
 @pytest.mark.long
@@ -44,7 +56,7 @@ def test_a_million_keys(
     settings = SessionSettings(message_bytes=message_bytes)
     asking = protocol.session(Side.initiator(a, RANGE, settings))
     sides = [(protocol.session(Side.responder(b, [RANGE], settings)), b), (asking, a)]
-    turn, sent = all_at_once(asking.start()), 0
+    turn, sent = turn_of(asking.start()), 0
     while turn:
         session, store = sides[0]
         sides.reverse()
@@ -52,9 +64,8 @@ def test_a_million_keys(
             frame = protocol.encode(message)
             assert len(frame) <= message_bytes
             sent += len(frame)
-            for key in session.receive(protocol.decode(frame)):
-                store.add(key)
-        turn = all_at_once(session.respond())
+            answer = turn_of(session.receive(protocol.decode(frame)), partial(fetch_into, store))
+        turn = answer
     assert len(a) == len(b) == len(everything)
     assert a.summarize() == b.summarize()
     assert asking.side.rounds <= most_rounds

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from peers import CASES, EVERYTHING, FetchesById, MakeSession, Peer, numbered, reconcile
 
-from recon_node.recon import RemoteProtocolError, all_at_once
+from recon_node.recon import RemoteProtocolError, turn_of
 from recon_node.recon.coded import estimates, messages, reply, salted
 from recon_node.recon.coded.messages import END, Message, Say
 from recon_node.recon.coded.session import CodedSession
@@ -114,11 +114,9 @@ def escalated() -> CodedSession:
     """A session in which the peer has closed wrongly until the answer was salted."""
     session = CodedSession(Peer(numbered(0, 3_000)).answers().side)
     closing = bytes(32)
-    session.receive(Message(EVERYTHING, closing=closing))
+    turn_of(session.receive(Message(EVERYTHING, closing=closing)))
     for _ in range(3):
-        all_at_once(session.respond())
-        session.receive(Message(closing=closing))
-    answer = all_at_once(session.respond())
+        answer = turn_of(session.receive(Message(closing=closing)))
     assert answer[-1].salt is not None
     return session
 
@@ -127,7 +125,7 @@ def test_a_salt_where_none_is_due_ends_the_session() -> None:
     session = CodedSession(Peer(numbered(0, 3_000)).answers().side)
     gaps = messages.Gaps([END], [Say.FINGERPRINT], [bytes(16)])
     with pytest.raises(RemoteProtocolError, match="none were due"):
-        session.receive(Message(EVERYTHING, gaps=gaps, salt=bytes(16)))
+        turn_of(session.receive(Message(EVERYTHING, gaps=gaps, salt=bytes(16))))
 
 
 def test_salted_fingerprints_for_ever_end_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +135,7 @@ def test_salted_fingerprints_for_ever_end_the_session(monkeypatch: pytest.Monkey
     def ask_for_ever() -> None:
         for number in range(1_000):
             gaps = messages.Gaps([END], [Say.FINGERPRINT], [number.to_bytes(16)])
-            session.receive(Message(gaps=gaps, salt=number.to_bytes(16)))
-            all_at_once(session.respond())
+            turn_of(session.receive(Message(gaps=gaps, salt=number.to_bytes(16))))
 
     with pytest.raises(RemoteProtocolError, match="again and again"):
         ask_for_ever()

@@ -17,9 +17,10 @@ from recon_node.recon import KeyRange, KeyStore, Sha256a
 from recon_node.recon.coded.messages import fingerprint
 from recon_node.recon.keys.lthash import LtHash
 from recon_node.recon.keys.sha256a import lanes_of
-from recon_node.recon.ring.codec import KeyForm, Message, Value, encode
+from recon_node.recon.ring.codec import KeyForm, Message, encode
 from recon_node.recon.ring.ring import Ring
-from recon_node.recon.ring.session import Initiator, Responder, Send, SendValues
+from recon_node.recon.ring.session import Initiator, Responder
+from recon_node.recon.session import Send, SendValues, Value, turn_of
 
 DOC = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 DATA = Path(__file__).parents[1] / "data"
@@ -90,13 +91,13 @@ def test_the_session_with_a_ceramic_one_node() -> None:
     initiator = Initiator(Ring(KeyStore(), is_fencepost), [KeyRange(*model_range(CLAY, model))])
     everything = [KeyRange(*heightless_network_range(CLAY))]
     responder = Responder(Ring(KeyStore([key]), is_fencepost), everything)
-    said: list[tuple[str, Message]] = [("initiator", initiator.start())]
+    said: list[tuple[str, Message]] = [("initiator", *turn_of(initiator.start()))]
     for speaker, message in said:  # which grows meanwhile
         listener = responder if speaker == "initiator" else initiator
         for action in listener.receive(message):
             answerer = "responder" if speaker == "initiator" else "initiator"
             if isinstance(action, Send):
-                said.append((answerer, action.message))
+                said += [(answerer, each) for each in action.messages]
             elif isinstance(action, SendValues):
                 said.append((answerer, Value(key, b"\x01\x17\x18\xff")))
     shown = re.findall(r" {4}(\w+):\n((?: {8}[0-9a-f]+\n)+)", section(RINGS))

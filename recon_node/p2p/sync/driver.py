@@ -33,8 +33,8 @@ from recon_node.p2p.peers.reconnecting import VISIT
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.bootstrap import keep_connected
 from recon_node.p2p.sync.push import Pusher
+from recon_node.p2p.sync.reconciler import Reconciler
 from recon_node.p2p.sync.reports import Counters
-from recon_node.p2p.sync.sessions import Sessions
 from recon_node.recon import KeyRange, intersect_ranges, merge_ranges
 from recon_node.store import StoreError
 
@@ -70,7 +70,7 @@ class Syncer:
         host: dials peers.
         store: to keep equal.
         book: has the peers.
-        sessions: runs the syncs.
+        reconciler: runs the syncs.
         settings: how often, and with how many peers at once.
         counters: counts failed dials.
         until_told: waits until the interests of a connected peer are known, if it tells them.
@@ -82,7 +82,7 @@ class Syncer:
         host: PeerHost,
         store: EventStore,
         book: PeerBook,
-        sessions: Sessions,
+        reconciler: Reconciler,
         settings: P2PSettings,
         counters: Counters,
         until_told: Callable[[str], Awaitable[None]] = _no_wait,
@@ -91,7 +91,7 @@ class Syncer:
         self._host = host
         self._store = store
         self._book = book
-        self._sessions = sessions
+        self._reconciler = reconciler
         self._settings = settings
         self._counters = counters
         self._until_told = until_told
@@ -102,8 +102,8 @@ class Syncer:
             book,
             self._overlap,
             self._near,
-            sessions.told_by,
-            sessions.agreements,
+            reconciler.told_by,
+            reconciler.memory,
             self.request,
             settings,
         )
@@ -213,7 +213,7 @@ class Syncer:
 
     def _near(self) -> list[Peer]:
         """Return the peers that we are connected with."""
-        able = filter(self._sessions.can_sync_with, self._host.connected_peers())
+        able = filter(self._reconciler.can_sync_with, self._host.connected_peers())
         near = [peer for peer in map(self._book.get, able) if peer is not None]
         for peer in near:
             peer.network = self._host.network(peer.id)
@@ -224,7 +224,7 @@ class Syncer:
             went_well, began = True, trio.current_time()
             while went_well and peer_id in self._due:
                 # A session that the peer has started does the same work; two would do it twice.
-                await self._sessions.wait_for_peers_sessions(peer_id, PEERS_TURN)
+                await self._reconciler.wait_for_peers_sessions(peer_id, PEERS_TURN)
                 went_well = await self._try_to_connect(peer_id)
                 if went_well:
                     await self._until_told(peer_id)
@@ -240,9 +240,9 @@ class Syncer:
 
     async def _end_visit(self, peer_id: str, began: float) -> None:
         """Let go of a peer that is not needed, unless both sides would miss it by now."""
-        await self._sessions.wait_for_peers_sessions(peer_id, VISIT)
+        await self._reconciler.wait_for_peers_sessions(peer_id, VISIT)
         is_short = trio.current_time() - began < VISIT
-        if is_short and self._sessions.can_sync_with(peer_id) and not self._is_needed(peer_id):
+        if is_short and self._reconciler.can_sync_with(peer_id) and not self._is_needed(peer_id):
             await self._host.disconnect(peer_id)
 
     @asynccontextmanager
@@ -274,12 +274,12 @@ class Syncer:
     async def _try_to_sync(self, peer_id: str, due: Sequence[KeyRange] | None) -> bool:
         """Sync with a peer, record the result in the book, and return whether it succeeded."""
         ranges = self._ranges_to_ask_for(peer_id, due)
-        if not ranges or not self._sessions.can_sync_with(peer_id):
+        if not ranges or not self._reconciler.can_sync_with(peer_id):
             return True
         try:
             undelivered = 0
             for key_range in ranges:
-                undelivered += await self._sessions.reconcile(peer_id, key_range)
+                undelivered += await self._reconciler.reconcile(peer_id, key_range)
         except PEER_FAILURES as error:
             self._note_failure(peer_id, error)
             return False

@@ -15,16 +15,19 @@ import structlog
 import trio
 
 from recon_node.ceramic import EventId
-from recon_node.p2p.errors import PeerGoneError
+from recon_node.p2p.errors import PeerError, PeerGoneError
 from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import Claim, FetchTable
 from recon_node.p2p.sync.event_stream import Deliver, FetchedEvents
 from recon_node.p2p.sync.reports import Counters
+from recon_node.p2p.sync.session_run import Tally
 from recon_node.p2p.sync.stream_slots import StaleStreamError
 from recon_node.p2p.sync.ways import ById, ByKey, Way
+from recon_node.p2p.transport.budget import Account
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.recon import Missing
+from recon_node.recon import Failed, Fetch, FetchById, Missing, id_of
+from recon_node.recon.session import Admit
 
 log = structlog.get_logger(__name__)
 
@@ -33,6 +36,10 @@ IN_FLIGHT: Final = 4
 REQUESTS_A_CLAIM: Final = 2
 """Requests whose keys a session claims at a time: it sends one ahead of the other."""
 
+MAX_UNWANTED: Final = 500_000
+"""Maximum keys that a peer may list in a session and that we refuse or do not want."""
+UNWANTED_WEIGHT: Final = 160
+"""Bytes of memory that such a key takes."""
 NOBODYS_FAULT: Final = ("waiting", "policy", "unjudged")
 """Causes of refusals for which no peer is to blame."""
 MAX_INVALID: Final = 1000
@@ -52,6 +59,14 @@ def check_invalid(invalid: int, new: int) -> None:
             f"the peer sent {invalid:,} events that are invalid here; the next session goes on "
             "after them"
         )
+
+
+def is_excused(store: EventStore, key: EventId, *, for_good: bool = False) -> bool:
+    """Return whether a peer may have a key without being able to give us its event.
+
+    Another version of this program may take events that this one refuses.
+    """
+    return store.find_refused(id_of(key)) == key or store.is_excused(key, for_good=for_good)
 
 
 OpenEventStream = Callable[[str], AbstractAsyncContextManager[FrameStream]]
@@ -102,6 +117,7 @@ class Fetcher:
         open_stream: OpenEventStream,
         settings: P2PSettings,
         counters: Counters,
+        account: Account,
     ) -> None:
         self._peer = peer
         self._store = store
@@ -109,39 +125,48 @@ class Fetcher:
         self._open_stream = open_stream
         self._settings = settings
         self._counters = counters
-        self.keys_received = 0
-        self.events_received = 0
+        self._account = account
         self._invalid = 0
-        self.undelivered = 0
-        """Events that the peer listed but did not have, or that were not valid. Those that we have
-        no room for, or do not want, do not count: that is not the peer's fault."""
-        self.bytes_received = 0
+        self.tally = Tally()
+        self.unwanted: list[bytes] = []
+        """Keys that the peer listed, and whose events this node refuses or does not want."""
 
-    async def obtain(self, keys: list[EventId]) -> list[EventId]:
-        """Get the events of these keys into the store; return the keys for which that failed.
+    async def perform(self, action: Fetch | FetchById | Admit) -> Failed | None:
+        """Get events into the store; return what failed.
 
         Raises:
+            PeerError: the peer holds too much that we do not want.
             P2PError: the peer cannot be reached, its stream ended too early, or it sent too many
                 invalid events.
             PeerProtocolError: the peer broke the protocol or took too long.
             trio.BrokenResourceError: the stream was lost.
             StoreError: our store cannot take the events.
         """
+        assert not isinstance(action, Admit)
+        undelivered: list[bytes] = []
+        if isinstance(action, Fetch):
+            failed = await self.obtain([EventId(key) for key in action.keys])
+        elif self._store.wants_keys_first:
+            return None
+        else:
+            failed, undelivered = await self._obtain_by_id(action.missing)
+        unwanted = [key for key in failed if is_excused(self._store, key)]
+        self._note_unwanted(unwanted)
+        return Failed(failed, unwanted, undelivered)
+
+    async def obtain(self, keys: list[EventId]) -> list[EventId]:
+        """Get the events of these keys into the store; return the keys for which that failed."""
         self._note_asked(len(keys))
         self._counters.keys_unwanted += sum(map(self._store.is_unwanted, keys))
         self._table.note_told(keys, self._peer)
         await self._obtain(ByKey(self._store), [*keys])
         return [key for key in keys if key not in self._store.keys]
 
-    async def obtain_by_id(self, missing: Missing) -> tuple[list[EventId], list[bytes]]:
+    async def _obtain_by_id(self, missing: Missing) -> tuple[list[EventId], list[bytes]]:
         """Get the events of these ids into the store.
 
-        Returns:
-            The EventIds of those that the store did not take, and the ids of those that did not
-            come.
-
-        Raises:
-            Exception: as ``obtain`` does.
+        Returns the EventIds of those that the store did not take, and the ids of those that did not
+        come.
         """
         self._note_asked(len(missing.ids))
         way = ById(self._store, self._table, missing.key_range)
@@ -151,8 +176,19 @@ class Fetcher:
         refused = [each for each in found if each is not None and each not in self._store.keys]
         return refused, [each for each in missing.ids if way.find(each) is None]
 
+    def _note_unwanted(self, keys: list[EventId]) -> None:
+        if not keys:
+            return
+        self.unwanted += keys
+        if len(self.unwanted) > MAX_UNWANTED:
+            raise PeerError(
+                f"the peer holds more than {MAX_UNWANTED:,} events that this node or its write "
+                "policy refuses, or that cost their makers nothing: narrow the node's interests"
+            )
+        self._account.hold("unwanted keys", UNWANTED_WEIGHT * len(self.unwanted))
+
     def _note_asked(self, events: int) -> None:
-        self.keys_received += events
+        self.tally.keys_received += events
         self._counters.keys_received += events
 
     async def _obtain(self, way: Way, names: list[bytes]) -> None:
@@ -200,7 +236,7 @@ class Fetcher:
                         await self._fetch(way, mine, frames, claim, deliver)
             if claim.taken_over:
                 taken_over = way.untried(asked)
-                self.undelivered += len(taken_over)
+                self.tally.undelivered += len(taken_over)
                 lost += taken_over
         return left + names[at:]
 
@@ -220,17 +256,17 @@ class Fetcher:
             with claim.peers_turn():
                 missing = await way.fetch(frames, names, hand_on, patience, per_request)
         finally:
-            self.bytes_received += frames.bytes_received - before
+            self.tally.event_bytes_received += frames.bytes_received - before
             self._counters.event_bytes_received += frames.bytes_received - before
         claim.release(missing)
-        self.undelivered += len(missing)
+        self.tally.undelivered += len(missing)
         self._counters.events_missing += len(missing)
 
     async def _admit(self, events: FetchedEvents) -> None:
         verdicts = await self._store.admit_remote(events)
         for (event_id, _), verdict in zip(events, verdicts, strict=True):
             if verdict.status == "new":
-                self.events_received += 1
+                self.tally.events_received += 1
                 self._counters.events_received += 1
             elif verdict.cause in NOBODYS_FAULT:
                 log.debug(
@@ -240,7 +276,7 @@ class Fetcher:
                     reason=verdict.reason,
                 )
             elif verdict.status == "refused":
-                self.undelivered += 1
+                self.tally.undelivered += 1
                 self._invalid += 1
                 self._counters.events_refused += 1
                 log.info(
@@ -249,4 +285,4 @@ class Fetcher:
                     event_id=str(event_id),
                     reason=verdict.reason,
                 )
-        check_invalid(self._invalid, self.events_received)
+        check_invalid(self._invalid, self.tally.events_received)

@@ -9,16 +9,14 @@ Peer ids cost nothing, so they do not count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Final
 
 import trio
 
 from recon_node.latest import Latest
 from recon_node.places import network_of
 from recon_node.recon import KeyView
-
-T = TypeVar("T")
 
 KEYS_A_SECOND: Final = 8_000_000
 """Keys that are looked at for a network, in the long run: about a tenth of a core."""
@@ -59,41 +57,45 @@ class Purses:
         while (left := self._left_of(network_of(address))) <= 0:  # noqa: ASYNC110 (time fills it)
             await trio.sleep((1 - left) / self._rate)
 
-    async def in_steps(
-        self,
-        address: str,
-        keys: KeyView,
-        is_free: Callable[[], bool],
-        steps: Generator[None, None, T],
-    ) -> T:
-        """Do all steps of a computation, and return its result.
-
-        Other tasks run between two of them. The address spends what the sums of ranges take that
-        are made in these steps, and what it takes to hash keys with a salt.
-
-        Args:
-            address: of the peer that asks.
-            keys: whose sums are made.
-            is_free: whether these are sums that this node wants anyway.
-            steps: the computation.
-        """
-        while True:
-            summed, salted = keys.summed, keys.salted
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            spent = keys.salted - salted
-            if keys.summed > summed and not is_free():
-                spent += keys.summed - summed
-            if spent:
-                self.spend(address, spent)
-                await self.wait(address)
-            else:
-                await trio.lowlevel.checkpoint()
-
     def _left_of(self, network: str) -> float:
         now = trio.current_time()
         left, since = self._left.get(network, (self._burst, now))
         return min(self._burst, left + (now - since) * self._rate)
+
+
+class Meter:
+    """Has a peer pay for what its session computes.
+
+    It pays for the sums of ranges that are made, and for hashing keys with a salt.
+
+    Args:
+        purses: where it pays from.
+        address: of the peer.
+        keys: whose sums are made.
+        is_free: whether these are sums that this node wants anyway.
+    """
+
+    def __init__(
+        self, purses: Purses, address: str, keys: KeyView, is_free: Callable[[], bool]
+    ) -> None:
+        self._purses = purses
+        self._address = address
+        self._keys = keys
+        self._is_free = is_free
+        self._before = (0, 0)
+
+    def start(self) -> None:
+        """Count from here on: other tasks may have computed since."""
+        self._before = self._keys.summed, self._keys.salted
+
+    async def pay(self) -> None:
+        """Let other tasks run, until the peer can pay for what was computed since the start."""
+        summed, salted = self._before
+        spent = self._keys.salted - salted
+        if self._keys.summed > summed and not self._is_free():
+            spent += self._keys.summed - summed
+        if spent:
+            self._purses.spend(self._address, spent)
+            await self._purses.wait(self._address)
+        else:
+            await trio.lowlevel.checkpoint()

@@ -33,7 +33,7 @@ from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.overlap import Overlap
 from recon_node.p2p.peers.peer import Peer
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.sync.agreements import Agreements
+from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.recon import KeyRange, intersect_ranges
 
 ALL_OF_FEW: Final = 2
@@ -81,7 +81,7 @@ class Pusher:
         overlap: knows who wants what.
         near: returns the connected peers.
         told_by: returns the peers that told us of a key.
-        agreements: knows the peers that lately agreed with us on a range.
+        memory: knows the peers that lately agreed with us on a range.
         request: requests a sync with a peer, about some ranges or (None) all of them.
         settings: how long keys are gathered, and how many peers to push to.
     """
@@ -93,7 +93,7 @@ class Pusher:
         overlap: Overlap,
         near: Callable[[], Sequence[Peer]],
         told_by: ToldBy,
-        agreements: Agreements,
+        memory: PeerMemory,
         request: Request,
         settings: P2PSettings,
     ) -> None:
@@ -102,7 +102,7 @@ class Pusher:
         self._overlap = overlap
         self._near = near
         self._told_by = told_by
-        self._agreements = agreements
+        self._memory = memory
         self._request = request
         self._settings = settings
 
@@ -122,7 +122,7 @@ class Pusher:
         wait = NEXT_ROUND * self._settings.push_delay
 
         def knows(key: EventId) -> Collection[str]:
-            return {*self._told_by(key), *self._agreements.holders(key, since), *asked}
+            return {*self._told_by(key), *self._memory.holders(key, since), *asked}
 
         asked.update(await self._push(keys, self._told_by))
         if keys is None or len(keys) > MAX_AGAIN:

@@ -13,46 +13,42 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import structlog
 import trio
 
 from recon_node.backoff import Backoff
-from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost
+from recon_node.ceramic.heightless_event_id import is_fencepost
 from recon_node.p2p.errors import (
     BROKEN_PROTOCOL,
     MISBEHAVED,
     PEER_FAILURES,
-    PeerGoneError,
     PeerProtocolError,
     describe_error,
 )
 from recon_node.p2p.interfaces import PeerHost
 from recon_node.p2p.peers.book import MAX_INTERESTS, PeerBook
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.sync.reports import (
-    AGREED,
-    CANCELLED,
-    NO_COMMON_INTEREST,
-    SyncHistory,
-    SyncReport,
-)
-from recon_node.p2p.sync.ring_differences import RingDifferences
-from recon_node.p2p.sync.ring_intake import RingIntake
-from recon_node.p2p.sync.ring_stream import RingStream, Traffic
-from recon_node.p2p.sync.stream_slots import Slots
-from recon_node.p2p.transport.streams import PeerStream
-from recon_node.recon import KeyRange, KeyView
-from recon_node.recon.ring.codec import KeyForm, Value
+from recon_node.p2p.sync.peer_memory import PeerMemory
+from recon_node.p2p.sync.reports import AGREED, NO_COMMON_INTEREST, SyncReport
+from recon_node.p2p.sync.ring_events import RingEvents
+from recon_node.p2p.sync.session_run import Run, Tally
+from recon_node.p2p.sync.sessions import Sessions
+from recon_node.p2p.sync.stream_slots import OpenStream, Slots
+from recon_node.p2p.sync.wires import RingWire
+from recon_node.recon import Failed, Fetch, FetchById, KeyRange, KeyView
+from recon_node.recon.ring.codec import KeyForm, Message
 from recon_node.recon.ring.differences import Ending, Exchange
 from recon_node.recon.ring.peer_entry import PeerEntry
 from recon_node.recon.ring.peer_ring import MAX_ENTRIES, PeerRing, Verdict
 from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.session import Initiator, Responder
+from recon_node.recon.session import Admit, Value
 from recon_node.store import Store, StoreError
 
 log = structlog.get_logger(__name__)
@@ -68,44 +64,8 @@ FOUND_AT_ONCE: Final = 32
 MAX_NEW_ENTRIES: Final = 2 * MAX_ENTRIES
 """Entries that a session of the peer ring may bring; each costs the check of a signature."""
 
-HUNG_UP: Final = (PeerGoneError, trio.BrokenResourceError)
-"""The errors of a session whose stream the peer has ended."""
 MAX_KEPT_BOUND: Final = 64
 """The most bytes of a bound of a peer's interest that is kept; fenceposts have 32 or less."""
-
-
-@dataclass(slots=True)
-class _Session:
-    """A session under way, with what its report needs."""
-
-    peer_id: str
-    protocol: str
-    session: Initiator | Responder
-    exchange: Exchange | None
-    intake: RingIntake | None
-    traffic: Traffic = field(default_factory=Traffic)
-    started: float = field(default_factory=trio.current_time)
-
-    def report(self, outcome: str) -> SyncReport:
-        traffic, events = self.traffic, self.intake
-        return SyncReport(
-            peer=self.peer_id,
-            role="initiator" if isinstance(self.session, Initiator) else "responder",
-            protocol=self.protocol,
-            rounds=traffic.responses,
-            bytes_sent=traffic.bytes_sent,
-            bytes_received=traffic.bytes_received,
-            event_bytes_sent=traffic.value_bytes_sent,
-            event_bytes_received=traffic.value_bytes_received,
-            keys_received=self.session.new_keys,
-            events_received=0 if events is None else events.events_received,
-            events_sent=0 if events is None else traffic.values_sent,
-            seconds=trio.current_time() - self.started,
-            keys_left_out=0 if self.exchange is None else self.exchange.left_out,
-            keys_left_out_by_peer=0 if self.exchange is None else self.exchange.left_out_by_peer,
-            outcome=outcome,
-            finished_at=time.time(),
-        )
 
 
 class Rings:
@@ -118,7 +78,8 @@ class Rings:
         peer_ring: the entries of the peer ring.
         book: is told which peers there are, and how they behave.
         settings: the limits.
-        history: gets a report of each session.
+        sessions: runs the sessions.
+        memory: has what peers and this node refuse of each other.
         found: called with each node that the peer ring tells of, and its addresses.
         better: the protocols with which events are exchanged instead.
     """
@@ -131,7 +92,8 @@ class Rings:
         peer_ring: PeerRing,
         book: PeerBook,
         settings: P2PSettings,
-        history: SyncHistory,
+        sessions: Sessions,
+        memory: PeerMemory,
         found: Callable[[str, list[str]], None],
         better: Sequence[str],
     ) -> None:
@@ -141,17 +103,19 @@ class Rings:
         self._peer_ring = peer_ring
         self._book = book
         self._settings = settings
-        self._history = history
+        self._sessions = sessions
+        self._memory = memory
         self._found = found
         self._better = frozenset(better)
-        self._slots = Slots(settings.max_sessions, settings.max_sessions_per_peer)
+        self.slots = Slots(settings.max_sessions, settings.max_sessions_per_peer)
+        """For the sessions that peers start."""
         self._at_once = trio.CapacityLimiter(settings.max_sessions)
         self._to_find = FOUND_AT_ONCE
         """How many more entries are passed on before the ring is looked after again."""
-        self._differences = RingDifferences(settings.max_known_peers)
         self._syncing: set[str] = set()
         self._peer_interests: dict[str, list[KeyRange]] = {}
         self._nursery: trio.Nursery | None = None
+        sessions.speak((PEER_RING, MODEL_RING), self)
 
     async def run(self) -> None:
         """Keep the peer ring up to date, and sync with the peers that `meet` names."""
@@ -179,30 +143,6 @@ class Rings:
         """Return what a connected peer has said to be interested in on the model ring."""
         return self._peer_interests.get(peer_id, [])
 
-    def _note_interests(self, peer_id: str, ranges: list[KeyRange]) -> None:
-        connected = set(self._host.connected_peers())
-        kept = {each: known for each, known in self._peer_interests.items() if each in connected}
-        kept[peer_id] = [
-            each for each in ranges if max(len(each.lower), len(each.upper)) <= MAX_KEPT_BOUND
-        ][:MAX_INTERESTS]
-        self._peer_interests = kept
-
-    async def serve(self, stream: PeerStream) -> None:
-        """Answer a session that a peer starts, on either ring."""
-        scope = trio.CancelScope()
-        with self._slots.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot:
-            if not has_slot:
-                await stream.reset()
-                return
-            try:
-                with scope:
-                    await self._run(stream, Responder)
-                    self._book.was_visited(stream.peer_id, time.time())
-            except (*PEER_FAILURES, StoreError) as error:  # reported already
-                if isinstance(error, BROKEN_PROTOCOL):
-                    self._book.failed(stream.peer_id, severity=MISBEHAVED)
-                await stream.reset()
-
     async def _keep_in_sync(self, peer_id: str, speaks: frozenset[str]) -> None:
         is_one_of_ours = not speaks.isdisjoint(self._better)
         rings = [PEER_RING] if is_one_of_ours else [PEER_RING, MODEL_RING]
@@ -227,13 +167,9 @@ class Rings:
     async def _try_to_sync(self, peer_id: str, protocol: str) -> bool:
         """Run a session that this node starts; tell whether to come back soon."""
         try:
-            stream = await self._host.open_stream(peer_id, protocol)
-            try:
-                ended = await self._run(stream, Initiator)
-            except BaseException:
-                await stream.reset()
-                raise
-            await stream.aclose()
+            run = await self._sessions.initiate(
+                peer_id, [protocol], partial(self._begin, Initiator)
+            )
         except PEER_FAILURES as error:
             severity = MISBEHAVED if isinstance(error, BROKEN_PROTOCOL) else 1
             self._book.failed(peer_id, severity=severity)
@@ -243,102 +179,50 @@ class Rings:
             log.error("Cannot sync: the store is failing", peer=peer_id, reason=str(error))
             return False
         self._book.synced(peer_id, self._host.latency(peer_id), time.time())
-        exchange, intake = ended.exchange, ended.intake
-        if exchange is None or intake is None:
-            return True
-        return not exchange.unremembered or bool(intake.events_received)
+        return run.is_complete
 
-    async def _run(self, stream: PeerStream, role: type[Initiator] | type[Responder]) -> _Session:
-        """Run a session to its end within its time, and report how it went."""
-        run, on_stream = self._prepare(stream, role)
-        outcome, ending = CANCELLED, Ending.BROKEN_OFF
-        try:
-            with trio.move_on_after(self._settings.session_timeout) as deadline:
-                await on_stream.run(run.traffic)
-            if deadline.cancelled_caught:
-                raise PeerProtocolError(
-                    f"the session took longer than {self._settings.session_timeout:g} s"
-                )
-            if run.intake is not None:
-                run.intake.end()
-                self._note_interests(stream.peer_id, run.session.peer_interests)
-            outcome = AGREED if run.session.overlap else NO_COMMON_INTEREST
-            ending = Ending.WELL
-        except Exception as error:
-            outcome = describe_error(error)
-            if isinstance(error, HUNG_UP) and self._host.is_connected(stream.peer_id):
-                ending = Ending.PEER_HUNG_UP
-            raise
-        finally:
-            if run.exchange is not None:
-                run.exchange.end(ending)
-            # The rings are synced every second: idle sessions would push out all others.
-            self._history.add(run.report(outcome), keep_idle=False)
-        return run
+    def answer(self, opened: OpenStream) -> _Run:
+        """Begin a session that a peer starts."""
+        return self._begin(Responder, opened)
 
-    def _prepare(
-        self, stream: PeerStream, role: type[Initiator] | type[Responder]
-    ) -> tuple[_Session, RingStream]:
-        peer_id = stream.peer_id
-        exchange = intake = None
+    def keeps_stream(self, protocol: str) -> bool:
+        """Return False: a session ends with its stream."""
+        return False
+
+    def _begin(self, role: type[Initiator] | type[Responder], opened: OpenStream) -> _Run:
+        stream, exchange = opened.stream, None
+        events: RingEvents | PeerEntries
         if stream.protocol == MODEL_RING:
-            interests = self._store.wanted.ring_ranges
-            exchange = self._differences.begin(
-                peer_id, self._host.known_agent(peer_id), interests, self._keys
-            )
-            intake = RingIntake(peer_id, self._store, stream.account, exchange)
+            interests, form = self._store.wanted.ring_ranges, KeyForm.BYTES
+            agent = self._host.known_agent(stream.peer_id)
+            known = self._memory.differences_with(stream.peer_id, agent, interests)
+            exchange = known.begin(self._keys)
             ring = Ring(exchange.keys, is_fencepost)
+            events = RingEvents(stream.peer_id, self._store, stream.account, exchange, ring)
         else:
-            interests = [self._peer_ring.interest(int(time.time()))]
+            interests, form = [self._peer_ring.interest(int(time.time()))], KeyForm.TEXT
             ring = self._peer_ring.ring
-        run = _Session(peer_id, stream.protocol, role(ring, interests), exchange, intake)
-        return run, RingStream(
-            stream=stream,
-            session=run.session,
-            ring=ring,
-            keys=KeyForm.TEXT if exchange is None else KeyForm.BYTES,
-            arrange=_leave_in_order if exchange is None else partial(self._choose_events, exchange),
-            load=_load_entries if exchange is None else partial(self._load_events, exchange),
-            admit=partial(self._admit_entries, run.session) if intake is None else intake.admit,
-            idle_timeout=IDLE_TIMEOUT,
-            hold=partial(stream.account.hold, "ring values"),
-            sync_id=str(uuid.uuid4()) if role is Initiator else None,
-        )
+            events = PeerEntries(self._peer_ring, self._note_found)
+        session = role(ring, interests)
+        hold = partial(stream.account.hold, "ring values")
+        sync_id = str(uuid.uuid4()) if role is Initiator else None
+        wire = RingWire(stream, session, form, events.values, hold, IDLE_TIMEOUT, sync_id)
+        return _Run(opened, session, wire, events, self, exchange)
 
-    async def _choose_events(self, exchange: Exchange, keys: list[bytes]) -> list[bytes]:
-        """Leave out events that the peer refuses; sort the others so that each comes after those
-        of its stream that it builds on.
+    def note_interests(self, peer_id: str, ranges: list[KeyRange]) -> None:
+        """Note what a peer has said to be interested in, as long as it is connected."""
+        connected = set(self._host.connected_peers())
+        kept = {each: known for each, known in self._peer_interests.items() if each in connected}
+        short = (each for each in ranges if max(map(len, each)) <= MAX_KEPT_BOUND)
+        self._peer_interests = {**kept, peer_id: list(islice(short, MAX_INTERESTS))}
 
-        A ceramic-one node takes events in any order, but of several with the same prev that come
-        before it, its feed gets only one until the node starts again.
-        """
-        cids = {key: HeightlessEventId(key).event_cid for key in exchange.to_send(keys)}
-        found = await self._store.get_event_ids(list(cids.values()))
-        return sorted(cids, key=lambda key: (*found.get(cids[key], (b"",))[:1], key))
-
-    async def _load_events(self, exchange: Exchange, keys: list[bytes]) -> list[Value]:
-        cids = [HeightlessEventId(key).event_cid for key in keys]
-        cars = await self._store.get_cars_by_cid(cids)
-        values = [Value(key, car) for key, car in zip(keys, cars, strict=True) if car is not None]
-        for value in values:
-            exchange.note_sent(value.key)
-        return values
-
-    async def _admit_entries(
-        self, session: Initiator | Responder, values: tuple[Value, ...]
-    ) -> None:
-        """Keep the entries of other nodes, and note where those can be reached."""
-        if session.new_keys > MAX_NEW_ENTRIES:
-            raise PeerProtocolError(f"the peer sent {session.new_keys} new peer entries")
-        now = int(time.time())
-        for value in values:
-            verdict = self._peer_ring.admit(value.key, now)
-            if verdict is Verdict.INVALID:
-                raise PeerProtocolError("the peer sent a peer entry that is not valid")
-            entry = self._peer_ring.entry(value.key)
-            if verdict is Verdict.ADDED and entry is not None:
-                self._note_found(entry)
-            await trio.lowlevel.checkpoint()  # each costs a signature
+    def end(self, run: _Run, exchange: Exchange, *, hung_up: bool) -> None:
+        """Remember what a session of the model ring has shown of its peer."""
+        ending = Ending.WELL if run.went_well else Ending.BROKEN_OFF
+        if hung_up and self._host.is_connected(run.peer_id):
+            ending = Ending.PEER_HUNG_UP
+        exchange.end(ending)
+        self._memory.weigh_differences(run.peer_id)
 
     def _note_found(self, entry: PeerEntry) -> None:
         """Pass on where a node can be reached; made-up entries must not have us dial at will."""
@@ -347,9 +231,89 @@ class Rings:
             self._found(entry.peer_id, list(entry.addresses))
 
 
-async def _leave_in_order(keys: list[bytes]) -> list[bytes]:
-    return keys
+class PeerEntries:
+    """Takes and gives the entries of a session of the peer ring.
+
+    Args:
+        peer_ring: the entries.
+        found: called with each new one.
+    """
+
+    def __init__(self, peer_ring: PeerRing, found: Callable[[PeerEntry], None]) -> None:
+        self._peer_ring = peer_ring
+        self._found = found
+        self.tally = Tally()
+
+    async def perform(self, action: Fetch | FetchById | Admit) -> Failed | None:
+        """Keep the entries of other nodes.
+
+        Raises:
+            PeerProtocolError: one is not valid, or there are too many.
+        """
+        assert isinstance(action, Admit)
+        self.tally.keys_received += len(action.values)
+        if self.tally.keys_received > MAX_NEW_ENTRIES:
+            raise PeerProtocolError(f"the peer sent {self.tally.keys_received} new peer entries")
+        now = int(time.time())
+        for value in action.values:
+            verdict = self._peer_ring.admit(value.key, now)
+            if verdict is Verdict.INVALID:
+                raise PeerProtocolError("the peer sent a peer entry that is not valid")
+            entry = self._peer_ring.entry(value.key)
+            if verdict is Verdict.ADDED and entry is not None:
+                self._found(entry)
+            await trio.lowlevel.checkpoint()  # each costs a signature
+        return None
+
+    async def values(self, first: bytes, last: bytes) -> AsyncGenerator[Value, None]:
+        """Yield the entries of a half-open range; a key is all that there is of one."""
+        for key in self._peer_ring.ring.keys(first, last):
+            yield Value(key, b"")
 
 
-async def _load_entries(keys: list[bytes]) -> list[Value]:
-    return [Value(key, b"") for key in keys]
+class _Run(Run[Message]):
+    """A session of either ring."""
+
+    keeps_idle = False  # the rings are synced every second: these would push out all others
+
+    def __init__(
+        self,
+        opened: OpenStream,
+        session: Initiator | Responder,
+        wire: RingWire,
+        events: RingEvents | PeerEntries,
+        rings: Rings,
+        exchange: Exchange | None,
+    ) -> None:
+        super().__init__(opened, session, wire, events)
+        self.role = "initiator" if isinstance(session, Initiator) else "responder"
+        self.went_well = False
+        self._session = session
+        self._events = events
+        self._rings = rings
+        self._exchange = exchange
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the next session may come soon: what is refused will not come again in it."""
+        exchange = self._exchange
+        return exchange is None or not exchange.unremembered or bool(self.tally.events_received)
+
+    def outcome(self) -> str:
+        """Return what came of a session that ended well."""
+        self.went_well = True
+        if isinstance(self._events, RingEvents):
+            self._events.end()
+            self._rings.note_interests(self.peer_id, self._session.peer_interests)
+        return AGREED if self._session.overlap else NO_COMMON_INTEREST
+
+    def left_out(self) -> tuple[int, int]:
+        """Return how many keys of the peer we left out, and how many of ours it did."""
+        known = self._exchange
+        return (0, 0) if known is None else (known.left_out, known.left_out_by_peer)
+
+    def end(self, outcome: str, *, hung_up: bool) -> SyncReport:
+        """Take note that the session has ended; return its report."""
+        if self._exchange is not None:
+            self._rings.end(self, self._exchange, hung_up=hung_up)
+        return super().end(outcome, hung_up=hung_up)

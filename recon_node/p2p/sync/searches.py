@@ -18,8 +18,8 @@ import trio
 
 from recon_node.ceramic import EventId
 from recon_node.p2p.sync.purses import Purses
-from recon_node.p2p.sync.steps import in_steps
 from recon_node.recon import KeyView, Missing, find
+from recon_node.recon.session import Steps, T
 
 KEYS_AN_EVENT: Final = 20_000
 """Keys that do not count, for each event that was found."""
@@ -55,6 +55,17 @@ class Searches:
         looked_at = self._keys.count(wanted.key_range)
         self._purses.spend(address, looked_at)
         ids = np.frombuffer(b"".join(wanted.ids), "<u8")
-        found = await in_steps(find(self._keys, wanted.key_range, ids))
+        found = await _in_steps(find(self._keys, wanted.key_range, ids))
         self._purses.spend(address, -min(looked_at, KEYS_AN_EVENT * len(found)))
         return [EventId(key) for _, key in found]
+
+
+async def _in_steps(steps: Steps[T]) -> T:
+    """Do all steps, and let other tasks run between two of them; return what they return."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await trio.lowlevel.checkpoint()

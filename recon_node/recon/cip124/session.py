@@ -49,7 +49,7 @@ responder's own first or last key.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final
 
@@ -58,7 +58,7 @@ from recon_node.recon.cip124.codec import Message
 from recon_node.recon.cip124.reply import OpenKeys, Reply
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, ZERO, Sha256a, fold, lanes_of, spread
-from recon_node.recon.session import GAPS_A_STEP, Session, Steps
+from recon_node.recon.session import GAPS_A_STEP, Actions, Send, Steps, TurnSession, fetch
 from recon_node.recon.side import Side
 
 
@@ -85,7 +85,7 @@ peer whose pivots were refused says the same three times first: what it told whi
 does not count, and what it tells then has to be in vain twice."""
 
 
-class Session10(Session[Message]):
+class Session10(TurnSession[Message]):
     """One side of a session on `/ceramic/recon/1.0.0`.
 
     Args:
@@ -96,8 +96,6 @@ class Session10(Session[Message]):
     def __init__(self, side: Side, is_fencepost: Callable[[bytes], bool] = is_fencepost) -> None:
         self.side = side
         self._is_fencepost = is_fencepost
-        self._heard: Message | None = None
-        """The peer's message that is to be answered."""
         self._agreement: Message | None = None
         """The single hash that we sent last, if we did."""
         self._told = OpenKeys()
@@ -109,38 +107,36 @@ class Session10(Session[Message]):
         self._may_be_last = False
         """Whether the peer's last message may be its last word."""
 
-    def start(self) -> Steps[Message]:
-        """Return the initiator's first message."""
+    def start(self) -> Actions[Message]:
+        """Send the initiator's first message."""
         self.side.start()
-        yield from ()
-        return [self._send(self._whole())]
+        yield self._send(self._whole())
 
-    def receive(self, message: Message) -> list[bytes]:
-        """Take the peer's message; return the keys in it that we do not hold."""
+    def receive(self, message: Message) -> Actions[Message]:
+        """Take the peer's message, and answer it."""
         self.side.hear()
-        keys = self._read(message)
-        self._heard = message
-        return self.side.learn(keys)
+        yield from fetch(self.side, self.side.learn(self._read(message)))
+        if self.side.respond():
+            answer = yield from self._respond(message)
+            del message  # its memory does not count from now on
+            yield self._send(answer)
 
-    def respond(self) -> Steps[Message]:
+    def _respond(self, message: Message) -> Steps[Message]:
         """Answer the peer's message."""
         side = self.side
-        message, self._heard = self._heard, None  # its memory does not count from now on
-        if not side.respond() or message is None:
-            return []
         if side.key_range is None:
             side.finish()
             lower = message.key_range.lower
-            return [Message((lower, lower), (ZERO,))]
+            return Message((lower, lower), (ZERO,))
         theirs = message.key_range
         if side.key_range.lower > theirs.lower or side.key_range.upper < theirs.upper:
-            return [self._send(self._whole())]  # trimmed
+            return self._whole()  # trimmed
         side.left_out_by_peer = 0
         answer, gaps = yield from self._answer_gaps(message)
         has_ended = gaps <= _ENDS and _Gap.SETTLED in gaps
         if (answer == message and answer.is_single) or has_ended or self._repeats(message, answer):
             side.finish()
-        return [self._send(answer)]
+        return answer
 
     def end_of_stream(self) -> bool:
         """Take the end of the peer's side of the stream: a good end, if keys were left out."""
@@ -173,9 +169,9 @@ class Session10(Session[Message]):
         self._repeated = self._repeated + 1 if last == self._last_round else 0
         return self._repeated >= _REPEATS
 
-    def _send(self, message: Message) -> Message:
+    def _send(self, message: Message) -> Send[Message]:
         self._agreement = message if message.is_single else None
-        return message
+        return Send([message])
 
     def _whole(self) -> Message:
         key_range = self.side.key_range
@@ -195,7 +191,7 @@ class Session10(Session[Message]):
             end -= 1
         return bounds[start:end]
 
-    def _answer_gaps(self, message: Message) -> Generator[None, None, tuple[Message, set[_Gap]]]:
+    def _answer_gaps(self, message: Message) -> Steps[tuple[Message, set[_Gap]]]:
         """Answer every gap of a message (the table in the module's text).
 
         Returns the answer, and how the sides stand in the gaps; DIFFERS includes what the message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,7 +15,7 @@ from recon_node.recon.keys.ids import find, not_held
 from recon_node.recon.keys.ordered_keys import OrderedKeys
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sketch import NO_IDS, Ids, among, distinct, id_of
-from recon_node.recon.session import GAPS_A_STEP
+from recon_node.recon.session import GAPS_A_STEP, Steps
 
 _HASHES_A_STEP: Final = 2000
 """Keys that are hashed between two yields."""
@@ -105,7 +105,7 @@ def _split(held: list[tuple[int, bytes]], ids: Ids, wanted: Ids) -> tuple[Ids, t
     return ids[~among(ids, np.array([each for each, _ in held], np.uint64))], told
 
 
-def ids_of_keys(keys: Sequence[bytes]) -> Generator[None, None, Ids]:
+def ids_of_keys(keys: Sequence[bytes]) -> Steps[Ids]:
     """Return the ids of some keys, in steps."""
     if not keys:  # the usual case
         return NO_IDS

@@ -6,7 +6,7 @@ walk over the keys. session.py says when they are used.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Final
 
@@ -14,6 +14,7 @@ from recon_node.recon.coded.messages import SALT_SIZE, fingerprint
 from recon_node.recon.coded.reply import Reply
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import lanes_of
+from recon_node.recon.session import Steps
 from recon_node.recon.side import RemoteProtocolError, Side
 
 _MAX_HASHED: Final = 16
@@ -63,7 +64,7 @@ class Salted:
             reply.forget_place()  # the store may have changed
             reply.ask_each(parts)
 
-    def _differs(self, reply: Reply, upper: bytes, theirs: bytes) -> Generator[None, None, bool]:
+    def _differs(self, reply: Reply, upper: bytes, theirs: bytes) -> Steps[bool]:
         lanes = yield from self._lanes(reply.gap_to(upper), with_lower=reply.has_lower)
         reply.forget_place()
         if theirs == fingerprint(lanes):
@@ -75,7 +76,7 @@ class Salted:
             lanes += lanes_of(self.salt + key)
         return not left_out or theirs != fingerprint(lanes)
 
-    def _lanes(self, gap: KeyRange, *, with_lower: bool) -> Generator[None, None, int]:
+    def _lanes(self, gap: KeyRange, *, with_lower: bool) -> Steps[int]:
         """Return the salted lanes of our keys in a gap, in steps.
 
         Raises:

@@ -103,7 +103,17 @@ from recon_node.recon.keys.sketch import (
     at_least,
     symbols_for,
 )
-from recon_node.recon.session import GAPS_A_STEP, Missing, Session, Steps
+from recon_node.recon.session import (
+    GAPS_A_STEP,
+    Actions,
+    Failed,
+    FetchById,
+    Missing,
+    Send,
+    Steps,
+    TurnSession,
+    fetch,
+)
 from recon_node.recon.side import RemoteProtocolError, Side
 
 _MAX_CLOSINGS: Final = 4
@@ -126,7 +136,7 @@ _TURN_WEIGHT: Final = 96
 MiB, or of our own messages if they may be larger: 1.5 times that of MAX_TURN honest frames."""
 
 
-class CodedSession(Session[Message]):
+class CodedSession(TurnSession[Message]):
     """One side of a session on `/ceramic/recon/1.2.0`."""
 
     def __init__(self, side: Side) -> None:
@@ -135,7 +145,6 @@ class CodedSession(Session[Message]):
         """What has been received of the peer's turn."""
         self._turn_weight = 0
         """About how many bytes of memory its bounds and keys take."""
-        self._found: Found | None = None
         self._closings = 0
         """The peer's closings that were wrong."""
         self._tries = 0
@@ -157,26 +166,41 @@ class CodedSession(Session[Message]):
         self._undelivered = 0
         """Ids that the peer named, and whose events could not be fetched."""
 
-    def start(self) -> Steps[Message]:
-        """Return the initiator's first message."""
+    def start(self) -> Actions[Message]:
+        """Send the initiator's first message."""
         self.side.start()
         assert self.side.key_range is not None
-        return self._note_sent([(yield from self._open(self.side.key_range))])
+        opening = yield from self._open(self.side.key_range)
+        yield self._send([opening])
 
-    def receive(self, message: Message) -> list[bytes]:
-        """Take the peer's message; return the keys in it that we do not hold."""
+    def receive(self, message: Message) -> Actions[Message]:
+        """Take the peer's message; once its turn is over, fetch what it names by id, and answer."""
         self.side.hear(goes_on=message.goes_on, max_turn=MAX_TURN)
         self._check_coded(message)
-        keys = self._read(message)
+        new_keys = self.side.learn(self._read(message))
         self._tries += message.closing is not None
         self._turn.append(message)
-        return self.side.learn(keys)
+        del message  # what was answered takes no memory
+        yield from fetch(self.side, new_keys)
+        del new_keys
+        if self.side.answer_due:
+            yield self._send((yield from self._respond((yield from self._fetch_by_id()))))
 
-    def find_missing(self) -> Generator[None, None, Missing | None]:
-        """Return what the peer holds and we lack, once its turn is over, in steps."""
-        found = self._found = Found()
+    def _fetch_by_id(self) -> Generator[FetchById | None, Failed | None, Found]:
+        """Have what the peer's turn names by id fetched; return what it names."""
+        found = Found()
+        missing = yield from self._find_missing(found)
+        failed = None if missing is None else (yield FetchById(missing))
+        if failed is not None:
+            self.side.leave_out(failed.unwanted)
+            self.side.give_up(failed.keys)
+            self._ask_in_full(found, failed.ids)
+        return found
+
+    def _find_missing(self, found: Found) -> Steps[Missing | None]:
+        """Find out what the peer holds and we lack."""
         key_range, keys = self.side.key_range, self.side.keys
-        if key_range is None or not self.side.answer_due:
+        if key_range is None:
             return None
         found.where, last = key_range, self._turn[-1]
         if self._turn[0].key_range not in (None, key_range):
@@ -203,44 +227,36 @@ class CodedSession(Session[Message]):
         ids = [joined[at : at + ID_SIZE] for at in range(0, len(joined), ID_SIZE)]
         return Missing(found.where, ids) if ids else None
 
-    def give_up_ids(self, ids: list[bytes]) -> None:
-        """Take note of which ids of ``find_missing`` could not be fetched: ask for their keys.
+    def _ask_in_full(self, found: Found, ids: Sequence[bytes]) -> None:
+        """Ask for the keys of those ids only that could not be fetched.
 
         Raises:
             RemoteProtocolError: the peer named too many of them.
         """
-        assert self._found is not None
-        if len(ids) < len(self._found.failed):
+        if len(ids) < len(found.failed):
             self.side.note_progress()
-        failed = np.frombuffer(b"".join(ids), "<u8").astype(np.uint64) if ids else NO_IDS
-        self._found.failed = failed
+        found.failed = np.frombuffer(b"".join(ids), "<u8").astype(np.uint64) if ids else NO_IDS
         self._undelivered += len(ids)
         if self._undelivered > self.side.settings.max_given_up:
             raise RemoteProtocolError(
                 f"peer named {self._undelivered} ids for which it delivered no event"
             )
 
-    def respond(self) -> Steps[Message]:
+    def _respond(self, found: Found) -> Steps[list[Message]]:
         """Answer the peer's turn."""
-        if self.side.answer_due and self._found is None:  # the driver does not fetch by id
-            yield from self.find_missing()
-        if not self.side.respond():
-            return []
+        self.side.respond()
         turn, self._turn, self._turn_weight = self._turn, [], 0
-        found, self._found = self._found or Found(), None
         key_range = self.side.key_range
         if key_range is None:
             self.side.finish()
             return [Message(verdict=MessageFlag.REFUSED)]
         if turn[0].key_range not in (None, key_range):
-            messages = [(yield from self._open(key_range))]  # trimmed
-        elif (agreed := (yield from self._end(key_range, turn[-1]))) is not None:
-            messages = [agreed]
-        else:
-            messages = yield from self._answer(key_range, turn, found)
-        return self._note_sent(messages)
+            return [(yield from self._open(key_range))]  # trimmed
+        if (agreed := (yield from self._end(key_range, turn[-1]))) is not None:
+            return [agreed]
+        return (yield from self._answer(key_range, turn, found))
 
-    def _open(self, key_range: KeyRange) -> Generator[None, None, Message]:
+    def _open(self, key_range: KeyRange) -> Steps[Message]:
         """Return an opening: with the number of our keys, and their ids if they are few."""
         hashed = yield from self._hash(key_range)
         opening = Message(key_range, closing=hashed.digest(), count=hashed.count)
@@ -250,7 +266,7 @@ class CodedSession(Session[Message]):
         listed = [Listed(np.concatenate([NO_IDS, *ids]), NO_IDS)]
         return replace(opening, gaps=Gaps([END], [KEYS], [NO_KEYS]), listed=listed)
 
-    def _end(self, key_range: KeyRange, last: Message) -> Generator[None, None, Message | None]:
+    def _end(self, key_range: KeyRange, last: Message) -> Steps[Message | None]:
         """Answer an opening or closing that is right; return None for others."""
         if last.closing is None:
             return None
@@ -263,20 +279,20 @@ class CodedSession(Session[Message]):
         self.side.finish()
         return Message(verdict=MessageFlag.AGREED, left_out=left_out if left_out.number else None)
 
-    def _close(self, key_range: KeyRange, last: Message) -> Generator[None, None, Message]:
+    def _close(self, key_range: KeyRange, last: Message) -> Steps[Message]:
         """Return the last message of a turn that asks nothing, with the digest of all our keys."""
         hashed = yield from self._hash(key_range)
         closing = hashed.digest()
         left_out = yield from self._union(key_range, hashed)
         return replace(last, closing=closing, left_out=left_out if left_out.number else None)
 
-    def _hash(self, key_range: KeyRange) -> Generator[None, None, LtHash]:
+    def _hash(self, key_range: KeyRange) -> Steps[LtHash]:
         """Return the LtHash of our keys in the range, and take note of their number."""
         hashed = yield from self.side.keys.lthash(key_range)
         self._held = hashed.count
         return hashed
 
-    def _union(self, key_range: KeyRange, ours: LtHash) -> Generator[None, None, LeftOut]:
+    def _union(self, key_range: KeyRange, ours: LtHash) -> Steps[LeftOut]:
         """Return the number of the keys left out of the range, and the digest with all of ours."""
         left_out = self.side.left_out_in(key_range)
         if left_out:
@@ -286,7 +302,9 @@ class CodedSession(Session[Message]):
                 yield
         return LeftOut(len(left_out), ours.digest())
 
-    def _answer(self, key_range: KeyRange, turn: list[Message], found: Found) -> Steps[Message]:
+    def _answer(
+        self, key_range: KeyRange, turn: list[Message], found: Found
+    ) -> Steps[list[Message]]:
         last = turn[-1]
         has_closed = last.closing is not None and not last.opens_with_list
         if has_closed and self._may_estimate(key_range, last.count):
@@ -380,9 +398,7 @@ class CodedSession(Session[Message]):
                 reply.agree(upper)
             at += say is KEYS or say is MORE
 
-    def _decode(
-        self, key_range: KeyRange, received: Message
-    ) -> Generator[None, None, Difference | None]:
+    def _decode(self, key_range: KeyRange, received: Message) -> Steps[Difference | None]:
         """Return the difference that the peer's symbols tell, if they do."""
         sketch, theirs = (yield from self.side.keys.sketch(key_range)), received.symbols
         if sketch is None or theirs is None:
@@ -397,7 +413,7 @@ class CodedSession(Session[Message]):
 
     def _more_symbols(
         self, key_range: KeyRange, received: Message, found: Found
-    ) -> Generator[None, None, Symbols | None]:
+    ) -> Steps[Symbols | None]:
         """Return as many of our symbols as it takes, or None if ranges are better."""
         sketch = yield from self.side.keys.sketch(key_range)
         if sketch is None or received.symbols is None:
@@ -432,14 +448,14 @@ class CodedSession(Session[Message]):
         """Keys that are listed at once."""
         return FEW * max(1, self.side.settings.list_threshold)
 
-    def _note_sent(self, turn: list[Message]) -> list[Message]:
-        """Take note of what our turn is about."""
+    def _send(self, turn: list[Message]) -> Send[Message]:
+        """Take note of what our turn is about, and send it."""
         last = turn[-1]
         self._keys_then = self.side.keys.total
         self._has_closed = last.closing is not None
         self._tries += self._has_closed
         self._symbols_sent = 0 if last.symbols is None else len(last.symbols)
-        return turn
+        return Send(turn)
 
     def _read(self, message: Message) -> list[bytes]:
         """Check a message and settle the range by it; return the keys that it lists."""

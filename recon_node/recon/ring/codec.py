@@ -30,6 +30,7 @@ from typing import Final, TypeAlias
 from recon_node.ipld import dag_cbor
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.session import Value
 
 
 class KeyForm(Enum):
@@ -76,14 +77,6 @@ class RangeResponse:
     """The range where the sides agree, its parts where they differ, or nothing after values."""
 
     ranges: tuple[RangeHash, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A key that the receiver lacks, and its value: an event's CAR; empty on the peer ring."""
-
-    key: bytes
-    value: bytes
 
 
 @dataclass(frozen=True, slots=True)

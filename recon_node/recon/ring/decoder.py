@@ -32,8 +32,8 @@ from recon_node.recon.ring.codec import (
     RangeHash,
     RangeRequest,
     RangeResponse,
-    Value,
 )
+from recon_node.recon.session import Value
 from recon_node.recon.side import RemoteProtocolError
 
 MAX_BOUND: Final = 4096

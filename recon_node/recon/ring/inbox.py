@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.ring.codec import Value
 from recon_node.recon.ring.ring import Ring
+from recon_node.recon.session import Admit, Value
 from recon_node.recon.side import RemoteProtocolError
 
 BATCH_VALUES: Final = 100
@@ -25,13 +24,6 @@ MAX_USELESS_VALUES: Final = 1000
 
 Some are usual: another peer may have sent the same ones meanwhile.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Admit:
-    """Have values admitted before the next action; end the session if one of them is invalid."""
-
-    values: tuple[Value, ...]
 
 
 class Inbox:

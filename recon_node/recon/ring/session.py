@@ -11,11 +11,7 @@ deepest first. When none is open it says Finished, and the responder closes the 
 
 Values travel inside the session, unlike in the versions above. They count only once they are
 admitted, so a session asks for that (`Admit`) before it computes a hash, and whenever a batch is
-full. A session is a generator of such actions; the driver performs each one before it asks for the
-next:
-
-    for action in session.receive(message):
-        ...  # Send, SendValues, Admit
+full.
 
 Why a session ends: a request is made for a part of a response, and a response's parts lie inside
 the range that was asked for. A part is either smaller than that range, or one in which a side holds
@@ -28,9 +24,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from recon_node.recon.keys.ranges import KeyRange, intersect_ranges, merge_ranges
 from recon_node.recon.ring.codec import (
@@ -41,10 +37,10 @@ from recon_node.recon.ring.codec import (
     RangeHash,
     RangeRequest,
     RangeResponse,
-    Value,
 )
-from recon_node.recon.ring.inbox import Admit, Inbox
+from recon_node.recon.ring.inbox import Inbox
 from recon_node.recon.ring.ring import Outcome, Ring
+from recon_node.recon.session import Actions, Send, SendValues, Session, Value
 from recon_node.recon.side import RemoteProtocolError
 
 MAX_IN_FLIGHT: Final = 20
@@ -57,48 +53,34 @@ _OVERHEAD: Final = 512
 """Bytes that a range takes in memory beside its bounds, about."""
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send a message."""
-
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class SendValues:
-    """Send the values of all our keys in a half-open range, page by page, each as a `Value`."""
-
-    first: bytes
-    last: bytes
-
-
-Action: TypeAlias = Send | SendValues | Admit
-
-
-class Initiator:
-    """The side that opened the stream.
+class RingSession(Session[Message]):
+    """What both sides have in common.
 
     Args:
         ring: our keys.
         interests: the open ranges of keys that we are interested in.
     """
 
+    _opening: type[InterestRequest | InterestResponse]
+    """The peer's first message."""
+
     def __init__(self, ring: Ring, interests: Iterable[KeyRange]) -> None:
         self._ring = ring
         self._interests = merge_ranges(interests)
         self._overlap: list[KeyRange] | None = None
-        self._overlap_size = 0
         self._inbox = Inbox(ring)
-        self._left: list[KeyRange] = []
-        """Overlaps to ask about, the next one last."""
-        self._waiting: list[_Request] = []
-        """Requests to make before those, the next one last."""
-        self._waiting_size = 0
-        """Bytes that they take."""
-        self._in_flight: deque[_Request] = deque()
-        """Requests without an answer, in the order in which they will be answered."""
-        self.finished = False
-        """Whether Finished was said; the responder then closes the stream."""
+        self._interests_size = 0
+        """Bytes that the peer's interests take."""
+        self._finished = False
+        """Whether the initiator has said Finished; the responder then closes the stream."""
+        self._rounds = 0
+        self.peer_interests: list[KeyRange] = []
+        """What the peer is interested in, as far as it has said so."""
+
+    @property
+    def rounds(self) -> int:
+        """Messages of the peer that are not values."""
+        return self._rounds
 
     @property
     def new_keys(self) -> int:
@@ -108,55 +90,93 @@ class Initiator:
     @property
     def held(self) -> int:
         """Bytes that the peer makes this session hold."""
-        return self._inbox.held + self._waiting_size + self._overlap_size
-
-    @property
-    def peer_interests(self) -> list[KeyRange]:
-        """What the peer is interested in, as far as it says so: where we are, too."""
-        return self.overlap
+        return self._inbox.held + self._interests_size
 
     @property
     def overlap(self) -> list[KeyRange]:
-        """What both sides are interested in; empty before the peer has answered."""
+        """What both sides are interested in; empty before the peer has said what it is."""
         return self._overlap or []
 
-    def start(self) -> Message:
-        """Return the first message: our interests."""
-        return InterestRequest(tuple(self._interests))
+    def end_of_stream(self) -> bool:
+        """Return whether the session was finished."""
+        return self._finished
 
-    def receive(self, message: Message) -> Iterator[Action]:
-        """Take the responder's next message; yield what to do, one action after the other.
+    def receive(self, message: Message) -> Actions[Message]:
+        """Take the peer's next message.
 
         Raises:
             RemoteProtocolError: the message breaks the protocol.
         """
-        if self.finished:
+        if self._finished:
             raise RemoteProtocolError("a message after the session was finished")
-        if isinstance(message, InterestResponse):
-            yield from self._take_interests(message)
+        self._rounds += not isinstance(message, Value)
+        if isinstance(message, self._opening):
+            if self._overlap is not None:
+                raise RemoteProtocolError(f"a second {self._opening.__name__}")
+            yield from self._take_interests(merge_ranges(message.interests))
         elif self._overlap is None:
-            raise RemoteProtocolError("the first message is not an InterestResponse")
+            raise RemoteProtocolError(f"the first message is not an {self._opening.__name__}")
         elif isinstance(message, Value):
-            if not self._in_flight:
-                raise RemoteProtocolError("a value that belongs to no request")
-            yield from self._inbox.take(message, self._overlap)
-        elif isinstance(message, RangeResponse):
-            yield from self._take_response(message)
+            yield from self._take_value(message, self._overlap)
         else:
-            raise RemoteProtocolError(f"{type(message).__name__} from a responder")
+            yield from self._take(message)
 
-    def _take_interests(self, message: InterestResponse) -> Iterator[Action]:
-        if self._overlap is not None:
-            raise RemoteProtocolError("a second InterestResponse")
-        overlap = merge_ranges(message.interests)
-        if intersect_ranges(overlap, self._interests) != overlap:
+    def _take_interests(self, interests: list[KeyRange]) -> Actions[Message]:
+        raise NotImplementedError
+
+    def _take_value(self, value: Value, overlap: list[KeyRange]) -> Actions[Message]:
+        yield from self._inbox.take(value, overlap)
+
+    def _take(self, message: Message) -> Actions[Message]:
+        raise NotImplementedError
+
+
+class Initiator(RingSession):
+    """The side that opened the stream."""
+
+    _opening = InterestResponse
+
+    def __init__(self, ring: Ring, interests: Iterable[KeyRange]) -> None:
+        super().__init__(ring, interests)
+        self._left: list[KeyRange] = []
+        """Overlaps to ask about, the next one last."""
+        self._waiting: list[_Request] = []
+        """Requests to make before those, the next one last."""
+        self._waiting_size = 0
+        """Bytes that they take."""
+        self._in_flight: deque[_Request] = deque()
+        """Requests without an answer, in the order in which they will be answered."""
+
+    @property
+    def done(self) -> bool:
+        """False: the session ends with the stream."""
+        return False
+
+    @property
+    def held(self) -> int:
+        """Bytes that the peer makes this session hold."""
+        return super().held + self._waiting_size
+
+    def start(self) -> Actions[Message]:
+        """Send our interests."""
+        yield Send([InterestRequest(tuple(self._interests))])
+
+    def _take_interests(self, interests: list[KeyRange]) -> Actions[Message]:
+        if intersect_ranges(interests, self._interests) != interests:
             raise RemoteProtocolError("an overlap that is outside our interests")
-        self._overlap = overlap
-        self._overlap_size = _size(overlap)
-        self._left = overlap[::-1]
+        self._overlap = self.peer_interests = interests
+        self._interests_size = _size(interests)
+        self._left = interests[::-1]
         yield from self._go_on()
 
-    def _take_response(self, message: RangeResponse) -> Iterator[Action]:
+    def _take_value(self, value: Value, overlap: list[KeyRange]) -> Actions[Message]:
+        if not self._in_flight:
+            raise RemoteProtocolError("a value that belongs to no request")
+        yield from super()._take_value(value, overlap)
+
+    def _take(self, message: Message) -> Actions[Message]:
+        if not isinstance(message, RangeResponse):
+            raise RemoteProtocolError(f"{type(message).__name__} from a responder")
         if not self._in_flight:
             raise RemoteProtocolError("a RangeResponse that belongs to no request")
         asked = self._in_flight.popleft()
@@ -177,7 +197,7 @@ class Initiator:
             raise RemoteProtocolError(f"{len(self._waiting)} parts of ranges that differ")
         yield from self._go_on()
 
-    def _go_on(self) -> Iterator[Action]:
+    def _go_on(self) -> Actions[Message]:
         """Make as many requests as may be in flight, or finish."""
         while (self._waiting or self._left) and len(self._in_flight) < MAX_IN_FLIGHT:
             if self._waiting:
@@ -186,11 +206,11 @@ class Initiator:
             else:
                 request = _Request(self._ring.state(*self._left.pop()), depth=0)
             self._in_flight.append(request)
-            yield Send(RangeRequest(request.range))
+            yield Send([RangeRequest(request.range)])
         if not self._in_flight:
             yield from self._inbox.flush()
-            self.finished = True
-            yield Send(Finished())
+            self._finished = True
+            yield Send([Finished()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,78 +246,43 @@ def _check_parts(asked: RangeHash, parts: tuple[RangeHash, ...]) -> None:
             )
 
 
-class Responder:
-    """The side that accepted the stream.
+class Responder(RingSession):
+    """The side that accepted the stream."""
 
-    Args:
-        ring: our keys.
-        interests: the open ranges of keys that we are interested in.
-    """
-
-    def __init__(self, ring: Ring, interests: Iterable[KeyRange]) -> None:
-        self._ring = ring
-        self._interests = merge_ranges(interests)
-        self._overlap: list[KeyRange] | None = None
-        self._inbox = Inbox(ring)
-        self._interests_size = 0
-        self.peer_interests: list[KeyRange] = []
-        """What the peer is interested in, once it has said so."""
-        self.finished = False
-        """Whether the initiator has finished; the stream is then closed."""
+    _opening = InterestRequest
 
     @property
-    def new_keys(self) -> int:
-        """Values that came with keys that we did not hold."""
-        return self._inbox.new_keys
+    def done(self) -> bool:
+        """Whether the initiator has finished."""
+        return self._finished
 
-    @property
-    def held(self) -> int:
-        """Bytes that the peer makes this session hold."""
-        return self._inbox.held + self._interests_size
+    def start(self) -> Actions[Message]:
+        """Do nothing: the initiator begins."""
+        yield from ()
 
-    @property
-    def overlap(self) -> list[KeyRange]:
-        """What both sides are interested in; empty before the peer has asked."""
-        return self._overlap or []
+    def _take_interests(self, interests: list[KeyRange]) -> Actions[Message]:
+        self.peer_interests = interests
+        self._overlap = intersect_ranges(self._interests, interests)
+        self._interests_size = _size(interests) + _size(self._overlap)
+        yield Send([InterestResponse(tuple(self._overlap))])
 
-    def receive(self, message: Message) -> Iterator[Action]:
-        """Take the initiator's next message; yield what to do, one action after the other.
-
-        Raises:
-            RemoteProtocolError: the message breaks the protocol.
-        """
-        if self.finished:
-            raise RemoteProtocolError("a message after the session was finished")
-        if isinstance(message, InterestRequest):
-            yield from self._take_interests(message)
-        elif self._overlap is None:
-            raise RemoteProtocolError("the first message is not an InterestRequest")
-        elif isinstance(message, Value):
-            yield from self._inbox.take(message, self._overlap)
-        elif isinstance(message, RangeRequest):
+    def _take(self, message: Message) -> Actions[Message]:
+        if isinstance(message, RangeRequest):
             yield from self._answer(message.range)
         elif isinstance(message, Finished):
             yield from self._inbox.flush()
-            self.finished = True
+            self._finished = True
         else:
             raise RemoteProtocolError(f"{type(message).__name__} from an initiator")
 
-    def _take_interests(self, message: InterestRequest) -> Iterator[Action]:
-        if self._overlap is not None:
-            raise RemoteProtocolError("a second InterestRequest")
-        self.peer_interests = merge_ranges(message.interests)
-        self._overlap = intersect_ranges(self._interests, self.peer_interests)
-        self._interests_size = _size(self.peer_interests) + _size(self._overlap)
-        yield Send(InterestResponse(tuple(self._overlap)))
-
-    def _answer(self, asked: RangeHash) -> Iterator[Action]:
+    def _answer(self, asked: RangeHash) -> Actions[Message]:
         if not _is_inside(self.overlap, asked):
             raise RemoteProtocolError("a RangeRequest outside the common interests")
         yield from self._inbox.flush()
         comparison = self._ring.compare(asked)
         if comparison.outcome is Outcome.PEER_LACKS:
             yield SendValues(asked.first, asked.last)
-        yield Send(RangeResponse(comparison.parts))
+        yield Send([RangeResponse(comparison.parts)])
 
 
 def _size(ranges: list[KeyRange]) -> int:

@@ -1,6 +1,7 @@
 """Sessions of `/ceramic/recon/0.1.0` over memory streams: two sides, and peers that misbehave."""
 
 import math
+from collections.abc import AsyncGenerator
 
 import pytest
 import trio
@@ -8,7 +9,8 @@ from trio.testing import lockstep_stream_pair, memory_stream_pair
 
 from recon_node.exception_groups import unwrapped
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
-from recon_node.p2p.sync.ring_stream import MAX_QUEUED, READ_SIZE, RingStream, Traffic
+from recon_node.p2p.sync.session_run import Tally, converse
+from recon_node.p2p.sync.wires import MAX_QUEUED, READ_SIZE, RingWire
 from recon_node.recon import RemoteProtocolError
 from recon_node.recon.keys.key_store import KeyStore
 from recon_node.recon.keys.ranges import KeyRange
@@ -18,12 +20,12 @@ from recon_node.recon.ring.codec import (
     InterestResponse,
     KeyForm,
     RangeRequest,
-    Value,
     encode,
 )
 from recon_node.recon.ring.inbox import BATCH_VALUES
 from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.session import Initiator, Responder
+from recon_node.recon.session import Admit, Value
 
 EVERYTHING = KeyRange(b"", b"\xff")
 IDLE = 5.0
@@ -36,51 +38,40 @@ class Node:
         self.values = dict(values)
         self.store = KeyStore(values)
         self.ring = Ring(self.store, lambda bound: bound in (b"", b"\xff"))
-        self.traffic = Traffic()
+        self.tally = Tally()
+        self.wires: list[RingWire] = []
         self.batches: list[int] = []
-        self.pages: list[int] = []
+        self.loaded = 0
         self.held: list[int] = []
 
-    async def arrange(self, keys: list[bytes]) -> list[bytes]:
-        return sorted(keys, key=self.values.__getitem__)
+    async def load(self, first: bytes, last: bytes) -> AsyncGenerator[Value, None]:
+        for number, key in enumerate(list(self.ring.keys(first, last))):
+            if number % 32 == 0:
+                await trio.sleep(0.01)
+            self.loaded += 1
+            yield Value(key, self.values[key])
 
-    async def load(self, keys: list[bytes]) -> list[Value]:
-        self.pages.append(len(keys))
+    async def perform(self, action: Admit) -> None:
+        self.batches.append(len(action.values))
         await trio.sleep(0.01)
-        return [Value(key, self.values[key]) for key in keys]
-
-    async def admit(self, values: tuple[Value, ...]) -> None:
-        self.batches.append(len(values))
-        await trio.sleep(0.01)
-        for value in values:
+        for value in action.values:
             if value.value == b"invalid":
                 raise PeerProtocolError("an invalid event")
             self.values[value.key] = value.value
             self.store.add(value.key)
 
-    def stream(
-        self, stream, role: type, sync_id: str | None = None, idle: float = IDLE
-    ) -> RingStream:
+    async def run(self, stream, role: type, sync_id: str | None = None, idle: float = IDLE) -> None:
         session = role(self.ring, [EVERYTHING])
-        return RingStream(
-            stream,
-            session,
-            self.ring,
-            KeyForm.BYTES,
-            self.arrange,
-            self.load,
-            self.admit,
-            idle,
-            self.held.append,
-            sync_id,
-        )
+        wire = RingWire(stream, session, KeyForm.BYTES, self.load, self.held.append, idle, sync_id)
+        self.wires.append(wire)
+        await converse(session, wire, self, initiates=role is Initiator)
 
 
 async def reconcile(one: Node, two: Node, pair=memory_stream_pair, idle: float = IDLE) -> None:
     ours, theirs = pair()
 
     async def run(node: Node, end, role: type, sync_id: str | None) -> None:
-        await node.stream(end, role, sync_id, idle).run(node.traffic)
+        await node.run(end, role, sync_id, idle)
         await end.aclose()
 
     async with trio.open_nursery() as nursery:
@@ -94,16 +85,15 @@ async def test_two_nodes_become_equal(autojump_clock):
     await reconcile(one, two)
     assert one.values == two.values
     assert len(one.values) == len({*range(0, 2000, 2), *range(0, 2000, 3)})
-    assert one.traffic.values_sent == two.traffic.values_received
-    assert one.traffic.bytes_sent == two.traffic.bytes_received
-    assert two.traffic.bytes_sent == one.traffic.bytes_received
+    [here], [there] = one.wires, two.wires
+    assert here.bytes_sent == there.bytes_received > 0
+    assert there.bytes_sent == here.bytes_received > 0
 
 
 async def test_a_whole_set_passes_in_pages_and_batches(autojump_clock):
     one, two = Node({b"%05d" % n: bytes(1000) for n in range(3000)}), Node({})
     await reconcile(one, two)
     assert two.values == one.values
-    assert max(one.pages) <= 32
     assert max(two.batches) <= BATCH_VALUES
 
 
@@ -113,28 +103,6 @@ async def test_both_sides_may_send_more_than_the_stream_holds(autojump_clock):
     two = Node({b"b%04d" % n: bytes(500) for n in range(500)})
     await reconcile(one, two, lockstep_stream_pair)
     assert one.values == two.values
-
-
-async def test_values_go_out_in_the_order_of_their_streams(autojump_clock):
-    """A run holds whole streams, each of them put in order; here the values tell the order."""
-    keys = [
-        b"stream %03d" % n + cid for n in range(100) for cid in (b"%036d" % n for n in range(7))
-    ]
-    one = Node({key: b"%05d" % (len(keys) - place) for place, key in enumerate(keys)})
-    two = Node({})
-    came: list[bytes] = []
-    admit = two.admit
-
-    async def note(values: tuple[Value, ...]) -> None:
-        came.extend(value.key for value in values)
-        await admit(values)
-
-    two.admit = note  # type: ignore[method-assign]
-    await reconcile(one, two)
-    assert set(came) == set(keys)
-    for number in range(100):
-        stream = [key for key in came if key.startswith(b"stream %03d" % number)]
-        assert stream == sorted(stream, reverse=True)
 
 
 async def test_values_that_are_not_admitted_yet_are_charged(autojump_clock):
@@ -148,7 +116,7 @@ async def test_the_session_id_is_echoed(autojump_clock):
     ours, theirs = memory_stream_pair()
     node = Node({})
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(node.stream(theirs, Responder).run, node.traffic)
+        nursery.start_soon(node.run, theirs, Responder)
         await ours.send_all(encode(InterestRequest((EVERYTHING,)), KeyForm.BYTES, "some id"))
         answer = bytes(await ours.receive_some(1000))
         await ours.send_all(encode(Finished(), KeyForm.BYTES))
@@ -171,7 +139,7 @@ async def respond_to(node: Node, *sent: bytes, close: bool = True) -> None:
             if close:
                 await ours.send_eof()
             try:
-                await node.stream(theirs, Responder).run(node.traffic)
+                await node.run(theirs, Responder)
             finally:
                 await theirs.aclose()
 
@@ -216,7 +184,7 @@ async def test_a_silent_peer_is_given_up(autojump_clock):
 
 async def test_a_peer_that_takes_nothing_is_given_up_and_little_waits_for_it(autojump_clock):
     """It asks for all values again and again: its requests are left unread when the queue is full,
-    and no second page of values is loaded."""
+    and no more values are loaded than the stream has taken."""
     node = Node({b"%04d" % n: bytes(1000) for n in range(100)})
     ours, theirs = lockstep_stream_pair()
     empty = Ring(KeyStore(), lambda bound: True).state(*EVERYTHING)
@@ -235,26 +203,26 @@ async def test_a_peer_that_takes_nothing_is_given_up_and_little_waits_for_it(aut
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
         with pytest.raises(PeerProtocolError, match="neither sent nor took anything"):
-            await node.stream(theirs, Responder).run(node.traffic)
+            await node.run(theirs, Responder)
         nursery.cancel_scope.cancel()
     assert math.isclose(trio.current_time() - started, IDLE, abs_tol=0.1)
     answers_to_each = 2  # its values, and the message after them
     assert asked <= MAX_QUEUED / answers_to_each + 2
-    assert len(node.pages) <= 1
+    assert node.loaded <= 32
 
 
 async def test_a_slow_store_is_not_held_against_the_peer(autojump_clock):
     one, two = Node({b"%04d" % n: b"v" for n in range(300)}), Node({})
-    admit = two.admit
+    perform = two.perform
 
-    async def slowly(values: tuple[Value, ...]) -> None:
-        await trio.sleep(IDLE * 0.9)
-        await admit(values)
+    async def slowly(action: Admit) -> None:
+        await trio.sleep(IDLE * 2)
+        await perform(action)
 
-    two.admit = slowly  # type: ignore[method-assign]
+    two.perform = slowly  # type: ignore[method-assign]
     ours, theirs = memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(one.stream(ours, Initiator, None, math.inf).run, one.traffic)
-        await two.stream(theirs, Responder).run(two.traffic)
+        nursery.start_soon(one.run, ours, Initiator, None, math.inf)
+        await two.run(theirs, Responder)
         await theirs.aclose()
     assert two.values == one.values

@@ -10,13 +10,17 @@ from trio.testing import memory_stream_pair
 from recon_node.ceramic import network_range
 from recon_node.ipld import varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
-from recon_node.p2p.sync.recon_stream import ReconStream
+from recon_node.p2p.sync.session_run import Tally, converse
+from recon_node.p2p.sync.wires import FrameWire
 from recon_node.p2p.transport.framing import FrameStream, FramingError
 from recon_node.recon import (
     RECON_1_0,
     RECON_1_2,
     VERSIONS,
     ZERO,
+    Failed,
+    Fetch,
+    FetchById,
     KeyRange,
     KeyStore,
     RemoteProtocolError,
@@ -38,14 +42,26 @@ def store_of(keys) -> KeyStore:
     return store
 
 
-def obtain_into(store: KeyStore, unavailable=frozenset()):
-    async def obtain(keys):
-        for key in keys:
-            if key not in unavailable:
-                store.add(key)
-        return [key for key in keys if key in unavailable]
+class Events:
+    """Gets the events of all keys, but some; it has to see keys before events."""
 
-    return obtain
+    def __init__(self, store: KeyStore, unavailable=frozenset()) -> None:
+        self.store = store
+        self.unavailable = unavailable
+        self.tally = Tally()
+
+    async def perform(self, action: Fetch | FetchById) -> Failed | None:
+        if isinstance(action, FetchById):
+            return None
+        for key in action.keys:
+            if key not in self.unavailable:
+                self.store.add(key)
+        return Failed([key for key in action.keys if key in self.unavailable])
+
+
+def wire_of(version, session, stream) -> FrameWire:
+    frames = FrameStream(stream, MAX_FRAME)
+    return FrameWire(version, session.side, frames, LOOPBACK, trio.CapacityLimiter(2))
 
 
 @pytest.fixture(params=VERSIONS, ids=lambda version: version.id)
@@ -57,20 +73,16 @@ async def reconcile(version, ours: KeyStore, theirs: KeyStore, unavailable=froze
     left, right = memory_stream_pair()
     initiator = version.session(Side.initiator(ours, WHOLE, LOOPBACK.session_settings))
     responder = version.session(Side.responder(theirs, [WHOLE], LOOPBACK.session_settings))
-    frames = FrameStream(left, MAX_FRAME), FrameStream(right, MAX_FRAME)
-    obtain = obtain_into(ours, unavailable), obtain_into(theirs, unavailable)
-    decoders = trio.CapacityLimiter(2)
-    here = ReconStream(version, initiator, frames[0], obtain[0], LOOPBACK, decoders)
-    there = ReconStream(version, responder, frames[1], obtain[1], LOOPBACK, decoders)
+    here, there = wire_of(version, initiator, left), wire_of(version, responder, right)
 
     async def respond():
-        await there.respond()
+        await converse(responder, there, Events(theirs, unavailable), initiates=False)
         await right.send_eof()
 
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(respond)
-            await here.initiate()
+            await converse(initiator, here, Events(ours, unavailable), initiates=True)
             await left.aclose()
     assert initiator.side.done
     assert responder.side.done
@@ -120,9 +132,7 @@ async def answer(wire: bytes, *, ends: bool = True, version: Version = RECON_1_0
     await left.send_all(wire)
     if ends:
         await left.send_eof()
-    frames = FrameStream(right, MAX_FRAME)
-    decoders = trio.CapacityLimiter(2)
-    await ReconStream(version, session, frames, obtain_into(store), LOOPBACK, decoders).respond()
+    await converse(session, wire_of(version, session, right), Events(store), initiates=False)
 
 
 def framed(message: bytes) -> bytes:
@@ -187,13 +197,7 @@ async def test_the_first_answer_of_a_peer_may_take_a_turns_time(autojump_clock):
     left, _right = memory_stream_pair()
     asking = RECON_1_0.session(Side.initiator(KeyStore(), WHOLE, LOOPBACK.session_settings))
     started = trio.current_time()
+    wire = wire_of(RECON_1_0, asking, left)
     with pytest.raises(PeerProtocolError, match="sent nothing for 120 s"):
-        await ReconStream(
-            RECON_1_0,
-            asking,
-            FrameStream(left, MAX_FRAME),
-            obtain_into(KeyStore()),
-            LOOPBACK,
-            trio.CapacityLimiter(2),
-        ).initiate()
+        await converse(asking, wire, Events(KeyStore()), initiates=True)
     assert trio.current_time() - started == pytest.approx(120)

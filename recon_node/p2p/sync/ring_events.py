@@ -1,17 +1,22 @@
-"""Admits the events that come in a session of the model ring, in whatever order they come.
+"""The events of a session of the model ring: those that come, and those that the peer lacks.
 
-An EventID without a height says nothing of where an event stands in its stream, so the store takes
-an event only when its history is here. A ceramic-one node sends a stream's events in the order of
-their CIDs, which is random. So those that depend on an event that has not come are set aside, in
-bounded memory, and handed to the store once it has.
+Events come in whatever order. An EventID without a height says nothing of where an event stands in
+its stream, so the store takes an event only when its history is here. A ceramic-one node sends a
+stream's events in the order of their CIDs, which is random. So those that depend on an event that
+has not come are set aside, in bounded memory, and handed to the store once it has.
 
 What is still aside when a session that brought nothing new has ended is refused. An event that is
 refused, for whatever reason, does not end the session: its key counts as one that the peer alone
 holds (recon/ring/differences.py).
+
+What the peer lacks is sent so that each event comes after those of its stream that it builds on. A
+ceramic-one node takes events in any order, but of several with the same prev that come before it,
+its feed gets only one until the node starts again.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Final
@@ -24,9 +29,12 @@ from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.p2p.errors import PeerProtocolError
 from recon_node.p2p.sync.fetch import NOBODYS_FAULT, check_invalid
+from recon_node.p2p.sync.session_run import Tally
 from recon_node.p2p.transport.budget import Account
-from recon_node.recon.ring.codec import Value
+from recon_node.recon import Failed, Fetch, FetchById
 from recon_node.recon.ring.differences import Exchange
+from recon_node.recon.ring.ring import Ring
+from recon_node.recon.session import Admit, Value
 from recon_node.store import Store
 
 log = structlog.get_logger(__name__)
@@ -37,6 +45,14 @@ OVERHEAD: Final = 1024
 """Bytes that such an event takes in memory beside its CAR, about."""
 MAX_REPEATED: Final = 1000
 """Events that a peer may send again while they are set aside."""
+_PAGE: Final = 32
+"""Events that are loaded at once."""
+_RUN: Final = 256
+"""Keys that are put in order at once; more to end with the last event of a stream."""
+_MAX_RUN: Final = 4096
+"""Keys of a run at most, however long a stream is."""
+_CID_SIZE: Final = 36
+"""Bytes of an event's CID, at the end of the keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +67,34 @@ class _Event:
         return len(self.car) + OVERHEAD
 
 
-class RingIntake:
-    """Takes the values of one session.
+class RingEvents:
+    """Takes and gives the events of one session.
 
     Args:
-        peer_id: who sends them.
-        store: takes the events.
+        peer_id: the peer.
+        store: has the events.
         account: is charged with what is set aside.
         exchange: is told which values came and were admitted or refused.
+        ring: our keys.
     """
 
-    def __init__(self, peer_id: str, store: Store, account: Account, exchange: Exchange) -> None:
+    def __init__(
+        self, peer_id: str, store: Store, account: Account, exchange: Exchange, ring: Ring
+    ) -> None:
         self._peer_id = peer_id
         self._store = store
         self._account = account
         self._exchange = exchange
+        self._ring = ring
         self._aside: dict[CID, _Event] = {}
         self._dependents: dict[CID, set[CID]] = {}
         """The events that are set aside, by what each depends on."""
         self._size = 0
         self._repeated = 0
         self._invalid = 0
-        self.events_received = 0
-        """Events that were new here."""
-        self.events_refused = 0
-        """Events that this node cannot check, or that are wrong."""
+        self.tally = Tally()
 
-    async def admit(self, values: tuple[Value, ...]) -> None:
+    async def perform(self, action: Fetch | FetchById | Admit) -> Failed | None:
         """Admit some events, and those set aside that depend on them.
 
         Raises:
@@ -86,8 +103,11 @@ class RingIntake:
             PeerGoneError: so many were invalid that the session ends.
             StoreError: the disk did not take them.
         """
+        assert isinstance(action, Admit)
         events: dict[CID, _Event] = {}
-        for value in values:
+        for value in action.values:
+            self.tally.keys_received += 1
+            self.tally.event_bytes_received += len(value.value)
             event = None if self._is_unwanted(value) else self._read(value)
             if event is not None:
                 self._repeated += event.key.event_cid in events
@@ -105,25 +125,44 @@ class RingIntake:
                 self._set_aside(event)
                 continue
             if verdict.status == "new":
-                self.events_received += 1
+                self.tally.events_received += 1
             elif verdict.status == "refused":
                 self._note_refused(event.key, verdict.reason, verdict.cause)
             self._exchange.note_received(event.key)
-        check_invalid(self._invalid, self.events_received)
+        check_invalid(self._invalid, self.tally.events_received)
+        return None
+
+    async def values(self, first: bytes, last: bytes) -> AsyncGenerator[Value, None]:
+        """Yield the events of a half-open range, but those that the peer refuses."""
+        for run in _runs(self._ring.keys(first, last)):
+            keys = await self._in_order(self._exchange.to_send(run))
+            for start in range(0, len(keys), _PAGE):
+                page = keys[start : start + _PAGE]
+                cids = [HeightlessEventId(key).event_cid for key in page]
+                for key, car in zip(page, await self._store.get_cars_by_cid(cids), strict=True):
+                    if car is not None:
+                        self._exchange.note_sent(key)
+                        yield Value(key, car)
+                        self.tally.events_sent += 1
+                        self.tally.event_bytes_sent += len(car)
+
+    async def _in_order(self, keys: list[bytes]) -> list[bytes]:
+        """Sort events so that each comes after those of its stream that it builds on."""
+        cids = {key: HeightlessEventId(key).event_cid for key in keys}
+        found = await self._store.get_event_ids(list(cids.values()))
+        return sorted(cids, key=lambda key: (*found.get(cids[key], (b"",))[:1], key))
 
     def end(self) -> None:
         """Refuse what is still set aside: the peer does not hold its history either.
 
         If others were new, it may just be getting them: then they are sent again at the next sync.
         """
-        if self.events_received:
+        if self.tally.events_received:
             return
         for event in self._aside.values():
-            self.events_refused += 1
             self._exchange.note_received(event.key)
 
     def _note_refused(self, key: bytes, reason: str | None, cause: str | None) -> None:
-        self.events_refused += 1
         self._invalid += cause not in NOBODYS_FAULT
         (log.debug if cause in NOBODYS_FAULT else log.info)(
             "Refused an event of a peer", peer=self._peer_id, key=key.hex(), reason=reason
@@ -182,3 +221,16 @@ class RingIntake:
     def _change_size(self, change: int) -> None:
         self._size += change
         self._account.hold("events aside", self._size)
+
+
+def _runs(keys: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """Cut keys into runs that end with a stream: its keys are alike up to the event's CID."""
+    run: list[bytes] = []
+    for key in keys:
+        has_ended = len(run) >= _RUN and key[:-_CID_SIZE] != run[-1][:-_CID_SIZE]
+        if has_ended or len(run) >= _MAX_RUN:
+            yield run
+            run = []
+        run.append(key)
+    if run:
+        yield run

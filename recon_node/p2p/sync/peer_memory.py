@@ -1,0 +1,213 @@
+"""What sessions have shown of peers, as far as later ones can use it. All of it is bounded, and
+forgotten after a while.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final, Generic, TypeVar
+
+import trio
+
+from recon_node.recon import KeyRange
+from recon_node.recon.ring.differences import Differences
+
+K = TypeVar("K")
+V = TypeVar("V")
+D = TypeVar("D")
+
+AGREED_FOR: Final = 10.0
+"""Seconds for which it is remembered that a peer agreed with this node."""
+MAX_AGREEMENTS: Final = 256
+"""Maximum peers and ranges of agreements, the latest ones."""
+UNWANTED_FOR: Final = 3600.0
+"""Seconds for which keys are remembered that a peer holds and this node refuses. The peer may have
+dropped some then."""
+MAX_UNWANTED: Final = 65_536
+"""Maximum such keys, of all peers."""
+MAX_STRANGERS: Final = 1000
+"""Maximum peers of other networks."""
+MAX_DIFFERENCES: Final = 50_000
+"""Maximum events that either side refuses on the model ring, of all peers: about 15 MB. The peer
+whose last session was the longest ago makes room."""
+_RING_PEER: Final = 50
+"""A peer takes about as much memory as so many events."""
+
+
+class Remembered(Generic[K, V]):
+    """A map of the latest entries, bounded in number or weight and in time.
+
+    Args:
+        limit: entries at most, or the sum of their weights. The latest entry always stays.
+        lifetime: seconds after which an entry is gone.
+        clock: returns the time in seconds; needed if there is a lifetime.
+        weigh: returns the weight of a value.
+    """
+
+    def __init__(
+        self,
+        limit: float,
+        *,
+        lifetime: float = inf,
+        clock: Callable[[], float] = lambda: 0.0,
+        weigh: Callable[[V], int] = lambda value: 1,
+    ) -> None:
+        self._limit = limit
+        self._lifetime = lifetime
+        self._clock = clock
+        self._weigh = weigh
+        self._weight = 0
+        self._entries: OrderedDict[K, tuple[float, int, V]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: K) -> bool:
+        return self._live(key) is not None
+
+    def get(self, key: K, default: D) -> V | D:
+        """Return what was put in under a key."""
+        entry = self._live(key)
+        return default if entry is None else entry[2]
+
+    def put(self, key: K, value: V, *, renew: bool = True) -> None:
+        """Put in a value as the latest one; the oldest ones make room.
+
+        Args:
+            key: what it is found by; a value before it is replaced.
+            value: to keep.
+            renew: whether its lifetime starts again if the key is known.
+        """
+        known = self._live(key)
+        since = known[0] if known is not None and not renew else self._clock()
+        self.pop(key)
+        weight = self._weigh(value)
+        self._entries[key] = since, weight, value
+        self._weight += weight
+        while self._weight > self._limit and len(self._entries) > 1:
+            _, (_, freed, _) = self._entries.popitem(last=False)
+            self._weight -= freed
+
+    def pop(self, key: K) -> None:
+        """Remove a key, if it is there."""
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._weight -= entry[1]
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Iterate over what has not expired, the oldest first."""
+        horizon = self._clock() - self._lifetime
+        return ((key, value) for key, (since, _, value) in self._entries.items() if since > horizon)
+
+    def _live(self, key: K) -> tuple[float, int, V] | None:
+        entry = self._entries.get(key)
+        if entry is None or self._lifetime == inf or entry[0] > self._clock() - self._lifetime:
+            return entry
+        self.pop(key)
+        return None
+
+
+@dataclass(slots=True)
+class RingPeer:
+    """A peer on the model ring."""
+
+    agent: tuple[str, str]
+    """Its program, with the version."""
+    interests: Sequence[KeyRange]
+    """What this node was interested in."""
+    differences: Differences = field(default_factory=lambda: Differences(time.monotonic))
+
+
+class PeerMemory:
+    """What is remembered of peers."""
+
+    def __init__(self) -> None:
+        clock = trio.current_time
+        self._agreements = Remembered[tuple[str, KeyRange], float](
+            MAX_AGREEMENTS, lifetime=AGREED_FOR, clock=clock
+        )
+        self._unwanted = Remembered[str, dict[bytes, None]](
+            MAX_UNWANTED, lifetime=UNWANTED_FOR, clock=clock, weigh=len
+        )
+        self._strangers = Remembered[str, None](MAX_STRANGERS)
+        self._ring_peers = Remembered[str, RingPeer](
+            MAX_DIFFERENCES, weigh=lambda peer: _RING_PEER + len(peer.differences)
+        )
+
+    def note_agreement(self, peer_id: str, key_range: KeyRange, began: float) -> None:
+        """Note a session that has ended in agreement.
+
+        The peer has every key of the range that we had when it began. So there is no need to push
+        such a key to it, whoever of the two started the session.
+
+        Args:
+            peer_id: the peer.
+            key_range: the range of the session.
+            began: when it began, on trio's clock.
+        """
+        self._agreements.put((peer_id, key_range), began)
+
+    def holders(self, key: bytes, since: float) -> set[str]:
+        """Return the peers that have a key which we have had since then, on trio's clock."""
+        return {
+            peer_id
+            for (peer_id, key_range), began in self._agreements.items()
+            if began >= since and key_range.covers(key)
+        }
+
+    def note_unwanted(self, peer_id: str, keys: Iterable[bytes]) -> None:
+        """Note keys that a peer has listed and that this node's write policy refuses.
+
+        They are left out from the start of the next session with the same peer, so that it need not
+        list them again: a session over ten thousand junk events then costs little more than one
+        without any.
+        """
+        new = dict.fromkeys(keys)
+        if not new:
+            return
+        known = {**self._unwanted.get(peer_id, {}), **new}
+        while len(known) > MAX_UNWANTED:
+            known.popitem()
+        self._unwanted.put(peer_id, known, renew=False)
+
+    def unwanted_of(self, peer_id: str) -> list[bytes]:
+        """Return the keys that a peer holds and that this node does not want."""
+        return list(self._unwanted.get(peer_id, ()))
+
+    def is_new_stranger(self, peer_id: str) -> bool:
+        """Note a peer of another network; return whether it was not known as one."""
+        is_new = peer_id not in self._strangers
+        self._strangers.put(peer_id, None)
+        return is_new
+
+    def differences_with(
+        self, peer_id: str, agent: tuple[str, str], interests: Sequence[KeyRange]
+    ) -> Differences:
+        """Return what a peer on the model ring and this node refuse of each other.
+
+        It is forgotten when the node restarts and when a peer becomes another program or version:
+        either may take more then. What this node refuses is tried again when its interests change.
+
+        Args:
+            peer_id: the peer.
+            agent: its program, with the version.
+            interests: what this node is interested in.
+        """
+        peer = self._ring_peers.get(peer_id, None)
+        if peer is None or peer.agent != agent:
+            peer = RingPeer(agent, interests)
+        if peer.interests != interests:
+            peer.differences.forget_refused_here()
+            peer.interests = interests
+        self._ring_peers.put(peer_id, peer)
+        return peer.differences
+
+    def weigh_differences(self, peer_id: str) -> None:
+        """Take note that the differences with a peer have changed."""
+        peer = self._ring_peers.get(peer_id, None)
+        if peer is not None:
+            self._ring_peers.put(peer_id, peer)

@@ -1,0 +1,247 @@
+"""Sessions of `/ceramic/recon/1.0.0` and 1.2.0: what they are about, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import structlog
+import trio
+
+from recon_node.ceramic import EventId, network_id_of, network_name
+from recon_node.p2p.errors import PeerProtocolError
+from recon_node.p2p.interfaces import EventStore, PeerHost
+from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.sync.claims import FetchTable
+from recon_node.p2p.sync.event_streams import EventStreams
+from recon_node.p2p.sync.fetch import Fetcher, is_excused
+from recon_node.p2p.sync.peer_memory import PeerMemory
+from recon_node.p2p.sync.purses import Meter, Purses
+from recon_node.p2p.sync.reports import (
+    AGREED,
+    ANOTHER_NETWORK,
+    NO_COMMON_INTEREST,
+    Counters,
+    SyncReport,
+    agreed_but_for,
+)
+from recon_node.p2p.sync.session_run import Run
+from recon_node.p2p.sync.sessions import Sessions
+from recon_node.p2p.sync.stream_slots import OpenStream, Slots
+from recon_node.p2p.sync.wires import FrameWire
+from recon_node.recon import KeyRange, Side, Version, intersect_ranges
+from recon_node.recon.session import TurnSession
+
+log = structlog.get_logger(__name__)
+
+_Parts: TypeAlias = tuple[TurnSession[Any], FrameWire[Any], Fetcher, Meter]
+
+MAX_PARTS: Final = 256
+"""Maximum sessions for one range with a peer, which answers for one interest at a time."""
+LONG_MESSAGES_AT_ONCE: Final = 2
+"""Maximum long messages that are decoded at once, in worker threads."""
+
+
+class Reconciler:
+    """Reconciles this node's keys with those of peers.
+
+    Args:
+        host: opens streams to peers.
+        store: has the keys to reconcile, and takes the events of new ones.
+        book: records what peers are interested in, and how they behave.
+        settings: the limits.
+        counters: counts what is not in a report.
+        on_stranger: called once with each peer that asks for events of another network.
+        versions: the versions of recon to speak, best first.
+        purses: what peers may have computed.
+        sessions: runs the sessions.
+    """
+
+    def __init__(
+        self,
+        host: PeerHost,
+        store: EventStore,
+        book: PeerBook,
+        settings: P2PSettings,
+        counters: Counters,
+        on_stranger: Callable[[str], None],
+        versions: Sequence[Version[Any]],
+        purses: Purses,
+        sessions: Sessions,
+    ) -> None:
+        self._host = host
+        self._store = store
+        self._book = book
+        self._settings = settings
+        self._counters = counters
+        self._on_stranger = on_stranger
+        self.versions = {version.id: version for version in versions}
+        self._purses = purses
+        self._sessions = sessions
+        self._table = FetchTable()
+        self._event_streams = EventStreams(host, settings.max_frame)
+        self._decoders = trio.CapacityLimiter(LONG_MESSAGES_AT_ONCE)
+        self.memory = PeerMemory()
+        """What sessions with peers have shown."""
+        self.slots = Slots(settings.max_sessions, settings.max_sessions_per_peer)
+        """For the sessions that peers start."""
+        sessions.speak([*self.versions], self)
+
+    async def reconcile(self, peer_id: str, key_range: KeyRange) -> int:
+        """Reconcile a range with a connected peer, in as many sessions as its interests need.
+
+        Returns:
+            How many events the peer listed without delivering them.
+
+        Raises:
+            Exception: one of ``PEER_FAILURES`` if a session fails.
+            StoreError: the disk failed.
+        """
+        undelivered = 0
+        rest = key_range
+        for _ in range(MAX_PARTS):
+            begin = partial(self._begin, rest, is_rest=rest != key_range)
+            run = await self._sessions.initiate(peer_id, [*self.versions], begin)
+            undelivered += run.tally.undelivered
+            self._book.answered(peer_id, rest, run.side.key_range)
+            if run.side.remaining is None:
+                return undelivered
+            rest = run.side.remaining
+        raise PeerProtocolError(f"the peer cut one range into more than {MAX_PARTS} parts")
+
+    def answer(self, opened: OpenStream) -> _Run:
+        """Begin a session that a peer starts."""
+        interests, settings = self._store.wanted.ranges, self._settings.session_settings
+        return _Run(self, Side.responder(self._store.keys, interests, settings), opened)
+
+    def keeps_stream(self, protocol: str) -> bool:
+        """Return whether a stream may carry another session after one that ended well."""
+        return self.versions[protocol].keeps_stream
+
+    def can_sync_with(self, peer_id: str) -> bool:
+        """Tell whether a connected peer speaks a version of recon; unless it says, it may."""
+        speaks = self._host.known_protocols(peer_id)
+        return bool(self.versions) and (not speaks or not speaks.isdisjoint(self.versions))
+
+    def told_by(self, key: EventId) -> Collection[str]:
+        """Return the peers that told us of a key lately."""
+        return self._table.told_by(key)
+
+    async def wait_for_peers_sessions(self, peer_id: str, limit: float) -> None:
+        """Wait until no session that a peer has started is running, at most ``limit`` seconds."""
+        with trio.move_on_after(limit):
+            await self.slots.wait_until_unused(peer_id)
+
+    def _begin(self, key_range: KeyRange, opened: OpenStream, *, is_rest: bool) -> _Run:
+        side = Side.initiator(self._store.keys, key_range, self._settings.session_settings)
+        return _Run(self, side, opened, is_rest=is_rest)
+
+    def _session(self, side: Side, opened: OpenStream) -> _Parts:
+        """Return what runs a session."""
+        stream, store, settings = opened.stream, self._store, self._settings
+        version, peer_id = self.versions[stream.protocol], stream.peer_id
+        open_stream = partial(self._event_streams.open, peer_id)
+        return (
+            version.session(side),
+            FrameWire(version, side, opened.frames, settings, self._decoders),
+            Fetcher(
+                peer_id, store, self._table, open_stream, settings, self._counters, stream.account
+            ),
+            Meter(
+                self._purses,
+                stream.address,
+                store.keys,
+                lambda: side.key_range in store.wanted.ranges,
+            ),
+        )
+
+
+class _Run(Run[Any]):
+    """A session of a reconciler.
+
+    Args:
+        reconciler: whose session it is.
+        side: this node's side.
+        opened: the stream.
+        is_rest: whether it is about what lies above a part that was reconciled before.
+    """
+
+    def __init__(
+        self, reconciler: Reconciler, side: Side, opened: OpenStream, *, is_rest: bool = False
+    ) -> None:
+        session, wire, self._fetcher, meter = reconciler._session(side, opened)
+        super().__init__(opened, session, wire, self._fetcher, meter)
+        self.role = "initiator" if side.initiates else "responder"
+        self.side = side
+        self._reconciler = reconciler
+        self._book, self._store = reconciler._book, reconciler._store
+        self._is_rest = is_rest
+        if reconciler.versions[self.opened.stream.protocol].tells_left_out:
+            side.leave_out(reconciler.memory.unwanted_of(self.peer_id))
+
+    def outcome(self) -> str:
+        """Return what came of a session that ended well.
+
+        Two sides that have nothing in common agree, too. Why they have nothing in common matters to
+        the operator: a peer of another network, named by mistake, asks for nothing that this node
+        could hold.
+        """
+        self._note_asked()
+        side = self.side
+        network_id = None if side.asked is None else network_id_of(side.asked.lower)
+        if network_id is not None and network_id != self._store.network.id:
+            there = network_name(network_id)
+            self._note_stranger(there)
+            return f"{ANOTHER_NETWORK} ({there}): nothing in common"
+        if not self._is_rest and not self._has_common_interest():
+            return NO_COMMON_INTEREST
+        outcome = agreed_but_for(*self.left_out())
+        if outcome == AGREED and side.key_range is not None:
+            memory = self._reconciler.memory
+            memory.note_agreement(self.peer_id, side.key_range, self.started)
+        return outcome
+
+    def left_out(self) -> tuple[int, int]:
+        """Return how many keys of the peer we left out, and how many of ours it did."""
+        return self.side.left_out, self.side.left_out_by_peer
+
+    def end(self, outcome: str, *, hung_up: bool) -> SyncReport:
+        """Remember what the session has shown of its peer; return its report."""
+        self._note_asked()
+        tally, peer_id = self.tally, self.peer_id
+        tally.events_sent, tally.event_bytes_sent = self._book.take_served(peer_id)
+        if differing := tally.keys_received + tally.events_sent:
+            self._book.differed(peer_id, differing, of=len(self._store.keys))
+        unwanted = self._fetcher.unwanted
+        is_unwanted = partial(is_excused, self._store, for_good=True)
+        self._reconciler.memory.note_unwanted(peer_id, filter(is_unwanted, unwanted))
+        self.opened.stream.account.hold("unwanted keys", 0)
+        report = super().end(outcome, hung_up=hung_up)
+        self.opened.frames.start_count()
+        return report
+
+    def _note_asked(self) -> None:
+        if self.role == "responder" and self.side.asked is not None:
+            self._book.asked_for(self.peer_id, self.side.asked)
+
+    def _has_common_interest(self) -> bool:
+        """Return whether both sides want a part of the range, or of others that the peer asked for.
+
+        A range is reconciled in parts, and above the last one nothing is left in common.
+        """
+        if self.side.key_range is not None:
+            return True
+        theirs = self._book.interests(self.peer_id)
+        return bool(intersect_ranges(self._store.wanted.ranges, theirs))
+
+    def _note_stranger(self, its_network: str) -> None:
+        if self._reconciler.memory.is_new_stranger(self.peer_id):
+            log.warning(
+                "A peer is on another Ceramic network: there is nothing to sync with it",
+                peer=self.peer_id,
+                its_network=its_network,
+                network=self._store.network.name,
+            )
+            self._reconciler._on_stranger(self.peer_id)
