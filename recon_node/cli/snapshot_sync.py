@@ -25,7 +25,7 @@ from recon_node.p2p.transport.identity import open_identity, peer_id_of
 from recon_node.settings import Settings
 from recon_node.sizes import human_size
 from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
-from recon_node.store import StoreError, is_in_use, open_store
+from recon_node.store import PolicyError, StoreError, is_in_use, open_store
 from recon_node.terminal_text import echo
 
 _PATH: Final = "/ceramic/snapshots/sync"
@@ -98,6 +98,10 @@ def _sync_stopped(
     """Open the store and sync it."""
     from recon_node.api.routes.snapshots import describe_sync
 
+    try:
+        policy = settings.policy.load()
+    except PolicyError as error:
+        raise CommandError(f"cannot use the setting `write_policy`: {error}") from None
     report = SnapshotSync([SourceReport(url) for url in urls])
     chosen = signers or settings.snapshot.signers
 
@@ -106,7 +110,9 @@ def _sync_stopped(
             progress("syncing", report.synced.done, report.synced.total)
 
         network = Network.parse(settings.network)
-        async with open_store(settings.data_dir, network, settings=settings.store) as store:
+        async with open_store(
+            settings.data_dir, network, settings=settings.store, policy=policy
+        ) as store:
             await store.wanted.configure(settings.wanted())
             await sync_all(report, store, chosen, settings.data_dir, show)
 

@@ -29,6 +29,7 @@ from recon_node.cli.store_reports import (
 )
 from recon_node.exception_groups import unwrapped
 from recon_node.json_output import json_option, keep_stdout_for_json, print_json, print_result
+from recon_node.settings import Settings
 from recon_node.sizes import human_size
 from recon_node.store import Interest, StoreError
 from recon_node.store.db.schema import FILE_NAME
@@ -112,12 +113,15 @@ def check(config: Path | None, data_dir: Path | None, repair: bool, as_json: boo
       recon-node store check --repair
     """
     repaired: Repaired | None = None
+    guarded = read_settings(config, {"data_dir": data_dir}).policy.decides_by_name
     with _the_log_of(config, data_dir) as directory, _progress() as progress:
         report = check_log(directory, progress)
         if repair and not report.clean:
             print_faults(report)
             with unwrapped():
-                repaired = trio.run(partial(repair_log, directory, progress=progress))
+                repaired = trio.run(
+                    partial(repair_log, directory, progress=progress, guarded=guarded)
+                )
             for line in repair_lines(repaired):
                 echo(line, err=as_json)
             report = check_log(directory, progress)
@@ -289,7 +293,7 @@ def import_(
     started = time.monotonic()
     try:
         with _progress() as progress, unwrapped():
-            intake = _import(source, settings.data_dir, Network.parse(settings.network), progress)
+            intake = _import(source, settings, progress)
     except (StoreError, OSError) as error:
         raise CommandError(str(error)) from None
     seconds = time.monotonic() - started
@@ -299,18 +303,22 @@ def import_(
         sys.exit(1)
 
 
-def _import(source: Path, data_dir: Path, network: Network, progress: Progress) -> ImportResult:
+def _import(source: Path, settings: Settings, progress: Progress) -> ImportResult:
+    data_dir, guarded = settings.data_dir, settings.policy.decides_by_name
     if not source.is_dir():
         try:
             with sys.stdin.buffer if str(source) == "-" else source.open("rb") as file:
-                return trio.run(partial(import_events, data_dir, file, progress=progress))
+                return trio.run(
+                    partial(import_events, data_dir, file, progress=progress, guarded=guarded)
+                )
         except NoExportError:
             if not source.is_file():
                 raise
     log = data_dir / FILE_NAME
-    if log.exists():
-        network = network_of(log)
-    return trio.run(import_history, data_dir, network, read_blocks(source), progress)
+    network = network_of(log) if log.exists() else Network.parse(settings.network)
+    return trio.run(
+        partial(import_history, guarded=guarded), data_dir, network, read_blocks(source), progress
+    )
 
 
 @contextmanager

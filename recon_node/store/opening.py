@@ -30,10 +30,13 @@ async def open_store(
     *,
     settings: StoreSettings | None = None,
     policy: Policy | None = None,
+    guarded: bool | None = None,
 ) -> AsyncIterator[Store]:
     """Open the store of a data directory; both are created if they do not exist.
 
-    Without a policy, all valid events are accepted.
+    Without a policy, all valid events are accepted. Maintenance, to which a node's policy does not
+    apply, says by `guarded` whether it decides in whose name streams are: then unsigned events stay
+    as they are. None: the policy here says so.
 
     On leaving, what was submitted is written (see `StoreSettings.drain_seconds`), the log is
     closed and the directory's lock released.
@@ -45,7 +48,7 @@ async def open_store(
     settings = settings or StoreSettings()
     with ExitStack() as stack:
         policy = policy or Policy()
-        guarded = policy.decides_by_name
+        guarded = policy.decides_by_name if guarded is None else guarded
         opened = await trio.to_thread.run_sync(_open, stack, data_dir, network, settings, guarded)
         readers = ReaderPool(data_dir, settings.readers)
         store = Store(*opened, readers, data_dir, policy)

@@ -138,6 +138,11 @@ class PolicySettings:
         }
         return {name: list(values) for name, values in named.items() if values}
 
+    @property
+    def decides_by_name(self) -> bool:
+        """What `Policy.decides_by_name` is going to be."""
+        return bool(self.allow_models or self.allow_controllers or self.names)
+
     def load(self) -> Policy:
         """Return the policy, with the functions of the packages. Blocks while those are imported.
 

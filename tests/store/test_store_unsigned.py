@@ -26,7 +26,7 @@ from recon_node.store import (
     open_store,
 )
 from recon_node.store.db import shares
-from recon_node.store.maintenance import check_log
+from recon_node.store.maintenance import check_log, import_history, repair_log
 
 MEMBER, STRANGER, *_ = KEYS
 BY_NAME = PolicySettings(allow_controllers=(controller(0),)).load()
@@ -183,3 +183,24 @@ async def test_orphans_are_not_relayed_by_name(tmp_path: Path) -> None:
         await admit(store, offer(init, init, 0))
         assert (len(store.keys), store.withheld, store.head) == (2, 1, 2)
         check_tables(store)
+
+
+async def test_maintenance_does_not_release_what_the_policy_withholds(tmp_path: Path) -> None:
+    """It has no say in whose name streams are; what the node's own clients sent stays delivered."""
+    own, strangers = unsigned(1), unsigned(2)
+    async with open_store(tmp_path, NETWORK, settings=QUICK, policy=BY_NAME) as store:
+        await store.admit_local([own.car])
+        assert await admit(store, offer(strangers, strangers, 0)) == ["new"]
+        epoch = store.epoch
+        assert (store.head, store.waiting) == (1, 1)
+    repaired = await repair_log(tmp_path, QUICK, guarded=True)
+    assert (repaired.head, repaired.epoch, repaired.epoch_kept) == (1, epoch, True)
+    await import_history(tmp_path, NETWORK, [], guarded=True)
+    async with open_store(tmp_path, NETWORK, settings=QUICK, policy=BY_NAME) as store:
+        assert (store.head, store.waiting) == (1, 1)
+        assert [row.event_cid for row in await feed_of(store)] == [own.cid]
+        assert len(store.keys) == 1
+    assert check_log(tmp_path).clean
+    await repair_log(tmp_path, QUICK)  # as the log of a node without such a policy
+    async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
+        assert (store.head, store.waiting) == (2, 0)

@@ -52,16 +52,19 @@ async def import_history(
     network: Network,
     blocks: Iterable[bytes],
     progress: Progress = no_progress,
+    *,
+    guarded: bool = False,
 ) -> ImportResult:
     """Admit the events that some blocks make up into the log of a directory.
 
-    The log is created if it is missing. The caller must not hold the directory's lock.
+    The log is created if it is missing. The caller must not hold the directory's lock. `guarded` is
+    as in `open_store`.
 
     Raises:
         StoreError: the log cannot be opened or written, or belongs to another network.
     """
     result = ImportResult()
-    async with open_store(data_dir, network) as store:
+    async with open_store(data_dir, network, guarded=guarded) as store:
         with (
             TemporaryDirectory(prefix="import-", dir=data_dir) as directory,
             closing(_Gathered(Path(directory) / "blocks.sqlite3", progress)) as gathered,

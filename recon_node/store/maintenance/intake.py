@@ -68,10 +68,12 @@ async def import_events(
     file: BinaryIO,
     settings: StoreSettings | None = None,
     progress: Progress = no_progress,
+    *,
+    guarded: bool = False,
 ) -> ImportResult:
     """Admit the events of a file into the log of a directory, which is created if it is missing.
 
-    The caller must not hold the directory's lock.
+    The caller must not hold the directory's lock. `guarded` is as in `open_store`.
 
     Raises:
         ArchiveError: the file is damaged, truncated, or not an export.
@@ -83,7 +85,7 @@ async def import_events(
         intake.events = manifest.events
         pages = reader.pages(manifest)
         own = replace(settings or StoreSettings(), keep_free=0)  # events of the owner, not of peers
-        async with open_store(data_dir, manifest.network, settings=own) as store:
+        async with open_store(data_dir, manifest.network, settings=own, guarded=guarded) as store:
             while (page := await trio.to_thread.run_sync(next, pages, None)) is not None:
                 for (event_id, _), verdict in zip(
                     page, await store.admit_remote(page), strict=True

@@ -60,9 +60,15 @@ class Repaired:
 
 
 async def repair_log(
-    data_dir: Path, settings: StoreSettings | None = None, progress: Progress = no_progress
+    data_dir: Path,
+    settings: StoreSettings | None = None,
+    progress: Progress = no_progress,
+    *,
+    guarded: bool = False,
 ) -> Repaired:
     """Replace a damaged log with a sound one. Nothing changes until that one is complete.
+
+    `guarded` is as in `open_store`.
 
     Raises:
         StoreError: nothing can be saved, or the new log cannot be written.
@@ -76,7 +82,7 @@ async def repair_log(
             salvage = await run_sync(Salvage, path, place)
             with closing(salvage):
                 settings = settings or StoreSettings()
-                repaired = await _rebuild(path, place, salvage, settings, progress)
+                repaired = await _rebuild(path, place, salvage, settings, progress, guarded)
             await run_sync(_swap, path, place, repaired)
         finally:
             shutil.rmtree(place, ignore_errors=True)
@@ -84,7 +90,12 @@ async def repair_log(
 
 
 async def _rebuild(
-    path: Path, place: Path, salvage: Salvage, settings: StoreSettings, progress: Progress
+    path: Path,
+    place: Path,
+    salvage: Salvage,
+    settings: StoreSettings,
+    progress: Progress,
+    guarded: bool,
 ) -> Repaired:
     if salvage.network_id is None:
         raise StoreError(
@@ -99,7 +110,7 @@ async def _rebuild(
         settings, max_waiting=salvage.events + 1, max_waiting_bytes=2**62, keep_free=0
     )
     kept = salvage.epoch is not None
-    async with open_store(place, network, settings=settings) as store:
+    async with open_store(place, network, settings=settings, guarded=guarded) as store:
         rows = salvage.read()
         total, done = salvage.events, 0
         while piece := await run_sync(lambda: list(islice(rows, _PIECE_EVENTS))):
@@ -117,7 +128,7 @@ async def _rebuild(
 async def _admit(store: Store, piece: list[Salvaged], repaired: Repaired) -> bool:
     """Admit some events; return whether those with a position got the same one again."""
     kept = True
-    for (intact, named), run in groupby(piece, lambda each: (bool(each.car), bool(each.event_id))):
+    for (intact, named), run in groupby(piece, _kind):
         events = list(run)
         if not intact:
             repaired.lost += (each.event_id for each in events if each.event_id)
@@ -134,6 +145,15 @@ async def _admit(store: Store, piece: list[Salvaged], repaired: Repaired) -> boo
                 repaired.refused.append((each.event_id, verdict.reason or ""))
             kept &= each.position in (None, verdict.position)
     return kept
+
+
+def _kind(event: Salvaged) -> tuple[bool, bool]:
+    """Whether an event is intact, and whether it is admitted under its EventId.
+
+    An init event that was delivered had been vouched for, maybe only by this node's own clients.
+    """
+    vouched = event.position is not None and event.event_id and event.event_id.height == 0
+    return bool(event.car), bool(event.event_id) and not vouched
 
 
 def _finish(place: Path, network: Network, salvage: Salvage, repaired: Repaired) -> None:
