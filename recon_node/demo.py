@@ -5,7 +5,8 @@
 Three daemons start as processes on the loopback interface, with empty data directories. Only the
 first is a bootstrap address, so the other two have to find each other through the DHT. Half of the
 sample's streams go to node 1, the other half to node 3, through the HTTP API. When all three hold
-the same set, the Spark pipeline reads the feed of node 2, which was given nothing.
+the same set, a stream diverges whose branch with the higher CID is anchored, by the development
+clock: time decides. Then the Spark pipeline reads the feed of node 2, which was given nothing.
 
 Every step is checked. The exit code is 0 only if every check passed, and no process is left behind.
 """
@@ -33,12 +34,18 @@ from recon_node.ceramic import Event, StreamId, parse_event
 from recon_node.cli.output import CommandError, color_system, make_table
 from recon_node.cli.sending import Outcome, send_items
 from recon_node.cli.sources import Item, read_items
+from recon_node.client import Ceramic, Key, ModelDefinition, NotFoundError
 from recon_node.connection import AsyncConnection, ClientError, Connection
 from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID, multibase
 from recon_node.testnet import Testnet, TestnetError, TestnetNode
 
 SAMPLE = Path(__file__).parents[1] / "tests" / "data" / "sdk_sample.jsonl"
+FLAGS = (
+    *("--sync-interval", "2", "--development-time", "--anchor", "development"),
+    *("--anchor-streams", "none", "--anchor-interval", "1s"),
+)
+"""Nodes that anchor what they are asked to, by a clock that proves nothing."""
 STEP_LIMIT = 300.0
 """Seconds that a step may take."""
 TIPS_SHOWN = 5
@@ -87,7 +94,7 @@ def run(sample: Path) -> None:
     events = [parse_event(multibase.decode(item.data)) for item in items]
     streams = {event.init: event.stream_id() for event in events if event.header is not None}
     with tempfile.TemporaryDirectory(prefix="recon-demo-") as directory:
-        testnet = Testnet(3, directory=Path(directory) / "testnet")
+        testnet = Testnet(3, directory=Path(directory) / "testnet", flags=FLAGS)
         with step("Start three nodes on this machine; node 1 is the only bootstrap address"):
             testnet.start()
         try:
@@ -99,6 +106,9 @@ def run(sample: Path) -> None:
                 load(node, [item for item, event in loaded if event.init[-1] % 2 == half])
             wait_for_equal_sets(nodes, len(items))
             show_nodes(nodes)
+            events += decide_by_time(nodes)
+            streams |= {each.init: each.stream_id() for each in events if each.header is not None}
+            wait_for_equal_sets(nodes, len(events))
             tables = Path(directory) / "tables"
             run_pipeline(nodes[1], tables)
             check_tables(tables, events, streams)
@@ -206,6 +216,46 @@ def show_nodes(nodes: Sequence[TestnetNode]) -> None:
                     f"{report['seconds']:.2f}",
                 )
     console.print(holdings, syncs, sep="\n")
+
+
+def decide_by_time(nodes: Sequence[TestnetNode]) -> list[Event]:
+    """Have the fork of a stream decided by time; return the events of it and of its model.
+
+    Without times, the branch with the lowest CID wins (CIP-145). So another one is anchored.
+    """
+    writing, reading = nodes[0].api_url, nodes[2].api_url
+    with Ceramic(writing, key=Key.generate()) as writer, Ceramic(reading) as reader:
+        with step("Write one more stream at node 1, and have its tip anchored"):
+            schema = {"properties": {"n": {"type": "number"}}}
+            model = writer.create_model(ModelDefinition(name="Race", schema=schema))
+            race = writer.create(model.id, {"n": 0})
+            first = branch = writer.update(race.id, {"n": 1})
+            writer.request_anchor(race.id)
+            writer.wait_until_anchored(first.event, timeout=STEP_LIMIT)
+        with step("Write other branches, until one has a lower CID and would win without times"):
+            while branch.event >= first.event:
+                branch = writer.update(race.id, {"n": branch.content["n"] + 1}, at=race.event)
+        with step("Wait until node 3 has all of them, and the time of the first"):
+            wait_until("node 3 has the branch", partial(has_event, reader, branch.event))
+            reader.wait_until_anchored(first.event, timeout=STEP_LIMIT)
+        read = reader.read(race.id)
+        if read.content != {"n": 1} or not read.open_tips:
+            raise DemoError("the stream has not diverged, or its tip is not decided by time")
+        command = [sys.executable, "-m", "recon_node", "stream", "show", str(race.id)]
+        drawn = subprocess.run(
+            [*command, "--url", reading], capture_output=True, text=True, check=True
+        )
+        console.print(f"\n{drawn.stdout}", markup=False)
+        return [*reader.events(model.id), *reader.events(race.id)]
+
+
+def has_event(client: Ceramic, cid: CID) -> bool:
+    """Return whether a node has an event."""
+    try:
+        client.event(cid)
+    except NotFoundError:
+        return False
+    return True
 
 
 def run_pipeline(node: TestnetNode, tables: Path) -> None:

@@ -1,0 +1,58 @@
+"""Pages as scripts: their shell blocks in their order, as a reader runs them.
+
+A block whose title names a terminal keeps running until the end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+_BLOCK = re.compile(r"^```sh(?: title=\"([^\"]*)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def script(page: Path, without: Collection[str] = ("once",)) -> str:
+    """A page as one script of bash, without the blocks of some titles."""
+    parts = ["set -e -o pipefail", "PS4='+ '", "set -x"]
+    for title, block in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        if title in without or "activate" in block:
+            continue
+        if "terminal" not in title:
+            parts.append(block)
+            continue
+        parts.append(f"{{ {block.rstrip()}\n}} > '{title}.log' 2>&1 &")
+        if "recon-node run" in block:
+            api = re.search(r"--api (\S+)", block)
+            where = f" --url http://{api[1]}" if api else ""
+            parts.append(
+                f"until recon-node status{where} > /dev/null 2>&1; do kill -0 $!; sleep 0.2; done"
+            )
+    return "\n".join([*parts, "echo the end"])
+
+
+def run(text: str, directory: Path, limit: float) -> str:
+    """Run a script in a directory that is its home; return what it prints."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RECON_NODE")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    with subprocess.Popen(
+        ["bash", "-c", text],
+        cwd=directory,
+        env={**own, "HOME": str(directory), "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as shell:
+        try:
+            output, _ = shell.communicate(timeout=limit)
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
+    logs = "\n".join(f"{log.name}:\n{log.read_text()}" for log in directory.glob("*.log"))
+    assert output.endswith("the end\n"), f"{output}\n{logs}"
+    assert shell.returncode == 0, output
+    return output
