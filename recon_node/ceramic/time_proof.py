@@ -36,7 +36,7 @@ _ANCHOR_SELECTOR: Final = bytes.fromhex("97ad09eb")
 # A `raw` transaction holds the root's CID as base16 text, "f01711220...", read as hexadecimal: this
 # text has an odd number of digits, hence the leading zero.
 _RAW_PREFIX: Final = b"\x0f"
-# From these blocks on, by chain, an anchor must be a call of the contract.
+# After these blocks, by chain, an anchor must be a call of the contract.
 _LAST_RAW_BLOCKS: Final = {
     "eip155:1": 16_688_195,
     "eip155:5": 8_498_671,
@@ -153,10 +153,10 @@ def check_transaction(
             f"{proof.root}: its input is {found[:100]}, not 0x{expected.hex()}"
         )
     limit = _LAST_RAW_BLOCKS.get(proof.chain_id)
-    if proof.tx_type == "raw" and limit is not None and number >= limit:
+    if proof.tx_type == _RAW and limit is not None and number > limit:
         raise InvalidEventError(
             f"the transaction {proof.transaction_hash} anchors by 'raw' in block {number}; "
-            f"on {proof.chain_id} that only counts before block {limit}"
+            f"on {proof.chain_id} that only counts up to block {limit}"
         )
     return timestamp
 

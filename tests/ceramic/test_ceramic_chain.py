@@ -63,12 +63,12 @@ def test_hexadecimal_of_either_case() -> None:
 def test_a_raw_transaction_holds_the_root_as_base16_text() -> None:
     text = multibase.encode(RAW.root, "base16")
     assert "0x0" + text == "0x" + expected_input(RAW).hex()
-    assert check_transaction(RAW, transaction(RAW), block(number=hex(16_688_194))) == TIME
+    assert check_transaction(RAW, transaction(RAW), block(number=hex(16_688_195))) == TIME
 
 
 def test_raw_transactions_count_up_to_a_block() -> None:
-    with pytest.raises(InvalidEventError, match="only counts before block 16688195"):
-        check_transaction(RAW, transaction(RAW), block(number=hex(16_688_195)))
+    with pytest.raises(InvalidEventError, match="only counts up to block 16688195"):
+        check_transaction(RAW, transaction(RAW), block(number=hex(16_688_196)))
     elsewhere = replace(RAW, chain_id="eip155:137")
     assert check_transaction(elsewhere, transaction(elsewhere), block(number="0xfffffff")) == TIME
 

@@ -204,7 +204,7 @@ async def test_an_anchor_of_before_2023_is_delivered_if_the_chain_confirms_it(
     root = b"\x0f" + right.root  # "f01711220...", with a digit before it to make bytes of it
     chain.mine(right, TIME, number=9_000_000, data=root)
     chain.mine(wrong, TIME, number=9_000_001, data=root)
-    chain.mine(late, TIME, number=16_688_195)  # by then, a contract had to be called
+    chain.mine(late, TIME, number=16_688_196)  # by then, a contract had to be called
     async with serving(chain) as url, open_store(tmp_path, NETWORK) as store:
         for document, anchor in zip(documents, anchors, strict=True):
             await store.admit_local([document.init.car, document.change.car, anchor.car])
