@@ -19,9 +19,10 @@ each time.
 the node is bounded by the rate of requests, not by their number: they wait in the log, as other
 events do. A made-up proof passes through the queue once like any other; after that, each try
 doubles the wait for the next one, up to a day. While more proofs are due than can be looked up at
-once, half of the places are for those that came to be due last, so that a flood delays a real one
-no longer than it lasts. A proof whose time event a signed event builds on is looked up first.
-Chains do not wait for each other.
+once, the places are shared out among the controllers of the streams that they are about, and a
+controller's between those that came to be due first and last. So a flood delays the real ones of
+the streams that it is about, and no longer than it lasts. Of a controller's proofs, those whose
+time event a signed event builds on come first. Chains do not wait for each other.
 """
 
 from __future__ import annotations
@@ -195,7 +196,9 @@ class _Follower:
                 now = self._now()
                 due = [proof for proof in proofs if proof.due <= now]
                 if len(due) == _PAGE:
-                    due = await self._with_latest(due, now)
+                    due = await self._store.pending_proofs(
+                        _PAGE, self._provider.chain_id, shared_before=now
+                    )
                 if due:
                     await self._look_up(due)
                 else:
@@ -208,12 +211,6 @@ class _Follower:
             except StoreError as error:
                 logger.error("Cannot store the outcomes of lookups", reason=str(error))
                 await trio.sleep(_AFTER_STORE_ERROR)
-
-    async def _with_latest(self, due: Sequence[PendingProof], now: float) -> list[PendingProof]:
-        """Return proofs that are due, half of them those that came to be so last."""
-        half, chain_id = _PAGE // 2, self._provider.chain_id
-        latest = await self._store.pending_proofs(half, chain_id, latest_before=now)
-        return list({proof.cid: proof for proof in (*due[:half], *latest)}.values())
 
     async def _look_up(self, proofs: Sequence[PendingProof]) -> None:
         """Look up some proofs side by side and tell the store the outcomes.

@@ -364,17 +364,18 @@ class Store(Contents):
         )
 
     async def pending_proofs(
-        self, limit: int, chain_id: str | None = None, *, latest_before: float | None = None
+        self, limit: int, chain_id: str | None = None, *, shared_before: float | None = None
     ) -> list[PendingProof]:
         """Return at most `limit` proofs of time events that are to be looked up (of one chain,
         CAIP-2), those that are due first; some may not be due yet.
 
-        With `latest_before`, in Unix seconds: of those due by then, those that are due last.
+        With `shared_before`, in Unix seconds: of those due by then, a fair share for the
+        controllers of their streams.
 
         Raises:
             StoreError: the disk failed.
         """
-        read = partial(questions.read_pending_proofs, chain_id, limit, latest_before)
+        read = partial(questions.read_pending_proofs, chain_id, limit, shared_before)
         return await self._readers.ask(read)
 
     async def settle_proofs(self, verdicts: Sequence[tuple[CID, int | str]]) -> None:

@@ -387,7 +387,7 @@ async def test_the_start_does_not_wait_for_a_provider_and_tells_a_wrong_one(
 async def test_a_real_anchor_is_looked_up_before_a_flood(
     clock: trio.testing.MockClock, tmp_path: Path, is_built_on: bool
 ) -> None:
-    """It came to be due last; or first, but somebody who may write to the stream stands for it."""
+    """It came last; or neither first nor last, but its controller signed an event on it."""
     chain, init, real = Chain(), init_event(KEY, MODEL, {}), Document("real")
     chain.mine(real.proof, TIME)
     flood = [
@@ -408,6 +408,32 @@ async def test_a_real_anchor_is_looked_up_before_a_flood(
         async with following(store, url, requests_per_second=10):
             await until(lambda: store.head == 1 + len(events))
             assert len(chain.asked) < 100
+
+
+async def test_an_author_holds_up_only_the_anchors_of_their_own_streams(
+    clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    """Signed events on made-up anchors come first, but among those of their controller."""
+    author = SigningKey(bytes(32))
+    chain, init, real = Chain(), init_event(author, MODEL, {}), Document("real")
+    chain.mine(real.proof, TIME)
+
+    def made_up(name: bytes) -> Event:
+        tx_hash = sha256(name).digest()
+        return time_event(init, init.cid, chain_id=GNOSIS, tx_hash=tx_hash)
+
+    pairs = []
+    for number in range(200):
+        anchor = made_up(b"%d" % number)
+        pairs += [anchor, data_event(author, init, [anchor.cid], [])]
+    later = [made_up(b"later %d" % number) for number in range(200)]
+    async with serving(chain) as url, open_store(tmp_path, NETWORK) as store:
+        await store.admit_local([event.car for event in (init, *pairs)])
+        await store.admit_local([event.car for event in real.events[:-1]])
+        await store.admit_local([event.car for event in later])
+        async with following(store, url, requests_per_second=10):
+            await until(lambda: store.head == len(real.events))
+            assert len(chain.asked) < 50
 
 
 async def test_a_flood_of_made_up_proofs_costs_what_the_rate_allows(

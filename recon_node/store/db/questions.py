@@ -8,6 +8,7 @@ For bulk readers of the feed, see `recon_node.store.db.columns`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, islice, zip_longest
 from typing import Final
 
 from recon_node.ceramic import EventId, EventKind, TimeProof
@@ -87,23 +88,57 @@ def read_event_ids(cids: Sequence[CID], reader: Reader) -> dict[CID, tuple[bytes
     return {CID(cid): (event_id, EventKind(kind)) for cid, event_id, kind in rows}
 
 
+_PROOF: Final = "proof, chain_id, root, tx_hash, tx_type, tries, due"
+_SHARED_PROOFS: Final = 4_096
+"""Proofs at each end of the queue among which the next ones are shared out."""
+
+
 def read_pending_proofs(
-    chain_id: str | None, limit: int, latest_before: float | None, reader: Reader
+    chain_id: str | None, limit: int, shared_before: float | None, reader: Reader
 ) -> list[PendingProof]:
-    """Return the proofs of a chain, or of all, that await their lookup, in the order of `due`; or
-    those that are due by a time, in the opposite order."""
+    """Return the proofs of a chain, or of all, that await their lookup, in the order of `due`; or,
+    of those that are due by a time, a fair share for the controllers of their streams."""
     where, values = ("", ()) if chain_id is None else ("AND chain_id = ?", (chain_id,))
-    by, order = ("", "ASC") if latest_before is None else ("AND due <= ?", "DESC")
-    times = () if latest_before is None else (latest_before,)
+    if shared_before is not None:
+        return _share_out(where, (*values, shared_before), limit, reader)
     rows = reader.connection.execute(
-        "SELECT proof, chain_id, root, tx_hash, tx_type, tries, due FROM proofs "
-        f"WHERE due IS NOT NULL {where} {by} ORDER BY due {order}, proof LIMIT ?",
-        (*values, *times, limit),
+        f"SELECT {_PROOF} FROM proofs WHERE due IS NOT NULL {where} ORDER BY due, proof LIMIT ?",
+        (*values, limit),
     )
-    return [
-        PendingProof(CID(cid), TimeProof(chain, CID(root), CID(tx_hash), tx_type), tries, due)
-        for cid, chain, root, tx_hash, tx_type, tries, due in rows
+    return [_pending_proof(*row) for row in rows]
+
+
+def _share_out(
+    where: str, values: tuple[object, ...], limit: int, reader: Reader
+) -> list[PendingProof]:
+    """Give each controller a proof, then a second one, and so on; of one controller's, by turns
+    those that are due first and last: made-up ones cost nothing, and keep back their like alone."""
+    controller = (
+        "(SELECT controller FROM events JOIN streams USING (init_cid) WHERE events.id = "
+        "(SELECT min(event) FROM anchors WHERE anchors.proof = proofs.proof))"
+    )
+    sql = (
+        f"SELECT {_PROOF}, {controller} FROM proofs "
+        f"WHERE due IS NOT NULL {where} AND due <= ? ORDER BY due {{}}, proof LIMIT ?"
+    )
+    ends = [
+        reader.connection.execute(sql.format(order), (*values, _SHARED_PROOFS)).fetchall()
+        for order in ("ASC", "DESC")
     ]
+    shares: dict[str | None, dict[bytes, PendingProof]] = {}
+    for row in chain.from_iterable(zip_longest(*ends)):
+        if row is not None:
+            *proof, owner = row
+            shares.setdefault(owner, {}).setdefault(proof[0], _pending_proof(*proof))
+    turns = zip_longest(*(share.values() for share in shares.values()))
+    return list(islice((proof for turn in turns for proof in turn if proof is not None), limit))
+
+
+def _pending_proof(
+    cid: bytes, chain_id: str, root: bytes, tx_hash: bytes, tx_type: str, tries: int, due: float
+) -> PendingProof:
+    proof = TimeProof(chain_id, CID(root), CID(tx_hash), tx_type)
+    return PendingProof(CID(cid), proof, tries, due)
 
 
 def read_stream_header(init: CID, reader: Reader) -> StreamRecord | None:
