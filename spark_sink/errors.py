@@ -156,20 +156,26 @@ def cannot_open(path: Place, error: Exception | str) -> TablesError:
     is_raw = path.name == "raw_events"
     return TablesError(
         f"cannot open the table {path}: {reason}; if it is damaged, delete it"
-        + (f" and rebuild it with {_rebuild(path)}" if is_raw else ", and it will be rebuilt")
+        + (
+            f" and rebuild it with {rebuild_command(path)}"
+            if is_raw
+            else ", and it will be rebuilt"
+        )
     )
 
 
 def damaged(path: Place, what: str) -> TablesError:
     """Return the error for damaged files of a table."""
-    return TablesError(f"the table {path} is damaged: {what}; rebuild it with {_rebuild(path)}")
+    return TablesError(
+        f"the table {path} is damaged: {what}; rebuild it with {rebuild_command(path)}"
+    )
 
 
 def other_columns(path: Place) -> TablesError:
     """Return the error for a table of another version of this pipeline."""
     return TablesError(
         f"the table {path} has other columns than this version of spark-sink writes: rebuild it "
-        f"with {_rebuild(path)}"
+        f"with {rebuild_command(path)}"
     )
 
 
@@ -177,7 +183,7 @@ def other_rules(path: Place) -> TablesError:
     """Return the error for a table whose rows another version computed differently."""
     return TablesError(
         f"the table {path} was computed by the rules of another version of spark-sink: rebuild it "
-        f"with {_rebuild(path)}"
+        f"with {rebuild_command(path)}"
     )
 
 
@@ -211,7 +217,7 @@ def _with_advice(error: Exception) -> str:
     return text if advice is None else f"{advice} ({text})"
 
 
-def _rebuild(path: Place) -> str:
+def rebuild_command(path: Place) -> str:
     """Return the command that rebuilds a table; `raw_events` is read from a node."""
     url = " --url URL" if path.name == "raw_events" else ""
     return f"spark-sink rebuild {path.name} --tables {path.parent}{url}"

@@ -26,7 +26,7 @@ from spark_sink.cli.options import (
     tables_option,
 )
 from spark_sink.cli.serve import serve
-from spark_sink.cli.table_commands import optimize, query, rebuild, status, vacuum
+from spark_sink.cli.table_commands import check, optimize, query, rebuild, status, vacuum
 from spark_sink.errors import INSTALL, SinkError
 from spark_sink.schema import DERIVED, RAW, TABLES
 
@@ -81,7 +81,7 @@ def main() -> None:
     os.environ.setdefault("RUST_LOG", "off")
 
 
-for command in (status, query, serve, rebuild, optimize, vacuum):
+for command in (status, check, query, serve, rebuild, optimize, vacuum):
     main.add_command(command)
 main.add_command(completion_command("spark-sink", lambda: main))
 

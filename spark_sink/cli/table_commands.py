@@ -39,8 +39,9 @@ def status(as_json: bool, **options: Any) -> None:
     """Show the rows, feed position, size, version and age of each table.
 
     With a node, also show how many of its events each table lacks. As a health check: exits with 1
-    if there are no tables or one is damaged, if the node does not answer or has a different or
-    shorter log, or if --max-lag or --max-age is exceeded; otherwise with 0.
+    if there are no tables, or one is damaged or lacks rows that it should have by its position;
+    if the node does not answer or has a different or shorter log, or if --max-lag or --max-age is
+    exceeded; otherwise with 0.
 
     \b
     Examples:
@@ -60,6 +61,40 @@ def status(as_json: bool, **options: Any) -> None:
         for trouble in health.troubles:
             echo(f"Error: {trouble}", err=True)
     if health.troubles:
+        raise SystemExit(1)
+
+
+@click.command(short_help="Check that the tables are complete and sound.")
+@tables_option()
+@click.option("--deep", is_flag=True, help="Read every row, too.")
+@json_option
+def check(tables: Location, deep: bool, as_json: bool) -> None:
+    """Check that the tables have the rows that they should have by their positions.
+
+    status does that, too. With --deep, every row is read: that all files are there and sound, no
+    position of raw_events is missing, each event is what its CID says, and no row is there twice.
+    Exit code 1 if anything is wrong; then rebuild the table. spark-sink run can go on meanwhile.
+
+    \b
+    Examples:
+      spark-sink check --tables ./tables
+      spark-sink check --tables ./tables --deep
+    """
+    from spark_sink.tables.status import table_status
+    from spark_sink.upkeep.check import check_counts, check_rows
+
+    found = table_status(tables)
+    troubles = check_counts(tables, found)
+    if deep:
+        troubles += check_rows(tables, _print_progress if sys.stderr.isatty() else _no_progress)
+    rows = sum(table.rows for table in found)
+    read = "read and sound" if deep else "counted"
+    text = f"{len(found)} tables: {rows:,} rows {read}" if not troubles else ""
+    for trouble in troubles if not as_json else ():
+        echo(f"Error: {trouble}", err=True)
+    if as_json or text:
+        print_result({"rows": rows, "deep": deep, "troubles": troubles}, text, as_json=as_json)
+    if troubles:
         raise SystemExit(1)
 
 
@@ -212,3 +247,7 @@ def vacuum(
 
 def _print_progress(name: str, position: int, goal: int) -> None:
     echo(f"{name:18} position {position} of {goal}", err=True)
+
+
+def _no_progress(name: str, done: int, goal: int) -> None:
+    pass

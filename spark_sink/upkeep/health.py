@@ -21,6 +21,7 @@ from spark_sink.tables.status import (
     table_status,
 )
 from spark_sink.tables.versions import text_of
+from spark_sink.upkeep.check import check_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,11 @@ def check_health(
         SinkError: there are no tables, or one cannot be read.
     """
     found = table_status(tables)
+    counts = check_counts(tables, found)
     raw = made_from(tables / RAW)
     reading = None if raw is None else raw.reading
     node, troubles = _ask_one(urls, token, reading)
+    troubles += counts
     lag: dict[str, int] = {}
     if node is not None and node.feed is not None:
         feed = Feed(node.url)

@@ -1,0 +1,178 @@
+"""Checks that tables hold what they say: cheap for `status`, and every row for `check --deep`.
+
+The log of a Delta table can lose a commit without any reader noticing: after a power cut, the file
+of a commit may have length zero, and what it added is not in the table, though all that came later
+is. But what a table says of itself tells: `raw_events` has a row for each position, and so has
+`conclusion_events`, unless streams are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePath
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recon_node.ipld import CID, IpldError, car
+from spark_sink.errors import one_line, rebuild_command
+from spark_sink.schema import RAW, TABLES, UNPROCESSED, TableSpec
+from spark_sink.tables.delta_files import data_files
+from spark_sink.tables.delta_state import epoch_of, position_of
+from spark_sink.tables.location import FAULTS, Location, file_system, files_below
+from spark_sink.tables.staging import DataFile
+from spark_sink.tables.status import TableStatus, are_without_dags, open_delta
+
+_LOG: Final = "_delta_log"
+_CONCLUSIONS: Final = "conclusion_events"
+_ROWS: Final = 8_192
+
+OnProgress = Callable[[str, int, int], None]
+
+
+def check_counts(directory: Location, tables: Sequence[TableStatus]) -> list[str]:
+    """Compare what tables say of themselves; return what is wrong, one line each.
+
+    It reads no rows, and asks for one list of files per table.
+
+    Raises:
+        TablesError: a table cannot be opened.
+    """
+    return [
+        f"{trouble}: rebuild the table with {rebuild_command(directory / name)}"
+        for name, trouble in (*_empty_commits(directory, tables), *_counts(directory, tables))
+    ]
+
+
+def _empty_commits(directory: Location, tables: Sequence[TableStatus]) -> Iterator[tuple[str, str]]:
+    for table in tables:
+        for file in files_below(directory / table.name, _LOG):
+            if file.size == 0 and PurePath(file.path).suffix in (".json", ".parquet"):
+                name = PurePath(file.path).name
+                yield (
+                    table.name,
+                    f"{name} in the log of {table.name} is empty, so its rows are lost",
+                )
+
+
+def _counts(directory: Location, tables: Sequence[TableStatus]) -> Iterator[tuple[str, str]]:
+    found = {table.name: table for table in tables}
+    for name in (RAW, _CONCLUSIONS):
+        if (table := found.get(name)) is None:
+            continue
+        left_out = name != RAW and _may_leave_out(directory, table, found.get(UNPROCESSED))
+        if table.rows > table.position or (table.rows < table.position and not left_out):
+            yield (
+                name,
+                f"{name} is at position {table.position} but has {table.rows} rows, and should "
+                f"have {table.position}",
+            )
+
+
+def _may_leave_out(directory: Location, table: TableStatus, aside: TableStatus | None) -> bool:
+    """Return whether a table may lack streams: those that are set aside, or DAGs."""
+    return (
+        aside is None
+        or aside.rows > 0
+        or aside.position < table.position
+        or are_without_dags(directory)
+    )
+
+
+def check_rows(directory: Location, on_progress: OnProgress) -> list[str]:
+    """Read every row of all tables; return what is wrong, one line each.
+
+    Of each file, that it can be read and has as many rows as the log says; of each table, that its
+    keys are unique; of `raw_events`, that each position is there, and each event is what its CID
+    says; of the others, that they have no event and no stream that `raw_events` does not have.
+
+    Raises:
+        TablesError: a table cannot be opened.
+    """
+    opened = open_delta(directory)
+    troubles: list[str] = []
+    streams: set[bytes] = set()
+    upto = 0
+    for name, table in opened.items():
+        rows = _Rows(TABLES[name], directory / name)
+        files = data_files(table, rows.spec, rows.path)
+        for done, file in enumerate(files, 1):
+            rows.read(file)
+            on_progress(name, done, len(files))
+        position = position_of(table, epoch_of(table))
+        if name == RAW:
+            streams, upto = rows.streams, position
+            rows.check_positions(position)
+        elif position <= upto and not troubles:  # else `run` has gone on, or raw_events lacks some
+            rows.check_streams(streams)
+        troubles += [*rows.troubles, *rows.check_keys()]
+    return troubles
+
+
+class _Rows:
+    """What was read of a table."""
+
+    def __init__(self, spec: TableSpec, path: Location) -> None:
+        self.spec = spec
+        self.path = path
+        self.troubles: list[str] = []
+        self.streams: set[bytes] = set()
+        self._keys: list[np.ndarray] = []
+        self._count = 0
+
+    def read(self, file: DataFile) -> None:
+        """Read a file."""
+        columns = [*dict.fromkeys((self.spec.key, "stream_cid"))]
+        is_raw = self.spec.name == RAW
+        count = 0
+        try:
+            with pq.ParquetFile(file.path, filesystem=file_system(self.path)) as parquet:
+                for batch in parquet.iter_batches(_ROWS):  # all columns: any may be damaged
+                    count += batch.num_rows
+                    keys, cids = (batch[each] for each in (columns[0], columns[-1]))
+                    self.streams.update(cids.to_pylist())
+                    if self.spec.is_history:
+                        self._keys.append(keys.to_numpy())
+                    if is_raw:
+                        self._check_events(batch)
+        except FAULTS as error:
+            self._wrong(f"{file.path} cannot be read ({one_line(error)})")
+            return
+        self._count += count
+        if file.rows is not None and count != file.rows:
+            self._wrong(f"{file.path} has {count} rows, and the log says {file.rows}")
+
+    def check_positions(self, position: int) -> None:
+        """Check that each position up to this one is there."""
+        found = np.unique(np.concatenate([np.empty(0, np.int64), *self._keys]))
+        missing = np.setdiff1d(np.arange(1, position + 1), found)
+        if len(missing):
+            self._wrong(f"{len(missing)} positions are missing, the first is {missing[0]}")
+
+    def check_streams(self, known: set[bytes]) -> None:
+        """Check that `raw_events` has each stream."""
+        if unknown := len(self.streams - known):
+            self._wrong(f"{unknown} streams are not in {RAW}")
+
+    def check_keys(self) -> list[str]:
+        """Return what is wrong with the keys: they are unique."""
+        unique = len(self.streams)
+        if self.spec.is_history:
+            unique = len(np.unique(np.concatenate([np.empty(0, np.int64), *self._keys])))
+        twice = self._count - unique
+        return [f"{self.spec.name}: {twice} rows are there more than once"] if twice else []
+
+    def _check_events(self, batch: pa.RecordBatch) -> None:
+        for cid, content in zip(
+            batch["event_cid"].to_pylist(), batch["car"].to_pylist(), strict=True
+        ):
+            try:
+                if content and bytes(car.decode(content).roots[0]) != cid:
+                    raise IpldError("its CAR has another root")
+            except (IpldError, IndexError) as error:
+                self._wrong(f"the event {CID(cid)}: {error}")
+
+    def _wrong(self, what: str) -> None:
+        self.troubles.append(f"{self.spec.name}: {what}")
