@@ -272,9 +272,9 @@ def import_(
 ) -> None:
     """Import the events of SOURCE (- for standard input).
 
-    SOURCE is an export of a log; or any CAR, or a file with an event in each line, or a directory
-    of such files or of blocks, as kubo and js-ceramic keep them: what `ceramic-one migrations
-    from-ipfs` reads.
+    SOURCE is an export of a log; or any CAR, a file with an event in each line, or the database of
+    a ceramic-one node; or a directory of such files or of blocks, as kubo and js-ceramic keep them
+    (flatfs): what `ceramic-one migrations from-ipfs` reads.
 
     Each event is checked: its blocks, signatures and history, and by a running node its anchors.
     But write policies and interests do not apply, and sessions count that have expired since.
@@ -288,6 +288,7 @@ def import_(
       recon-node store import backup.car --data-dir /var/lib/recon-node
       zstd -d < part.car.zst | recon-node store import -
       recon-node store import ~/.ipfs/blocks --network mainnet
+      recon-node store import ~/.ceramic-one/db.sqlite3 --network mainnet
     """
     settings = read_settings(config, {"data_dir": data_dir, "network": network})
     started = time.monotonic()
@@ -316,9 +317,15 @@ def _import(source: Path, settings: Settings, progress: Progress) -> ImportResul
                 raise
     log = data_dir / FILE_NAME
     network = network_of(log) if log.exists() else Network.parse(settings.network)
-    return trio.run(
+    result = trio.run(
         partial(import_history, guarded=guarded), data_dir, network, read_blocks(source), progress
     )
+    if not result.events:
+        raise CommandError(
+            f"{source} has no events that this command can read. Of kubo's datastores it reads "
+            "flatfs; of others, give it the CARs that `ipfs dag export` writes"
+        )
+    return result
 
 
 @contextmanager

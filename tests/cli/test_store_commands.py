@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from recon_node.ceramic import Network
 from recon_node.cli import main
-from recon_node.ipld import car, multibase
+from recon_node.ipld import CID, car, multibase
 from recon_node.store import StoreSettings, open_store
 from recon_node.testnet import TestnetNode
 
@@ -134,7 +134,7 @@ def test_the_log_of_a_running_node_is_left_alone(node: TestnetNode, tmp_path: Pa
     assert result.exit_code == 1
 
 
-@pytest.mark.parametrize("form", ["kubo", "one CAR", "lines", "CARs"])
+@pytest.mark.parametrize("form", ["kubo", "one CAR", "lines", "CARs", "ceramic-one"])
 def test_history_is_imported_in_any_form(tmp_path: Path, sample: Events, form: str) -> None:
     """From a directory or CAR of blocks, as kubo and js-ceramic keep them, or files of events."""
     cars = [multibase.decode(event["car"]) for event in sample[:60]]
@@ -153,6 +153,9 @@ def test_history_is_imported_in_any_form(tmp_path: Path, sample: Events, form: s
     elif form == "lines":
         source = source / "events.jsonl"
         source.write_text("".join(f"{event['car']}\n" for event in reversed(sample[:60])))
+    elif form == "ceramic-one":
+        source = source / "db.sqlite3"
+        fill_ceramic_one(source, blocks)
     else:
         for number, each in enumerate(cars):
             (source / f"{number}.car").write_bytes(each)
@@ -163,6 +166,37 @@ def test_history_is_imported_in_any_form(tmp_path: Path, sample: Events, form: s
         assert result.stdout.startswith(f"60 events: {counts}, 0 refused, in ")
     assert run(log, "check").exit_code == 0
     assert {path.name for path in log.iterdir() if path.is_dir()} == set(), "nothing is left"
+
+
+def fill_ceramic_one(path: Path, blocks: dict[CID, bytes]) -> None:
+    """Make a database with blocks as ceramic-one 0.58 does it: migrations/sqlite in its source,
+    20240321211121_block.up.sql."""
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(
+            "CREATE TABLE ceramic_one_block ("
+            "multihash BLOB NOT NULL, bytes BLOB NOT NULL, PRIMARY KEY(multihash))"
+        )
+        rows = [(b"\x12\x20" + cid.digest, block) for cid, block in blocks.items()]
+        database.executemany("INSERT INTO ceramic_one_block VALUES (?, ?)", rows)
+
+
+def test_directories_and_databases_without_events_are_refused(
+    tmp_path: Path, sample: Events
+) -> None:
+    """Kubo's other datastores, for instance. A database beside blocks is not one of them."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "000001.vlog").write_bytes(b"badger")
+    other = source / "other.sqlite"
+    with closing(sqlite3.connect(other)) as database, database:
+        database.execute("CREATE TABLE x (y)")
+    for path, reason in ((source, "has no events"), (other, "not that of a ceramic-one node")):
+        result = run(tmp_path / "log", "import", str(path), "--network", "local-7")
+        assert result.exit_code == 1
+        assert reason in result.stderr
+    (source / "an event.car").write_bytes(multibase.decode(sample[0]["car"]))
+    result = run(tmp_path / "log", "import", str(source), "--network", "local-7")
+    assert result.stdout.startswith("1 events: 1 new") or result.stdout.startswith("1 event: 1 new")
 
 
 def test_a_file_without_events_is_refused(tmp_path: Path) -> None:
