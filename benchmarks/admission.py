@@ -42,7 +42,7 @@ from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.sources import LogSource
 from recon_node.store import StoreSettings, open_store
-from recon_node.store.admission.rules import commit_batch
+from recon_node.store.db.changes import commit_batch
 from recon_node.store.db.log import EventLog
 from recon_node.store.interests import key_ranges
 from recon_node.store.values import Submission
@@ -128,7 +128,7 @@ async def from_file(cars: list[bytes], verifiers: int) -> Row:
             started, cpu = time.perf_counter(), time.process_time()
             await store.admit_local(cars[BATCH:])
             seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-            rows = await store.read_feed(0, len(cars) + 1)
+            rows = await store.log.feed(0, len(cars) + 1)
             assert [row.car for row in rows] == cars
     return _row("file", verifiers, len(cars) - BATCH, seconds, cpu, others())
 

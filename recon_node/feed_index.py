@@ -229,7 +229,7 @@ class FeedIndex:
         """
         upto = min(self._store.head, self._position + _WINDOW)
         key = self._file.sort_key
-        rows = await self._store.read_sort_key(key, self._position, upto, _EVENTS, _BYTES)
+        rows = await self._store.log.sort_key(key, self._position, upto, _EVENTS, _BYTES)
         if len(rows) == _EVENTS or sum(len(row.car) for row in rows) >= _BYTES:
             upto = rows[-1].position
         if rows or upto - self._noted >= _WINDOW:

@@ -15,10 +15,10 @@ import trio
 
 from recon_node.ceramic import EventId, Network, StreamId, StreamType
 from recon_node.ipld import CID, DAG_CBOR, CarError, car, dag_cbor
-from recon_node.recon import KeyRange, KeyStore, KeyView
+from recon_node.recon import KeyRange, KeyStore, KeyView, covers
 from recon_node.store import Interest, Verdict
 from recon_node.store.contents import Arrivals
-from recon_node.store.interests import covers, key_ranges
+from recon_node.store.interests import key_ranges
 
 NETWORK: Final = Network.local(7)
 ADMISSION: Final = 0.01
@@ -110,6 +110,7 @@ class MemoryStore:
         self.wanted = FixedInterests(interests)
         self.arrivals = Arrivals()
         self.damage = NoDamage()
+        self.log = self
         self.refused = 0
         """How often an event was refused."""
         self._library = library
@@ -161,7 +162,7 @@ class MemoryStore:
         await trio.sleep(ADMISSION)
         return [self._admit(*event) for event in events]
 
-    async def get_cars_for_peers(self, event_ids: Sequence[EventId]) -> list[bytes | None]:
+    async def cars_for_peers(self, event_ids: Sequence[EventId]) -> list[bytes | None]:
         await trio.lowlevel.checkpoint()
         return [self._car(each) for each in event_ids]
 

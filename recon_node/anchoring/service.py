@@ -139,8 +139,8 @@ class Anchoring:
         most = self.settings.max_requests
         if found is None and await _in_thread(partial(self._journal.are_waiting, most)):
             raise FullError(f"{most} requests wait: try again later")
-        headers = await self._store.streams.headers([stream.cid])
-        is_here = bool(headers) and cid in await self._store.get_event_ids([cid])
+        headers = await self._store.log.stream_headers([stream.cid])
+        is_here = bool(headers) and cid in await self._store.log.event_ids([cid])
         init = stream.cid if is_here else None
         record = await _in_thread(
             partial(self._journal.request, cid, init, str(stream), self._now())
@@ -157,7 +157,7 @@ class Anchoring:
         if request.event is None:
             return None
         stored = await _in_thread(partial(self._journal.car, request.cid))
-        return stored or await self._store.get_event(request.event)
+        return stored or await self._store.log.car(request.event)
 
     async def requests(self, states: Sequence[RequestState], limit: int) -> list[Request]:
         """Return requests, the latest first."""
@@ -229,7 +229,7 @@ class Anchoring:
                 await trio.sleep(_AFTER_FAULT)
 
     async def _read_page(self) -> None:
-        page = await self._store.read_feed_columns(
+        page = await self._store.log.feed_columns(
             self.position, _PAGE_EVENTS, self._store.head, _PAGE_BYTES, cars=False
         )
         streams = await self._chosen_streams({CID(init) for init in page.stream_cids})
@@ -250,14 +250,14 @@ class Anchoring:
 
     async def _chosen_streams(self, inits: set[CID]) -> set[CID]:
         """Return those of some streams that are to be anchored."""
-        headers = await self._store.streams.headers(list(inits))
+        headers = await self._store.log.stream_headers(list(inits))
         if not self.settings.dags:
             headers = [each for each in headers if each.sep_key != DAG_SORT_KEY]
         if "all" in self._chosen:
             return {each.init for each in headers}
         named = {each.init for each in headers if {each.controller, each.sep_value} & self._chosen}
         if "own" in self._chosen:
-            named |= await self._store.streams.own([each.init for each in headers])
+            named |= await self._store.log.own_streams([each.init for each in headers])
         return named
 
     async def _events(self, page: FeedColumns, streams: set[CID]) -> list[FeedEvent]:
@@ -269,7 +269,7 @@ class Anchoring:
             if init in streams and fault is None
         ]
         later = [cid for cid, _, kind in rows if kind is not EventKind.INIT]
-        cars = await self._store.get_cars_by_cid(later)
+        cars = await self._store.log.cars_by_cid(later)
         prevs = await _in_thread(partial(_prevs, dict(zip(later, cars, strict=True))))
         return [
             FeedEvent(

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from recon_node.store.damage.detection import DamagedEventError
+from recon_node.store.damage import DamagedEventError
 from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.streams.budget import BudgetError
 

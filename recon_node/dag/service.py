@@ -152,7 +152,7 @@ class Dags:
         """The blocks of the shard in an event."""
         shard = shards.use(event)
         if shard is None:
-            stored = await self._store.get_event(event)
+            stored = await self._store.log.car(event)
             if stored is None:
                 raise DagError(f"the log lacks the event {event}, which the index of DAGs names")
             shard = shards[event] = await self._index.in_thread(partial(_blocks, stored))

@@ -159,6 +159,14 @@ class DamageCount(Protocol):
         ...
 
 
+class EventReader(Protocol):
+    """Answers questions about the events of a store."""
+
+    async def cars_for_peers(self, event_ids: Sequence[EventId]) -> list[bytes | None]:
+        """Return the CARs of some EventIds, in their order; None for those that are not here."""
+        ...
+
+
 class EventStore(Protocol):
     """Events by their keys, which peers are offered and which come from peers.
 
@@ -173,6 +181,11 @@ class EventStore(Protocol):
     @property
     def keys(self) -> KeyView:
         """The EventIDs held."""
+        ...
+
+    @property
+    def log(self) -> EventReader:
+        """The questions about its events."""
         ...
 
     @property
@@ -219,8 +232,4 @@ class EventStore(Protocol):
 
     async def admit_remote(self, events: Sequence[tuple[EventId, bytes]]) -> list[Verdict]:
         """Admit events of peers, each under the EventId that the peer has for it."""
-        ...
-
-    async def get_cars_for_peers(self, event_ids: Sequence[EventId]) -> list[bytes | None]:
-        """Return the CARs of some EventIds, in their order; None for those that are not here."""
         ...

@@ -12,7 +12,13 @@ from recon_node.recon.coded import RECON_1_2
 from recon_node.recon.keys.ids import find
 from recon_node.recon.keys.key_store import KeyStore, KeyView
 from recon_node.recon.keys.ordered_keys import Summary
-from recon_node.recon.keys.ranges import KeyRange, intersect_ranges, merge_ranges, subtract_ranges
+from recon_node.recon.keys.ranges import (
+    KeyRange,
+    covers,
+    intersect_ranges,
+    merge_ranges,
+    subtract_ranges,
+)
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
 from recon_node.recon.keys.sketch import ID_SIZE, id_of
 from recon_node.recon.session import (
@@ -59,6 +65,7 @@ __all__ = [
     "Summary",
     "Version",
     "all_at_once",
+    "covers",
     "find",
     "id_of",
     "intersect_ranges",

@@ -21,12 +21,14 @@ from recon_node.recon import KeyRange, KeyStore, Sha256a
 from recon_node.snapshot.feed_pages import Row
 from recon_node.snapshot.tree import matcher
 from recon_node.store import Interest, Store, format_interest
-from recon_node.store.db import questions, schema
-from recon_node.store.db.reader import Reader
+from recon_node.store.db import schema
 from recon_node.store.db.records import select_withheld
 from recon_node.store.errors import explained_errors
 from recon_node.store.interests import key_ranges
 from recon_node.store.maintenance import find_log, network_of
+from recon_node.store.reading.events import read_cars_for_peers
+from recon_node.store.reading.feed import read_head, read_positions
+from recon_node.store.reading.reader import Reader
 
 _PAGE: Final = 1000
 
@@ -48,7 +50,7 @@ class LogSource:
         self.interests: Sequence[str] = [format_interest(each) for each in interests]
         self.ranges: Sequence[KeyRange] = key_ranges(self.network, interests)
         with explained_errors(self._path):
-            self._reader = Reader(schema.open_reader(data_dir))
+            self._reader = Reader(data_dir, self.network)
             sql = (
                 "SELECT event_id FROM events WHERE event_id > ? AND event_id < ? ORDER BY event_id"
             )
@@ -61,10 +63,8 @@ class LogSource:
                 for each in self.ranges:
                     keys = (key for (key,) in cursor.execute(sql, tuple(each)))
                     found += [key for key in keys if key not in withheld]
-                self._feed_end = (
-                    schema.read_meta(connection, "epoch") or "",
-                    questions.read_head(self._reader),
-                )
+                self._epoch = schema.read_meta(connection, "epoch") or ""
+                self._reader.head = read_head(self._reader)
             connection.execute("COMMIT")
             self._keys.load(found)
         self._matches = matcher(self._keys, self.ranges)
@@ -91,14 +91,14 @@ class LogSource:
 
     def cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:  # noqa: D102
         with explained_errors(self._path):
-            return questions.read_cars(event_ids, self._reader)[0]
+            return read_cars_for_peers(self._reader, event_ids)
 
     def feed_end(self) -> tuple[str, int]:  # noqa: D102
-        return self._feed_end
+        return self._epoch, self._reader.head
 
     def feed_rows(self, after: int, upto: int) -> list[Row]:  # noqa: D102
         with explained_errors(self._path):
-            return questions.read_positions(after, upto, self._reader)
+            return read_positions(self._reader, after, upto)
 
 
 class StoreSource:
@@ -132,13 +132,13 @@ class StoreSource:
                 part = KeyRange(page[-1], part.upper) if len(page) == _PAGE else None
 
     def cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:  # noqa: D102
-        return trio.from_thread.run(self._store.get_cars_for_peers, event_ids)
+        return trio.from_thread.run(self._store.log.cars_for_peers, event_ids)
 
     def feed_end(self) -> tuple[str, int]:  # noqa: D102
         return trio.from_thread.run_sync(lambda: (self._store.epoch, self._store.head))
 
     def feed_rows(self, after: int, upto: int) -> list[Row]:  # noqa: D102
-        return trio.from_thread.run(self._store.read_positions, after, upto)
+        return trio.from_thread.run(self._store.log.positions, after, upto)
 
     def _page(self, part: KeyRange) -> list[bytes]:
         return list(islice(self._store.keys.keys(part), _PAGE))

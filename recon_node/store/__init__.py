@@ -13,10 +13,8 @@
 and then its verdict is returned.
 """
 
-from recon_node.store.damage.detection import Damage, DamagedEventError
-from recon_node.store.db.catalogue import FoundEvent, ListedStream, StreamFilter, StreamPage
-from recon_node.store.db.records import State
-from recon_node.store.db.undelivered import RefusedEvent, Undelivered
+from recon_node.store.admission.records import State
+from recon_node.store.damage import Damage, DamagedEventError
 from recon_node.store.errors import (
     DamagedLogError,
     DiskFullError,
@@ -35,6 +33,8 @@ from recon_node.store.policy import (
     StreamFacts,
     WritePolicy,
 )
+from recon_node.store.reading.catalogue import FoundEvent, ListedStream, StreamFilter, StreamPage
+from recon_node.store.reading.undelivered import RefusedEvent, Undelivered
 from recon_node.store.store import Store
 from recon_node.store.values import (
     FeedColumns,

@@ -19,10 +19,10 @@ import trio
 from recon_node.ceramic import EventId
 from recon_node.latest import Latest
 from recon_node.recon import KeyStore, KeyView, id_of
-from recon_node.store.damage.mending import DamageWatch
+from recon_node.store.damage_watch import DamageWatch
 from recon_node.store.db.log import Committed, EventLog
-from recon_node.store.db.reader import ReaderPool
 from recon_node.store.errors import DiskFullError, StoreError
+from recon_node.store.reading.log_reader import LogReader
 from recon_node.store.ring_keys import RingKeys
 from recon_node.store.values import Verdict
 
@@ -83,12 +83,12 @@ class Contents:
         ring_keys: those of the model ring, unless the node takes no part in it; the same.
         refused: EventIds that the log remembers as refused, oldest first.
         withheld: EventIds that the log holds, but peers do not hear of.
-        readers: of the same log.
+        reader: of the same log.
 
     Attributes:
         keys: the EventIds held, to read from.
         arrivals: which of them came in lately, whether they are delivered or not.
-        head: the last feed position, 0 when the feed is empty.
+        log: the questions about the log.
         waiting: how many events wait for a prev, their init event, or a valid event to cover them.
         damage: what in the log is damaged, as far as it was read.
         proofs_pending: how many proofs await a lookup.
@@ -103,15 +103,15 @@ class Contents:
         ring_keys: RingKeys | None,
         refused: Iterable[EventId],
         withheld: Iterable[EventId],
-        readers: ReaderPool,
+        reader: LogReader,
     ) -> None:
         self._keys = keys
         self.keys: KeyView = keys
         self._ring_keys = ring_keys
         self.ring_keys: KeyView | None = None if ring_keys is None else ring_keys.keys
         self.arrivals = Arrivals()
-        self.damage = DamageWatch(keys, ring_keys, readers)
-        self.head = log.marks.head
+        self.log = reader
+        self.damage = DamageWatch(keys, ring_keys, reader)
         self.waiting = log.marks.waiting
         self.proofs_pending = log.pending_proofs
         self.proof_arrivals = 0
@@ -125,14 +125,10 @@ class Contents:
         self._feed_moved = trio.lowlevel.ParkingLot()
         self._proofs_moved = trio.lowlevel.ParkingLot()
 
-    def is_refused(self, event_id: EventId) -> bool:
-        """Return whether the event of that EventId was seen and is known to be wrong under it, or
-        badly signed, so that peers do not hear of it until a valid event covers it.
-
-        There is no point in fetching it again. The latest `StoreSettings.max_refused` are
-        remembered, across restarts too.
-        """
-        return self.find_refused(id_of(event_id)) == event_id
+    @property
+    def head(self) -> int:
+        """The last feed position, 0 when the feed is empty."""
+        return self.log.head
 
     def find_refused(self, name: bytes) -> EventId | None:
         """Return the EventId that has this id (sketch.py), if it is refused or withheld."""
@@ -150,10 +146,6 @@ class Contents:
     def withheld(self) -> int:
         """How many events are held but withheld from peers; they are among those that wait."""
         return len(self._withheld)
-
-    def is_settled(self, event_id: EventId) -> bool:
-        """Return whether the verdict on an EventId is known without a look at the CAR."""
-        return event_id in self.keys or self.is_refused(event_id)
 
     async def wait_for_feed(self, after: int) -> None:
         """Return when the feed has a position beyond `after`."""
@@ -199,7 +191,7 @@ class Contents:
             self.proof_arrivals += committed.proofs_added
             self._proofs_moved.unpark_all()
         if committed.marks.head > self.head:
-            self.head = committed.marks.head
+            self.log.head = committed.marks.head
             self._feed_moved.unpark_all()
 
 

@@ -15,7 +15,7 @@ a time, so that no event suffers from its neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -23,10 +23,11 @@ from typing import Final
 import structlog
 import trio
 
+from recon_node.ceramic import EventId
 from recon_node.durations import Durations
-from recon_node.store.admission.crowds import commit_release
-from recon_node.store.admission.rules import commit_batch
-from recon_node.store.contents import Contents, Writer
+from recon_node.store.contents import Writer
+from recon_node.store.damage_watch import DamageWatch
+from recon_node.store.db.changes import commit_batch, commit_release
 from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.interests import Interests
 from recon_node.store.judging import PolicyGate
@@ -61,8 +62,9 @@ class Intake:
         settings: bounds of the queue and of a batch.
         writer: commits the batches; closed when everything that was submitted is written.
         wanted: the interests, whose ranges are asked for before each batch.
-        contents: of the store.
         policy: judges the streams of each batch, before it is committed.
+        damage: which events are damaged in the log.
+        is_settled: returns whether the verdict on an EventId is known without a look at the CAR.
     """
 
     def __init__(
@@ -70,14 +72,16 @@ class Intake:
         settings: StoreSettings,
         writer: Writer,
         wanted: Interests,
-        contents: Contents,
         policy: PolicyGate,
+        damage: DamageWatch,
+        is_settled: Callable[[EventId], bool],
     ) -> None:
         self._settings = settings
         self._writer = writer
         self._wanted = wanted
-        self._contents = contents
         self._policy = policy
+        self._damage = damage
+        self._is_settled = is_settled
         self.verifiers = Verifiers(settings.verifier_processes)
         self._send, self._receive = trio.open_memory_channel[_Request](settings.queue_size)
         self._finished = trio.Event()
@@ -193,13 +197,13 @@ class Intake:
 
     async def _verify(self, batch: Sequence[_Request]) -> None:
         """Verify the events of a batch, except where a look at the CAR changes nothing."""
-        contents, limit = self._contents, self._settings.max_event_bytes
+        limit = self._settings.max_event_bytes
         new = [
             (request, at)
             for request in batch
             for at, event in enumerate(request.events)
             if len(event.car) <= limit
-            and (event.event_id is None or not contents.is_settled(event.event_id))
+            and (event.event_id is None or not self._is_settled(event.event_id))
         ]
         try:
             found = await self.verifiers.verify([request.events[at].car for request, at in new])
@@ -232,7 +236,7 @@ class Intake:
     async def _commit(self, events: Sequence[Submission]) -> list[Verdict]:
         try:
             judgement = await self._policy.judge(events)  # by the log as it is now
-            ranges, damaged = self._wanted.ranges, self._contents.damage.cids()
+            ranges, damaged = self._wanted.ranges, self._damage.cids()
             work = partial(commit_batch, self._writer.log, events, ranges, damaged, judgement)
             return list(await self._writer.commit(work))
         except StoreError:

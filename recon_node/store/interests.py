@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import trio
@@ -24,11 +22,10 @@ from recon_node.ceramic.auth.addresses import did_spellings
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.recon import KeyRange, merge_ranges
 from recon_node.store.contents import Writer
-from recon_node.store.db import questions
 from recon_node.store.db.log import EventLog
-from recon_node.store.db.reader import ReaderPool
 from recon_node.store.errors import InvalidInterestError, explained_errors
 from recon_node.store.interest_notation import check_interest, format_interest
+from recon_node.store.reading.log_reader import LogReader
 from recon_node.store.values import Interest
 
 _THIS_INTEREST: Final = "(sort_key, sort_value) = (?1, ?2) AND controller IS ?3 AND stream_id IS ?4"
@@ -40,7 +37,7 @@ class Interests:
     Args:
         added: those of the log.
         writer: which adds others to the log, and removes them.
-        readers: of the same log.
+        log: the questions about the same log.
 
     Attributes:
         all: the interests; none means everything of the network.
@@ -48,10 +45,10 @@ class Interests:
         ring_ranges: the same on the model ring, as EventIDs without height.
     """
 
-    def __init__(self, added: Iterable[Interest], writer: Writer, readers: ReaderPool) -> None:
+    def __init__(self, added: Iterable[Interest], writer: Writer, log: LogReader) -> None:
         self._added = tuple(added)
         self._writer = writer
-        self._readers = readers
+        self._log = log
         self.configured: tuple[Interest, ...] = ()
         """Those of the settings. They are not in the log."""
         self._changed = trio.lowlevel.ParkingLot()
@@ -97,9 +94,10 @@ class Interests:
 
     async def _find(self, wanted: StreamId) -> Interest | None:
         """Return the interest in one stream; None if its init event is not here."""
-        stream = await self._readers.ask(partial(questions.read_stream_header, wanted.cid))
-        if stream is None:
+        headers = await self._log.stream_headers([wanted.cid])
+        if not headers:
             return None
+        [stream] = headers
         if not stream.sep_key:
             raise InvalidInterestError(
                 f"the stream {wanted} has no sort key (its header has neither 'sep' nor 'model'), "
@@ -204,12 +202,6 @@ def ring_ranges(network: Network, interests: Iterable[Interest]) -> list[KeyRang
         return [KeyRange(*heightless_event_id.network_range(network))]
     ranges = (ring_range_of(network, each) for one in wanted for each in _spelled(one))
     return merge_ranges(each for each in ranges if each is not None)
-
-
-def covers(ranges: Sequence[KeyRange], key: bytes) -> bool:
-    """Return whether a key lies in one of the ranges, which are ascending and apart."""
-    at = bisect_left(ranges, key, key=lambda each: each.lower) - 1
-    return at >= 0 and ranges[at].covers(key)
 
 
 def key_range_of(network: Network, interest: Interest) -> KeyRange:

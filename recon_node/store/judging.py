@@ -20,8 +20,6 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 import structlog
@@ -31,15 +29,16 @@ from recon_node.ceramic import EventId, EventIdError, Network, StreamId, StreamT
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.latest import Latest
-from recon_node.store.db import questions
-from recon_node.store.db.reader import ReaderPool
-from recon_node.store.db.records import MAX_REASON, StreamRecord
+from recon_node.store.admission.judgement import UNJUDGED, Judgement, PolicyRefusal
+from recon_node.store.admission.records import StreamRecord
+from recon_node.store.db.records import MAX_REASON
 from recon_node.store.policy import (
     Policy,
     StreamFacts,
     hashes_of_event_ids,
     hashes_of_ring_keys,
 )
+from recon_node.store.reading.log_reader import LogReader
 from recon_node.store.values import Submission
 from recon_node.verification import Facts
 
@@ -55,43 +54,19 @@ LOG_EVERY: Final = 60.0
 """Seconds between two messages in the log about the same function."""
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyRefusal:
-    """Why the write policy refuses a stream."""
-
-    reason: str
-    is_final: bool = True
-    """Whether the policy said so. It did not if it failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What the write policy says of a batch."""
-
-    keys: Mapping[bytes, PolicyRefusal] = field(default_factory=dict)
-    """EventIDs, of either kind, that are refused."""
-    streams: Mapping[CID, PolicyRefusal | None] = field(default_factory=dict)
-    """Judged streams, by their init events. Those whose init event is unknown are not judged."""
-
-
-UNJUDGED: Final = PolicyRefusal(
-    "this node could not ask its write policy about the stream: try again later", is_final=False
-)
-
-
 class PolicyGate:
     """Applies a write policy. Used from trio's thread.
 
     Args:
         policy: what to apply.
         network: of the node.
-        readers: of the log, for streams that are here.
+        log: the questions about the log, for streams that are here.
     """
 
-    def __init__(self, policy: Policy, network: Network, readers: ReaderPool) -> None:
+    def __init__(self, policy: Policy, network: Network, log: LogReader) -> None:
         self.policy = policy
         self._network = network
-        self._readers = readers
+        self._log = log
         self._event_ids = hashes_of_event_ids(policy.lists)
         self._ring_keys = hashes_of_ring_keys(policy.lists)
         self._verdicts = Latest[CID, tuple[float, PolicyRefusal | None]](REMEMBERED)
@@ -163,7 +138,7 @@ class PolicyGate:
                 record = StreamRecord.of(found[init])
                 facts[init] = self._describe(record, header.model, header.stream_type)
         if missing:
-            records = await self._readers.ask(partial(questions.read_stream_headers, missing))
+            records = await self._log.stream_headers(missing)
             models = await self._read_models(records)
             for record in records:
                 model, stream_type = models[record.init]
@@ -175,7 +150,7 @@ class PolicyGate:
     ) -> dict[CID, tuple[StreamId | None, StreamType]]:
         """Return the models and the types of streams that are here, from their init events."""
         inits = [record.init for record in records]
-        cars, _ = await self._readers.ask(partial(questions.read_cars_by_cid, inits))
+        cars = await self._log.cars_by_cid(inits)
         models: dict[CID, tuple[StreamId | None, StreamType]] = {}
         for record, car in zip(records, cars, strict=True):
             header = None if car is None else parse_event(car).header  # None: damaged

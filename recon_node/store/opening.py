@@ -11,13 +11,13 @@ import trio
 from recon_node.ceramic import EventId, Network
 from recon_node.files import private_directory
 from recon_node.recon import KeyStore
-from recon_node.store.admission.crowds import release_unsigned
+from recon_node.store.db.changes import release_unsigned
 from recon_node.store.db.log import EventLog
-from recon_node.store.db.reader import ReaderPool
 from recon_node.store.errors import StoreError
 from recon_node.store.interests import load_interests
 from recon_node.store.lock import directory_lock
 from recon_node.store.policy import Policy
+from recon_node.store.reading.log_reader import LogReader
 from recon_node.store.ring_keys import RingKeys
 from recon_node.store.store import Store
 from recon_node.store.values import Interest, StoreSettings
@@ -50,8 +50,10 @@ async def open_store(
         policy = policy or Policy()
         guarded = policy.decides_by_name if guarded is None else guarded
         opened = await trio.to_thread.run_sync(_open, stack, data_dir, network, settings, guarded)
-        readers = ReaderPool(data_dir, settings.readers)
-        store = Store(*opened, readers, data_dir, policy)
+        reader = LogReader(
+            data_dir, network, opened[0].epoch, opened[0].marks.head, settings.readers
+        )
+        store = Store(*opened, reader, data_dir, policy)
         failure: BaseException | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.run_intake)

@@ -19,7 +19,8 @@ from recon_node.ceramic import InitHeader, Network, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import FeedFilter, Store
-from recon_node.store.db import columns, schema
+from recon_node.store.db import schema
+from recon_node.store.reading import columns
 
 ARROW = "/ceramic/feed/arrow"
 KEYS = [SigningKey(bytes([n]) * 32) for n in (1, 2)]

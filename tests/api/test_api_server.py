@@ -289,7 +289,7 @@ async def test_a_feed_that_breaks_off_does_not_look_whole(
     async with open_store(tmp_path, Network.local(7)) as store:
         await store.admit_local([multibase.decode(event["car"]) for event in sample[:400]])
         services = Services(store=store, limits=limits)
-        read, reads = store.read_feed_columns, itertools.count(1)
+        read, reads = store.log.feed_columns, itertools.count(1)
 
         async def read_twice(*args: Any, **options: Any) -> FeedColumns:
             if next(reads) > 2:

@@ -109,7 +109,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 async def feed_of(store: Store) -> list[FeedRow]:
-    return await store.read_feed(0, 1_000_000)
+    return await store.log.feed(0, 1_000_000)
 
 
 def timeless(rows: list[FeedRow]) -> list[FeedRow]:

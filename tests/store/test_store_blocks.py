@@ -11,7 +11,8 @@ from store_helpers import NETWORK, World, sdk_cars
 
 from recon_node.ipld import CID, DAG_CBOR, car
 from recon_node.store import Store, StoreError, open_store
-from recon_node.store.db import block_index
+from recon_node.store.reading import block_index
+from recon_node.store.reading.reader import Reader
 
 UNKNOWN = CID.of(DAG_CBOR, b"unknown")
 
@@ -27,10 +28,10 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     original = block_index.read_feed
 
-    def spy(after: int, limit: int, *rest: object) -> object:
+    def spy(reader: Reader, after: int, limit: int, **rest: int | None) -> object:
         if limit > 1:
             found.append(after)
-        return original(after, limit, *rest)  # type: ignore[arg-type]
+        return original(reader, after, limit, **rest)
 
     monkeypatch.setattr(block_index, "read_feed", spy)
     return found
@@ -39,8 +40,8 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def check(store: Store, cars: list[bytes]) -> None:
     for each in cars:
         for cid, block in car.decode(each).blocks.items():
-            assert await store.get_block(cid) == block
-    assert await store.get_block(UNKNOWN) is None
+            assert await store.log.block(cid) == block
+    assert await store.log.block(UNKNOWN) is None
 
 
 async def test_time_events_shared_blocks_and_events_that_wait(tmp_path: Path) -> None:
@@ -94,6 +95,6 @@ async def test_an_unusable_index_is_made_anew(
     async with open_store(tmp_path, NETWORK) as store:
         if spoil is _overwrite:
             with pytest.raises(StoreError, match="is rebuilt"):
-                await store.get_block(UNKNOWN)
+                await store.log.block(UNKNOWN)
         await check(store, cars)
     assert pages == [0, 7, 14] * 2

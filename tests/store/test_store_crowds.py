@@ -13,10 +13,8 @@ from recon_node.ceramic import Event, EventId
 from recon_node.ceramic.builder import time_event
 from recon_node.recon import KeyRange
 from recon_node.store import StoreSettings, open_store
-from recon_node.store.admission.anchors import commit_proofs
-from recon_node.store.admission.crowds import commit_release
-from recon_node.store.admission.rules import commit_batch
 from recon_node.store.db import history
+from recon_node.store.db.changes import commit_batch, commit_proofs, commit_release
 from recon_node.store.db.log import EventLog
 from recon_node.store.interests import key_ranges
 from recon_node.store.values import Submission

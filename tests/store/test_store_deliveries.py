@@ -14,8 +14,8 @@ import trio.testing
 from store_helpers import NETWORK, World, feed_of
 
 from recon_node.store import FeedTime, Store, UnknownTimeError, open_store
+from recon_node.store.admission.shares import Marks
 from recon_node.store.db import deliveries, schema
-from recon_node.store.db.shares import Marks
 from recon_node.store.maintenance.repair import repair_log
 
 

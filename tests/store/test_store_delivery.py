@@ -138,4 +138,4 @@ async def test_a_time_event_is_held_and_nothing_is_delivered_past_it(tmp_path: P
         stats = store.stats
         assert (stats.events, stats.pending, stats.waiting) == (6, 3, 0)
         assert all(world.event_id(event) in store.keys for event in (anchor, after, merge))
-        assert await store.get_event(merge.cid) == merge.car
+        assert await store.log.car(merge.cid) == merge.car

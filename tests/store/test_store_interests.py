@@ -21,7 +21,7 @@ from recon_node.ceramic import (
     sort_value_range,
 )
 from recon_node.ipld import multibase
-from recon_node.recon import KeyRange, merge_ranges
+from recon_node.recon import KeyRange, covers, merge_ranges
 from recon_node.store import (
     Interest,
     InvalidInterestError,
@@ -30,7 +30,7 @@ from recon_node.store import (
     open_store,
     parse_interest,
 )
-from recon_node.store.interests import covers, key_ranges
+from recon_node.store.interests import key_ranges
 
 
 @pytest.fixture

@@ -68,8 +68,8 @@ async def test_shared_blocks_are_kept_once_and_cars_come_out_as_they_came(tmp_pa
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_local([event.car for event in (init, *anchors)])
         for event in (init, *anchors):
-            assert await store.get_event(event.cid) == event.car
-        assert set(await store.get_cars([EventId(key) for key in store.keys])) == {
+            assert await store.log.car(event.cid) == event.car
+        assert set(await store.log.cars([EventId(key) for key in store.keys])) == {
             event.car for event in (init, *anchors)
         }
         connection = store._writer.log.connection
@@ -89,4 +89,4 @@ async def test_a_shared_block_that_is_gone_is_told_as_damage(tmp_path: Path) -> 
         connection.commit()
     async with open_store(tmp_path, NETWORK) as store:
         with pytest.raises(DamagedLogError, match=r"recon-node store check --repair"):
-            await store.get_event(event.cid)
+            await store.log.car(event.cid)

@@ -166,7 +166,7 @@ class Snapshot:
 
     @classmethod
     async def of(cls, store: Store) -> tuple[object, ...]:
-        with sqlite3.connect(store._readers._path) as connection:
+        with sqlite3.connect(store._writer.log.path) as connection:
             tables = ("events", "cars", "waits", "streams", "interests", "meta")
             rows = [connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables]
         connection.close()

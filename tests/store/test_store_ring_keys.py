@@ -43,7 +43,7 @@ async def test_every_event_whose_history_is_here_is_in_the_ring(tmp_path):
         verdicts = await store.admit_local([car for _, car in events])
         assert {verdict.status for verdict in verdicts} == {"new"}
         assert list(store.ring_keys) == sorted(key for key, _ in events)
-        cars = await store.get_cars_by_cid([key.event_cid for key, _ in events])
+        cars = await store.log.cars_by_cid([key.event_cid for key, _ in events])
         assert cars == [car for _, car in events]
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
         assert list(store.ring_keys) == sorted(key for key, _ in events), "rebuilt from the log"

@@ -202,11 +202,11 @@ async def get_anchor_requests(call: Call[RequestsQuery]) -> AnchorRequestsBody:
 async def get_event_anchor(call: Call[EventPath]) -> EventAnchorBody:
     """Ask when an event was anchored: itself, or through a later event that covers it."""
     services, cid = call.services, call.parameters.event_id
-    stored = await services.store.get_event(cid)
+    stored = await services.store.log.car(cid)
     if stored is None:
         raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {cid}")
     init = parse_event(stored).init
-    states = await services.store.listings.progress([cid])
+    states = await services.store.log.progress([cid])
     found = None
     if any(state is State.DELIVERED for state, _ in states.values()):
         found = await compute(services, str(cid), init, None, partial(_anchor_of, cid))
@@ -289,7 +289,7 @@ async def _requested(services: Services, cid: CID) -> EventAnchorBody:
 
 async def _proof(services: Services, event: CID, anchored: CID) -> dict[str, Any]:
     """Say what a time event proves, by the names of the API."""
-    stored = await services.store.get_event(event)
+    stored = await services.store.log.car(event)
     proof = None if stored is None else parse_event(stored).proof
     if proof is None:
         return {}

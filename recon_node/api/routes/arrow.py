@@ -190,7 +190,7 @@ async def stream(
     yield await services.in_thread(partial(schema_message, columns, filters))
     while after < upto:
         end = min(upto, after + _PIECE) if wanted else upto
-        rows = await store.read_feed_columns(
+        rows = await store.log.feed_columns(
             after, limits.arrow_rows, end, limits.arrow_bytes, wanted, cars=cars
         )
         if not wanted and (not rows.positions or rows.positions[0] != after + 1):
@@ -212,7 +212,7 @@ async def stream_of(
     done = 0
     while done < len(cids):
         page = cids[done : done + limits.arrow_rows]
-        rows, count = await store.read_columns_of(page, limits.arrow_bytes)
+        rows, count = await store.log.columns_of(page, limits.arrow_bytes)
         done += count
         if rows.positions:
             message = await services.in_thread(partial(record_batch, rows, columns))

@@ -93,12 +93,12 @@ async def get_coverage(call: Call[Parameters]) -> Annotated[Response, CoverageBo
     """Ask who is interested in what: this node, and its connected peers."""
     services = call.services
     store = services.store
-    known = await store.listings.sort_values()
+    known = await store.log.sort_values()
     known |= {(each.sort_key, each.sort_value) for each in store.wanted.all}
     counted = await _count(services, known)
     shown = counted[:MAX_SORT_VALUES]
     models = {each: model for each in shown if (model := _model(each)) is not None}
-    names = await store.listings.names_of(models.values())
+    names = await store.log.names_of(models.values())
     peers = () if services.peers is None else services.peers.peers()
     connected = [each.id for each in peers if each.connected]
     wanted = (

@@ -55,7 +55,7 @@ class EventBlocksBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/events/{event_id}/blocks", errors=(404,), own=True)
 async def get_event_blocks(call: Call[EventPath]) -> Annotated[Response, EventBlocksBody]:
     """Read an event as DAG-JSON, delivered or not."""
-    found = await call.services.store.get_event(call.parameters.event_id)
+    found = await call.services.store.log.car(call.parameters.event_id)
     if found is None:
         text = call.request.path_params["event_id"]
         raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {text}")

@@ -175,7 +175,7 @@ class EventBody(Body, frozen=True):
 async def get_event(call: Call[EventPath]) -> EventBody:
     """Read an event."""
     cid = call.parameters.event_id
-    car = await call.services.store.get_event(cid)
+    car = await call.services.store.log.car(cid)
     if car is None:
         text = call.request.path_params["event_id"]
         raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {text}")

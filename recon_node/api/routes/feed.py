@@ -123,7 +123,7 @@ async def get_events(call: Call[FeedQuery]) -> Annotated[Response, EventFeedBody
             "belongs to a log that no longer exists (repaired, or another backup). Start from 0",
         )
     await _long_poll(call.request, services, after, given.wait)
-    rows = await services.store.read_feed(
+    rows = await services.store.log.feed(
         after, min(given.limit, most), max_bytes=services.limits.feed_bytes
     )
     token = str(rows[-1].position) if rows else str(after)

@@ -112,7 +112,7 @@ class StreamListBody(PageBody, frozen=True):
 async def get_streams(call: Call[StreamsQuery]) -> Annotated[Response, StreamListBody]:
     """List streams, the latest first."""
     services, given = call.services, call.parameters
-    page = await services.store.listings.streams(_filter(given), given.after, given.size)
+    page = await services.store.log.streams(_filter(given), given.after, given.size)
     described = await describe_streams(services, page.streams)
     following = page.streams[-1].row if page.more and page.streams else None
     body = StreamListBody(streams=described, total=page.total, next=following)
@@ -149,7 +149,7 @@ class ModelListBody(PageBody, frozen=True):
 async def get_models(call: Call[PageQuery]) -> ModelListBody:
     """List models, the latest first, and how much there is of each."""
     services, given = call.services, call.parameters
-    page = await services.store.listings.models(given.after, given.size)
+    page = await services.store.log.models(given.after, given.size)
     described = await describe_models(services, page.streams)
     following = page.streams[-1].row if page.more and page.streams else None
     return ModelListBody(models=described, total=page.total, next=following)
@@ -160,7 +160,7 @@ async def describe_streams(
 ) -> list[ListedStreamBody]:
     """Describe streams by the names of the API."""
     models = {each: StreamId.parse(each.sort_value) for each in streams if _is_document(each)}
-    names = await services.store.listings.names_of(set(models.values()))
+    names = await services.store.log.names_of(set(models.values()))
     return [
         ListedStreamBody(
             id=str(each.id),
@@ -182,7 +182,7 @@ async def describe_models(
 ) -> list[ListedModelBody]:
     """Describe models by the names of the API, with how much there is of each."""
     store = services.store
-    counts = await store.listings.count_streams(str(each.id) for each in models)
+    counts = await store.log.count_streams(str(each.id) for each in models)
     return [
         ListedModelBody(
             id=str(each.id),

@@ -82,15 +82,15 @@ async def get_search(call: Call[SearchQuery]) -> SearchBody:
     """
     services, query = call.services, _normal(call.parameters.q)
     limit = min(call.parameters.limit, _MAX_FOUND)
-    listings = services.store.listings
-    events = await listings.find_events(query, limit)
-    streams = await listings.find_streams(query, limit)
+    log = services.store.log
+    events = await log.find_events(query, limit)
+    streams = await log.find_streams(query, limit)
     inits = [each.cid for each in events if each.kind is EventKind.INIT]
-    streams += await listings.streams_of(inits)
-    models = [] if query.startswith("did:") else await listings.find_models(query, limit)
+    streams += await log.streams_of(inits)
+    models = [] if query.startswith("did:") else await log.find_models(query, limit)
     controllers = []
     if query.startswith("did:"):
-        owned = await listings.streams(StreamFilter(controller=query), None, 0)
+        owned = await log.streams(StreamFilter(controller=query), None, 0)
         if owned.total:
             controllers = [FoundControllerBody(id=query, streams=owned.total)]
     return SearchBody(

@@ -214,20 +214,20 @@ async def read_delivered(
     Raises:
         ApiError: 400, they state more than `most` things, or more bytes than `limits` allow.
     """
-    streams, limits = services.store.streams, services.limits
+    log, limits = services.store.log, services.limits
     in_time = in_time or InTime(limits.stream_seconds)
     # Anybody can make a second event of each signature by ECDSA: hence twice as many.
     rows: list[FeedRow | TimeRow] = [
-        *await streams.signed(init, 2 * most + 1, 2 * limits.stream_bytes)
+        *await log.signed_events(init, 2 * most + 1, 2 * limits.stream_bytes)
     ]
     if not rows:
         return None
-    rows += await streams.time_statements(init, most + 1)
+    rows += await log.time_statements(init, most + 1)
     events = await services.in_long_thread(partial(_parse, init, rows, in_time))
     known = {event.cid for event in events}
     named = {prev for event in events for prev in event.prevs} - known
     if named:
-        copies = [row for row in await streams.time_events(named) if row.event_cid not in known]
+        copies = [row for row in await log.time_events(named) if row.event_cid not in known]
         rows += copies
         events += _parse(init, copies, in_time)
     by_cid = {row.event_cid: row for row in rows}

@@ -171,7 +171,7 @@ async def _read(
     messages: list[tuple[bytes, int | None]] = []
     for start in range(0, len(cids), _AT_ONCE):
         some = cids[start : start + _AT_ONCE]
-        for cid, event in zip(some, await services.store.get_cars_by_cid(some), strict=True):
+        for cid, event in zip(some, await services.store.log.cars_by_cid(some), strict=True):
             if event is not None:
                 messages.append((event, received[cid]))
                 size += len(event)

@@ -7,7 +7,8 @@ bounds partitions the keys between the first and the last bound, except the boun
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -101,3 +102,9 @@ def common_prefix(a: bytes, b: bytes) -> int:
 
 
 _from_bytes = int.from_bytes
+
+
+def covers(ranges: Sequence[KeyRange], key: bytes) -> bool:
+    """Return whether a key lies in one of the ranges, which are ascending and apart."""
+    at = bisect_left(ranges, key, key=lambda each: each.lower) - 1
+    return at >= 0 and ranges[at].covers(key)

@@ -19,7 +19,7 @@ name streams are (the log is *guarded*), these prove nothing, either: such an in
 UNCOVERED as well, until a valid data event covers it, and such a time event until it is covered or
 its anchor was looked up. What comes from the node's own clients needs no cover: they answer for it.
 
-What costs its maker nothing has its place in a share (`recon_node.store.db.shares`). If there is
+What costs its maker nothing has its place in a share (`shares`). If there is
 none left, it is refused for now, unless a valid event waits for it, or others of its kind give way.
 
 A step that fails refuses the EventId permanently. Most faults lie in the EventId (a wrong height,
@@ -40,24 +40,27 @@ else, both are refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from recon_node.ceramic import (
+    Event,
+    EventId,
     EventIdError,
     EventKind,
     InvalidSignatureError,
+    Network,
     StreamId,
     UnsupportedSignatureError,
     check_authority,
     parse_event,
 )
 from recon_node.ipld import CID
-from recon_node.store.damage.detection import Damage, DamagedEventError
-from recon_node.store.db.history import History
-from recon_node.store.db.log import Completed, EventLog
-from recon_node.store.db.records import Record, State, StreamRecord
-from recon_node.store.db.shares import Amount, Marks, Share, share_of_record
+from recon_node.store.admission.known import Known, Steps, Want
+from recon_node.store.admission.records import Record, State, StreamRecord
+from recon_node.store.admission.shares import Amount, Marks, Share, share_of_record
+from recon_node.store.damage import Damage, DamagedEventError
 from recon_node.verification import Refusal
 
 MAX_CLAIMS: Final = 8
@@ -72,22 +75,44 @@ class _FaultError(Exception):
         self.refusal = Refusal(reason, inherent)
 
 
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A key whose history is complete now."""
+
+    event_id: EventId
+    model: StreamId
+    """Of its stream."""
+    builds_on: tuple[CID, ...]
+    """The init event and the prevs; none once it is delivered."""
+    doubted: bool
+    """Whether it is a time event whose transaction the chain does not have."""
+
+
 class Ladder:
     """Moves the records of one batch, and of what waits for it.
 
     Args:
-        history: what is known around the batch.
+        known: what is known around the batch.
         marks: where the log stands; moved on here.
-        log: whose network, limits and guard count.
+        network: of all events.
+        limits: how large each share may be.
+        guarded: whether a write policy decides in whose name streams are.
     """
 
-    def __init__(self, history: History, marks: Marks, log: EventLog) -> None:
-        self._history = history
+    def __init__(
+        self,
+        known: Known,
+        marks: Marks,
+        network: Network,
+        limits: Mapping[Share, Amount],
+        *,
+        guarded: bool,
+    ) -> None:
+        self._known = known
         self._marks = marks
-        self._network = log.network
-        self._limits = log.limits
-        self._guarded = log.guarded
-        self._evictable: list[Record] | None = None
+        self._network = network
+        self._limits = limits
+        self._guarded = guarded
         self._covered: set[CID] = set()  # what a valid event covers, or a client answers for
         self._released: list[CID] = []  # those of them that moved: what waits for them may move
         self.refused: list[Record] = []
@@ -115,7 +140,7 @@ class Ladder:
         *,
         must_be_valid: bool = False,
         is_own: bool = False,
-    ) -> None:
+    ) -> Steps[None]:
         """Move a new record, then everything that waits for it; or refuse it.
 
         Args:
@@ -128,7 +153,7 @@ class Ladder:
             self._refuse(record, refusal)
         if is_own and record.kind is not EventKind.DATA:
             self._covered.add(record.cid)
-        moved = self._move(record)
+        moved = yield from self._move(record)
         if must_be_valid and record.fault is not None and record.refusal is None:
             record.refusal = Refusal(record.fault, inherent=True)
             return
@@ -136,47 +161,58 @@ class Ladder:
             record.refusal = _TOO_MANY_CLAIMS
             return
         share = share_of_record(record)
-        if share is not None and not is_own and not self._make_room(record, share):
+        if share is not None and not is_own and not (yield from self._make_room(record, share)):
             record.refusal = _no_room(share, self._limits[share])
             return
         if record.refusal is None:
             self._account(record, None, False)
-            self._history.add(record)
-        self._settle([record.cid] if moved else [])
+            self._known.add(record)
+        if moved or self._released:
+            yield from self._settle([record.cid] if moved else [])
 
-    def resume(self, records: Iterable[Record]) -> None:
+    def resume(self, records: Iterable[Record]) -> Steps[None]:
         """Move held records for which something other than an event was missing."""
-        self._settle([record.cid for record in records if self._move_held(record)])
+        moved = []
+        for record in records:
+            if (yield from self._move_held(record)):
+                moved.append(record.cid)
+        yield from self._settle(moved)
 
-    def drop_orphans(self, init: CID, reason: str) -> None:
+    def drop_orphans(self, init: CID, reason: str) -> Steps[None]:
         """Take out what waits for an init event that the write policy refuses.
 
         It is not remembered as refused, since nothing is wrong with it.
         """
-        self._history.load_waiters([init])
-        for record in self._history.waiters([init]):
+        for record in (yield from self._waiters([init])):
             if record.state is State.ORPHAN and record.refusal is None:
                 self._drop(record, Refusal(reason, passing=True))
 
-    def _settle(self, moved: list[CID]) -> None:
+    def _settle(self, moved: list[CID]) -> Steps[None]:
         """Move everything that waits for these events, until nothing moves."""
-        while moved := [*moved, *self._released]:
+        while below := [*moved, *self._released]:
             self._released.clear()
-            self._history.load_waiters(moved)
-            waiters = self._history.waiters(moved)
-            moved = [record.cid for record in waiters if self._move_held(record)]
+            moved = []
+            for record in (yield from self._waiters(below)):
+                if (yield from self._move_held(record)):
+                    moved.append(record.cid)
 
-    def _move_held(self, record: Record) -> bool:
+    def _waiters(self, cids: list[CID]) -> Steps[list[Record]]:
+        """Return the undelivered records that build on one of these events."""
+        if not self._known.waited_for.issuperset(cids):
+            yield Want(waiters=cids)
+        return self._known.waiters(cids)
+
+    def _move_held(self, record: Record) -> Steps[bool]:
         """Move a held record; return whether what builds on it may now move."""
         if record.refusal is not None:
             return record.refusal.inherent
         share, waited = share_of_record(record), record.state < State.PENDING
-        moved = self._move(record)
+        moved = yield from self._move(record)
         self._account(record, share, waited)
         now = share_of_record(record)
         if now is None or now is share or self._marks.taken(now).fits(self._limits[now]):
             return moved
-        if not self._is_vouched_for(record):
+        if not (yield from self._is_vouched_for(record)):
             self._drop(record, _no_room(now, self._limits[now]))  # it had seemed to be another kind
         return moved
 
@@ -184,7 +220,7 @@ class Ladder:
         """Note what a record takes, which took part of a share, and waited, or did not."""
         now = share_of_record(record)
         if now is not share:
-            amount = Amount(1, self._history.size(record))
+            amount = Amount(1, record.size)
             if share is not None:
                 self._marks.shares[share] = self._marks.taken(share) - amount
             if now is not None:
@@ -198,37 +234,40 @@ class Ladder:
         One of them is right, and nobody can tell which before the event's history is here.
         """
         is_known = record.state >= State.UNCOVERED
-        return not is_known and len(self._history.claims(record.cid)) >= MAX_CLAIMS
+        return not is_known and len(self._known.claims(record.cid)) >= MAX_CLAIMS
 
-    def _make_room(self, record: Record, share: Share) -> bool:
+    def _make_room(self, record: Record, share: Share) -> Steps[bool]:
         """Return whether there is room for a new record in its share, or it needs none."""
-        amount = Amount(1, self._history.size(record))
+        amount = Amount(1, record.size)
         limit = self._limits[share]
         while not (self._marks.taken(share) + amount).fits(limit):
-            if self._is_vouched_for(record):
+            if (yield from self._is_vouched_for(record)):
                 return True
-            if self._evictable is None and share is Share.UNPROVEN:
-                self._evictable = self._history.load_evictable()
-            if not self._evictable or share is not Share.UNPROVEN:
+            if share is not Share.UNPROVEN:
                 return False
-            record_out = self._evictable.pop()
-            if record_out.refusal is None and record_out.state < State.DELIVERED:
-                self._drop(record_out, _no_room(share, limit))
+            if self._known.evictable is None:
+                yield Want(evictable=True)
+            if not self._known.evictable:
+                return False
+            loser = self._known.evictable.pop()
+            if loser.refusal is None and loser.state < State.DELIVERED:
+                self._drop(loser, _no_room(share, limit))
         return True
 
-    def _is_vouched_for(self, record: Record) -> bool:
+    def _is_vouched_for(self, record: Record) -> Steps[bool]:
         """Return whether a valid data event waits for a record, directly or through others."""
-        stream = self._history.streams.get(record.init)
+        stream = self._known.streams.get(record.init)
         seen: set[CID] = set()
         above = [record.cid]
         while above and stream is not None:
-            self._history.load_waiters(above)
-            waiters = [each for each in self._history.waiters(above) if each.cid not in seen]
-            for each in waiters:
-                is_valid = each.kind is EventKind.DATA and each.fault is None
-                if is_valid and (each.state > State.ORPHAN or each.signer == stream.controller):
+            waiters = yield from self._waiters(above)
+            new = [waiter for waiter in waiters if waiter.cid not in seen]
+            for waiter in new:
+                is_valid = waiter.kind is EventKind.DATA and waiter.fault is None
+                is_own = waiter.state > State.ORPHAN or waiter.signer == stream.controller
+                if is_valid and is_own:
                     return True
-            above = [each.cid for each in waiters]
+            above = [waiter.cid for waiter in new]
             seen.update(above)
         return False
 
@@ -237,16 +276,22 @@ class Ladder:
         share = share_of_record(record)
         record.refusal = refusal
         self._account(record, share, record.state < State.PENDING)
-        self._history.remove(record)
+        self._known.remove(record)
 
-    def _move(self, record: Record) -> bool:
+    def _move(self, record: Record) -> Steps[bool]:
         """Move a record as far as it goes; return whether what builds on it may now move."""
         start = record.state
         if record.refusal is not None:
             return record.refusal.inherent
         try:
-            while (step := _STEPS.get(record.state)) is not None and step(self, record):
-                record.state = State(record.state + 1)
+            if record.state is State.ORPHAN and (yield from self._meet_stream(record)):
+                record.state = State.WAITING
+            if record.state is State.WAITING and self._meet_history(record):
+                record.state = State.UNCOVERED
+            if record.state is State.UNCOVERED and (yield from self._meet_cover(record)):
+                record.state = State.PENDING
+            if record.state is State.PENDING and self._deliver(record):
+                record.state = State.DELIVERED
         except _FaultError as fault:
             self._refuse(record, fault.refusal)
             return fault.refusal.inherent
@@ -256,14 +301,14 @@ class Ladder:
 
     def _refuse(self, record: Record, refusal: Refusal) -> None:
         record.refusal = refusal
-        self._history.remove(record)
+        self._known.remove(record)
         if refusal.inherent:
-            self._history.refused[record.cid] = refusal.reason
+            self._known.refused[record.cid] = refusal.reason
         self.refused.append(record)
 
     # The steps: True when the record may stand on the next state, False when it must wait.
 
-    def _meet_stream(self, record: Record) -> bool:
+    def _meet_stream(self, record: Record) -> Steps[bool]:
         """ORPHAN to WAITING."""
         height = record.height
         if (height == 0) is not (record.kind is EventKind.INIT):
@@ -276,9 +321,9 @@ class Ladder:
         if stream is None:
             self._check_base(record, record.init)
             return False
-        self._check_signer(record, stream)
+        yield from self._check_signer(record, stream)
         self._check_event_id(record, stream, height)
-        self._history.streams[stream.init] = stream
+        self._known.streams[stream.init] = stream
         return True
 
     def _meet_history(self, record: Record) -> bool:
@@ -287,7 +332,7 @@ class Ladder:
         height = 0
         whole = True
         for cid in record.builds_on:
-            base = self._history.checked(cid)
+            base = self._known.checked(cid)
             if base is None:
                 whole = False
             else:
@@ -296,7 +341,7 @@ class Ladder:
             raise _FaultError(f"its EventId has the height {record.height}, not {height}")
         return whole
 
-    def _meet_cover(self, record: Record) -> bool:
+    def _meet_cover(self, record: Record) -> Steps[bool]:
         """UNCOVERED to PENDING."""
         self._check_history(record)
         uncovered = self._uncovered_below(record)
@@ -306,26 +351,26 @@ class Ladder:
             if not is_covered:
                 return False
         elif record.kind is EventKind.DATA:
-            self._cover(uncovered)
+            yield from self._cover(uncovered)
         elif uncovered:
             return False
         elif self._guarded and record.proof is not None and not is_covered:
-            record.is_unproven = self._history.verdict(record.proof) is None
+            record.is_unproven = self._known.verdicts[record.proof] is None
             if record.is_unproven:
                 return False
-        stream = self._history.streams.get(record.init)
+        stream = self._known.streams.get(record.init)
         if stream is not None:
-            doubted = record.proof is not None and self._history.is_doubted(record.proof)
+            doubted = record.proof is not None and record.proof in self._known.doubted
             self._completed.append((record, stream, doubted))
         return True
 
     def _deliver(self, record: Record) -> bool:
         """PENDING to DELIVERED: the record takes its place in the feed."""
         self._check_history(record)
-        if record.proof is not None and self._history.verdict(record.proof) is None:
+        if record.proof is not None and self._known.verdicts[record.proof] is None:
             return False
         for cid in record.builds_on:
-            base = self._history.checked(cid)
+            base = self._known.checked(cid)
             if base is None or base.state is not State.DELIVERED:
                 return False
         self._marks.head += 1
@@ -335,52 +380,58 @@ class Ladder:
     # What the steps need.
 
     def _uncovered_below(self, record: Record) -> list[Record]:
-        bases = map(self._history.checked, record.builds_on)
+        bases = map(self._known.checked, record.builds_on)
         return [base for base in bases if base is not None and base.state is State.UNCOVERED]
 
-    def _cover(self, uncovered: list[Record]) -> None:
+    def _cover(self, uncovered: list[Record]) -> Steps[None]:
         """Move what a valid data event covers, from the bottom up."""
         found: dict[CID, Record] = {}
         while uncovered:
             record = uncovered.pop()
             if record.cid not in found:
                 found[record.cid] = record
-                self._history.load(record.builds_on)
+                yield Want(events=record.builds_on)
                 uncovered += self._uncovered_below(record)
         self._covered.update(found)
         for record in sorted(found.values(), key=lambda each: each.height):
-            if self._move_held(record):
+            if (yield from self._move_held(record)):
                 self._released.append(record.cid)
 
     # The checks of the steps.
 
     def _stream_of(self, record: Record) -> StreamRecord | None:
         if record.kind is not EventKind.INIT:
-            return self._history.streams.get(record.init)
+            return self._known.streams.get(record.init)
         assert record.event is not None, "an init event waits for nothing"
         return StreamRecord.of(record.event)
 
-    def _check_signer(self, record: Record, stream: StreamRecord) -> None:
+    def _check_signer(self, record: Record, stream: StreamRecord) -> Steps[None]:
         # Its signature was checked against its signer's key before it came here, and that of an
         # init event against its controller.
         if record.kind is not EventKind.DATA or record.fault is not None:
             return
         if record.signer == stream.controller:
             return
-        event = parse_event(self._history.car(record))
+        model = stream.model or (yield from self._model(stream))
+        event = yield from self._event(record)
         try:
-            check_authority(event, stream.controller, stream.model or self._model(stream))
+            check_authority(event, stream.controller, model)
         except UnsupportedSignatureError as error:
             raise _FaultError(str(error)) from None
         except InvalidSignatureError as error:
             record.fault = str(error)
 
-    def _model(self, stream: StreamRecord) -> StreamId | None:
-        init = self._history.checked(stream.init)
+    def _model(self, stream: StreamRecord) -> Steps[StreamId | None]:
+        init = self._known.checked(stream.init)
         assert init is not None, "a stream is known by its init event"
-        header = parse_event(self._history.car(init)).header
+        header = (yield from self._event(init)).header
         assert header is not None, "an init event has a header"
         return header.model
+
+    def _event(self, record: Record) -> Steps[Event]:
+        if record.event is None:
+            yield Want(cars=[record])
+        return parse_event(self._known.car(record))
 
     def _check_event_id(self, record: Record, stream: StreamRecord, height: int) -> None:
         try:
@@ -395,10 +446,10 @@ class Ladder:
 
     def _check_base(self, record: Record, cid: CID) -> None:
         """Refuse an event for what one of those that it builds on is."""
-        reason = self._history.refused.get(cid)
+        reason = self._known.refused.get(cid)
         if reason is not None:
             raise _FaultError(_inherited(cid, reason), inherent=True)
-        base = self._history.checked(cid)
+        base = self._known.checked(cid)
         if base is not None and base.init != record.init:
             raise _FaultError(f"it builds on {cid}, which is of another stream", inherent=True)
 
@@ -407,7 +458,7 @@ class Ladder:
         for cid in record.builds_on:
             self._check_base(record, cid)
         if record.proof is not None:
-            verdict = self._history.verdict(record.proof)
+            verdict = self._known.verdicts[record.proof]
             if isinstance(verdict, Refusal):
                 raise _FaultError(verdict.reason, inherent=True)
 
@@ -444,11 +495,3 @@ def _inherited(cid: CID, reason: str) -> str:
     if reason.startswith("it builds on "):
         return reason
     return f"it builds on {cid}, which was refused: {reason}"
-
-
-_STEPS: dict[State, Callable[[Ladder, Record], bool]] = {
-    State.ORPHAN: Ladder._meet_stream,
-    State.WAITING: Ladder._meet_history,
-    State.UNCOVERED: Ladder._meet_cover,
-    State.PENDING: Ladder._deliver,
-}

@@ -1,4 +1,4 @@
-"""The rules of admission, for one batch of events: no SQL, no I/O, and the clock is passed in.
+"""The rules of admission, for one batch of events. Pure: what they have to know they yield.
 
 Each event of a batch is judged in order, as if it came alone, and sees what those before it
 changed. First alone (size, interests, CAR, its own signature: see `recon_node.verification`), then
@@ -16,8 +16,8 @@ belongs to the set that nodes agree on must not depend on a clock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from recon_node.ceramic import (
@@ -25,65 +25,21 @@ from recon_node.ceramic import (
     EventIdError,
     EventKind,
     InvalidEventError,
+    Network,
     Validity,
     network_name,
 )
 from recon_node.ceramic.auth.cacao import CLOCK_SKEW
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
-from recon_node.recon import KeyRange
+from recon_node.recon import KeyRange, covers
+from recon_node.store.admission.judgement import UNJUDGED, Judgement, PolicyRefusal
+from recon_node.store.admission.known import Known, Steps, Want
 from recon_node.store.admission.ladder import Ladder
-from recon_node.store.damage.mending import mend
-from recon_node.store.db.history import History
-from recon_node.store.db.log import Committed, EventLog
-from recon_node.store.db.own_streams import note_own_streams
-from recon_node.store.db.records import Record, State, StreamRecord
-from recon_node.store.db.shares import Marks
-from recon_node.store.interests import covers
-from recon_node.store.judging import UNJUDGED, Judgement, PolicyRefusal
+from recon_node.store.admission.records import Record, State, StreamRecord
+from recon_node.store.admission.shares import Marks
 from recon_node.store.values import Cause, Submission, Verdict
 from recon_node.verification import Broken, Facts, Refusal, Unreadable, check_event
-
-
-def commit_batch(
-    log: EventLog,
-    batch: Sequence[Submission],
-    ranges: Sequence[KeyRange],
-    damaged: Collection[CID] = (),
-    judgement: Judgement | None = None,
-) -> Committed:
-    """Judge a batch and write what follows from it, in one transaction.
-
-    Args:
-        log: in whose transaction.
-        batch: in this order.
-        ranges: of the node's interests, ascending and apart: peers' events must lie in them.
-        damaged: events that are damaged in the log: a sound copy in the batch replaces them.
-        judgement: what the write policy says of the batch, if there is one.
-
-    Returns:
-        What changed, with a verdict on each event of the batch.
-
-    Raises:
-        StoreError: the disk did not take it; nothing of the batch is in the log.
-    """
-    with log.transaction() as marks:
-        history = History(log.connection)
-        history.load_event_ids([each.event_id for each in batch if each.event_id is not None])
-        mended = mend(log.connection, batch, damaged) if damaged else []
-        judge = _Judge(log, history, marks, ranges, judgement)
-        judge.resume([event_id.event_cid for event_id in mended])
-        verdicts = judge.verdicts(batch)
-        touched, refused = history.touched.values(), judge.ladder.refused
-        committed = log.write(touched, refused, marks, history.left)
-        note_own_streams(log.connection, judge.own_streams)
-    return replace(
-        committed,
-        verdicts=verdicts,
-        completed=judge.ladder.completed,
-        mended=mended,
-        damaged=judge.ladder.damaged,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,50 +50,68 @@ class _Placed:
     new: bool = False
 
 
-class _Judge:
-    """Judges the events of one batch."""
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Under which terms the events of a batch are admitted."""
 
-    def __init__(
-        self,
-        log: EventLog,
-        history: History,
-        marks: Marks,
-        ranges: Sequence[KeyRange],
-        judgement: Judgement | None,
-    ) -> None:
-        self._network = log.network
-        self._max_event_bytes = log.settings.max_event_bytes
-        self._now = log.now()
-        self._history = history
+    network: Network
+    max_event_bytes: int
+    now: float
+    """Unix time in seconds."""
+    ranges: Sequence[KeyRange]
+    """Of the node's interests, ascending and apart: peers' events must lie in them."""
+    judgement: Judgement | None = None
+    """What the write policy says of the batch, if there is one."""
+
+
+class Rules:
+    """Judge the events of one batch.
+
+    Args:
+        known: what is known around it.
+        marks: where the log stands; moved on here.
+        ladder: moves what is accepted.
+        terms: of the batch.
+    """
+
+    def __init__(self, known: Known, marks: Marks, ladder: Ladder, terms: Terms) -> None:
+        self._network = terms.network
+        self._max_event_bytes = terms.max_event_bytes
+        self._now = terms.now
+        self._known = known
         self._marks = marks
-        self._ranges = ranges
-        self._judgement = judgement
-        self.ladder = Ladder(history, marks, log)
+        self._ranges = terms.ranges
+        self._judgement = terms.judgement
+        self._ladder = ladder
         self.own_streams: set[CID] = set()
+        """To which clients of this node wrote."""
 
-    def resume(self, mended: Sequence[CID]) -> None:
+    def resume(self, mended: Sequence[CID]) -> Steps[None]:
         """Let events move on that needed one of these, or are one, and could not read it."""
-        if not mended:
-            return
-        history = self._history
-        history.load(mended)
-        history.load_waiters(mended)
-        held = [record for cid in mended for record in history.claims(cid)]
-        history.load(cid for record in held for cid in record.builds_on)
-        self.ladder.resume([*held, *history.waiters(mended)])
+        known = self._known
+        yield Want(events=mended, waiters=mended)
+        held = [record for cid in mended for record in known.claims(cid)]
+        yield Want(events=[cid for record in held for cid in record.builds_on])
+        yield from self._ladder.resume([*held, *known.waiters(mended)])
 
-    def verdicts(self, batch: Sequence[Submission]) -> list[Verdict]:
-        """Judge all events, in order."""
-        history = self._history
+    def judge(self, batch: Sequence[Submission]) -> Steps[list[Verdict]]:
+        """Judge all events, in order, and move those that are accepted."""
+        known = self._known
+        yield Want(event_ids=[each.event_id for each in batch if each.event_id is not None])
         screened = [self._screen(submission) for submission in batch]
         events = [each for each in screened if isinstance(each, Facts)]
-        history.load(cid for event in events for cid in (event.cid, event.init, *event.prevs))
+        yield Want(
+            events=[cid for event in events for cid in (event.cid, event.init, *event.prevs)],
+            proofs=[event.proof_cid for event in events if event.proof_cid is not None],
+        )
         # Those of an event that is here are loaded when it moves: anyone can offer it once more.
-        history.load_waiters(event.cid for event in events if not history.claims(event.cid))
-        outcomes = [
-            self._place(submission, each) if isinstance(each, Facts) else each
-            for submission, each in zip(batch, screened, strict=True)
-        ]
+        yield Want(waiters=[event.cid for event in events if not known.claims(event.cid)])
+        outcomes: list[_Placed | Verdict] = []
+        for submission, each in zip(batch, screened, strict=True):
+            if isinstance(each, Facts):
+                outcomes.append((yield from self._place(submission, each)))
+            else:
+                outcomes.append(each)
         # Those that would have had to wait and found no room are judged again, history first: so
         # an event whose history is here or in the batch is never refused for want of room.
         late = sorted(
@@ -148,7 +122,7 @@ class _Judge:
         for _, at in late:
             event = screened[at]
             assert isinstance(event, Facts)
-            outcomes[at] = self._place(batch[at], event)
+            outcomes[at] = yield from self._place(batch[at], event)
         for submission, each in zip(batch, outcomes, strict=True):
             if isinstance(each, _Placed) and _is_written(submission, each.record):
                 self.own_streams.add(each.record.init)
@@ -186,7 +160,7 @@ class _Judge:
 
     def _screen_event_id(self, event_id: EventId) -> _Placed | Verdict | None:
         """Look at a peer's EventId alone; what it settles needs no look at the CAR."""
-        held = self._history.held(event_id)
+        held = self._known.held(event_id)
         if held is not None:
             return _Placed(held)
         if event_id.network_id != self._network.id:
@@ -198,20 +172,20 @@ class _Judge:
         if not covers(self._ranges, event_id):
             reason = "the EventId lies outside this node's interests"
             return _refused(event_id, reason, "bounds")
-        before = self._history.refused_event_ids.get(event_id)
+        before = self._known.refused_event_ids.get(event_id)
         return None if before is None else _refused(event_id, before, "event")
 
-    def _place(self, submission: Submission, event: Facts) -> _Placed | Verdict:
+    def _place(self, submission: Submission, event: Facts) -> Steps[_Placed | Verdict]:
         """Put an event under its EventId and let it move on."""
         event_id, ring_key = submission.event_id, submission.ring_key
-        history = self._history
+        known = self._known
         if event_id is None:
-            claims = history.claims(event.cid)
+            claims = known.claims(event.cid)
             if claims:
-                return _Placed(history.checked(event.cid) or claims[0])
+                return _Placed(known.checked(event.cid) or claims[0])
             if event.fault is not None:
                 return _refused(None, event.fault.reason, _cause(event.fault, ring_key))
-            unwanted = self._policy_refusal(event)
+            unwanted = yield from self._policy_refusal(event)
             if unwanted is not None:
                 return _unwanted(None, unwanted)
             now = int(self._now)
@@ -225,53 +199,53 @@ class _Judge:
             if ring_key is not None and not self._has_ring_key(event, ring_key):
                 reason = f"the event came under {ring_key}, which is not its EventID"
                 return _refused(None, reason, "event")
-        held = history.held(event_id)
+        held = known.held(event_id)
         if held is not None:
             return _Placed(held)
         fault = None if event.is_invalid else event.fault  # an invalid event may be covered
-        unwanted = None if fault is not None else self._policy_refusal(event)
+        unwanted = None if fault is not None else (yield from self._policy_refusal(event))
         if unwanted is not None:
             return _unwanted(event_id, unwanted)
         record = self._new_record(event_id, event)
-        known = history.checked(event.cid)
-        if fault is None and known is not None:
-            fault = Refusal(f"the event's EventId is {known.event_id}, not {event_id}")
+        checked = known.checked(event.cid)
+        if fault is None and checked is not None:
+            fault = Refusal(f"the event's EventId is {checked.event_id}, not {event_id}")
         is_local = submission.event_id is None
         is_own = is_local and ring_key is None
-        self.ladder.enter(record, fault, must_be_valid=is_local, is_own=is_own)
+        yield from self._ladder.enter(record, fault, must_be_valid=is_local, is_own=is_own)
         if ring_key is not None and record.refusal is not None:
             return _refused(event_id, record.refusal.reason, _cause(record.refusal, ring_key))
         return _Placed(record, new=True)
 
-    def _policy_refusal(self, event: Facts) -> PolicyRefusal | None:
+    def _policy_refusal(self, event: Facts) -> Steps[PolicyRefusal | None]:
         """Return why the write policy refuses the stream of an event; None if it does not.
 
         A stream whose init event is not here is judged when that comes.
         """
         if self._judgement is None:
             return None
-        is_known = event.kind is EventKind.INIT or event.init in self._history.streams
+        is_known = event.kind is EventKind.INIT or event.init in self._known.streams
         refusal = self._judgement.streams.get(event.init, UNJUDGED if is_known else None)
         if refusal is not None and refusal.is_final and event.kind is EventKind.INIT:
-            self.ladder.drop_orphans(event.cid, refusal.reason)
+            yield from self._ladder.drop_orphans(event.cid, refusal.reason)
         return refusal
 
     def _event_id_of(self, event: Facts) -> EventId:
         """Return the EventId of a local event, whose history must be here."""
         if event.kind is EventKind.INIT:
             return StreamRecord.of(event).event_id(self._network, 0, event.cid)
-        stream = self._history.streams.get(event.init)
+        stream = self._known.streams.get(event.init)
         if stream is None:
             raise InvalidEventError(
                 f"the stream's init event {event.init} is missing: add it first"
             )
         height = 0
         for prev in event.prevs:
-            base = self._history.checked(prev)
+            base = self._known.checked(prev)
             if base is None:
                 raise InvalidEventError(
                     f"the event's prev {prev} came from a peer and waits for its own history"
-                    if self._history.claims(prev)
+                    if self._known.claims(prev)
                     else f"the event's prev {prev} is missing: add it first"
                 )
             if base.state is State.UNCOVERED and event.kind is not EventKind.DATA:
@@ -285,7 +259,7 @@ class _Judge:
     def _has_ring_key(self, event: Facts, ring_key: HeightlessEventId) -> bool:
         """Tell whether a key of the model ring is that of an event whose stream is known."""
         is_init = event.kind is EventKind.INIT
-        stream = StreamRecord.of(event) if is_init else self._history.streams[event.init]
+        stream = StreamRecord.of(event) if is_init else self._known.streams[event.init]
         if stream.model is None:
             return False
         return ring_key == HeightlessEventId.build(
@@ -307,6 +281,7 @@ class _Judge:
             fault=event.fault.reason if event.is_invalid and event.fault is not None else None,
             proof=event.proof_cid,
             event=event,
+            size=len(event.car),
         )
 
 

@@ -16,13 +16,13 @@ begins or ends a transaction.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from recon_node.ceramic import EventId
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID
-from recon_node.store.db.records import State
+from recon_node.store.admission.records import State
 from recon_node.store.db.sql import select_in
 
 DOUBTED: Final = 2
@@ -54,10 +54,10 @@ _SELECT: Final = f"""
     """
 
 
-def is_doubted(connection: sqlite3.Connection, *proofs: CID) -> bool:
-    """Tell whether one of some proofs is doubted."""
-    sql = f"SELECT 1 FROM not_found WHERE proof IN (?) AND times >= {DOUBTED}"
-    return any(select_in(connection, sql, proofs))
+def doubted_among(connection: sqlite3.Connection, proofs: Sequence[CID]) -> set[CID]:
+    """Return those of some proofs that are doubted."""
+    sql = f"SELECT proof FROM not_found WHERE proof IN (?) AND times >= {DOUBTED}"
+    return {CID(proof) for (proof,) in select_in(connection, sql, proofs)}
 
 
 def doubted_events(connection: sqlite3.Connection) -> set[EventId]:

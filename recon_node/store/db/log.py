@@ -22,13 +22,14 @@ from recon_node.ceramic import EventId, EventKind, Network, StreamId, StreamIdEr
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore, KeyView
-from recon_node.store.damage.detection import Damage
+from recon_node.store.admission.ladder import Completed
+from recon_node.store.admission.records import Record, State
+from recon_node.store.admission.shares import Amount, Marks, Share, share_limits, share_of
+from recon_node.store.damage import Damage
 from recon_node.store.db import deliveries, doubts, proofs, releases, schema, time_statements
 from recon_node.store.db.faults import FAULT
 from recon_node.store.db.packing import full_size
 from recon_node.store.db.records import (
-    Record,
-    State,
     delete_records,
     insert_records,
     remember_refused,
@@ -36,7 +37,6 @@ from recon_node.store.db.records import (
     update_records,
 )
 from recon_node.store.db.saved_keys import KEYS, RING_KEYS, forget_keys, load_keys, save_keys
-from recon_node.store.db.shares import Amount, Marks, Share, share_limits, share_of
 from recon_node.store.db.shown_head import ShownHead
 from recon_node.store.errors import explained_errors
 from recon_node.store.ring_keys import RingKeys
@@ -51,20 +51,7 @@ RULES = 6
 NOTHING_LEFT: Final[Mapping[CID, int]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """A key whose history is complete now."""
-
-    event_id: EventId
-    model: StreamId
-    """Of its stream."""
-    builds_on: tuple[CID, ...]
-    """The init event and the prevs; none once it is delivered."""
-    doubted: bool
-    """Whether it is a time event whose transaction the chain does not have."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Committed:
     """What a commit changed, for those who keep a part of it in memory."""
 

@@ -21,7 +21,9 @@ import structlog
 
 from recon_node.ceramic import EventKind, InvalidEventError, TimeProof, parse_event
 from recon_node.ipld import CID
-from recon_node.store.db.records import MAX_REASON, Record, State
+from recon_node.store.admission.records import ProofVerdict, Record, State
+from recon_node.store.db.records import MAX_REASON
+from recon_node.store.db.sql import select_in
 from recon_node.verification import Refusal
 
 logger = structlog.get_logger(__name__)
@@ -58,9 +60,6 @@ _LONGEST_DELAY: Final = 2 * 86_400.0
 _AHEAD: Final = 86_400.0
 """Seconds by which a proof is put before those that nobody stands for."""
 
-ProofVerdict = int | Refusal
-"""The time of a proof's block in Unix seconds, or why its events are refused."""
-
 
 def count_pending(connection: sqlite3.Connection) -> int:
     """Return how many proofs await their lookup."""
@@ -69,14 +68,16 @@ def count_pending(connection: sqlite3.Connection) -> int:
     return count
 
 
-def proof_verdict(connection: sqlite3.Connection, proof: CID) -> ProofVerdict | None:
-    """Return what a proof's lookup led to, None until it was looked up."""
-    row = connection.execute(
-        "SELECT block_time, refusal FROM proofs WHERE proof = ?", (proof,)
-    ).fetchone()
-    if row is None or row == (None, None):
-        return None
-    return row[0] if row[1] is None else Refusal(row[1], inherent=True)
+def proof_verdicts(
+    connection: sqlite3.Connection, proofs: Sequence[CID]
+) -> dict[CID, ProofVerdict | None]:
+    """Return what the lookups of some proofs led to, None for those that were not looked up."""
+    sql = "SELECT proof, block_time, refusal FROM proofs WHERE proof IN (?)"
+    verdicts: dict[CID, ProofVerdict | None] = dict.fromkeys(proofs)
+    for proof, block_time, refusal in select_in(connection, sql, proofs):
+        known = block_time if refusal is None else Refusal(refusal, inherent=True)
+        verdicts[CID(proof)] = known
+    return verdicts
 
 
 def insert_proofs(connection: sqlite3.Connection, records: Iterable[Record]) -> None:

@@ -13,26 +13,18 @@ Nothing here begins or ends a transaction.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from recon_node.ceramic import EventId, EventKind, InvalidEventError, TimeProof, parse_event
+from recon_node.ceramic import EventId, EventKind, InvalidEventError, parse_event
 from recon_node.ipld import CID, CarError
+from recon_node.store.admission.records import Record, State
 from recon_node.store.db.blocks import BlockReader
-from recon_node.store.db.records import Record, State
-from recon_node.store.db.sql import read_in_pieces, select_in
-from recon_node.store.values import TimeRow
-
-if TYPE_CHECKING:  # its module needs the migrations, and this one is one of them
-    from recon_node.store.db.reader import Reader
+from recon_node.store.db.sql import read_in_pieces
 
 _PIECE_ROWS: Final = 100
-_COLUMNS: Final = (
-    "SELECT event_id, cid, position, state, prev, chain_id, root, tx_hash, tx_type, block_time "
-    "FROM events JOIN anchors ON anchors.event = events.id JOIN proofs USING (proof) "
-)
 
 
 def note_statements(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
@@ -46,67 +38,6 @@ def note_statements(connection: sqlite3.Connection, records: Iterable[Record]) -
     ]
     for record in sorted(known, key=lambda each: each.height):
         _note(connection, record.row)
-
-
-def read_time_statements(init: CID, upto: int, limit: int, reader: Reader) -> list[TimeRow]:
-    """Return one delivered time event for each statement in a stream, of the positions up to
-    `upto`: the one with the lowest CID."""
-    first = dict(
-        reader.connection.execute(
-            "SELECT min(cid), min(position) FROM events INDEXED BY events_by_stream "
-            "JOIN anchors ON anchors.event = events.id "
-            "WHERE init_cid = ? AND position <= ? AND prev NOTNULL "
-            "GROUP BY ifnull(statement, cid) LIMIT ?",
-            (init, upto, limit),
-        ).fetchall()
-    )
-    rows = select_in(reader.connection, f"{_COLUMNS} WHERE cid IN (?)", list(first))
-    return [_time_row(row, first[row[1]]) for row in rows if row[2] is not None]
-
-
-def read_time_events(cids: Iterable[CID], upto: int, reader: Reader) -> list[TimeRow]:
-    """Return those of some events that are delivered time events, and those on which they build."""
-    found: dict[CID, TimeRow] = {}
-    wanted = set(cids)
-    while wanted:
-        rows = select_in(reader.connection, f"{_COLUMNS} WHERE cid IN (?)", list(wanted))
-        new = [_time_row(row) for row in rows if row[2] is not None and row[2] <= upto]
-        found.update((row.event_cid, row) for row in new)
-        wanted = {row.prev for row in new} - found.keys()
-    return list(found.values())
-
-
-def read_copies(init: CID, upto: int, limit: int, reader: Reader) -> list[TimeRow]:
-    """Return the first delivered time events of a stream, copies of statements included."""
-    where = "WHERE init_cid = ? AND position <= ? AND prev NOTNULL ORDER BY position LIMIT ?"
-    return _read(where, (init, upto, limit), reader)
-
-
-def read_undelivered(init: CID, limit: int, reader: Reader) -> list[TimeRow]:
-    """Return time events of a stream that are not delivered, those first that may be soonest."""
-    where = (
-        "WHERE init_cid = ? AND position IS NULL AND prev NOTNULL ORDER BY state DESC, id LIMIT ?"
-    )
-    return _read(where, (init, limit), reader)
-
-
-def _read(where: str, values: Sequence[object], reader: Reader) -> list[TimeRow]:
-    rows = reader.connection.execute(_COLUMNS + where, values)
-    return [_time_row(row) for row in rows]
-
-
-def _time_row(row: tuple[Any, ...], first: int | None = None) -> TimeRow:
-    event_id, cid, position, state, prev, chain_id, root, tx_hash, tx_type, block_time = row
-    return TimeRow(
-        position,
-        position if first is None else first,
-        EventId(event_id),
-        CID(cid),
-        CID(prev),
-        TimeProof(chain_id, CID(root), CID(tx_hash), tx_type),
-        block_time,
-        State(state) is State.PENDING,
-    )
 
 
 def _note(connection: sqlite3.Connection, row: int) -> None:

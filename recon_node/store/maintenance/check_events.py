@@ -9,13 +9,11 @@ from typing import Final, NamedTuple
 
 from recon_node.ceramic import Event, EventId, EventKind, Network, parse_event
 from recon_node.ipld import CID
+from recon_node.store.admission.records import Record, State, StreamRecord
 from recon_node.store.db import schema
 from recon_node.store.db.blocks import BlockReader
 from recon_node.store.db.faults import FAULT
 from recon_node.store.db.records import (
-    Record,
-    State,
-    StreamRecord,
     select_records,
     select_streams,
 )

@@ -17,19 +17,17 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-import trio
-
 from recon_node.ceramic import EventKind
 from recon_node.ipld import CID
-from recon_node.store.damage.detection import check_stored
+from recon_node.store.damage import check_stored
 from recon_node.store.db.packing import SMALLEST, sections
-from recon_node.store.db.questions import read_car, read_feed
-from recon_node.store.db.reader import Reader, ReaderPool
 from recon_node.store.errors import StoreError
+from recon_node.store.reading.events import read_car
+from recon_node.store.reading.feed import read_feed
+from recon_node.store.reading.reader import Reader
 from recon_node.store.values import FeedRow
 
 FILE_NAME: Final = "blocks.sqlite3"
@@ -53,72 +51,39 @@ _TABLES: Final = """
 """
 
 
-class BlockFinder:
-    """Finds blocks, with the help of the index where it must. Used from trio's thread.
+class BlockIndex:
+    """The index of one log; opened by its first use, and used in one thread at a time.
 
     Args:
         data_dir: of the index.
         epoch: of the log.
-        readers: of the log.
     """
 
-    def __init__(self, data_dir: Path, epoch: str, readers: ReaderPool) -> None:
-        self._index = _BlockIndex(data_dir / FILE_NAME, epoch)
-        self._readers = readers
-        self._turn = trio.Lock()
-
-    async def find(self, cid: CID, head: int) -> bytes | None:
-        """Return a block of an event, delivered or not; None when it is not here.
-
-        The index is brought up to the feed position `head` if need be. Nothing is lost when the
-        call is cancelled meanwhile: the next one continues.
-
-        Raises:
-            DamagedEventError: the event is damaged, or one that has to be read first.
-            StoreError: the disk failed.
-        """
-        block = await self._readers.ask(partial(read_block, cid))
-        async with self._turn:
-            if block is None:
-                block = await self._readers.ask(partial(self._index.find, cid))
-            if block is None:
-                while not await self._readers.ask(partial(self._index.advance, head)):
-                    pass
-                block = await self._readers.ask(partial(self._index.find, cid))
-        return block
-
-    def close(self) -> None:
-        """Close the index. No call is under way."""
-        self._index.close()
-
-
-class _BlockIndex:
-    """The index of one log; opened by its first use, and used in one thread at a time."""
-
-    def __init__(self, path: Path, epoch: str) -> None:
-        self._path = path
+    def __init__(self, data_dir: Path, epoch: str) -> None:
+        self._path = data_dir / FILE_NAME
         self._epoch = epoch
         self._connection: sqlite3.Connection | None = None
 
-    def find(self, cid: CID, reader: Reader) -> bytes | None:
+    def find(self, reader: Reader, cid: CID) -> bytes | None:
+        """Return a block of an event in the index."""
         with self._own_errors():
             positions = self._open().execute(
                 "SELECT position FROM places WHERE digest = ?", (cid.digest[:_PREFIX],)
             )
             found = [position for (position,) in positions]
         for position in found:
-            for row in read_feed(position - 1, 1, position, None, reader):
+            for row in read_feed(reader, position - 1, 1, upto=position):
                 if (block := block_of(row.car, cid)) is not None:
                     return block
         return None
 
-    def advance(self, head: int, reader: Reader) -> bool:
-        """Read another page of the feed; return whether `head` is reached."""
+    def advance(self, reader: Reader) -> bool:
+        """Read another page of the feed; return whether its head is reached."""
         with self._own_errors():
             (after,) = self._open().execute("SELECT position FROM marks").fetchone()
-        if after >= head:
+        if after >= reader.head:
             return True
-        rows = read_feed(after, PAGE_EVENTS, head, PAGE_BYTES, reader)
+        rows = read_feed(reader, after, PAGE_EVENTS, max_bytes=PAGE_BYTES)
         with self._own_errors(), self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(
@@ -126,9 +91,10 @@ class _BlockIndex:
                 ((digest, row.position) for row in rows for digest in _digests(row)),
             )
             connection.execute("UPDATE marks SET position = ?", (rows[-1].position,))
-        return rows[-1].position == head
+        return rows[-1].position == reader.head
 
     def close(self) -> None:
+        """Close the file."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -176,7 +142,7 @@ class _BlockIndex:
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
 
 
-def read_block(cid: CID, reader: Reader) -> bytes | None:
+def read_block(reader: Reader, cid: CID) -> bytes | None:
     """Return a block that the log finds without the index; None if there is none.
 
     Such are the first block of an event, blocks that events share, and those of the latest events
@@ -185,7 +151,7 @@ def read_block(cid: CID, reader: Reader) -> bytes | None:
     Raises:
         DamagedEventError: it is the first block of an event that is damaged.
     """
-    car = read_car(cid, reader)
+    car = read_car(reader, cid)
     if car is not None:
         return block_of(car, cid)
     shared = reader.connection.execute("SELECT block FROM blocks WHERE cid = ?", (cid,)).fetchone()

@@ -14,11 +14,11 @@ from typing import Any, Final, Literal
 
 from recon_node.ceramic import EventId, EventKind, StreamId
 from recon_node.ipld import CID
-from recon_node.store.db.catalogue import stream_ids
+from recon_node.store.admission.records import State
 from recon_node.store.db.faults import FAULT
-from recon_node.store.db.reader import Reader
-from recon_node.store.db.records import State
 from recon_node.store.db.sql import select_in
+from recon_node.store.reading.catalogue import stream_ids
+from recon_node.store.reading.reader import Reader
 
 _LATEST: Final = 2**63 - 1
 _PAGE: Final = (
@@ -95,20 +95,20 @@ class Hindrances:
     """By chain: how many proofs await their lookup, and when the next of them is due."""
 
 
-def read_waiting(before: int | None, limit: int, reader: Reader) -> list[Undelivered]:
+def read_waiting(reader: Reader, before: int | None, limit: int) -> list[Undelivered]:
     """Return events that may not be delivered yet, the latest first.
 
     Their history is not complete here, or something in it is badly signed and not covered.
     """
-    return _read((State.ORPHAN, State.WAITING, State.UNCOVERED), before, limit, reader)
+    return _read(reader, (State.ORPHAN, State.WAITING, State.UNCOVERED), before, limit)
 
 
-def read_pending(before: int | None, limit: int, reader: Reader) -> list[Undelivered]:
+def read_pending(reader: Reader, before: int | None, limit: int) -> list[Undelivered]:
     """Return events that lack the lookup of an anchor, or build on one, the latest first."""
-    return _read((State.PENDING,), before, limit, reader)
+    return _read(reader, (State.PENDING,), before, limit)
 
 
-def read_refused(before: int | None, limit: int, reader: Reader) -> list[RefusedEvent]:
+def read_refused(reader: Reader, before: int | None, limit: int) -> list[RefusedEvent]:
     """Return EventIds that were refused, the latest first."""
     rows = reader.connection.execute(
         "SELECT id, cid, event_id, inherent, reason FROM refused WHERE id < ? "
@@ -121,7 +121,7 @@ def read_refused(before: int | None, limit: int, reader: Reader) -> list[Refused
     ]
 
 
-def read_progress(cids: Sequence[CID], reader: Reader) -> dict[CID, tuple[State, str | None]]:
+def read_progress(reader: Reader, cids: Sequence[CID]) -> dict[CID, tuple[State, str | None]]:
     """Return how far some events have come, and what is wrong with their signatures, of those that
     are here."""
     sql = f"SELECT cid, max(state), {FAULT} FROM events WHERE cid IN (?) GROUP BY cid"
@@ -152,7 +152,7 @@ def count_hindrances(reader: Reader) -> Hindrances:
 
 
 def _read(
-    states: Sequence[State], before: int | None, limit: int, reader: Reader
+    reader: Reader, states: Sequence[State], before: int | None, limit: int
 ) -> list[Undelivered]:
     last = _LATEST if before is None else before
     rows: list[tuple[Any, ...]] = []
@@ -160,8 +160,8 @@ def _read(
         rows += reader.connection.execute(_PAGE, (state, last, limit))
     rows = sorted(rows, reverse=True)[:limit]
     ids = [row[0] for row in rows]
-    streams = stream_ids((CID(row[3]) for row in rows), reader)
-    builds_on = _hindrances(ids, reader)
+    streams = stream_ids(reader, (CID(row[3]) for row in rows))
+    builds_on = _hindrances(reader, ids)
     lookups = {
         row: Lookup(CID(proof), chain_id, CID(tx_hash), tries, not_found, due)
         for row, proof, chain_id, tx_hash, tries, due, not_found in select_in(
@@ -184,11 +184,11 @@ def _read(
     ]
 
 
-def _hindrances(rows: Sequence[int], reader: Reader) -> dict[int, list[tuple[CID, Hindrance]]]:
+def _hindrances(reader: Reader, rows: Sequence[int]) -> dict[int, list[tuple[CID, Hindrance]]]:
     """Return what each of some events builds on that is not delivered, and what that lacks."""
     sql = "SELECT event, cid FROM waits WHERE event IN (?)"
     waits = list(select_in(reader.connection, sql, rows))
-    states = read_progress([CID(cid) for _, cid in waits], reader)
+    states = read_progress(reader, [CID(cid) for _, cid in waits])
     found: defaultdict[int, list[tuple[CID, Hindrance]]] = defaultdict(list)
     for row, cid in waits:
         state, _ = states.get(CID(cid), (None, None))

@@ -1,9 +1,8 @@
-"""What bulk readers ask of the log, in SQL: rows of the feed, in columns; each function runs in a
-thread.
+"""What bulk readers ask of the feed: its rows, in columns.
 
-Rows with their CARs are checked before they leave, see `recon_node.store.damage.detection`. Rows
-without them, which take a third of the time, are not: whoever gets the CARs elsewhere can compare
-them with the CIDs.
+Rows with their CARs are checked before they leave, see `recon_node.store.damage`. Rows without
+them, which take a third of the time, are not: whoever gets the CARs elsewhere can compare them with
+the CIDs.
 
 The EventId of a row says which sort value and controller its stream has (CIP-124: the last 8 bytes
 of the hash of each), and `init_cid` which stream it is. So a filter skips a row without a look at
@@ -22,7 +21,7 @@ from typing import Any, Final
 from recon_node.ceramic import EventKind, Network, controller_range, sort_value_range
 from recon_node.ceramic.auth.addresses import did_spellings
 from recon_node.ipld import CID, CarError
-from recon_node.store.damage.detection import (
+from recon_node.store.damage import (
     Damage,
     DamagedEventError,
     check_stored,
@@ -32,8 +31,8 @@ from recon_node.store.damage.detection import (
 from recon_node.store.db.deliveries import DELIVERED_AT
 from recon_node.store.db.faults import faults_of
 from recon_node.store.db.packing import full_size
-from recon_node.store.db.reader import Reader
 from recon_node.store.db.sql import select_in
+from recon_node.store.reading.reader import Reader
 from recon_node.store.values import FeedColumns, FeedFilter
 
 COLUMNS: Final = f"position, event_id, cid, init_cid, kind, car, {DELIVERED_AT}"
@@ -48,55 +47,56 @@ _ANCHORS: Final = (
 
 
 def read_columns(
+    reader: Reader,
     after: int,
     limit: int,
     upto: int,
     max_bytes: int,
-    wanted: FeedFilter,
-    network: Network,
-    cars: bool,
-    reader: Reader,
+    wanted: FeedFilter = FeedFilter(),  # noqa: B008 - a value, and immutable
+    *,
+    cars: bool = True,
 ) -> FeedColumns:
-    """Return delivered events of the positions (after, upto] that match a filter, in columns.
+    """Return at most `limit` delivered events of the positions (after, upto] that match a filter,
+    in order.
 
+    The CARs of others are not touched. One thread is busy until as many are found or `upto` is
+    reached: keep the range bounded. The last one is the event that takes the CARs to `max_bytes`.
     Without `cars`, they are not read, and the rows are not checked.
 
     Raises:
-        DamagedEventError: an event of the page is damaged.
+        DamagedEventError: one of them is damaged.
     """
-    terms, values = _where(wanted, network)
+    terms, values = _where(wanted, reader.network)
     sql = (
         ROWS if cars else _BARE_ROWS
     ) + f"WHERE position > ? AND position <= ? {terms}ORDER BY position LIMIT ?"
-    columns = select(sql, (after, upto, *values, limit), max_bytes, reader)
+    columns = select(reader, sql, (after, reader.within_head(upto), *values, limit), max_bytes)
     hole = None if terms else first_hole(columns[0], after)
     if hole is not None:
         raise DamagedEventError(hole)
     if not cars:
-        return _with_anchors(columns, (), reader)
-    found, damaged = _sound(columns, reader)
+        return _with_anchors(reader, columns, ())
+    found, damaged = _sound(reader, columns)
     if any(damaged):
         raise DamagedEventError(*filter(None, damaged))
-    return _with_anchors(columns, found, reader)
+    return _with_anchors(reader, columns, found)
 
 
-def read_columns_of(
-    cids: Sequence[CID], upto: int, max_bytes: int, reader: Reader
-) -> tuple[FeedColumns, int, Sequence[Damage]]:
-    """Return those of some events that have positions up to `upto`, in the order of their CIDs.
+def read_columns_of(reader: Reader, cids: Sequence[CID], max_bytes: int) -> tuple[FeedColumns, int]:
+    """Return those of some events that are delivered, in the order of their CIDs, and how many of
+    the CIDs were dealt with: the last event is the one that takes the CARs to `max_bytes`.
 
-    The last one is the event that takes the CARs to `max_bytes`. Damaged ones are left out.
-
-    Returns:
-        Them, how many of the CIDs were dealt with, and what is damaged.
+    Damaged events are not here.
     """
-    *columns, places = select(_rows_of(len(cids)), (*cids, upto), max_bytes, reader, _WIDTH + 1)
-    found, damaged = _sound(columns, reader)
+    sql, values = _rows_of(len(cids)), (*cids, reader.head)
+    *columns, places = select(reader, sql, values, max_bytes, _WIDTH + 1)
+    found, damaged = _sound(reader, columns)
     done = places[-1] + 1 if places else len(cids)
     if any(damaged):
         whole = [each is None for each in damaged]
         columns = [list(compress(column, whole)) for column in columns]
-    return _with_anchors(columns, found, reader), done, list(filter(None, damaged))
+    reader.damaged += filter(None, damaged)
+    return _with_anchors(reader, columns, found), done
 
 
 @lru_cache(maxsize=8)
@@ -113,7 +113,7 @@ def _rows_of(count: int) -> str:
 
 
 def _sound(
-    columns: Sequence[list[Any]], reader: Reader
+    reader: Reader, columns: Sequence[list[Any]]
 ) -> tuple[Sequence[bytes], Sequence[Damage | None]]:
     """Return the CARs of the rows that are sound, and what is wrong with each row."""
     *names, stored, _ = columns
@@ -124,10 +124,10 @@ def _sound(
 
 
 def _with_anchors(
-    columns: Sequence[list[Any]], cars: Sequence[bytes], reader: Reader
+    reader: Reader, columns: Sequence[list[Any]], cars: Sequence[bytes]
 ) -> FeedColumns:
     positions, event_ids, cids, inits, kinds, _, delivered = columns
-    times, chains = anchors(positions, kinds, reader)
+    times, chains = anchors(reader, positions, kinds)
     faults = faults_of(reader.connection, positions, kinds)
     return FeedColumns(
         positions, event_ids, cids, inits, kinds, cars, times, chains, delivered, faults
@@ -157,10 +157,10 @@ def _where(wanted: FeedFilter, network: Network) -> tuple[str, list[object]]:
 
 
 def select(
+    reader: Reader,
     sql: str,
     values: Sequence[object],
     max_bytes: int | None,
-    reader: Reader,
     width: int = _WIDTH,
 ) -> Sequence[list[Any]]:
     """Return the columns of the rows up to the one that takes their CARs to `max_bytes`."""
@@ -183,7 +183,7 @@ def _up_to(rows: sqlite3.Cursor, max_bytes: int | None) -> Iterator[tuple[Any, .
 
 
 def anchors(
-    positions: Sequence[int], kinds: Sequence[str], reader: Reader
+    reader: Reader, positions: Sequence[int], kinds: Sequence[str]
 ) -> tuple[Sequence[int | None], Sequence[str | None]]:
     """Return the block times and the chains of delivered events; both are final."""
     none = (None,) * len(positions)

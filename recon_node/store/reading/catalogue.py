@@ -27,10 +27,11 @@ from recon_node.ceramic.auth.addresses import did_spellings
 from recon_node.ceramic.event_id import short_hash
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID, CarError
+from recon_node.store.admission.records import State
 from recon_node.store.db.init_indexes import BOTH, CONTROLLER, SORT_VALUE
-from recon_node.store.db.reader import Reader
-from recon_node.store.db.records import State
 from recon_node.store.db.sql import select_in
+from recon_node.store.reading.name_prefixes import MIN_PREFIX, cid_ranges, init_ranges
+from recon_node.store.reading.reader import Reader
 
 _SELECT: Final = (
     "SELECT events.id, cid, controller, sep_key, sep_value, "
@@ -45,6 +46,9 @@ MAX_LISTED: Final = 300
 """Characters of a name, a controller or a sort value in a list; a longer one is cut."""
 _READ_AT_ONCE: Final = 16
 """Init events in memory at once, each of up to 1 MiB."""
+_MAX_SORT_VALUES: Final = 2000
+_SEARCHED_INITS: Final = 1000
+"""Init events looked at for the StreamIDs that begin with a prefix."""
 _SEARCHED_MODELS: Final = 1000
 """Models whose names are searched, the latest ones."""
 
@@ -103,7 +107,7 @@ class FoundEvent:
 
 
 def read_streams(
-    wanted: StreamFilter, before: int | None, limit: int, reader: Reader
+    reader: Reader, wanted: StreamFilter, before: int | None, limit: int
 ) -> StreamPage:
     """Return the latest streams that match a filter, of those before a place in the list."""
     index, terms, values = _where(wanted)
@@ -121,10 +125,15 @@ def read_streams(
         values += (before,)
     sql = _SELECT.format(index=f"INDEXED BY {index}", terms=terms)
     rows = connection.execute(sql, (*values, limit + 1)).fetchall()
-    return StreamPage(_listed(rows[:limit], reader), total, len(rows) > limit)
+    return StreamPage(_listed(reader, rows[:limit]), total, len(rows) > limit)
 
 
-def count_streams(sort_values: Iterable[str], reader: Reader) -> dict[str, int]:
+def read_models(reader: Reader, before: int | None, limit: int) -> StreamPage:
+    """Return the latest models, of those before a place in the list."""
+    return read_streams(reader, StreamFilter(sort_value=str(METAMODEL)), before, limit)
+
+
+def count_streams(reader: Reader, sort_values: Iterable[str]) -> dict[str, int]:
     """Return how many streams have each of some sort values."""
     index, terms = "inits_by_sort_value", f"AND {SORT_VALUE} = ? "
     return {
@@ -132,8 +141,8 @@ def count_streams(sort_values: Iterable[str], reader: Reader) -> dict[str, int]:
     }
 
 
-def read_sort_values(limit: int, reader: Reader) -> set[tuple[str, str]]:
-    """Return the sort keys and values that streams have, at most so many."""
+def read_sort_values(reader: Reader) -> set[tuple[str, str]]:
+    """Return the sort keys and values that streams have, at most 2,000 of them."""
     sql = (
         f"SELECT {SORT_VALUE}, sep_key, sep_value FROM events INDEXED BY inits_by_sort_value "
         "CROSS JOIN streams ON streams.init_cid = events.cid "
@@ -142,25 +151,46 @@ def read_sort_values(limit: int, reader: Reader) -> set[tuple[str, str]]:
     )
     found: set[tuple[str, str]] = set()
     after = b""
-    while len(found) < limit and (row := reader.connection.execute(sql, (after,)).fetchone()):
+    while len(found) < _MAX_SORT_VALUES and (
+        row := reader.connection.execute(sql, (after,)).fetchone()
+    ):
         after = row[0]
         found.add((row[1], row[2]))
     return found
 
 
-def find_streams(inits: Sequence[CID], reader: Reader) -> list[ListedStream]:
-    """Return those of some streams that are here, the latest first."""
+def streams_of(reader: Reader, inits: Sequence[CID]) -> list[ListedStream]:
+    """Return those of some streams that are here, by their init events, the latest first."""
     sql = _SELECT.format(index="INDEXED BY events_by_cid", terms="AND cid = ?")
     rows = [
         row
         for init in dict.fromkeys(inits)
         for row in reader.connection.execute(sql, (init, 1)).fetchall()
     ]
-    return sorted(_listed(rows, reader), key=lambda each: -each.row)
+    return sorted(_listed(reader, rows), key=lambda each: -each.row)
 
 
-def find_by_cid(
-    first: bytes, last: bytes, limit: int, reader: Reader, *, kind: EventKind | None = None
+def find_events(reader: Reader, prefix: str, limit: int) -> list[FoundEvent]:
+    """Return events whose CIDs start with some characters, at least 10, in base32."""
+    found: list[FoundEvent] = []
+    for first, last in cid_ranges(prefix) if len(prefix) >= MIN_PREFIX else ():
+        found += _find_by_cid(reader, first, last, limit - len(found))
+    return found
+
+
+def find_streams(reader: Reader, prefix: str, limit: int) -> list[ListedStream]:
+    """Return streams whose StreamIDs start with some characters, at least 10, in base36."""
+    inits: list[CID] = []
+    for first, last in init_ranges(prefix) if len(prefix) >= MIN_PREFIX else ():
+        # A range has the init events of streams of every type; few prefixes are so short that it
+        # has more than these.
+        found = _find_by_cid(reader, first, last, _SEARCHED_INITS, kind=EventKind.INIT)
+        inits += [each.cid for each in found if str(each.stream).startswith(prefix)]
+    return streams_of(reader, inits[:limit])
+
+
+def _find_by_cid(
+    reader: Reader, first: bytes, last: bytes, limit: int, *, kind: EventKind | None = None
 ) -> list[FoundEvent]:
     """Return events whose CIDs are from `first` to `last`, in that order."""
     rows = reader.connection.execute(
@@ -169,37 +199,36 @@ def find_by_cid(
         "GROUP BY cid ORDER BY cid LIMIT ?4",
         (first, last, None if kind is None else kind.value, limit),
     ).fetchall()
-    streams = stream_ids([CID(init) for *_, init in rows], reader)
+    streams = stream_ids(reader, [CID(init) for *_, init in rows])
     return [
         FoundEvent(CID(cid), EventKind(found), State(state), streams.get(CID(init)))
         for cid, found, state, init in rows
     ]
 
 
-def find_models(part: str, limit: int, reader: Reader) -> list[ListedStream]:
+def find_models(reader: Reader, part: str, limit: int) -> list[ListedStream]:
     """Return the models whose names contain a text in any case, of the latest 1,000 models."""
-    models = StreamFilter(sort_value=str(METAMODEL))
-    page = read_streams(models, None, _SEARCHED_MODELS, reader)
+    page = read_models(reader, None, _SEARCHED_MODELS)
     wanted = part.casefold()
     return [each for each in page.streams if each.name and wanted in each.name.casefold()][:limit]
 
 
-def stream_ids(inits: Iterable[CID], reader: Reader) -> dict[CID, StreamId]:
+def stream_ids(reader: Reader, inits: Iterable[CID]) -> dict[CID, StreamId]:
     """Return the StreamIDs of those of some streams that are here, by their init events."""
     sql = "SELECT init_cid, sep_key, sep_value FROM streams WHERE init_cid IN (?)"
     found = {
         CID(init): (key, value)
         for init, key, value in select_in(reader.connection, sql, list(dict.fromkeys(inits)))
     }
-    return {init: each[0] for init, each in _identify(found, reader).items()}
+    return {init: each[0] for init, each in _identify(reader, found).items()}
 
 
-def names_of(models: Iterable[StreamId], reader: Reader) -> dict[StreamId, str]:
+def names_of(reader: Reader, models: Iterable[StreamId]) -> dict[StreamId, str]:
     """Return what some models call themselves in their init events, of those that are here."""
     wanted = {model.cid: model for model in models}
     return {
         wanted[init]: name
-        for init, (_, name) in _named(list(wanted), reader).items()
+        for init, (_, name) in _named(reader, list(wanted)).items()
         if name is not None
     }
 
@@ -229,8 +258,8 @@ def _where(wanted: StreamFilter) -> tuple[str, str, tuple[object, ...]]:
     return "inits", "", ()
 
 
-def _listed(rows: Sequence[tuple[Any, ...]], reader: Reader) -> list[ListedStream]:
-    ids = _identify({CID(row[1]): (row[3], row[4]) for row in rows}, reader)
+def _listed(reader: Reader, rows: Sequence[tuple[Any, ...]]) -> list[ListedStream]:
+    ids = _identify(reader, {CID(row[1]): (row[3], row[4]) for row in rows})
     listed = []
     for row, cid, controller, sort_key, sort_value, events, position in rows:
         if CID(cid) in ids:  # else its init event is damaged: it is being fetched again
@@ -251,7 +280,7 @@ def _listed(rows: Sequence[tuple[Any, ...]], reader: Reader) -> list[ListedStrea
 
 
 def _identify(
-    streams: Mapping[CID, tuple[str, str]], reader: Reader
+    reader: Reader, streams: Mapping[CID, tuple[str, str]]
 ) -> dict[CID, tuple[StreamId, str | None]]:
     """Return the StreamIDs of streams with these sort keys and values, and the models' names.
 
@@ -264,21 +293,21 @@ def _identify(
             found[init] = (StreamId(StreamType.MODEL_INSTANCE, init), None)
         else:
             others.append(init)
-    return found | _named(others, reader)
+    return found | _named(reader, others)
 
 
-def _named(inits: Sequence[CID], reader: Reader) -> dict[CID, tuple[StreamId, str | None]]:
+def _named(reader: Reader, inits: Sequence[CID]) -> dict[CID, tuple[StreamId, str | None]]:
     """Return the StreamIDs, and the names of models, of init events that are here and sound."""
     found: dict[CID, tuple[StreamId, str | None]] = {}
     for start in range(0, len(inits), _READ_AT_ONCE):
-        for event in _read_inits(inits[start : start + _READ_AT_ONCE], reader):
+        for event in _read_inits(reader, inits[start : start + _READ_AT_ONCE]):
             stream_id = event.stream_id()
             name = _name(event) if stream_id.type == StreamType.MODEL else None
             found[event.cid] = stream_id, name
     return found
 
 
-def _read_inits(inits: Sequence[CID], reader: Reader) -> Iterator[Event]:
+def _read_inits(reader: Reader, inits: Sequence[CID]) -> Iterator[Event]:
     sql = "SELECT cid, car FROM events JOIN cars USING (id) WHERE kind = 'init' AND cid IN (?)"
     rows = list(select_in(reader.connection, sql, inits))
     cars = reader.blocks.restore_each([car for _, car in rows])

@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Final
 
 from recon_node.ceramic import EventKind
-from recon_node.store.db.records import Record, State
+from recon_node.store.admission.records import Record, State
 from recon_node.store.values import StoreSettings
 
 

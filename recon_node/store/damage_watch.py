@@ -7,10 +7,7 @@ checked again, and only its bytes change. Position, state and key stay.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Awaitable, Collection, Iterable
-from functools import partial
-from typing import TypeVar
+from collections.abc import Iterable
 
 import structlog
 import trio
@@ -18,15 +15,9 @@ import trio
 from recon_node.ceramic import EventId
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore
-from recon_node.store.damage.detection import Damage, DamagedEventError
-from recon_node.store.db import questions
-from recon_node.store.db.blocks import cut_out_shared
-from recon_node.store.db.reader import ReaderPool
+from recon_node.store.damage import Damage, DamagedEventError
+from recon_node.store.reading.log_reader import LogReader
 from recon_node.store.ring_keys import RingKeys
-from recon_node.store.values import Submission
-from recon_node.verification import Facts, check_event
-
-T = TypeVar("T")
 
 logger = structlog.get_logger(__name__)
 
@@ -37,18 +28,19 @@ class DamageWatch:
     Args:
         keys: the EventIds held. Those of damaged events are taken out.
         ring_keys: the keys of the model ring, from which they are taken out as well.
-        readers: read known damaged events again.
+        log: whose questions find damaged events, and which is asked for known ones again.
 
     Attributes:
         found_total: damaged events found so far.
         mended_total: how many of them were mended.
     """
 
-    def __init__(self, keys: KeyStore, ring_keys: RingKeys | None, readers: ReaderPool) -> None:
+    def __init__(self, keys: KeyStore, ring_keys: RingKeys | None, log: LogReader) -> None:
         self._keys = keys
         self._ring_keys = ring_keys
         self._taken_from_ring: set[EventId] = set()
-        self._readers = readers
+        self._log = log
+        log.on_damage = self.note
         self._damaged: dict[tuple[EventId | None, CID | None, int | None], Damage] = {}
         self._found = trio.lowlevel.ParkingLot()
         self.found_total = 0
@@ -67,18 +59,6 @@ class DamageWatch:
     def cids(self) -> frozenset[CID]:
         """The events of which a sound copy is wanted."""
         return frozenset(key[0].event_cid for key in self._damaged if key[0] is not None)
-
-    async def noting(self, read: Awaitable[T]) -> T:
-        """Wait for a read, and note the damage that it finds.
-
-        Raises:
-            DamagedEventError: the read raised it.
-        """
-        try:
-            return await read
-        except DamagedEventError as error:
-            self.note(error.found)
-            raise
 
     def note(self, found: Iterable[Damage]) -> None:
         """Remember damaged events and log those that were not known."""
@@ -121,7 +101,7 @@ class DamageWatch:
         """
         event_ids = [each.event_id for each in self._between(after, upto) if each.event_id]
         if event_ids:
-            cars, _ = await self._readers.ask(partial(questions.read_cars, event_ids))
+            cars = await self._log.cars_for_peers(event_ids)
             sound = zip(event_ids, cars, strict=True)
             self.mended(event_id for event_id, car in sound if car is not None)
         if still_damaged := self._between(after, upto):
@@ -135,36 +115,3 @@ class DamageWatch:
 
     def _between(self, after: int, upto: int) -> list[Damage]:
         return [each for each in self._damaged.values() if after < (each.position or 0) <= upto]
-
-
-def mend(
-    connection: sqlite3.Connection, batch: Iterable[Submission], damaged: Collection[CID]
-) -> list[EventId]:
-    """Write those events of a batch that are damaged in the log, and return their EventIds.
-
-    Blocks that they share with other events are mended for those, too. Within a transaction.
-    """
-    mended: list[EventId] = []
-    for submission in batch:
-        facts = _facts(submission, damaged)
-        if facts is None:
-            continue
-        [stored] = cut_out_shared(connection, [facts])
-        rows = connection.execute(
-            "SELECT id, event_id FROM events WHERE cid = ?", (facts.cid,)
-        ).fetchall()
-        connection.executemany(
-            "INSERT OR REPLACE INTO cars (id, car) VALUES (?, ?)",
-            ((row, stored) for row, _ in rows),
-        )
-        mended += (EventId(event_id) for _, event_id in rows)
-    return mended
-
-
-def _facts(submission: Submission, damaged: Collection[CID]) -> Facts | None:
-    """The facts about a submission's event, if it is a damaged one."""
-    named = submission.event_id
-    if named is not None and named.event_cid not in damaged:
-        return None
-    facts = submission.finding or check_event(submission.car)
-    return facts if isinstance(facts, Facts) and facts.cid in damaged else None

@@ -2,8 +2,8 @@
 
 Everything that leaves the log is checked on the way out, in the thread that reads it: each block
 must match its CID, and the row must belong to the event. An event that fails is *damaged*: it is
-never served, and a new copy replaces it at the same feed position (see `damage.mending`). If the
-row itself is damaged, only `recon-node store check --repair` helps.
+never served, and a new copy replaces it at the same feed position (see `damage_watch`). If the row
+itself is damaged, only `recon-node store check --repair` helps.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""Events whose bytes in the log are not what was written: detected, withheld, mended."""

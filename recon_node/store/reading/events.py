@@ -1,0 +1,154 @@
+"""What readers ask about single events, by EventID or CID.
+
+Every CAR is checked before it leaves, see `recon_node.store.damage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, islice, zip_longest
+from typing import Any, Final
+
+from recon_node.ceramic import EventId, EventKind, TimeProof
+from recon_node.ipld import CID
+from recon_node.store.admission.records import StreamRecord
+from recon_node.store.damage import Damage, DamagedEventError, check_stored
+from recon_node.store.db.records import select_streams
+from recon_node.store.db.sql import select_in
+from recon_node.store.reading.reader import Reader
+from recon_node.store.values import PendingProof
+
+_PROOF: Final = "proof, chain_id, root, tx_hash, tx_type, tries, due"
+_SHARED_PROOFS: Final = 4_096
+"""Proofs at each end of the queue among which the next ones are shared out."""
+_CARS: Final = "SELECT event_id, cid, position, car FROM events LEFT JOIN cars USING (id) WHERE "
+
+
+def read_car(reader: Reader, cid: CID) -> bytes | None:
+    """Return the CAR of an event, delivered or not; None when it is not here.
+
+    Raises:
+        DamagedEventError: the event is damaged.
+    """
+    found = _read(reader, "cid IN (?)", [cid])  # several, where peers claimed several EventIds
+    for _, _, car in found:
+        if isinstance(car, bytes):
+            return car
+    if found:
+        raise DamagedEventError(*_damaged(found))
+    return None
+
+
+def read_cars(reader: Reader, event_ids: Sequence[EventId]) -> list[bytes | None]:
+    """Return the CARs of some EventIds, in their order; None for those that are not here.
+
+    Raises:
+        DamagedEventError: one of them is damaged.
+    """
+    cars = read_cars_for_peers(reader, event_ids)
+    if reader.damaged:
+        raise DamagedEventError(*reader.damaged)
+    return cars
+
+
+def read_cars_for_peers(reader: Reader, event_ids: Sequence[EventId]) -> list[bytes | None]:
+    """Do the same for peers, to whom a damaged event is not here."""
+    found = _read(reader, "event_id IN (?)", event_ids)
+    reader.damaged += _damaged(found)
+    cars = {event_id: car for event_id, _, car in found if isinstance(car, bytes)}
+    return [cars.get(event_id) for event_id in event_ids]
+
+
+def read_cars_by_cid(reader: Reader, cids: Sequence[CID]) -> list[bytes | None]:
+    """Return the CARs of some events, in their order, to peers: None for those that are not here or
+    are damaged."""
+    found = _read(reader, "cid IN (?)", cids)
+    reader.damaged += _damaged(found)
+    cars = {cid: car for _, cid, car in found if isinstance(car, bytes)}
+    return [cars.get(cid) for cid in cids]
+
+
+def read_event_ids(reader: Reader, cids: Sequence[CID]) -> dict[CID, tuple[bytes, EventKind]]:
+    """Return the EventIds and the kinds of those of some events that are here."""
+    sql = "SELECT cid, event_id, kind FROM events WHERE cid IN (?)"
+    rows = select_in(reader.connection, sql, cids)
+    return {CID(cid): (event_id, EventKind(kind)) for cid, event_id, kind in rows}
+
+
+def read_stream_headers(reader: Reader, inits: Sequence[CID]) -> list[StreamRecord]:
+    """Return what the init events of those of some streams say in their headers that are here."""
+    return list(select_streams(reader.connection, inits))
+
+
+def read_own_streams(reader: Reader, inits: Sequence[CID]) -> set[CID]:
+    """Return those of some streams, by their init events, to which clients of this node wrote."""
+    sql = "SELECT init_cid FROM own_streams WHERE init_cid IN (?)"
+    return {CID(init) for (init,) in select_in(reader.connection, sql, inits)}
+
+
+def read_pending_proofs(
+    reader: Reader, limit: int, chain_id: str | None = None, *, shared_before: float | None = None
+) -> list[PendingProof]:
+    """Return at most `limit` proofs of time events that are to be looked up (of one chain, CAIP-2),
+    those that are due first; some may not be due yet.
+
+    With `shared_before`, in Unix seconds: of those due by then, a fair share for the controllers of
+    their streams.
+    """
+    where, values = ("", ()) if chain_id is None else ("AND chain_id = ?", (chain_id,))
+    if shared_before is not None:
+        return _share_out(reader, where, (*values, shared_before), limit)
+    rows = reader.connection.execute(
+        f"SELECT {_PROOF} FROM proofs WHERE due IS NOT NULL {where} ORDER BY due, proof LIMIT ?",
+        (*values, limit),
+    )
+    return [_pending_proof(*row) for row in rows]
+
+
+def _share_out(
+    reader: Reader, where: str, values: tuple[object, ...], limit: int
+) -> list[PendingProof]:
+    """Give each controller a proof, then a second one, and so on; of one controller's, by turns
+    those that are due first and last: made-up ones cost nothing, and keep back their like alone."""
+    controller = (
+        "(SELECT controller FROM events JOIN streams USING (init_cid) WHERE events.id = "
+        "(SELECT min(event) FROM anchors WHERE anchors.proof = proofs.proof))"
+    )
+    sql = (
+        f"SELECT {_PROOF}, {controller} FROM proofs "
+        f"WHERE due IS NOT NULL {where} AND due <= ? ORDER BY due {{}}, proof LIMIT ?"
+    )
+    ends = [
+        reader.connection.execute(sql.format(order), (*values, _SHARED_PROOFS)).fetchall()
+        for order in ("ASC", "DESC")
+    ]
+    shares: dict[str | None, dict[bytes, PendingProof]] = {}
+    for row in chain.from_iterable(zip_longest(*ends)):
+        if row is not None:
+            *proof, owner = row
+            shares.setdefault(owner, {}).setdefault(proof[0], _pending_proof(*proof))
+    turns = zip_longest(*(share.values() for share in shares.values()))
+    return list(islice((proof for turn in turns for proof in turn if proof is not None), limit))
+
+
+def _pending_proof(
+    cid: bytes, chain_id: str, root: bytes, tx_hash: bytes, tx_type: str, tries: int, due: float
+) -> PendingProof:
+    proof = TimeProof(chain_id, CID(root), CID(tx_hash), tx_type)
+    return PendingProof(CID(cid), proof, tries, due)
+
+
+def _read(
+    reader: Reader, where: str, names: Sequence[bytes]
+) -> list[tuple[bytes, bytes, bytes | Damage]]:
+    """Return the EventIds and CIDs of events, and the CAR of each or what is wrong with it."""
+    rows: list[tuple[Any, ...]] = list(select_in(reader.connection, _CARS + where, names))
+    cars = reader.blocks.restore_each([stored for *_, stored in rows])
+    return [
+        (event_id, cid, check_stored(car, event_id, cid, position))
+        for (event_id, cid, position, _), car in zip(rows, cars, strict=True)
+    ]
+
+
+def _damaged(found: Sequence[tuple[bytes, bytes, bytes | Damage]]) -> list[Damage]:
+    return [car for *_, car in found if isinstance(car, Damage)]

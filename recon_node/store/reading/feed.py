@@ -1,0 +1,128 @@
+"""What readers ask of the feed: rows in order of their positions.
+
+Every CAR is checked before it leaves, see `recon_node.store.damage`. For bulk readers, see
+`columns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from recon_node.ceramic import EventId, EventKind
+from recon_node.ipld import CID, CarError
+from recon_node.store.damage import Damage, DamagedEventError, name_damage
+from recon_node.store.db.deliveries import DELIVERED_AT
+from recon_node.store.db.faults import FAULT, faults_of
+from recon_node.store.reading.columns import COLUMNS, ROWS, anchors, damage_of, first_hole, select
+from recon_node.store.reading.reader import Reader
+from recon_node.store.values import FeedPlace, FeedRow
+
+MOST: Final = 2**63 - 1
+"""The greatest integer that SQLite has."""
+
+
+def read_feed(
+    reader: Reader,
+    after: int,
+    limit: int,
+    upto: int | None = None,
+    max_bytes: int | None = None,
+) -> list[FeedRow]:
+    """Return at most `limit` delivered events of the positions (after, upto], in order.
+
+    They end at the head, before a damaged event, or, with `max_bytes`, with the event that takes
+    the CARs to so many bytes.
+
+    Raises:
+        DamagedEventError: the first of them is damaged.
+    """
+    sql = ROWS + "WHERE position > ? AND position <= ? ORDER BY position LIMIT ?"
+    values = (min(after, MOST), reader.within_head(upto), min(limit, MOST))
+    found, damage = read_rows(reader, sql, values, max_bytes)
+    hole = first_hole([row.position for row in found], after)
+    if hole is not None and hole.position is not None:
+        found, damage = found[: hole.position - after - 1], hole
+    if damage is not None:
+        if not found:
+            raise DamagedEventError(damage)
+        reader.damaged.append(damage)  # mended while the caller deals with what is before it
+    return found
+
+
+def read_head(reader: Reader) -> int:
+    """Return the last position of the feed."""
+    [head] = reader.connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()
+    return int(head)
+
+
+def read_positions(reader: Reader, after: int, upto: int) -> list[FeedPlace]:
+    """Return the positions (after, upto] of the feed. The CARs are not touched."""
+    sql = (
+        f"SELECT position, event_id, block_time, chain_id, {DELIVERED_AT}, {FAULT} FROM events "
+        "LEFT JOIN anchors ON anchors.event = events.id LEFT JOIN proofs USING (proof) "
+        "WHERE position > ? AND position <= ? ORDER BY position"
+    )
+    return reader.connection.execute(sql, (after, reader.within_head(upto))).fetchall()
+
+
+def read_sort_key(
+    reader: Reader, sort_key: str, after: int, upto: int, limit: int, max_bytes: int
+) -> list[FeedRow]:
+    """Return at most `limit` init events whose header has that sort key, of the positions
+    (after, upto] of the feed, in order.
+
+    The CARs of others are not touched. The last one is the event that takes the CARs to
+    `max_bytes`.
+
+    Raises:
+        DamagedEventError: one of them is damaged.
+    """
+    sql = (
+        f"SELECT {COLUMNS} FROM events "
+        "CROSS JOIN streams USING (init_cid) LEFT JOIN cars USING (id) "
+        "WHERE position > ? AND position <= ? AND kind = 'init' AND sep_key = ? "
+        "ORDER BY position LIMIT ?"
+    )
+    values = (after, reader.within_head(upto), sort_key, limit)
+    return read_whole_rows(reader, sql, values, max_bytes)
+
+
+def read_whole_rows(
+    reader: Reader, sql: str, values: Sequence[object], max_bytes: int | None
+) -> list[FeedRow]:
+    """Return the events up to the one that takes the CARs to `max_bytes`.
+
+    Raises:
+        DamagedEventError: one of them is damaged.
+    """
+    found, damage = read_rows(reader, sql, values, max_bytes)
+    if damage is not None:
+        raise DamagedEventError(damage)
+    return found
+
+
+def read_rows(
+    reader: Reader, sql: str, values: Sequence[object], max_bytes: int | None
+) -> tuple[list[FeedRow], Damage | None]:
+    """Return the same up to a damaged one, and that."""
+    columns = select(reader, sql, values, max_bytes)
+    positions, _, _, _, kinds, stored, delivered = columns
+    found: list[FeedRow] = []
+    for position, event_id, cid, init, kind, car, *facts in zip(
+        *columns[:5],
+        reader.blocks.restore_each(stored),
+        *anchors(reader, positions, kinds),
+        delivered,
+        faults_of(reader.connection, positions, kinds),
+        strict=True,
+    ):
+        damage = damage_of(position, event_id, cid, init, kind, car)
+        if isinstance(car, CarError) or damage is not None:
+            return found, damage
+        try:
+            key, init_cid = EventId(event_id), CID(init)
+        except ValueError as error:
+            return found, name_damage(str(error), None, cid, position)
+        found.append(FeedRow(position, key, CID(cid), init_cid, EventKind(kind), car, *facts))
+    return found, None
