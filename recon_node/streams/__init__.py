@@ -26,6 +26,7 @@ from recon_node.streams.state import (
     StreamStates,
     accepted_tip,
     dimensions,
+    no_version,
     shape_of,
     stream_state,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "json_diff",
     "json_equal",
     "named_versions",
+    "no_version",
     "open_tips",
     "propose_merge",
     "select_tip",

@@ -356,7 +356,7 @@ class StreamStates:
         if self._definitions is not None and self._header.model is not None:
             version = version_of(metadata, self._header.model.cid)
             if version not in self._definitions:
-                return [f"its model has no version {metadata.get('modelVersion')} here"]
+                return [no_version(metadata.get("modelVersion"))]
         if version not in self._rules:
             definition = self._definitions[version] if self._definitions and version else None
             self._unpaid += _COMPILED * measure(definition, MAX_DEFINITION).weight
@@ -373,6 +373,11 @@ class _Paying(NamedTuple):
     @classmethod
     def of(cls, size: int) -> _Paying:
         return cls(Budget.of_stream(size), Budget.of_rows(size))
+
+
+def no_version(version: object) -> str:
+    """The error of an event whose version of the model is not here."""
+    return f"its model has no version {version} here"
 
 
 def _only(state: EventState) -> Callable[[CID], EventState]:

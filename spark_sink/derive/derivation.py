@@ -11,7 +11,9 @@ its *end*, if this process has computed the stream before and its next event bui
 (`derive.ends`).
 
 The content of a document depends on its model, which is another stream. Models usually come before
-their documents and rarely change. When a model gets events, all its documents are read back, too.
+their documents. When a model arrives, all its documents are read back, too; when it gets further
+events, those that name a version which was not here: other versions stay what they are. So whoever
+writes to a model cannot have all of its documents computed again and again.
 
 Each table takes a step in one commit, which moves its position. When a model changes, many rows of
 documents may change: they are written before that commit, a few thousand streams at a time, without
@@ -24,6 +26,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from recon_node.streams import no_version
 from spark_sink.derive.aside import Aside
 from spark_sink.derive.ends import Ends
 from spark_sink.derive.models import Models
@@ -46,6 +49,8 @@ _SHORT_POSITIONS: Final = 1_000
 _SHORT_BYTES: Final = 32 * 1024 * 1024
 # Bytes of rows per merge.
 _MERGE_BYTES: Final = 256 * 1024 * 1024
+# New versions of models for which documents are looked up that lacked them; else all documents are.
+_MAX_VERSIONS: Final = 1_000
 # Documents of changed models that are recomputed per commit.
 _DOCUMENTS_PER_COMMIT: Final = 2_000
 
@@ -107,8 +112,8 @@ class Derivation:
             upto - after <= _SHORT_POSITIONS and raw.bytes_between(after, upto) <= _SHORT_BYTES
         )
         portion = self._short(step, touched) if is_short else self._long(step)
-        if after and portion.changed:
-            self._revise_documents(step, portion.changed, touched)
+        if after and (portion.arrived or portion.changed):
+            self._revise_documents(step, portion, touched)
         for name in names:
             self._revise(name, portion.revised.get(name, Staged()), upto)
             self._finish(name, portion.rows[name], upto)
@@ -154,12 +159,15 @@ class Derivation:
                 table.revise(part, towards)
             self._tables.on_write(name, rows)
 
-    def _revise_documents(
-        self, step: Step, changed: dict[bytes, bytes], touched: Sequence[bytes]
-    ) -> None:
-        """Recompute the documents of changed models that have no new events themselves."""
+    def _revise_documents(self, step: Step, portion: Portion, touched: Sequence[bytes]) -> None:
+        """Recompute documents of new and changed models that have no new events themselves."""
         names = tuple(name for name in step.names if name in NEED_MODELS)
-        documents = self._tables.derived[names[0]].streams_of_models(changed.values())
+        table = self._tables.derived["event_states" if "event_states" in names else names[0]]
+        documents = table.streams_of_models(portion.arrived.values())
+        errors = [no_version(each) for each in sorted(portion.versions)]
+        if len(errors) > _MAX_VERSIONS or "validation_errors" not in table.spec.schema.names:
+            errors = []
+        documents += table.streams_of_models(portion.changed.values(), errors)
         # Neighbours in the files of raw_events are one small read.
         others = sorted(set(documents).difference(touched), key=lambda c: (partition_of(c), c))
         anew = Step(step.raw, names, step.after, step.upto, without=self._aside.by_this)

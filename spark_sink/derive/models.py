@@ -2,11 +2,13 @@
 
 A model is a stream like any other: it, or the version that a document names, can arrive after the
 document. A step goes from one feed position to another and uses each model as of its end. If the
-step has brought new events to a model, all its documents are recomputed.
+step has brought a model, or a version of it, the documents that lacked it are recomputed. Other
+events of a model change nothing for its documents, so that its author cannot have them computed
+again and again.
 """
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from recon_node.ipld import CID
@@ -23,13 +25,13 @@ _MAX_CACHED: Final = 10_000
 class _Model:
     """The definitions of a model: of its first version, and of those that documents name.
 
-    `last` is the position of its last event, 0 if there is none; `fault` says why the model cannot
-    be computed.
+    `positions` are those of its init event and of the others that documents name; `fault` says why
+    the model cannot be computed.
     """
 
     definitions: Definitions | None
     asked: frozenset[CID]
-    last: int = 0
+    positions: Mapping[CID, int] = field(default_factory=dict)
     fault: str | None = None
 
 
@@ -101,22 +103,23 @@ class Models:
             raise ModelSetAsideError(f"its model cannot be computed: {model.fault}")
         return model.definitions
 
-    def has_changed(self, model: bytes | None) -> bool:
-        """Return whether the step brought events to a model, which must have been loaded."""
-        return self.last_position(model) > self._after
+    def last_change(self, stream: FeedStream) -> int:
+        """Return the position of the last event of a document's model that matters to it.
 
-    def last_position(self, model: bytes | None) -> int:
-        """Return the position of the last event of a model, which must have been loaded.
-
-        0 if there is none.
+        That is one of the versions that it names, or the init event. 0 if there is none.
         """
-        return 0 if model is None else self._models[model].last
+        if stream.is_model or stream.model is None:
+            return 0
+        positions = self._models[stream.model].positions
+        named = (CID(stream.model), *stream.stream.versions)
+        return max(positions.get(version, 0) for version in named)
 
 
 def _read(model: FeedStream, named: frozenset[CID]) -> _Model:
-    last = model.entries[-1].position
+    init = CID(model.cid)
+    positions = _positions(model, named)
     try:
-        return _Model(definitions_of(model.stream.states.all(), CID(model.cid), named), named, last)
+        return _Model(definitions_of(model.stream.states.all(), init, named), named, positions)
     except NOT_OF_A_STREAM:
         raise
     except Exception as error:  # its documents are set aside, and it is
@@ -124,4 +127,9 @@ def _read(model: FeedStream, named: frozenset[CID]) -> _Model:
 
 
 def _unread(model: FeedStream, named: frozenset[CID], fault: str) -> _Model:
-    return _Model(None, named, model.entries[-1].position, fault)
+    return _Model(None, named, _positions(model, named), fault)
+
+
+def _positions(model: FeedStream, named: frozenset[CID]) -> dict[CID, int]:
+    matter = {model.cid, *named}
+    return {e.event.cid: e.position for e in model.entries if e.event.cid in matter}

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from recon_node.ceramic import EventKind
 from recon_node.garbage import no_garbage_collection
 from recon_node.streams import ForgottenError
 from spark_sink.derive.aside import NOT_OF_A_STREAM, reason_of, unprocessed
@@ -66,13 +67,17 @@ class Portion:
         streams: how many.
         rows: by table: new rows of event tables, all rows of stream tables.
         revised: earlier rows of event tables, which may have changed because a model did.
-        changed: the changed models among the streams, as CID and StreamID.
+        arrived: the models among the streams that are new, as CID and StreamID.
+        changed: the others that have new versions.
+        versions: these.
     """
 
     streams: int = 0
     rows: dict[str, Staged] = field(default_factory=dict)
     revised: dict[str, Staged] = field(default_factory=dict)
+    arrived: dict[bytes, bytes] = field(default_factory=dict)
     changed: dict[bytes, bytes] = field(default_factory=dict)
+    versions: set[str] = field(default_factory=set)
 
     def add(self, other: "Portion") -> None:
         """Merge another portion of the same step."""
@@ -80,7 +85,9 @@ class Portion:
         for mine, others in (self.rows, other.rows), (self.revised, other.revised):
             for name, staged in others.items():
                 mine[name] = mine.get(name, Staged()) + staged
+        self.arrived |= other.arrived
         self.changed |= other.changed
+        self.versions |= other.versions
 
 
 def compute_partition(step: Step, partition: int) -> Portion:
@@ -145,7 +152,7 @@ class _Work:
         self._models.load(later)
         done = set()
         for stream in later:
-            if self._models.last_position(stream.model) > after[stream.cid]:
+            if self._models.last_change(stream) > after[stream.cid]:
                 continue  # by another definition, other events are accepted
             try:
                 self.add(stream)
@@ -170,18 +177,17 @@ class _Work:
         except Exception as error:
             for rows in every:
                 rows.undo()
+            self.portion.arrived.pop(stream.cid, None)
             self.portion.changed.pop(stream.cid, None)
             if UNPROCESSED in self._rows:
                 row = unprocessed(stream, reason_of(error))
                 self._rows[UNPROCESSED].add(stream.columns, row)
 
     def _add(self, stream: FeedStream) -> None:
-        step, model_changed = self._step, False
+        step, revises = self._step, False
         if step.needs_models:
             stream = stream.with_definitions(self._models.of(stream))
-            model = stream.cid if stream.is_model else stream.model
-            model_changed = self._models.has_changed(model)
-        revises = model_changed and not stream.is_model
+            revises = self._models.last_change(stream) > step.after
         columns = stream.columns
         rows = rows_of(stream, step.names, 0 if revises else step.after)
         for name, row in list(rows) if stream.goes_on else rows:
@@ -189,10 +195,19 @@ class _Work:
                 self._rows[name].add(columns, row)
             elif name in self._revised:
                 self._revised[name].add(columns, row)
-        if stream.is_model and model_changed:
-            self.portion.changed[stream.cid] = stream.stream_id.to_bytes()
+        if stream.is_model and step.needs_models:
+            self._note_model(stream)
         if step.needs_models:
             self._ends.keep(stream, step.upto)
+
+    def _note_model(self, model: FeedStream) -> None:
+        portion, model_id = self.portion, model.stream_id.to_bytes()
+        new = [entry.event for entry in model.entries if entry.position > self._step.after]
+        if len(new) == len(model.entries):
+            portion.arrived[model.cid] = model_id
+        elif versions := [str(event.cid) for event in new if event.kind is EventKind.DATA]:
+            portion.changed[model.cid] = model_id
+            portion.versions.update(versions)
 
     def finish(self, streams: int) -> Portion:
         """Return the portion, of so many streams."""

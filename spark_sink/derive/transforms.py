@@ -5,9 +5,9 @@ A row is yielded without the columns that all rows of the stream share (`Stream.
 The content also depends on the stream's model. Rows change
 
 - in `conclusion_events`: never;
-- in `event_states`: when the model gets an event;
+- in `event_states`: when the model arrives, or a version of it that was lacking;
 - in `stream_tips`: when the stream gets an event;
-- in `stream_states`: when the stream or its model gets an event.
+- in `stream_states`: when the stream gets an event, or as in `event_states`.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -14,7 +14,7 @@ sorted only when `tidy` or `optimize` rewrites them.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal
@@ -270,11 +270,21 @@ class DeltaStore:
             self.path,
         )
 
-    def streams_of_models(self, models: Iterable[bytes]) -> list[bytes]:
-        """Return a derived table's streams whose model's StreamID, as bytes, is one of these."""
-        ids = ", ".join(map(_literal, models))
-        found = self.select("DISTINCT stream_cid", f"dimensions['model'] IN ({ids})")
-        return sorted(found["stream_cid"].to_pylist())
+    def streams_of_models(
+        self, models: Collection[bytes], errors: Collection[str] = ()
+    ) -> list[bytes]:
+        """Return a derived table's streams whose model's StreamID, as bytes, is one of these.
+
+        Args:
+            models: the StreamIDs.
+            errors: one of which an event of the stream was rejected for; none: all streams.
+        """
+        if not models:
+            return []
+        where = f"dimensions['model'] IN ({', '.join(map(_literal, models))})"
+        if errors:
+            where += f" AND validation_errors[1] IN ({', '.join(map(repr, errors))})"
+        return sorted(self.select("DISTINCT stream_cid", where)["stream_cid"].to_pylist())
 
     def _commit(
         self,

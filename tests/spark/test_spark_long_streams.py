@@ -29,6 +29,7 @@ from spark_samples import (
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, model_event, signed_event, time_event
+from recon_node.streams import no_version
 from spark_sink.derive import derivation, ends
 from spark_sink.derive.ends import Ends
 from spark_sink.derive.models import Models
@@ -70,12 +71,13 @@ class Author:
         self.model = model_event(KEY, DEFINITION)
         self.streams: list[list[Event]] = []
         self.model_top = self.model
+        self.model_next = change(self.model, replace("/name", "N"))
 
     def write(self, size: int) -> Scenario:
         for number in range(size):
             if len(self.streams) < 2:
                 self._start(number)
-            elif number == 5 or self.rng.random() < 0.02:
+            elif number == 5 or self.rng.random() < 0.05:
                 self._change_model(number)
             else:
                 self._go_on(self.rng.choice(self.streams))
@@ -93,7 +95,8 @@ class Author:
         if self.model not in self.all.events:
             self.all.add(self.model)
         else:
-            self.model_top = change(self.model_top, replace("/name", f"N{number}"))
+            self.model_top = self.model_next
+            self.model_next = change(self.model_top, replace("/name", f"N{number}"))
             self.all.add(self.model_top)
 
     def _go_on(self, stream: list[Event]) -> None:
@@ -110,7 +113,8 @@ class Author:
         patch = self.rng.choice(PATCHES)
         payload = {"id": stream[0].cid, "prev": prevs, "data": patch}
         if self.rng.random() < 0.15:
-            payload["header"] = {"modelVersion": self.rng.choice([self.model, self.model_top]).cid}
+            versions = [self.model, self.model_top, self.model_next]
+            payload["header"] = {"modelVersion": self.rng.choice(versions).cid}
         signed_by = capability() if stream[0].capability else None
         event = signed_event(KEY, payload, capability=signed_by)
         if event in stream:
@@ -157,9 +161,15 @@ class Run:
         of_changed = [
             row["stream_cid"]
             for row in self.rows["stream_states"].values()
-            if dict(row["dimensions"])["model"] in done.changed.values()
+            if dict(row["dimensions"])["model"] in done.arrived.values()
         ]
-        if done.changed:
+        lacking = {no_version(each) for each in done.versions}
+        of_changed += [
+            row["stream_cid"]
+            for row in self.rows["event_states"].values()
+            if not lacking.isdisjoint(row["validation_errors"])
+        ]
+        if done.arrived or done.changed:
             anew = Step(raw, ("event_states", "stream_states"), self.position, upto)
             revised = compute_anew(anew, sorted({*of_changed} - {*touched}), models)
             for name in anew.names:
@@ -306,3 +316,47 @@ def test_summaries_of_earlier_versions_are_deleted(tmp_path: Path) -> None:
     go_on(tmp_path, END)
     assert not (tmp_path / FORMER).exists()
     assert_tables(tmp_path, FEED.to_pylist())
+
+
+def test_a_model_s_author_does_not_have_its_documents_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each event of a model, and each anchor of one, once recomputed all of its documents."""
+    model = model_event(KEY, DEFINITION)
+    documents = [document(model.stream_id(), {"n": 1, "t": "a"}, bytes([n])) for n in range(5)]
+    second = change(model, replace("/name", "B"))
+    third = change(second, replace("/name", "C"))
+    early = signed_event(
+        KEY,
+        {
+            "id": documents[0].cid,
+            "prev": [documents[0].cid],
+            "data": [],
+            "header": {"modelVersion": third.cid},
+        },
+    )
+    anchor = time_event(model, model.cid)
+    times = {anchor.cid: 5}
+    computed: list[list[bytes]] = []
+    real = derivation.compute_anew
+
+    def compute_anew(step: Step, streams: list[bytes], *rest: Any) -> Any:
+        computed.append([*streams])
+        return real(step, streams, *rest)
+
+    monkeypatch.setattr(derivation, "compute_anew", compute_anew)
+    events: list[Event] = []
+    tables = Tables(tmp_path / "tables", "epoch")
+    for new, expected in (
+        ([*documents], []),
+        ([model], [event.cid for event in documents]),
+        ([anchor, second], []),
+        ([early], []),
+        ([third], [documents[0].cid]),
+    ):
+        events += new
+        tables.append(feed_rows(events, times))
+        computed.clear()
+        derivation.Derivation(tables).catch_up()
+        assert sorted(cid for some in computed for cid in some) == sorted(expected)
+        assert_tables(tables.directory, feed_rows(events, times).to_pylist())

@@ -70,7 +70,7 @@ def test_the_others_go_on(
 ) -> None:
     with monkeypatch.context() as patch:
         if error is None:  # it takes more work than its events pay for
-            patch.setattr(budget, "STREAM", 130_000)
+            patch.setattr(budget, "STREAM", 310_000)
             patch.setattr(budget, "STREAM_BYTE", 0)
         else:
             fail_at(patch, BAD[0], error)
