@@ -3,7 +3,10 @@
 import os
 import signal
 import sys
+import threading
+import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,6 +37,12 @@ if TYPE_CHECKING:
     from spark_sink.run.runner import Runner
 
 
+_LOG_FILE = "spark-sink.log"
+_STANDARD_ERROR = 2
+_AT_ONCE = 1.0
+"""Seconds without a word, in which most stops are over."""
+_STOP_PATIENCE = 8.0
+"""Seconds for a stop: service managers and containers wait for ten before they kill."""
 _EXTRA = {"deltalake", "duckdb", "pandas", "pyspark"}
 
 
@@ -261,9 +270,14 @@ def run(
     printer = EventPrinter(
         as_json=as_json, on_closed=lambda: _stop_quietly(runner, at_once=console)
     )
-    runner = Runner(settings, printer)
+    log = _Divert(quiet=not options["verbose"])
+    runner = Runner(settings, printer, log.begin)
     _stop_on_signals(runner)
-    runner.run()
+    try:
+        runner.run()
+    except SinkError:
+        log.tell()
+        raise
     if printer.is_closed:
         raise SystemExit(1)
 
@@ -278,10 +292,62 @@ def _stop_quietly(runner: "Runner", *, at_once: bool) -> None:
         os._exit(1)
 
 
+def _stop_in_time(runner: "Runner") -> None:
+    """Say what a stop waits for, unless it comes at once, and end the process if it takes long."""
+    time.sleep(_AT_ONCE)
+    runner.tell_stopping(_STOP_PATIENCE - _AT_ONCE)
+    time.sleep(_STOP_PATIENCE - _AT_ONCE)
+    runner.tell_stopped()
+    runner.clean()
+    os._exit(0)
+
+
+class _Divert:
+    """Writes what Java and Rust say on standard error to a file; commands' own lines stay there.
+
+    Their threads print stack traces when the disk is full or they are stopped, which say nothing
+    that the command does not say in a line.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        # Under spark-submit, Java is our parent, and whoever started it has its output.
+        self._is_on = quiet and "PYSPARK_GATEWAY_PORT" not in os.environ
+        self._path: Path | None = None
+
+    def begin(self, directory: Path) -> None:
+        """Write to `spark-sink.log` in a directory from now on, which begins anew."""
+        if not self._is_on or not _is_standard_error():
+            return
+        path = directory / _LOG_FILE
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+        except OSError:
+            return
+        sys.stderr.flush()
+        sys.stderr = os.fdopen(os.dup(_STANDARD_ERROR), "w", buffering=1, errors="backslashreplace")
+        os.dup2(file, _STANDARD_ERROR)
+        os.close(file)
+        self._path = path
+
+    def tell(self) -> None:
+        """Name the file if there is something in it."""
+        if self._path is not None and self._path.stat().st_size:
+            echo(f"What Java and the libraries said is in {self._path}", err=True)
+
+
+def _is_standard_error() -> bool:
+    try:
+        return sys.stderr.fileno() == _STANDARD_ERROR
+    except (OSError, ValueError, AttributeError):  # replaced or closed
+        return False
+
+
 def _stop_on_signals(runner: "Runner") -> None:
-    """On Ctrl-C, SIGTERM and SIGHUP, finish the current batch; else, or the second time, exit.
+    """On Ctrl-C, SIGTERM and SIGHUP, finish the current commit; else, or the second time, exit.
 
     Exit at once, because Spark may be starting, which cannot be interrupted. Its Java ends with us.
+    So may a step that takes longer than a service manager waits: what is committed stays, and the
+    next run repeats the rest.
     """
     received: list[int] = []
 
@@ -293,8 +359,8 @@ def _stop_on_signals(runner: "Runner") -> None:
                 sys.stdout.flush()
             os._exit(128 + number if finishes else 0)
         received.append(number)
-        if sys.stderr.isatty():
-            os.write(2, b"\nStopping after the current batch; press Ctrl-C again to stop now\n")
+        if len(received) == 1:
+            threading.Thread(target=_stop_in_time, args=(runner,), daemon=True).start()
 
     for number in stop_signals():
         signal.signal(number, stop)

@@ -108,6 +108,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
         + (f", metrics at {f['metrics']}" if f["metrics"] else "")
     ),
     "no_tables": lambda f: f["reason"],
+    "stopping": lambda f: f"stopping, within {f['patience']:.0f} s; waiting for: {f['doing']}",
     "stopped": lambda f: (
         f"stopped at position {f['position']}, {f['rows']} rows in this run"
         if "position" in f

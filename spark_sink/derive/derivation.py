@@ -21,7 +21,7 @@ moving the position; so are the rows of very large streams. After a crash in bet
 ahead of the position; the step is repeated and computes the same rows.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -56,7 +56,10 @@ _DOCUMENTS_PER_COMMIT: Final = 2_000
 
 
 class Derivation:
-    """Keeps the derived tables of `tables` up to date; `workers` compute long steps."""
+    """Keeps the derived tables of `tables` up to date; `workers` compute long steps.
+
+    `doing` says what it does at the moment.
+    """
 
     def __init__(self, tables: Tables, workers: Workers | None = None) -> None:
         self._tables = tables
@@ -64,6 +67,7 @@ class Derivation:
         self._models = Models(RawFiles(()), 0, 0)
         self._aside = Aside.read(tables.derived.get(UNPROCESSED))
         self._ends = Ends()
+        self.doing = "computing tables"
         tables.clear_staging()
 
     @property
@@ -71,12 +75,19 @@ class Derivation:
         """How many streams are set aside."""
         return len(self._aside.by_this) + len(self._aside.by_others)
 
-    def catch_up(self, window: int | None = None, *, steps: int | None = None) -> int:
+    def catch_up(
+        self,
+        window: int | None = None,
+        *,
+        steps: int | None = None,
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> int:
         """Bring the tables to the position of `raw_events`.
 
         Args:
             window: positions per step; None: as many as memory allows.
             steps: stop after so many.
+            goes_on: asked before each step.
 
         Returns:
             How many streams changed.
@@ -89,7 +100,7 @@ class Derivation:
         end = self._tables.raw_position
         derived = self._tables.derived
         left = steps
-        while derived and (after := self._tables.position) < end and left != 0:
+        while derived and (after := self._tables.position) < end and left != 0 and goes_on():
             left = None if left is None else left - 1
             behind = [name for name, table in derived.items() if table.position == after]
             ahead = [table.position for table in derived.values() if table.position > after]
@@ -101,6 +112,7 @@ class Derivation:
 
     def _run_step(self, names: Sequence[str], after: int, upto: int, *, shorten: bool) -> int:
         """Bring these tables from one position to another, or nearly as far."""
+        self.doing = f"computing {', '.join(names)} up to position {upto}"
         raw = self._tables.raw.files_upto(upto)
         touched = raw.streams_between(after, upto)
         while shorten and len(touched) > _MAX_STREAMS and upto - after > _SHORT_POSITIONS:
@@ -142,6 +154,7 @@ class Derivation:
 
     def _finish(self, name: str, rows: Staged, upto: int) -> None:
         """Commit the rows that bring a table to a position."""
+        self.doing = f"writing {name} at position {upto}"
         table = self._tables.derived[name]
         if table.only_grows:
             rows = table.append(rows, upto)

@@ -67,6 +67,9 @@ _IDLE_ROWS: Final = 1_000
 _MAX_RANGES: Final = 8
 
 
+_COMPUTING: Final = "computing"
+
+
 @dataclass(frozen=True, slots=True)
 class BatchReport:
     """What a batch did.
@@ -98,9 +101,11 @@ class Sink:
         workers: compute long steps; by default, this process does.
         placement: returns where the rows go that are in the feed by now; by default, behind those
             of the table.
+        goes_on: asked between two commits; if it says no, the rest is left to the next run.
 
     Attributes:
         error: the error of the latest batch, of which Spark passes on only the text.
+        doing: what it does at the moment.
     """
 
     def __init__(
@@ -110,8 +115,11 @@ class Sink:
         head: Callable[[], int | None] = lambda: None,
         workers: Workers | None = None,
         placement: Callable[[], Placement] | None = None,
+        goes_on: Callable[[], bool] = lambda: True,
     ) -> None:
         self.tables = tables
+        self._goes_on = goes_on
+        self._doing: str | None = None
         self._feed_head = head
         self._placement = placement or tables.following
         self._derivation = Derivation(tables, workers)
@@ -127,12 +135,19 @@ class Sink:
             SinkError: this failed. Nothing is lost, and the batch can run again.
         """
         started = time.monotonic()
+        self._doing = f"fetching the events of batch {batch_id}"
         with self.as_sink_errors():
             placement = self._placement()
             parts = self._stage(ranges, placement, reader.rows)
             with self._busy:
                 report = self._commit(parts, batch_id, started, placement)
+        self._doing = None
         self._on_batch(report)
+
+    @property
+    def doing(self) -> str | None:
+        """What it does at the moment; None: it waits."""
+        return self._derivation.doing if self._doing == _COMPUTING else self._doing
 
     def fill(self, frame: DataFrame) -> int:
         """Append all rows of a frame to an empty `raw_events`, in one commit; return how many.
@@ -180,10 +195,11 @@ class Sink:
     ) -> BatchReport:
         if self._closed:
             raise SinkError("the pipeline is stopping")
+        self._doing = f"writing raw_events, batch {batch_id}"
         appended = self.tables.append_staged(parts, placement)
         self.tables.clear_staging()
         streams = 0 if self._is_far_behind() else self.catch_up()
-        self.tables.tidy(idle=appended < _IDLE_ROWS)
+        self._tidy(idle=appended < _IDLE_ROWS)
         seconds = time.monotonic() - started
         positions = self.tables.positions
         return BatchReport(batch_id, appended, streams, min(positions.values()), seconds, positions)
@@ -205,8 +221,14 @@ class Sink:
         Raises:
             SinkError: this failed. Nothing is lost.
         """
+        self._doing = _COMPUTING
         with self.as_sink_errors():
-            return self._derivation.catch_up(window)
+            return self._derivation.catch_up(window, goes_on=self._goes_on)
+
+    def _tidy(self, *, idle: bool) -> None:
+        if self._goes_on():
+            self._doing = "merging small files and deleting old ones"
+            self.tables.tidy(idle=idle)
 
     def finish(self) -> None:
         """After the last batch, let the derived tables catch up, and merge small files.
@@ -216,7 +238,7 @@ class Sink:
         """
         self.catch_up()
         with self.as_sink_errors():
-            self.tables.tidy(idle=True)
+            self._tidy(idle=True)
 
     @contextmanager
     def as_sink_errors(self) -> Iterator[None]:

@@ -89,6 +89,12 @@ class FeedReader:
         self._stop = stop
         self._on_event = on_event
         self._on_look = on_look
+        self._current: Sink | None = None
+
+    @property
+    def doing(self) -> str | None:
+        """What it does at the moment; None: it waits."""
+        return None if self._current is None else self._current.doing
 
     def head(self) -> int | None:
         """Return the position of `raw_events` when everything in the feed is read.
@@ -145,7 +151,7 @@ class FeedReader:
     def _read(self, head: Head) -> None:
         """Read the log of the current node."""
         follower = Follower(self._tables, self._nodes.current)
-        sink = self._sink(follower)
+        self._current = sink = self._sink(follower)
         with sink.as_sink_errors():
             if head.epoch == self._tables.reading.log:
                 follower.begin(head)

@@ -96,7 +96,9 @@ class RunSettings:
 
 
 class Runner:
-    """One run. `on_event` is called with the name of an event and its fields:
+    """One run. `on_begin` is called with the directory of this machine that belongs to the tables.
+
+    `on_event` is called with the name of an event and its fields:
 
     waiting {url}, resumed {url},
     starting {url, tables, epoch, position, head},
@@ -105,13 +107,21 @@ class Runner:
     no_workers {master, patience}, filling {snapshot, position}, filled {rows, position, seconds},
     started {url, tables, epoch, position, head, metrics, spark_ui},
     batch {batch, rows, streams, position, seconds, lag}, row {table, row},
-    set_aside {stream, reason},
+    set_aside {stream, reason}, stopping {doing, patience},
     stopped {position, rows, seconds}. At the start, `waiting` also has {reason, patience}, in
     seconds.
     """
 
-    def __init__(self, settings: RunSettings, on_event: OnEvent) -> None:
+    def __init__(
+        self,
+        settings: RunSettings,
+        on_event: OnEvent,
+        on_begin: Callable[[Path], None] = lambda directory: None,
+    ) -> None:
         self._settings = settings
+        self._on_begin = on_begin
+        self._started = time.monotonic()
+        self._tables: Tables | None = None
         self._on_event = on_event
         urls = (settings.url, *settings.other_urls)
         patience = settings.failover_after if settings.other_urls else _START_PATIENCE
@@ -136,6 +146,18 @@ class Runner:
         self._stop.set()
         return self._began
 
+    def tell_stopping(self, patience: float) -> None:
+        """Report what the end waits for, at most so many seconds."""
+        doing = None if self._reader is None else self._reader.doing
+        facts = {"doing": doing or "ending Spark", "patience": patience}
+        self._on_event("stopping", facts)
+
+    def tell_stopped(self) -> None:
+        """Report the end."""
+        seconds = round(time.monotonic() - self._started, 3)
+        position = 0 if self._tables is None else self._tables.raw_position
+        self._on_event("stopped", {"position": position, "rows": self._rows, "seconds": seconds})
+
     def clean(self) -> None:
         """Delete the tables if they are temporary."""
         if self._temporary is not None:
@@ -147,7 +169,6 @@ class Runner:
         Raises:
             SinkError: what ended the run early. The tables are consistent; another run continues.
         """
-        started = time.monotonic()
         java = find_java()
         known = self._known_reading()
         head = self._find_node(known)
@@ -158,15 +179,15 @@ class Runner:
         try:
             with lock(directory), served(self._metrics.registry, self._settings.metrics) as metrics:
                 self._check_disk()
-                position = self._run_pipeline(java, directory, head, metrics)
+                self._on_begin(self._local)
+                self._run_pipeline(java, directory, head, metrics)
         except SinkError as error:
             if (why := why_killed(self._allowance, allowance(), java_exit())) is None:
                 raise
             raise SinkError(why) from error
         finally:
             self.clean()
-        seconds = round(time.monotonic() - started, 3)
-        self._on_event("stopped", {"position": position, "rows": self._rows, "seconds": seconds})
+        self.tell_stopped()
 
     def _known_reading(self) -> Reading | None:
         """Return how far which log was read; with one node, it is checked later."""
@@ -195,10 +216,10 @@ class Runner:
 
     def _run_pipeline(
         self, java: Java, directory: Location, head: Head, metrics: str | None
-    ) -> int:
-        """Open the tables, start Spark, run the query; return `raw_events`' final position."""
+    ) -> None:
+        """Open the tables, start Spark, run the query."""
         settings = self._settings
-        tables = self._open_tables(directory, head)
+        self._tables = tables = self._open_tables(directory, head)
         goes_on = head.epoch == tables.reading.log
         facts = {
             "url": self._nodes.current.url,
@@ -231,7 +252,6 @@ class Runner:
             finally:
                 with suppress(Exception):  # it may have ended already
                     spark.stop()
-        return tables.raw_position
 
     def _open_tables(self, directory: Location, head: Head) -> Tables:
         """Open the tables, which with one node must have been filled from its log."""
@@ -297,7 +317,12 @@ class Runner:
                 token=settings.token,
             ),
             sink=lambda follower: Sink(
-                tables, self._on_batch, reader.head, workers, follower.placement
+                tables,
+                self._on_batch,
+                reader.head,
+                workers,
+                follower.placement,
+                lambda: not self._stop.is_set(),
             ),
             patience=_START_PATIENCE,
             stop=self._stop,

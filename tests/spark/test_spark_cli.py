@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ from spark_oracle import assert_each_row_once, assert_tables
 from spark_samples import scenario
 
 from recon_node.ceramic import Event
+from spark_sink.errors import SinkError
 from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.schema import RAW, TABLES
 from spark_sink.tables.location import Location, file_system, open_delta_table
@@ -320,6 +322,9 @@ class Busy:
     def clean(self):
         print("cleaned")
 
+    def tell_stopping(self, patience):
+        pass
+
 commands._stop_on_signals(Busy())
 print("ready", flush=True)
 while True:
@@ -337,6 +342,55 @@ def test_the_second_signal_ends_a_run_at_once(number: signal.Signals) -> None:
         run.process.send_signal(number)
         assert run.process.communicate(timeout=PATIENCE) == ("told to stop\ncleaned\n", "")
         assert run.process.returncode == 128 + number
+
+
+SLOW = """
+import time
+from spark_sink.cli import main
+from spark_sink.derive.derivation import Derivation
+
+finish = Derivation._finish
+
+def slow(self, name, rows, upto):
+    if name == "stream_tips":
+        self.doing += ", on a slow disk"
+        time.sleep(600)
+    finish(self, name, rows, upto)
+
+Derivation._finish = slow
+main(["run", *__import__("sys").argv[1:]], auto_envvar_prefix="SPARK_SINK")
+"""
+
+
+@pytest.mark.spark
+def test_a_stop_does_not_wait_for_a_long_step(full_node: Node, tmp_path: Path) -> None:
+    """It says what it waits for, and ends before a service manager would kill it."""
+    options = ("--url", full_node.url, "--tables", tmp_path)
+    # Java writes to its standard error, as it does when its threads are stopped.
+    noise = ("--spark-conf", "spark.driver.extraJavaOptions=-Xlog:safepoint*=info:stderr")
+    with running(*options, *noise, child=("-c", SLOW)) as run:
+        run.next("started")
+        wait_until(lambda: position(tmp_path, "event_states") == 930, "a table is written")
+        run.process.send_signal(signal.SIGTERM)
+        told = run.next("stopping")
+        assert told["doing"] == "writing event_states at position 930, on a slow disk"
+        began = time.monotonic()
+        assert run.next("stopped")["position"] == 930
+        assert run.process.communicate(timeout=PATIENCE)[1] == ""
+        assert run.process.returncode == 0
+        assert time.monotonic() - began < 60
+    assert "safepoint" in (tmp_path / "spark-sink.log").read_text()
+    assert position(tmp_path, "stream_tips") == 0
+    with running(*options, "--once") as run:
+        assert run.next("stopped")["rows"] == 0
+    assert_tables(tmp_path, full_node.feed())
+
+
+def position(tables: Path, name: str) -> int:
+    try:
+        return {each.name: each.position for each in table_status(tables)}.get(name, 0)
+    except SinkError:  # there are none yet
+        return 0
 
 
 @pytest.mark.long
