@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import platform
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from nacl.signing import SigningKey
 from test_api_peers import running, until
 
 from recon_node import __version__
-from recon_node.ceramic import parse_event
-from recon_node.ipld import CID, car, dag_cbor, multibase
+from recon_node.api.routes import kubo_blocks
+from recon_node.ceramic import StreamId, parse_event
+from recon_node.ceramic.builder import init_event
+from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor, multibase
 from recon_node.store import Store
 
 Events = list[dict[str, str]]
@@ -135,6 +140,31 @@ async def test_requests_that_are_refused(
     answer = await post(api, path, **query)
     assert answer.status_code == 400
     assert said in answer.json()["Message"]
+
+
+async def test_large_blocks_are_decoded_beside_the_event_loop(
+    api: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """32 clients that asked for a path into 480 kB of lists held up all others for 50 s."""
+    model = StreamId(2, CID.of(DAG_CBOR, b"m"))
+    event = init_event(SigningKey(bytes(32)), model, {"n": [[0]] * 20_000}, unique=b"u")
+    await store.admit_local([event.car])
+    here = threading.get_ident()
+    decoded: list[tuple[int, bool]] = []
+
+    def decode(block: bytes) -> Any:
+        decoded.append((len(block), threading.get_ident() == here))
+        return dag_cbor.decode(block)
+
+    own = SimpleNamespace(decode=decode, encode=dag_cbor.encode)
+    monkeypatch.setattr(kubo_blocks, "dag_cbor", own)
+    path = f"{event.cid}/payload/data/n/7/0"
+    answer = await post(api, "dag/get", arg=path)
+    assert (answer.status_code, answer.json()) == (200, 0)
+    assert [(size > 16_384, is_here) for size, is_here in decoded] == [(False, True), (True, False)]
+    monkeypatch.setattr(kubo_blocks, "MAX_WALKED", 40_000)
+    answer = await post(api, "dag/resolve", arg=path)
+    assert "the blocks on the path have more than 40000 bytes" in answer.text
 
 
 async def test_pins_say_nothing(api: httpx.AsyncClient) -> None:

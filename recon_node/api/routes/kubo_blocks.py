@@ -10,6 +10,7 @@ import math
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
@@ -21,6 +22,7 @@ from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Binary, Body, FlagParameter, Parameters, Parsed, UnfitError, Whole
 from recon_node.api.routes.kubo_node import kubo_error
+from recon_node.api.services import Services
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, IpldError, dag_cbor, dag_json
 from recon_node.store import Store
 
@@ -31,6 +33,11 @@ _AS_TEXT: Final = {"content-type": "text/plain", "x-content-type-options": "nosn
 """What kubo says of a block, though it is binary: without a charset."""
 MAX_PATH_PARTS: Final = 256
 """Steps of a path; no block has more levels, and each may be a link to another one."""
+MAX_WALKED: Final = 4 * 1024 * 1024
+"""Bytes of the blocks on a path."""
+_DECODED_AT_ONCE: Final = 16_384
+"""Bytes of a block that is decoded without leaving the event loop: a tenth of a millisecond, or a
+few where it is all containers."""
 
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _GO_DURATION: Final = re.compile(r"\+?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h))+)", re.ASCII)
@@ -161,7 +168,7 @@ async def post_dag_get(call: Call[DagGetQuery]) -> Response:
     codec = call.parameters.output_codec
     if codec not in ("dag-json", "dag-cbor"):
         raise bad_request(f"unsupported output codec: {codec}; dag-json and dag-cbor are supported")
-    node = await _resolve(call.services.store, call.parameters.arg)
+    node = await _resolve(call.services, call.parameters.arg)
 
     def render() -> Response:
         written = dag_cbor if codec == "dag-cbor" else dag_json
@@ -189,7 +196,7 @@ class DagResolveBody(Body, frozen=True, rename="pascal"):
 @endpoint("POST", "/api/v0/dag/resolve", need="read")
 async def post_dag_resolve(call: Call[PathQuery]) -> DagResolveBody:
     """Ask in which block a path ends."""
-    node = await _resolve(call.services.store, call.parameters.arg)
+    node = await _resolve(call.services, call.parameters.arg)
     return DagResolveBody(cid=KuboLinkBody(cid=str(node.cid)), rem_path="/".join(node.rest))
 
 
@@ -207,7 +214,7 @@ async def post_pin_add(call: Call[PinAddQuery]) -> PinsBody:
         raise bad_request("recursive pinning is not supported")
     if call.parameters.progress:
         raise bad_request("pin progress is not supported")
-    node = await _resolve(call.services.store, call.parameters.arg)
+    node = await _resolve(call.services, call.parameters.arg)
     return PinsBody(pins=[str(node.cid)])
 
 
@@ -223,12 +230,14 @@ class _Node:
 
     cid: CID
     value: Any
+    walked: int
+    """The bytes of the blocks up to this one."""
     rest: tuple[str, ...] = ()
 
 
-async def _resolve(store: Store, path: IpldPath) -> _Node:
+async def _resolve(services: Services, path: IpldPath) -> _Node:
     """Follow a path; raises `ApiError` 500 where it leads nowhere."""
-    node = await _load(store, path.root)
+    node = await _load(services, path.root, 0)
     for part in path.parts:
         try:
             value = _child(node.value, part)
@@ -241,9 +250,9 @@ async def _resolve(store: Store, path: IpldPath) -> _Node:
             with suppress(IpldError):
                 value = CID(value)
         if isinstance(value, CID):
-            node = await _load(store, value)
+            node = await _load(services, value, node.walked)
         else:
-            node = _Node(node.cid, value, (*node.rest, part))
+            node = _Node(node.cid, value, node.walked, (*node.rest, part))
     return node
 
 
@@ -257,10 +266,16 @@ def _child(value: Any, part: str) -> Any:
     raise TypeError(part)
 
 
-async def _load(store: Store, cid: CID) -> _Node:
+async def _load(services: Services, cid: CID, walked: int) -> _Node:
     if cid.codec not in (DAG_CBOR, DAG_JOSE):
         raise kubo_error(f"unsupported codec {cid.codec:#x}: {cid}")
-    return _Node(cid, dag_cbor.decode(await _block(store, cid)))
+    block = await _block(services.store, cid)
+    walked += len(block)
+    if walked > MAX_WALKED:
+        raise kubo_error(f"the blocks on the path have more than {MAX_WALKED} bytes")
+    if len(block) <= _DECODED_AT_ONCE:
+        return _Node(cid, dag_cbor.decode(block), walked)
+    return _Node(cid, await services.in_long_thread(partial(dag_cbor.decode, block)), walked)
 
 
 async def _block(store: Store, cid: CID) -> bytes:
