@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from types import NoneType, UnionType
@@ -23,6 +23,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
 from recon_node.api.errors import bad_request
+from recon_node.ipld import CID, multibase
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _FEW: Final = 64
@@ -34,6 +35,17 @@ class Body(Struct, frozen=True):
 
     A field that is `UNSET` is left out.
     """
+
+    @classmethod
+    def of_object(cls, value: object) -> Self:
+        """Make the model of an object that has its fields as attributes."""
+        return msgspec.convert(value, cls, from_attributes=True, dec_hook=_converted)
+
+    @classmethod
+    def of_objects(cls, values: Iterable[object]) -> list[Self]:
+        """Make the models of several such objects."""
+        kind = list[cls]  # type: ignore[valid-type]  # of a variable
+        return msgspec.convert(list(values), kind, from_attributes=True, dec_hook=_converted)
 
     @classmethod
     def read(cls, text: bytes, name: str = "the body") -> Self:
@@ -138,9 +150,26 @@ class StreamedAnswer(StreamingResponse):
                 await self.body_iterator.aclose()  # type: ignore[attr-defined]
 
 
+class Multibase(str):
+    """Bytes as multibase text."""
+
+
 def reply(body: object, status: int = 200) -> Response:
-    """Answer with a model, or with other JSON content."""
-    return Response(msgspec.json.encode(body), status, media_type="application/json")
+    """Answer with a model, or with other JSON content. CIDs become text."""
+    return Response(_ENCODER.encode(body), status, media_type="application/json")
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, CID | Multibase):
+        return str(value)
+    raise TypeError(f"{type(value)} is not for JSON")
+
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_as_text)
+
+
+def _converted(kind: type, value: Any) -> Any:
+    return Multibase(multibase.encode(value)) if kind is Multibase else value
 
 
 def as_raw(value: Any) -> Raw:

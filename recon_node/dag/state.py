@@ -22,10 +22,12 @@ from recon_node.ipld import CID, IDENTITY
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """Missing things: how many, and the first of them."""
+    """What is missing."""
 
     count: int
+    """How many."""
     first: tuple[CID, ...]
+    """The CIDs of at most 100 of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,13 @@ Shards and operations are events (see `recon_node.dag.events`): they are sent to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
+from msgspec import field
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
@@ -19,6 +20,7 @@ from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import (
     Binary,
     Body,
+    Multibase,
     Parameters,
     Parsed,
     StreamedAnswer,
@@ -27,12 +29,16 @@ from recon_node.api.models import (
 )
 from recon_node.api.services import Services
 from recon_node.ceramic import DidError
-from recon_node.dag import DagError, Dags, Identifier, IncompleteDagError, Publication, parse_root
-from recon_node.ipld import CID, IpldError, multibase
-
-if TYPE_CHECKING:
-    from recon_node.dag import DagState, Lacking
-    from recon_node.dag.protocol.replica import Replica
+from recon_node.dag import (
+    DagError,
+    Dags,
+    Identifier,
+    IncompleteDagError,
+    Lacking,
+    Publication,
+    parse_root,
+)
+from recon_node.ipld import CID, IpldError
 
 CAR_TYPE: Final = "application/vnd.ipld.car"
 MAX_REPLICA_BYTES: Final = 4 * 1024 * 1024
@@ -51,10 +57,6 @@ def _identifier(text: str) -> Identifier:
         return Identifier.parse(text)
     except DidError as error:
         raise bad_request(f"Invalid identifier: {error}") from None
-
-
-def _texts(cids: Iterable[CID]) -> list[str]:
-    return list(map(str, cids))
 
 
 Cid = Annotated[CID, Parsed(_cid)]
@@ -83,43 +85,34 @@ class IdentifierPath(Parameters, frozen=True):
     """The identifier: a did:key of an Ed25519 key."""
 
 
-class LackingBody(Body, frozen=True):
-    """What is missing."""
-
-    count: Whole
-    """How many."""
-    first: list[str]
-    """The CIDs of at most 100 of them."""
-
-
 class DagReplicaBody(Body, frozen=True):
     """A replica: an append or a join."""
 
-    cid: str
+    cid: CID
     """Its CID."""
-    data: str
+    block: Multibase = field(name="data")
     """Its block, as multibase text."""
 
 
 class DagStateBody(Body, frozen=True):
     """How much of a DAG the node has."""
 
-    root: str
+    root: CID
     """The CID of its root."""
     complete: bool
     """Whether the node has everything that it links to."""
     blocks: Whole
     """How many of the blocks below the root the node has."""
-    bytes: Whole
+    size: Whole = field(name="bytes")
     """The size of these blocks."""
-    missing_blocks: LackingBody
-    shards: list[str]
+    missing_blocks: Lacking
+    shards: list[CID]
     """The CIDs of those that the node has and a replica names."""
-    unclaimed: list[str]
+    unclaimed: list[CID]
     """The CIDs of those that the node has and no replica names."""
-    missing_shards: LackingBody
-    missing_replicas: LackingBody
-    heads: list[str]
+    missing_shards: Lacking
+    missing_replicas: Lacking
+    heads: list[CID]
     """The CIDs of the replicas that no other replica continues."""
     head: DagReplicaBody | None
     """The replica that has the shards of all heads: their join, which the node need not have. null:
@@ -133,34 +126,7 @@ async def get_dag(call: Call[RootPath]) -> Annotated[Response, DagStateBody]:
     """Ask how much of a DAG the node has."""
     with answered_503():
         state = await dag_side(call.services).state(call.parameters.cid)
-    return await call.services.in_thread(partial(_render_state, state))
-
-
-def _render_state(state: DagState) -> Response:
-    return reply(
-        DagStateBody(
-            root=str(state.root),
-            complete=state.complete,
-            blocks=state.blocks,
-            bytes=state.size,
-            missing_blocks=_lacking(state.missing_blocks),
-            shards=_texts(state.shards),
-            unclaimed=_texts(state.unclaimed),
-            missing_shards=_lacking(state.missing_shards),
-            missing_replicas=_lacking(state.missing_replicas),
-            heads=_texts(state.heads),
-            head=None if state.head is None else _describe_replica(state.head),
-            ignored=state.ignored,
-        )
-    )
-
-
-def _lacking(lacking: Lacking) -> LackingBody:
-    return LackingBody(lacking.count, _texts(lacking.first))
-
-
-def _describe_replica(replica: Replica) -> DagReplicaBody:
-    return DagReplicaBody(str(replica.cid), multibase.encode(replica.block))
+    return await call.services.in_thread(lambda: reply(DagStateBody.of_object(state)))
 
 
 @endpoint(
@@ -188,7 +154,7 @@ async def get_car(call: Call[RootPath]) -> Response:
 class DagReplicasBody(Body, frozen=True):
     """The log of a DAG."""
 
-    root: str
+    root: CID
     """The CID of its root."""
     replicas: list[DagReplicaBody]
     """In the order of their binary CIDs."""
@@ -210,18 +176,18 @@ async def get_replicas(call: Call[RootPath]) -> Annotated[Response, DagReplicasB
         )
     found = replicas.values()
     return await call.services.in_thread(
-        lambda: reply(DagReplicasBody(str(root), list(map(_describe_replica, found))))
+        lambda: reply(DagReplicasBody(root, DagReplicaBody.of_objects(found)))
     )
 
 
 class DagContainsBody(Body, frozen=True):
     """Whether a replica contains a block."""
 
-    contains: bool | None
+    holds: bool | None = field(name="contains")
     """null: unknown, because something is missing."""
-    waiting_for: list[str]
+    waiting_for: list[CID]
     """The CIDs of missing replicas and shards."""
-    shard: str | None
+    shard: CID | None
     """The CID of the shard that has the block; null if none does, or the block is in its CID."""
 
 
@@ -230,23 +196,22 @@ async def get_contains(call: Call[ReplicaPath]) -> DagContainsBody:
     """Ask whether the DAG that a replica describes contains a block."""
     with answered_503():
         found = await dag_side(call.services).contains(call.parameters.replica, call.parameters.cid)
-    shard = None if found.shard is None else str(found.shard)
-    return DagContainsBody(found.holds, _texts(found.waiting_for), shard)
+    return DagContainsBody.of_object(found)
 
 
 class DagPendingBody(Body, frozen=True):
     """A publish of which it is not known whether its origin contains its link."""
 
-    link: str
+    link: CID
     """The CID of the DAG's root."""
-    origin: str
+    origin: CID
     """The replica."""
 
 
 class RefusedPublishBody(Body, frozen=True):
     """A publish that is not permitted, or whose origin does not contain its link."""
 
-    cid: str
+    cid: CID
     """Its CID."""
     reason: str
     """The reason, in plain English."""
@@ -257,18 +222,18 @@ class DagPublicationBody(Body, frozen=True):
 
     id: str
     """The identifier."""
-    link: str | None
+    link: CID | None
     """The CID of the DAG's root. null: nothing was published, or it is not yet known to be
     contained by its origin."""
-    origin: str | None
+    origin: CID | None
     """The replica that describes it."""
     pending: DagPendingBody | None
     """A later publish than that of `link`, which counts as soon as it is known that its origin
     contains its link."""
-    order: list[str]
+    order: list[CID]
     """The CIDs of the permitted publishes in their order. The last one whose origin contains its
     link counts."""
-    waiting_for: list[str]
+    waiting_for: list[CID]
     """The CIDs of what is missing: publishes that others continue, and replicas and shards of
     the pending one's origin."""
     refused: list[RefusedPublishBody]
@@ -290,14 +255,12 @@ def _render_publication(found: Publication) -> Response:
     return reply(
         DagPublicationBody(
             id=str(found.identifier),
-            link=None if current is None else str(current.link),
-            origin=None if current is None else str(current.origin),
-            pending=None
-            if pending is None
-            else DagPendingBody(str(pending.link), str(pending.origin)),
-            order=_texts(found.order),
-            waiting_for=_texts(found.waiting_for),
-            refused=[RefusedPublishBody(str(cid), why) for cid, why in found.faults.items()],
+            link=None if current is None else current.link,
+            origin=None if current is None else current.origin,
+            pending=None if pending is None else DagPendingBody.of_object(pending),
+            order=list(found.order),
+            waiting_for=list(found.waiting_for),
+            refused=[RefusedPublishBody(cid, reason) for cid, reason in found.faults.items()],
             ignored=found.ignored,
         )
     )

@@ -37,7 +37,7 @@ class SubjectsQuery(Parameters, frozen=True):
 class ListedDagBody(Body, frozen=True):
     """A DAG of which something is here."""
 
-    root: str
+    root: CID
     """The CID of its root."""
     shards: Whole
     """Its shards that are here."""
@@ -61,11 +61,8 @@ async def get_dags(call: Call[SubjectsQuery]) -> DagListBody:
     size = min(given.limit, MAX_PAGE)
     with answered_503():
         found = await dag_side(call.services).dags(given.after, size + 1)
-    dags = [
-        ListedDagBody(root=str(each.root), shards=each.shards, replicas=each.replicas)
-        for each in found[:size]
-    ]
-    return DagListBody(dags=dags, next=dags[-1].root if dags and len(found) > size else None)
+    dags = ListedDagBody.of_objects(found[:size])
+    return DagListBody(dags, str(dags[-1].root) if dags and len(found) > size else None)
 
 
 class ListedIdentifierBody(Body, frozen=True):

@@ -16,7 +16,7 @@ from recon_node.ceramic.auth.did import public_key
 from recon_node.ceramic.errors import DidError
 
 if TYPE_CHECKING:
-    from recon_node.snapshot.all_sources import SnapshotSync, SourceReport
+    from recon_node.snapshot.all_sources import SnapshotSync
 
 _SHOWN: Final = 20
 """Faults in an answer; all are counted."""
@@ -139,7 +139,7 @@ def describe_sync(report: SnapshotSync) -> SyncBody:
         state = "cancelled" if report.cancelled else "done"
     return SyncBody(
         state=state,
-        sources=list(map(_describe_source, report.sources)),
+        sources=SourceBody.of_objects(report.sources),
         total=synced.total,
         done=synced.done,
         new=synced.counts["new"],
@@ -148,16 +148,6 @@ def describe_sync(report: SnapshotSync) -> SyncBody:
         fault_count=synced.fault_count,
         faults=list(map(str, synced.faults[:_SHOWN])),
         seconds=None if report.seconds is None else math.ceil(report.seconds * 10) / 10,
-    )
-
-
-def _describe_source(source: SourceReport) -> SourceBody:
-    return SourceBody(
-        url=source.url,
-        name=source.name,
-        error=source.error,
-        requests=source.requests,
-        received=source.received,
     )
 
 
