@@ -30,7 +30,6 @@ from recon_node.api.routes import (
     dag,
     dag_lists,
     event_blocks,
-    event_state,
     events,
     experimental,
     feed,
@@ -49,7 +48,6 @@ from recon_node.api.routes import (
     streams,
     tangles,
     undelivered,
-    unprocessed,
 )
 from recon_node.api.services import Services
 
@@ -87,13 +85,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     search.get_search,
     streams.get_stream,
     stream_events.get_stream_events,
-    event_state.get_event_state,
+    stream_events.get_event_state,
     stream_picture.get_stream_picture,
     undelivered.get_undelivered,
     undelivered.get_waiting,
     undelivered.get_pending,
     undelivered.get_refused,
-    unprocessed.get_unprocessed,
+    undelivered.get_unprocessed,
     stream_merge.get_stream_merge,
     feed.get_events,
     feed.get_resume_token,

@@ -94,7 +94,14 @@ def now(node: Connection) -> None:
 
 @anchor.command("requests")
 @click.option("--state", type=click.Choice(_STATES), help="Only those in a state.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, metavar="N")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="List the latest N.",
+)
 @node_options
 @json_option
 def requests(state: str | None, limit: int, node: Connection, as_json: bool) -> None:

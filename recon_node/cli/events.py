@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import stat
@@ -26,6 +25,7 @@ from recon_node.connection import AsyncConnection, Connection
 from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.json_output import json_option, keep_stdout_for_json, print_json, print_result
+from recon_node.streams.document_schema import as_dag_json
 from recon_node.terminal_text import echo, shown_json
 
 _CANDIDATES: Final = 5
@@ -190,20 +190,8 @@ def describe_event(car: bytes) -> dict[str, Any]:
         "init": str(event.init),
         "prev": [str(prev) for prev in event.prevs],
         "signer": signer(event),
-        "payload": _dag_json(event.payload),
+        "payload": as_dag_json(event.payload),
     }
-
-
-def _dag_json(value: Any) -> Any:
-    if isinstance(value, CID):
-        return {"/": str(value)}
-    if isinstance(value, bytes):
-        return {"/": {"bytes": base64.b64encode(value).decode().rstrip("=")}}
-    if isinstance(value, dict):
-        return {key: _dag_json(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_dag_json(inner) for inner in value]
-    return value
 
 
 def _send(

@@ -238,16 +238,16 @@ def merge_stream(
     """
     if content is not None and prefer is not None:
         raise click.UsageError("give --content or --prefer, not both")
-    proposal = ceramic.propose_merge(stream_id, content, prefer=prefer)
     if dry_run:
+        proposal = ceramic.propose_merge(stream_id, content, prefer=prefer)
         print_json(None if proposal is None else describe_proposal(proposal))
         return
-    if proposal is None:
-        echo("nothing to merge: the stream has not diverged; its tip is", err=True)
     try:
         merged = ceramic.merge(stream_id, content, prefer=prefer)
     except MergeConflictError as error:
         raise CommandError(_conflicts_text(error.proposal)) from None
+    if not merged.sent:
+        echo("nothing to merge: the stream has not diverged; its tip is", err=True)
     show_document(merged, as_json, tip=True)
 
 

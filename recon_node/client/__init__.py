@@ -30,6 +30,7 @@ from recon_node.client.errors import (
 from recon_node.client.feed import FeedEntry, FeedPage
 from recon_node.client.given import CidRef, StreamRef
 from recon_node.client.keys import Key, KeyKind
+from recon_node.client.lists import Interest, ListedDocument, ListedModel, ListPage
 from recon_node.client.reading import Document
 from recon_node.client.tangles import Thread, ThreadMessage
 from recon_node.client.writing import Patch
@@ -58,11 +59,15 @@ __all__ = [
     "Event",
     "FeedEntry",
     "FeedPage",
+    "Interest",
     "InvalidArgumentError",
     "InvalidContentError",
     "Key",
     "KeyFileError",
     "KeyKind",
+    "ListPage",
+    "ListedDocument",
+    "ListedModel",
     "MergeConflictError",
     "MergeProposal",
     "ModelDefinition",

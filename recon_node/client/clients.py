@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import aclosing
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -16,11 +17,11 @@ import anyio
 import httpx
 
 from recon_node import DEFAULT_URL
-from recon_node.client import anchors, exchange, merging, reading, writing
+from recon_node.client import anchors, lists, merging, reading, session, writing
 from recon_node.client import feed as feeds
 from recon_node.client import tangles as threads
 from recon_node.client.errors import TooMuchWorkError
-from recon_node.client.given import CidRef
+from recon_node.client.given import CidRef, StreamRef
 from recon_node.client.keys import Key
 from recon_node.client.session import Session, Steps
 from recon_node.connection import TIMEOUT, AsyncConnection, Connection
@@ -104,18 +105,22 @@ class Ceramic(Connection):
     tangles = _blocking(threads.tangles)
     tangle = _blocking(threads.tangle)
     reply = _blocking(threads.reply)
-    event = _blocking(exchange.event)
-    send = _blocking(exchange.send)
+    event = _blocking(session.event)
+    send = _blocking(session.send)
     feed_token = _blocking(feeds.feed_token)
     feed = _blocking(feeds.feed)
-    register_interest = _blocking(exchange.register_interest)
-    version = _blocking(exchange.version)
+    documents = _blocking(lists.documents)
+    models = _blocking(lists.models)
+    interests = _blocking(lists.interests)
+    register_interest = _blocking(lists.register_interest)
+    remove_interest = _blocking(lists.remove_interest)
+    version = _blocking(session.version)
     anchor = _blocking(anchors.anchor)
     request_anchor = _blocking(anchors.request_anchor)
 
     def tail(
         self, after: str | None = None, *, limit: int = feeds.PAGE_SIZE, with_events: bool = True
-    ) -> Iterator[feeds.FeedPage]:
+    ) -> Generator[feeds.FeedPage]:
         """Read the feed page by page, and wait for what comes next, without end.
 
         Keep the token of a page once you have dealt with its events; arguments as for `feed`.
@@ -152,6 +157,19 @@ class Ceramic(Connection):
                     f"the event was not anchored within {timeout:g} s: {found.state}"
                 )
             time.sleep(anchors.POLL_INTERVAL)
+
+    def watch(self, stream: StreamRef) -> Generator[reading.Document]:
+        """Read a stream, and again whenever it has changed, without end.
+
+        Raises:
+            NotFoundError: the node does not have the stream.
+        """
+        token, before = self.feed_token(), self.read(stream)
+        yield before
+        for page in self.tail(token, with_events=False):
+            if page.concerns(before.id) and (now := self.read(stream)) != before:
+                before = now
+                yield now
 
     def _perform(self, steps: Steps[T]) -> T:
         try:
@@ -197,18 +215,22 @@ class AsyncCeramic(AsyncConnection):
     tangles = _async(threads.tangles)
     tangle = _async(threads.tangle)
     reply = _async(threads.reply)
-    event = _async(exchange.event)
-    send = _async(exchange.send)
+    event = _async(session.event)
+    send = _async(session.send)
     feed_token = _async(feeds.feed_token)
     feed = _async(feeds.feed)
-    register_interest = _async(exchange.register_interest)
-    version = _async(exchange.version)
+    documents = _async(lists.documents)
+    models = _async(lists.models)
+    interests = _async(lists.interests)
+    register_interest = _async(lists.register_interest)
+    remove_interest = _async(lists.remove_interest)
+    version = _async(session.version)
     anchor = _async(anchors.anchor)
     request_anchor = _async(anchors.request_anchor)
 
     async def tail(
         self, after: str | None = None, *, limit: int = feeds.PAGE_SIZE, with_events: bool = True
-    ) -> AsyncIterator[feeds.FeedPage]:
+    ) -> AsyncGenerator[feeds.FeedPage]:
         """Read the feed page by page, and wait for what comes next, without end."""
         while True:
             started = anyio.current_time()
@@ -232,6 +254,16 @@ class AsyncCeramic(AsyncConnection):
         while (found := await self.anchor(event)).time is None:  # noqa: ASYNC110 - another process
             await anyio.sleep(anchors.POLL_INTERVAL)
         return found
+
+    async def watch(self, stream: StreamRef) -> AsyncGenerator[reading.Document]:
+        """Read a stream, and again whenever it has changed, without end."""
+        token, before = await self.feed_token(), await self.read(stream)
+        yield before
+        async with aclosing(self.tail(token, with_events=False)) as pages:
+            async for page in pages:
+                if page.concerns(before.id) and (now := await self.read(stream)) != before:
+                    before = now
+                    yield now
 
     async def _perform(self, steps: Steps[T]) -> T:
         try:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from recon_node.ceramic import Event
-from recon_node.client.exchange import get, read_event
-from recon_node.client.session import Session, Steps
+from recon_node.ceramic import Event, EventKind, StreamId
+from recon_node.client.session import Session, Steps, get, read_event
 from recon_node.connection import NotANodeError
 from recon_node.ipld import CID, IpldError
 
@@ -33,11 +32,21 @@ class FeedEntry:
     event: Event | None
     """None if only the CIDs were asked for."""
     position: int | None = None
-    """In the feed. This and what follows is None with a ceramic-one node."""
+    """In the feed. This and what follows is None with a ceramic-one node, but for `kind` and `init`
+    if the events were asked for, and for what init events say of their streams."""
     delivered_at: datetime | None = None
     """When the node delivered it; None if an earlier version did."""
     fault: str | None = None
     """What is wrong with its signature; None if nothing is."""
+    kind: EventKind | None = None
+    init: CID | None = None
+    """The init event of its stream."""
+    stream: StreamId | None = None
+    """Its stream."""
+    model: StreamId | None = None
+    """The model of its stream; None, too, if its stream has none."""
+    controller: str | None = None
+    """The DID that its stream belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,11 @@ class FeedPage:
     entries: tuple[FeedEntry, ...]
     token: str
     """Where to go on."""
+
+    def concerns(self, stream: StreamId) -> bool:
+        """Return whether it may have events of a stream; a ceramic-one node may not say of which
+        stream an event is."""
+        return any(entry.init in (None, stream.cid) for entry in self.entries)
 
 
 def feed_token(session: Session) -> Steps[str]:
@@ -80,23 +94,37 @@ def feed(
         limit=limit,
         includeData="full" if with_events else "none",
         details="true",
+        streams="true",
         wait=f"{wait:g}" if wait else None,
     )
     entries, token = (yield replace(request, wait=wait)).fields("events", "resumeToken")
     try:
         return FeedPage(tuple(_entry(each, with_events) for each in entries), str(token))
-    except (LookupError, TypeError, AttributeError, IpldError):
+    except (LookupError, TypeError, ValueError, AttributeError, IpldError):
         raise NotANodeError from None
 
 
 def _entry(entry: dict[str, Any], with_event: bool) -> FeedEntry:
-    delivered_at = entry.get("deliveredAt")
+    cid = CID.parse(entry["id"])
+    event = read_event(entry["data"]) if with_event else None
+    kind, init, delivered_at = entry.get("kind"), entry.get("init"), entry.get("deliveredAt")
+    stream, model, controller = entry.get("stream"), entry.get("model"), entry.get("controller")
+    header = None if event is None else event.header
+    if event is not None:
+        kind, init = event.kind, event.init
+    if event is not None and header is not None:
+        stream, model, controller = event.stream_id(), header.model, header.controller
     return FeedEntry(
-        cid=CID.parse(entry["id"]),
-        event=read_event(entry["data"]) if with_event else None,
+        cid=cid,
+        event=event,
         position=entry.get("position"),
         delivered_at=None
         if delivered_at is None
         else datetime.fromtimestamp(delivered_at / 1000, UTC),
         fault=entry.get("fault"),
+        kind=None if kind is None else EventKind(kind),
+        init=CID.parse(init) if isinstance(init, str) else init,
+        stream=StreamId.parse(stream) if isinstance(stream, str) else stream,
+        model=StreamId.parse(model) if isinstance(model, str) else model,
+        controller=controller,
     )

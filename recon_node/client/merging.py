@@ -8,12 +8,11 @@ from typing import Any, Final
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import signed_event
 from recon_node.client.errors import InvalidArgumentError, MergeConflictError
-from recon_node.client.exchange import fetch_matching, send
 from recon_node.client.feed import feed
 from recon_node.client.given import CidRef, StreamRef, to_cid, to_object, to_stream_id
 from recon_node.client.keys import Key
 from recon_node.client.reading import Document, document_at, fetch_stream, not_accepted, whole
-from recon_node.client.session import Session, Steps
+from recon_node.client.session import Session, Steps, fetch_matching, send
 from recon_node.client.writing import check, explained
 from recon_node.ipld import CID
 from recon_node.streams import MergeProposal, Stream, StreamShapeError
@@ -65,7 +64,7 @@ def merge(
         winner = None if winner is None else event.cid  # it has the winner's values
     for event in events:
         yield from send(session, event)
-    return document_at(loaded, events[-1].cid if events else None)
+    return document_at(loaded, events[-1].cid if events else None, events)
 
 
 def propose_merge(

@@ -17,7 +17,7 @@ Definitions of models are kept: that of a version never changes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from recon_node.ceramic import (
@@ -31,10 +31,9 @@ from recon_node.ceramic import (
     check_authority,
     verify_signature,
 )
-from recon_node.client import exchange
-from recon_node.client.exchange import fetch_matching, get
+from recon_node.client import session as node
 from recon_node.client.given import CidRef, StreamRef, to_cid_or_none, to_stream_id
-from recon_node.client.session import Session, Steps
+from recon_node.client.session import Session, Steps, fetch_matching, get
 from recon_node.connection import NodeError, NotFoundError
 from recon_node.ipld import CID
 from recon_node.streams import Definitions, Stream, StreamShapeError, definitions_of
@@ -61,10 +60,20 @@ class Document:
     of the model, or a signature that is wrong."""
     errors: tuple[str, ...] = ()
     """Why `event` itself was rejected, if it was asked for."""
+    sent: tuple[CID, ...] = field(default=(), compare=False)
+    """The events that the call sent that returned this: none if nothing had to change."""
+
+    def __repr__(self) -> str:
+        return f"Document({str(self.id)!r}, event={str(self.event)!r}, content={self.content!r})"
 
 
-def document_at(stream: Stream, at: CID | None = None) -> Document:
+def document_at(stream: Stream, at: CID | None = None, sent: Iterable[Event] = ()) -> Document:
     """Return the document at an event of a stream, by default at the tip.
+
+    Args:
+        stream: which.
+        at: the event.
+        sent: the events that were sent to get there.
 
     Raises:
         NotFoundError: there is no such event, or no event of the stream was accepted.
@@ -84,6 +93,7 @@ def document_at(stream: Stream, at: CID | None = None) -> Document:
         open_tips=open_tips,
         rejected=stream.rejected,
         errors=state.validation_errors,
+        sent=tuple(event.cid for event in sent),
     )
 
 
@@ -157,7 +167,7 @@ def fetch_events(session: Session, stream: StreamId) -> Steps[Stream]:
         NotFoundError: the node does not have the stream.
     """
     try:
-        init = yield from exchange.event(session, stream.cid)
+        init = yield from node.event(session, stream.cid)
     except NotFoundError:
         raise NotFoundError(
             404,

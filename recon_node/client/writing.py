@@ -23,7 +23,6 @@ from recon_node.client.errors import (
     InvalidArgumentError,
     InvalidContentError,
 )
-from recon_node.client.exchange import send
 from recon_node.client.given import (
     CidRef,
     StreamRef,
@@ -34,7 +33,7 @@ from recon_node.client.given import (
 )
 from recon_node.client.keys import Key
 from recon_node.client.reading import Document, document_at, fetch_stream, load_model
-from recon_node.client.session import Session, Steps
+from recon_node.client.session import Session, Steps, send
 from recon_node.connection import NotFoundError
 from recon_node.ipld import CID, DagCborError
 from recon_node.streams import Definitions, Stream, json_diff, unique_of, why_unusable
@@ -207,11 +206,10 @@ def _create_in_place(
     after, event = yield from _changed(session, key, stream, change)
     if event is not None:
         check(after, event)
-    if is_new:
-        yield from send(session, init)
-    if event is not None:
-        yield from send(session, event)
-    return document_at(after, None if event is None else event.cid)
+    sent = [*([init] if is_new else ()), *(() if event is None else [event])]
+    for each in sent:
+        yield from send(session, each)
+    return document_at(after, None if event is None else event.cid, sent)
 
 
 def update(
@@ -278,7 +276,7 @@ def _send(session: Session, stream: Stream, event: Event) -> Steps[Document]:
     """Send an event, unless it would be rejected; return the document at it."""
     check(stream, event)
     yield from send(session, event)
-    return document_at(stream, event.cid)
+    return document_at(stream, event.cid, [event])
 
 
 def check(stream: Stream, event: Event) -> None:

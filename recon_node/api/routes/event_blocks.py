@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Raw
-from pydantic_core import from_json
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Call, endpoint
@@ -16,7 +14,7 @@ from recon_node.api.models import Body, Whole, as_raw, reply
 from recon_node.api.routes.events import EventPath
 from recon_node.ceramic import Event, parse_event
 from recon_node.ipld import CID, car, dag_cbor
-from recon_node.streams.document_schema import dag_json
+from recon_node.streams.document_schema import as_dag_json
 
 
 class EventBlockBody(Body, frozen=True):
@@ -77,7 +75,7 @@ def _describe(event: Event) -> EventBlocksBody:
                 cid=str(cid),
                 role=_role(event, cid),
                 size=len(blocks[cid]),
-                value=as_raw(to_dag_json(dag_cbor.decode(blocks[cid]))),
+                value=as_raw(as_dag_json(dag_cbor.decode(blocks[cid]))),
             )
             for cid in order
         ],
@@ -91,8 +89,3 @@ def _role(event: Event, cid: CID) -> str:
     if envelope is not None:
         return "payload" if cid == envelope.payload else "capability"
     return "proof" if cid == event.payload.get("proof") else "path"
-
-
-def to_dag_json(value: Any) -> Any:
-    """A value of DAG-CBOR as JSON, links and bytes as DAG-JSON has them."""
-    return from_json(json.dumps(value, default=dag_json))

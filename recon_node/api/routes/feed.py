@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import trio
 from msgspec import UNSET, UnsetType, field
@@ -33,8 +33,9 @@ from recon_node.api.models import (
     reply,
 )
 from recon_node.api.services import Services
+from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import multibase
-from recon_node.store import FeedRow, UnknownTimeError
+from recon_node.store import FeedRow, ListedStream, UnknownTimeError
 from recon_node.timestamps import parse_timestamp
 
 
@@ -67,6 +68,8 @@ class FeedQuery(WaitQuery, frozen=True):
     """Whether to include each event's CAR."""
     details: Annotated[FlagParameter, EXTENSION] = False
     """Whether to say of each event its position, kind, stream and time."""
+    streams: Annotated[FlagParameter, EXTENSION] = False
+    """Whether to say of each event the StreamID, model and controller of its stream."""
 
 
 class FeedEventBody(Body, frozen=True, rename="camel"):
@@ -75,7 +78,7 @@ class FeedEventBody(Body, frozen=True, rename="camel"):
     id: str
     """The CID of the event's root block."""
     position: Whole | UnsetType = UNSET
-    """(+) In the feed. This and what follows, but for `data`, is there with `details`."""
+    """(+) In the feed. This and what follows until `fault` is there with `details`."""
     kind: Literal["init", "data", "time"] | UnsetType = UNSET
     """(+) What it does."""
     init: str | UnsetType = UNSET
@@ -90,6 +93,12 @@ class FeedEventBody(Body, frozen=True, rename="camel"):
     """(+) Unix milliseconds of its delivery; null if an earlier version delivered it."""
     fault: str | UnsetType | None = UNSET
     """(+) What is wrong with the signature of a data event; null if it is valid."""
+    stream: str | UnsetType = UNSET
+    """(+) The StreamID. This and the next two are there with `streams`."""
+    model: str | UnsetType | None = UNSET
+    """(+) The StreamID of the stream's model; null if it is sorted by something else."""
+    controller: str | UnsetType = UNSET
+    """(+) The DID that the stream belongs to."""
     data: str | UnsetType = UNSET
     """The event's CAR, as multibase text."""
 
@@ -127,9 +136,14 @@ async def get_events(call: Call[FeedQuery]) -> Annotated[Response, EventFeedBody
         after, min(given.limit, most), max_bytes=services.limits.feed_bytes
     )
     token = str(rows[-1].position) if rows else str(after)
+    inits = {row.stream_cid for row in rows} if given.streams else set()
+    found = await services.store.log.streams_of([*inits]) if inits else []
+    streams = {each.id.cid: each for each in found}
 
     def render() -> Response:
-        events = [_event(row, include_data, given.details) for row in rows]
+        events = [
+            _event(row, include_data, given.details, streams.get(row.stream_cid)) for row in rows
+        ]
         return reply(EventFeedBody(events, token))
 
     return await services.in_thread(render)
@@ -217,22 +231,29 @@ async def get_position(call: Call[PositionQuery]) -> FeedPositionBody:
     return FeedPositionBody(epoch=store.epoch, position=found.position, final=found.is_final)
 
 
-def _event(row: FeedRow, include_data: bool, details: bool) -> FeedEventBody:
-    cid, data = str(row.event_cid), multibase.encode(row.car) if include_data else UNSET
-    if not details:
-        return FeedEventBody(cid, data=data)
-    return FeedEventBody(
-        cid,
-        position=row.position,
-        kind=row.kind.value,
-        init=str(row.stream_cid),
-        height=row.event_id.height,
-        size=len(row.car),
-        time=row.block_time,
-        delivered_at=row.delivered_at,
-        fault=row.fault,
-        data=data,
-    )
+def _event(
+    row: FeedRow, include_data: bool, details: bool, stream: ListedStream | None
+) -> FeedEventBody:
+    more: dict[str, Any] = {"data": multibase.encode(row.car)} if include_data else {}
+    if details:
+        more |= {
+            "position": row.position,
+            "kind": row.kind.value,
+            "init": str(row.stream_cid),
+            "height": row.event_id.height,
+            "size": len(row.car),
+            "time": row.block_time,
+            "delivered_at": row.delivered_at,
+            "fault": row.fault,
+        }
+    if stream is not None:
+        has_model = stream.sort_key == DEFAULT_SORT_KEY
+        more |= {
+            "stream": str(stream.id),
+            "model": stream.sort_value if has_model else None,
+            "controller": stream.controller,
+        }
+    return FeedEventBody(str(row.event_cid), **more)
 
 
 async def _long_poll(request: Request, services: Services, after: int, wait: float) -> None:

@@ -1,4 +1,5 @@
-"""GET /ceramic/undelivered...: which events the feed does not have, and why.
+"""GET /ceramic/undelivered...: which events the feed does not have, and why. GET
+/ceramic/unprocessed: of which streams nothing is computed, and why.
 
 An event *waits* while something that it builds on is missing, or if it is badly signed, until a
 valid data event covers it; it is *pending* until the anchor of a
@@ -15,10 +16,12 @@ from typing import Annotated, Literal
 
 from starlette.responses import Response
 
+from recon_node import __version__
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.models import Body, Parameters, Whole, reply
 from recon_node.api.routes.listings import PageBody, PageQuery
 from recon_node.api.services import Services
+from recon_node.ipld import CID
 from recon_node.store import RefusedEvent, Undelivered
 
 
@@ -164,6 +167,35 @@ async def get_refused(call: Call[PageQuery]) -> Annotated[Response, RefusedEvent
     services, given = call.services, call.parameters
     found = await services.store.log.refused(given.after, given.size + 1)
     return await services.in_thread(partial(_render_refused, found, given.size))
+
+
+class UnprocessedStreamBody(Body, frozen=True):
+    """A stream that is set aside."""
+
+    init: CID
+    """The CID of its init event."""
+    events: Whole
+    """How many events it had; with more, it is tried again."""
+    reason: str
+    """Why, in plain English."""
+    since: float
+    """Unix seconds."""
+    version: str = __version__
+    """Of this node."""
+
+
+class UnprocessedBody(Body, frozen=True):
+    """Streams that are set aside."""
+
+    streams: list[UnprocessedStreamBody]
+    """The latest last; at most 1,000 since the start."""
+
+
+@endpoint("GET", "/ceramic/unprocessed", own=True)
+async def get_unprocessed(call: Call[Parameters]) -> UnprocessedBody:
+    """List the streams of which nothing is computed."""
+    aside = call.services.evaluation.aside
+    return UnprocessedBody(UnprocessedStreamBody.of_objects(aside))
 
 
 def _provided(services: Services) -> set[str]:

@@ -1,0 +1,222 @@
+"""What a node has and wants: lists of models and documents, and its interests.
+
+Only a node of this project has lists; a ceramic-one node answers 404, and does not say which
+interests it has in a form that can be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from recon_node.ceramic import StreamId, StreamIdError
+from recon_node.client.errors import InvalidArgumentError
+from recon_node.client.given import StreamRef, to_stream_id
+from recon_node.client.session import Session, Steps, get
+from recon_node.connection import NotANodeError, Request
+
+T_co = TypeVar("T_co", covariant=True)
+
+LIST_SIZE: Final = 100
+"""Entries of a page of a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedDocument:
+    """A stream, as lists have it; `read` reads its content."""
+
+    id: StreamId
+    controller: str
+    model: StreamId | None
+    events: int
+    """Delivered ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedModel:
+    """A model, as lists have it."""
+
+    id: StreamId
+    controller: str
+    name: str | None
+    documents: int
+    """Its documents that the node has."""
+    events: int
+    """Their events, those that are not delivered included."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage(Generic[T_co]):
+    """A page of a list, the latest first."""
+
+    entries: tuple[T_co, ...]
+    total: int
+    """Entries of the whole list."""
+    next: int | None
+    """What `after` is for the following page; None: this is the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """An interest of a node: it fetches what this covers from its peers."""
+
+    sort_key: str
+    sort_value: str
+    controller: str | None = None
+    stream: StreamId | None = None
+    configured: bool = False
+    """Whether it comes from the node's settings, and cannot be removed."""
+
+    @property
+    def model(self) -> StreamId | None:
+        """The model, if it is about the documents of one."""
+        return StreamId.parse(self.sort_value) if self.sort_key == "model" else None
+
+
+def documents(
+    session: Session,
+    model: StreamRef,
+    *,
+    controller: str | None = None,
+    after: int | None = None,
+    limit: int = LIST_SIZE,
+) -> Steps[ListPage[ListedDocument]]:
+    """List the documents of a model, those that came last first.
+
+    Args:
+        model: of which.
+        controller: a DID, whose documents only.
+        after: the `next` of the page before; by default, the first page.
+        limit: entries at most, up to 1,000.
+
+    Raises:
+        NotFoundError: a ceramic-one node, which has no lists.
+    """
+    query = {"model": str(to_stream_id(model)), "controller": controller}
+    answer = yield get("/ceramic/streams", **query, after=after, limit=limit)
+    entries, total, following = answer.fields("streams", "total", "next")
+    return ListPage(tuple(map(_document, entries)), total, following)
+
+
+def models(
+    session: Session, *, after: int | None = None, limit: int = LIST_SIZE
+) -> Steps[ListPage[ListedModel]]:
+    """List the models that the node has, those that came last first; arguments as `documents`.
+
+    Raises:
+        NotFoundError: a ceramic-one node, which has no lists.
+    """
+    answer = yield get("/ceramic/models", after=after, limit=limit)
+    entries, total, following = answer.fields("models", "total", "next")
+    return ListPage(tuple(map(_model, entries)), total, following)
+
+
+def interests(session: Session) -> Steps[tuple[Interest, ...]]:
+    """List the interests of the node; without any, it fetches everything on its network.
+
+    Raises:
+        NotANodeError: a ceramic-one node that has interests: it lists them in another form.
+    """
+    (entries,) = (yield get("/ceramic/experimental/interests")).fields("interests")
+    try:
+        return tuple(map(_interest, entries))
+    except (KeyError, TypeError, StreamIdError):
+        raise NotANodeError from None
+
+
+def register_interest(
+    session: Session,
+    model: StreamRef | None = None,
+    *,
+    sort_key: str = "model",
+    sort_value: str | None = None,
+    controller: str | None = None,
+    stream: StreamRef | None = None,
+) -> Steps[None]:
+    """Make the node fetch, from its peers, the events of a model, or of any sort value.
+
+    Args:
+        model: whose documents; None if `sort_value` says it.
+        sort_key: the field of the events' headers that sorts them.
+        sort_value: its value.
+        controller: a DID, whose streams only.
+        stream: which one only; needs `controller`.
+
+    Raises:
+        InvalidArgumentError: neither `model` nor `sort_value` is given, or both are.
+        NodeError: the node does not accept the interest.
+    """
+    body = _fields(model, sort_key, sort_value, controller, stream)
+    answer = (yield Request("POST", "/ceramic/interests", json=body)).check()
+    if answer.text and not isinstance(answer.json, dict):
+        raise NotANodeError(answer.status)
+
+
+def remove_interest(
+    session: Session,
+    model: StreamRef | None = None,
+    *,
+    sort_key: str = "model",
+    sort_value: str | None = None,
+    controller: str | None = None,
+    stream: StreamRef | None = None,
+) -> Steps[None]:
+    """Remove an interest, given as for `register_interest`. The node keeps the events that it has.
+
+    Raises:
+        InvalidArgumentError: neither `model` nor `sort_value` is given, or both are.
+        NotFoundError: the node has no such interest, or is a ceramic-one node.
+        NodeError: it comes from the node's settings.
+    """
+    fields = _fields(model, sort_key, sort_value, controller, stream)
+    (yield Request("DELETE", "/ceramic/interests", fields)).check()
+
+
+def _fields(
+    model: StreamRef | None,
+    sort_key: str,
+    sort_value: str | None,
+    controller: str | None,
+    stream: StreamRef | None,
+) -> dict[str, str]:
+    """Return an interest by the names of the API."""
+    if (model is None) is (sort_value is None):
+        raise InvalidArgumentError("an interest needs either a model or a sort value")
+    value = str(sort_value) if model is None else str(to_stream_id(model))
+    fields = {"sep": sort_key, "sepValue": value}
+    if controller is not None:
+        fields["controller"] = controller
+    if stream is not None:
+        fields["streamId"] = str(to_stream_id(stream))
+    return fields
+
+
+def _document(entry: dict[str, Any]) -> ListedDocument:
+    has_model = entry["sort_key"] == "model"
+    return ListedDocument(
+        id=StreamId.parse(entry["id"]),
+        controller=entry["controller"],
+        model=StreamId.parse(entry["sort_value"]) if has_model else None,
+        events=entry["events"],
+    )
+
+
+def _model(entry: dict[str, Any]) -> ListedModel:
+    return ListedModel(
+        id=StreamId.parse(entry["id"]),
+        controller=entry["controller"],
+        name=entry["name"],
+        documents=entry["streams"],
+        events=entry["events"],
+    )
+
+
+def _interest(entry: dict[str, Any]) -> Interest:
+    stream = entry.get("streamId")
+    return Interest(
+        sort_key=entry["sep"],
+        sort_value=entry["sepValue"],
+        controller=entry.get("controller"),
+        stream=None if stream is None else StreamId.parse(stream),
+        configured=entry["configured"],
+    )
