@@ -19,6 +19,7 @@ _DIGEST: Final = slice(-32, None)
 _CODES: Final = slice(None, -32)
 _MAX_ONE_BYTE_VARINT: Final = 127
 _MAX_TWO_BYTE_VARINT: Final = 16383
+_MAX_THREE_BYTE_VARINT: Final = 2097151
 
 
 def _header_parts(codec: int) -> tuple[bytes, bytes, int]:
@@ -54,7 +55,10 @@ def is_plainly_sound(stored: bytes, cid: bytes) -> bool:
             if size > _MAX_ONE_BYTE_VARINT:
                 size, start = size & 127 | stored[start] << 7, start + 1
                 if size > _MAX_TWO_BYTE_VARINT:
-                    return False
+                    size = size & _MAX_TWO_BYTE_VARINT | stored[start] << 14
+                    start += 1
+                    if not _MAX_TWO_BYTE_VARINT < size <= _MAX_THREE_BYTE_VARINT:
+                        return False
             block = start + (36 if stored[start + 1] == DAG_CBOR else 37)  # DAG-JOSE: two bytes
             name, at = stored[start:block], start + size
             if sha256(stored[block:at]).digest() != name[_DIGEST] or name[_CODES] not in _CID_HEADS:
