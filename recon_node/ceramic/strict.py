@@ -27,6 +27,8 @@ MIN_INTEGER: Final = -(2**63)
 anchors and other blocks do not matter: nothing there is kept as a number."""
 _LOW_INTEGER: Final = re.compile(rb"\x3b[\x80-\xff]")
 """How such an integer begins in DAG-CBOR."""
+_LONG_NEGATIVE: Final = b"\x3b"
+"""Its first byte, which most blocks do not have: to look for it takes a tenth of the time."""
 
 _MAX_LISTED: Final = 10
 """Field names that an error lists."""
@@ -117,7 +119,7 @@ def check_payload(block: bytes, value: Any) -> None:
     Raises:
         InvalidEventError: one is less than `MIN_INTEGER`.
     """
-    if _LOW_INTEGER.search(block) is None:  # nearly always
+    if _LONG_NEGATIVE not in block or _LOW_INTEGER.search(block) is None:  # nearly always
         return
     left = [value]
     while left:
