@@ -1,5 +1,6 @@
 """The command `spark-sink run`, and the group of all commands."""
 
+import math
 import os
 import signal
 import sys
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 _LOG_FILE = "spark-sink.log"
 _STANDARD_ERROR = 2
+_HISTORY = 1.0
+"""Hours for which older versions are kept, unless they take too much space."""
 _AT_ONCE = 1.0
 """Seconds without a word, in which most stops are over."""
 _STOP_PATIENCE = 8.0
@@ -132,8 +135,14 @@ main.add_command(completion_command("spark-sink", lambda: main))
 @click.option(
     "--history",
     type=Hours(),
-    default="1h",
-    help="How long older versions of the tables stay readable: 90m, 7d.",
+    show_default="1h, but no more than --history-size",
+    help="How long older versions of the tables stay readable, whatever space they take: 90m, 7d.",
+)
+@click.option(
+    "--history-size",
+    type=ByteSize(),
+    show_default="1.5 times the table, at least 16 MB; with --history, no limit",
+    help="How much space the files of a table's older versions may take: 500MB, 20GB.",
 )
 @click.option(
     "--checkpoint",
@@ -258,6 +267,10 @@ def run(
             else "name the directory of the tables with --tables, or use --console"
         )
     options["spark_settings"] = dict(options.pop("spark_conf"))
+    history, size = options.pop("history"), options.pop("history_size")
+    if history is not None and size is None:
+        size = math.inf
+    options |= {"history": _HISTORY if history is None else history, "history_size": size}
     options["names"] = tuple(name for name in options["names"] if name != RAW)
     settings = RunSettings(
         urls[0],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from spark_sink.tables.location import (
     has_literal_path,
     is_delta,
 )
+from spark_sink.tables.retention import held
 from spark_sink.tables.status import no_tables
 from spark_sink.tables.versions import At, open_at
 
@@ -93,12 +94,13 @@ def run_query(directory: Location, sql: str, at: At = None) -> Iterator[QueryAns
     here = [name for name in TABLES if _is_table(directory / name)]
     if not here:
         raise no_tables(directory)
-    with opened() as duck, _as_sink_errors(here):
+    with ExitStack() as holds, opened() as duck, _as_sink_errors(here):
         register_duckdb_functions(duck.connection)
         *before, last = _statements(duck.connection, sql)
         weaves = TANGLES in sql.lower() and SOURCE in here
         for name in dict.fromkeys([*_asked(duck.connection, sql, here), *([SOURCE] * weaves)]):
-            _register(duck.connection, directory / name, at)
+            version = _register(duck.connection, directory / name, at)
+            holds.enter_context(held(directory / name, version))
         if weaves:
             duck.do(partial(register_tangles, duck.connection))
         written = _written([duck.do(partial(_run, duck.connection, each)) for each in before])
@@ -233,8 +235,8 @@ def _opening(path: Location) -> Iterator[None]:
         raise cannot_open(path, error) from error
 
 
-def _register(connection: DuckDBPyConnection, path: Location, at: At) -> None:
-    """Make a table available by its name.
+def _register(connection: DuckDBPyConnection, path: Location, at: At) -> int:
+    """Make a table available by its name; return its version.
 
     Raises:
         TablesError: it has no such version, or cannot be read.
@@ -244,16 +246,17 @@ def _register(connection: DuckDBPyConnection, path: Location, at: At) -> None:
         files = delta_files.names_of(table)
     if not files:
         connection.register(path.name, TABLES[path.name].schema.empty_table())
-        return
+        return table.version()
     if not isinstance(path, Path) or not has_literal_path(path):
         connection.register(path.name, dataset_of(path, table, files))
-        return
+        return table.version()
     whole = (str(path.absolute() / file) for file in files)
     names = ", ".join("'" + file.replace("'", "''") + "'" for file in whole)
     connection.execute(
         f"CREATE VIEW {path.name} AS SELECT * FROM read_parquet([{names}], union_by_name=true"
         f"{_PARTITIONED})"
     )
+    return table.version()
 
 
 def dataset_of(path: Location, table: DeltaTable, files: Iterable[str]) -> ds.Dataset:

@@ -58,6 +58,7 @@ class RunSettings:
         names: tables to keep up to date besides `raw_events`.
         show_rows: report each row as an event.
         history: hours for which old versions stay readable.
+        history_size: bytes that their files may take, for each table; None: in proportion to it.
         from_snapshot: URL of a snapshot to fill empty tables from; None: the feed has it all.
         spark_ui: HOST:PORT of Spark's web pages; None: there are none.
         signers: did:keys of whom one must have signed it; none: anyone.
@@ -76,6 +77,7 @@ class RunSettings:
     names: tuple[str, ...] = DERIVED
     show_rows: bool = False
     history: float = 1.0
+    history_size: float | None = None
     keep_free: int = KEEP_FREE
     metrics: str | None = None
     once: bool = False
@@ -230,7 +232,7 @@ class Runner:
         }
         backfill = self._find_backfill(tables, head)
         self._on_event("starting", facts)
-        tables.keep_history(settings.history)
+        tables.keep_history(settings.history, settings.history_size)
         spark = start_session(
             java,
             self._local / SCRATCH_DIR,

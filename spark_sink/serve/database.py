@@ -8,7 +8,8 @@ if they are in a store, which Arrow reads), its settings are locked, and the sta
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -40,6 +41,7 @@ from spark_sink.serve.views import (
 from spark_sink.tables.delta_files import names_of
 from spark_sink.tables.delta_state import epoch_of, position_of, reading_of
 from spark_sink.tables.location import Location, has_literal_path, is_delta
+from spark_sink.tables.retention import held
 from spark_sink.tables.versions import open_at
 
 _BATCH_ROWS: Final = 10_000
@@ -87,6 +89,7 @@ class Database:
 
     def __init__(self, location: Location, *, memory_mb: int, threads: int) -> None:
         self._location = location
+        self._holds = ExitStack()  # until the process ends, which answers one request
         self.connection: DuckDBPyConnection = duckdb.connect(
             config={
                 # By default, DuckDB looks up unknown table names among this program's variables.
@@ -144,7 +147,12 @@ class Database:
                 time.sleep(_POLL)
                 table = self.open(name)
             if table is not None:
+                self._holds.enter_context(self.held(table))
                 self.show_files(name, table, names_of(table))
+
+    def held(self, table: DeltaTable) -> AbstractContextManager[Callable[[int], None]]:
+        """Keep a version of a table readable; see `retention.held`."""
+        return held(self._location / str(table.metadata().name), table.version())
 
     def _goal(self, wanted: Wanted) -> int | None:
         """Return the position of tables with what is wanted; None if they follow another log."""

@@ -77,6 +77,10 @@ class Feed:
         """
         while (table := self._database.open(self._spec.name)) is None:
             self._wait()
+        with self._database.held(table) as hold:
+            yield from self._steps(table, hold)
+
+    def _steps(self, table: DeltaTable, hold: Callable[[int], None]) -> Iterator[None]:
         epoch, version, last, polls = epoch_of(table), -1, 0, 0
         while True:
             position = position_of(table, epoch)
@@ -95,6 +99,7 @@ class Feed:
                 for each in range(version + 1, table.version() + 1):
                     yield from self._changes(table, each)
             version, last = table.version(), position
+            hold(version)
 
     def _windows(self, table: DeltaTable, after: int, upto: int) -> Iterator[None]:
         """Show the rows between two positions."""

@@ -54,6 +54,7 @@ from spark_sink.tables.delta_state import (
 from spark_sink.tables.location import Location, delete_below
 from spark_sink.tables.migration import add_missing_columns
 from spark_sink.tables.raw_files import RawFile, RawFiles
+from spark_sink.tables.retention import KEPT_RATIO, LEAST_KEPT, Leftovers
 from spark_sink.tables.staging import Staged, Stager
 
 # What delta-rs says if another commit came first.
@@ -64,6 +65,8 @@ _STAGED_DIR: Final = "_staged"
 # A batch adds up to one file per partition: this many commits make a thousand, merged in a second.
 _COMMITS_PER_TIDY: Final = 64
 _MAX_NEW_FILES: Final = 256
+# Commits to a store between two looks at what they left behind: each takes a request.
+_COMMITS_PER_TRIM: Final = 16
 # The last position of a file without statistics.
 _UNKNOWN: Final = 2**63 - 1
 # A commit every half second writes many log files, which must not be kept for a month.
@@ -97,6 +100,9 @@ class DeltaStore:
         self._table = open_table(spec, path, epoch, exclude_dags=exclude_dags)
         self._tidied = self._table.version()
         self._count = len(self._table.file_uris())  # of files, after it was last tidied
+        self._leftovers: Leftovers | None = None
+        self._trimmed = self._tidied
+        self._kept: float | None = None
         # Of the table and of the latest `revise`, as of our latest commit: to ask the log for them
         # takes a request for each of its files.
         self._position = position_of(self._table, epoch)
@@ -219,8 +225,12 @@ class DeltaStore:
             rules = {RULES_PROPERTY: str(self.spec.rules)}
             self._set_properties(rules)
 
-    def keep_history(self, hours: float) -> None:
-        """Set how long older versions stay readable."""
+    def keep_history(self, hours: float, size: float | None = None) -> None:
+        """Set how long older versions stay readable, and how many bytes their files may take.
+
+        `size` is that of this process; None: in proportion to the latest version.
+        """
+        self._kept = size
         wanted = {
             HISTORY: f"interval {round(hours * 3600)} seconds",
             _LOG: f"interval {max(_LOG_HOURS, math.ceil(hours))} hours",
@@ -235,6 +245,7 @@ class DeltaStore:
         Returns:
             Whether it was time for that.
         """
+        self._trim()
         many = idle and len(self._table.file_uris()) - self._count >= _MAX_NEW_FILES
         if (
             not many
@@ -249,6 +260,22 @@ class DeltaStore:
         self._tidied = self._table.version()
         self._count = len(self._table.file_uris())
         return True
+
+    def _trim(self) -> None:
+        """Delete what older versions need beyond the limit."""
+        if self._leftovers is None:
+            self._leftovers = Leftovers(self.path, self._table)
+        version = self._table.version()
+        some = 1 if isinstance(self.path, Path) else _COMMITS_PER_TRIM
+        if version - self._trimmed < some:
+            return
+        self._trimmed = version
+        self._leftovers.follow(version)
+        limit = self._kept
+        if limit is None and self._leftovers.size > LEAST_KEPT:
+            live = sum(pa.table(self._table.get_add_actions())["size_bytes"].to_pylist())
+            limit = max(LEAST_KEPT, KEPT_RATIO * live)
+        self._leftovers.trim(math.inf if limit is None else limit)
 
     def files_upto(self, position: int) -> RawFiles:
         """List the files with rows up to a position."""

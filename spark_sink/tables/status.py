@@ -27,6 +27,7 @@ from spark_sink.tables.location import (
     Location,
     absolute,
     file_system,
+    files_below,
     is_delta,
     open_delta_table,
 )
@@ -41,6 +42,7 @@ class TableStatus:
     """A table's current state.
 
     `position` is the feed position; `files` and `size`, in bytes, are those of the latest version.
+    `total` is everything below the table's directory: what older versions need, and the log, too.
     """
 
     name: str
@@ -50,6 +52,7 @@ class TableStatus:
     version: int
     files: int
     size: int
+    total: int
     committed_at: datetime
 
 
@@ -196,6 +199,7 @@ def _status_of(name: str, path: Location, table: DeltaTable) -> TableStatus:
         version=table.version(),
         files=files.num_rows,
         size=sum(files["size_bytes"].to_pylist()),
+        total=sum(file.size for file in files_below(path)),
         committed_at=committed_at(path, table.version()),
     )
 

@@ -114,6 +114,7 @@ def show_health(health: Health, now: datetime) -> None:
             f"{table.rows} rows",
             f"{table.files} files",
             f"{table.size / 1e6:.1f} MB",
+            f"{(table.total - table.size) / 1e6:.1f} MB kept",
             f"version {table.version}",
             f"{_span(now - table.committed_at)} old",
             *([f"{health.lag[table.name]} behind"] if table.name in health.lag else []),
@@ -127,6 +128,11 @@ def show_health(health: Health, now: datetime) -> None:
         click.echo("  ".join(cells))
     for stream in health.unprocessed:
         echo(f"set aside: {stream['stream_id']}: {stream['reason']}")
+    live, total = (sum(sizes) for sizes in zip(*_sizes(health.tables), strict=True))
+    click.echo(
+        f"on disk: {total / 1e6:.1f} MB, of which {live / 1e6:.1f} MB are the latest versions, and "
+        f"{(total - live) / 1e6:.1f} MB are kept for older ones (run --history, --history-size)"
+    )
     logs = sorted({table.epoch for table in health.tables})
     click.echo(f"log: {', '.join(logs)}")
     if health.reading is not None and health.reading.log not in logs:
@@ -134,6 +140,10 @@ def show_health(health: Health, now: datetime) -> None:
         click.echo(f"filled from log {read.log} now, which was read up to position {read.position}")
     if health.node is not None and health.node.feed is not None:
         click.echo(f"the node at {health.node.url} is at position {health.node.feed.head}")
+
+
+def _sizes(tables: Sequence[TableStatus]) -> list[tuple[int, int]]:
+    return [(table.size, table.total) for table in tables]
 
 
 def health_json(health: Health, now: datetime) -> dict[str, Any]:

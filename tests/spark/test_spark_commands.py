@@ -426,7 +426,7 @@ def test_what_cannot_be_meant(arguments: list[str], told: str) -> None:
 def test_only_raw_events_can_be_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[RunSettings] = []
 
-    def note(self: Runner, settings: RunSettings, tell: object) -> None:
+    def note(self: Runner, settings: RunSettings, *_: object) -> None:
         seen.append(settings)
         raise TablesError("seen")
 

@@ -1,0 +1,175 @@
+"""Deletes the files that only older versions of a table need, as soon as they take much space.
+
+A table of streams is changed by copying files: every small batch leaves behind files as large as
+the table. Time alone cannot bound that, as the more batches there are, the more is kept. So the
+oldest leftovers are deleted once all together take more than a limit, but for two kinds: those that
+were needed until a moment ago, which a reader may just be opening; and those of a version that
+somebody holds. Readers of this project hold what they read: they have a locked file in `_readers`,
+named for the version, so that the lock ends with them however they end.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import IO, Final
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+
+from recon_node.files import open_locked
+from spark_sink.tables.delta_files import names_of
+from spark_sink.tables.location import Location, concurrently, file_system, files_below
+
+_READERS: Final = "_readers"
+_LOG: Final = "_delta_log"
+_CHANGES: Final = "_change_data"
+#: Bytes of leftovers that are always kept, and how many times as much as the latest version takes.
+LEAST_KEPT: Final = 16_000_000
+KEPT_RATIO: Final = 1.5
+# Seconds for which a leftover stays: a reader opens a version, and only then its files. Readers of
+# a store cannot hold a version.
+_GRACE: Final = 10.0
+_STORE_GRACE: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Leftover:
+    """A file that only versions before `version` need, or the changes of that version."""
+
+    name: str
+    size: int
+    version: int
+    since: float
+
+
+class Leftovers:
+    """The files of a table that its latest version does not need.
+
+    Args:
+        location: of the table.
+        table: as it is now. What was left behind before counts as left behind now.
+        clock: returns the time in seconds.
+    """
+
+    def __init__(
+        self, location: Location, table: DeltaTable, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._location = location
+        self._clock = clock
+        self._grace = _GRACE if isinstance(location, Path) else _STORE_GRACE
+        self._seen = table.version()
+        self._files: deque[_Leftover] = deque()
+        if isinstance(location, Path):  # in a store, others may be about to commit theirs
+            live, now = set(names_of(table)), clock()
+            for file in files_below(location):
+                if file.path not in live and not _is_own(file.path):
+                    self._files.append(_Leftover(file.path, file.size, self._seen, now))
+        self.size = sum(file.size for file in self._files)
+
+    def follow(self, version: int) -> None:
+        """Take in what the commits up to a version have left behind."""
+        new = range(self._seen + 1, version + 1)
+        now = self._clock()
+        for found, commit in zip(new, concurrently(self._location, self._read, new), strict=True):
+            for name, size in commit.items():
+                self._files.append(_Leftover(name, size, found, now))
+                self.size += size
+        self._seen = version
+
+    def trim(self, limit: float) -> int:
+        """Delete the oldest until they take no more than `limit` bytes; return how many."""
+        if self.size <= limit:
+            return 0
+        before = self._clock() - self._grace
+        held = oldest_held(self._location)
+        some: list[str] = []
+        while self._files and self.size > limit:
+            file = self._files[0]
+            if file.since > before or (held is not None and file.version > held):
+                break
+            self.size -= self._files.popleft().size
+            some.append(file.name)
+        concurrently(self._location, self._delete, some)
+        return len(some)
+
+    def _read(self, version: int) -> Mapping[str, int]:
+        """Return what a commit left behind, with sizes; nothing if its file is gone."""
+        found: dict[str, int] = {}
+        with (
+            suppress(FileNotFoundError),
+            file_system(self._location).open_input_stream(f"{_LOG}/{version:020}.json") as stream,
+        ):
+            for line in stream.read().splitlines():
+                entry = json.loads(line)
+                if action := entry.get("remove") or entry.get("cdc"):
+                    found[unquote(action["path"])] = action.get("size") or 0
+        return found
+
+    def _delete(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            file_system(self._location).delete_file(name)
+
+
+def _is_own(name: str) -> bool:
+    """Return whether a file is not one with rows of some version."""
+    first = PurePath(name).parts[0]
+    return first.startswith((".", "_")) and first != _CHANGES
+
+
+@contextmanager
+def held(location: Location, version: int) -> Iterator[Callable[[int], None]]:
+    """Keep a version of a table readable for the block, and those after it.
+
+    Yields a function that changes the version to a later one. Where the directory is a store, or
+    may not be written, nothing is held.
+    """
+    holds: list[tuple[Path, IO[bytes]]] = []
+
+    def move(to: int) -> None:
+        before = holds[:]
+        with suppress(OSError):
+            holds[:] = [_hold(location, to)] if isinstance(location, Path) else []
+        for path, file in before:
+            _let_go(path, file)
+
+    move(version)
+    try:
+        yield move
+    finally:
+        for path, file in holds:
+            _let_go(path, file)
+
+
+def _hold(table: Path, version: int) -> tuple[Path, IO[bytes]]:
+    directory = table / _READERS
+    directory.mkdir(exist_ok=True)
+    path = directory / f"{version}-{uuid.uuid4()}"
+    return path, open_locked(path)
+
+
+def _let_go(path: Path, file: IO[bytes]) -> None:
+    with suppress(OSError):
+        path.unlink()
+    file.close()
+
+
+def oldest_held(location: Location) -> int | None:
+    """Return the oldest version that a reader holds; forget readers that have ended."""
+    if not isinstance(location, Path):
+        return None
+    versions: list[int] = []
+    for path in (location / _READERS).glob("*-*"):
+        try:
+            _let_go(path, open_locked(path))
+        except BlockingIOError:
+            versions.append(int(path.name.partition("-")[0]))
+        except OSError:
+            continue
+    return min(versions, default=None)

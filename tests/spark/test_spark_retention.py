@@ -1,0 +1,173 @@
+"""How much disk the tables take while they change, and which old versions stay readable."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from spark_helpers import feed_rows
+from spark_samples import change, document, replace
+
+from recon_node.ceramic import Event
+from spark_sink.cli import main
+from spark_sink.query.question import run_query
+from spark_sink.run.pipeline import Sink
+from spark_sink.serve.database import Database
+from spark_sink.serve.feed import Feed
+from spark_sink.tables import delta, retention
+from spark_sink.tables.directory import Tables
+from spark_sink.tables.location import files_below
+from spark_sink.tables.retention import Leftovers, held, oldest_held
+from spark_sink.tables.status import table_status
+
+EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000023"
+
+
+def small_batches(
+    directory: Path,
+    sample: list[Event],
+    documents: int,
+    batches: int,
+    size: float | None,
+    each: int = 1,
+) -> float:
+    """Change a few of many streams in each batch; return how many times the live size is there."""
+    model = next(event for event in sample if event.header and event.header.model)
+    assert model.header is not None
+    assert model.header.model is not None
+    events = [
+        document(model.header.model, {"n": n}, n.to_bytes(4, "big")) for n in range(documents)
+    ]
+    for n in range(batches * each):
+        events.append(change(events[n % documents], replace("/n", -n)))
+    sink = Sink(Tables(directory, EPOCH))
+    sink.tables.keep_history(1.0, size)
+    rows = feed_rows(events)
+    for end in range(documents, len(events) + 1, each):
+        sink.tables.append(rows.slice(0, end))
+        sink.catch_up()
+        sink.tables.tidy(idle=True)
+    sink.finish()
+    found = table_status(directory)
+    assert all(table.files < 200 for table in found)
+    written = sum(file.size for t in found for file in files_below(directory / t.name))
+    assert sum(table.total for table in found) == written
+    logs = sum(f.size for t in found for f in files_below(directory / t.name, "_delta_log"))
+    return (written - logs) / sum(table.size for table in found)
+
+
+def test_small_batches_do_not_fill_the_disk(
+    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "LEAST_KEPT", 10_000)
+    monkeypatch.setattr(retention, "_GRACE", 0.0)
+    assert small_batches(tmp_path / "bounded", sample, 600, 50, None, each=8) < 3
+    assert small_batches(tmp_path / "by-time", sample, 600, 50, math.inf, each=8) > 6
+
+
+@pytest.mark.long
+def test_two_thousand_small_batches(sample: list[Event], tmp_path: Path) -> None:
+    assert small_batches(tmp_path, sample, 20_000, 2_000, None) < 3
+    shown = CliRunner().invoke(main, ["status", "--tables", str(tmp_path)])
+    assert shown.exit_code == 0
+
+
+class Versions:
+    """A table of streams, changed again and again, of which as little as possible is kept."""
+
+    def __init__(self, directory: Path, sample: list[Event], patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(retention, "_GRACE", 0.0)
+        self.directory = directory
+        self.sink = Sink(Tables(directory, EPOCH))
+        self.sink.tables.keep_history(1.0, 0)
+        self.rows = feed_rows(sample[:400])
+        self.done = 0
+        self.step(100)
+
+    def step(self, count: int = 20) -> None:
+        self.done += count
+        self.sink.tables.append(self.rows.slice(0, self.done))
+        self.sink.catch_up()
+        self.sink.tables.tidy(idle=False)
+
+
+@pytest.fixture
+def versions(sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Versions:
+    return Versions(tmp_path, sample, monkeypatch)
+
+
+def test_a_query_can_read_to_its_end(versions: Versions) -> None:
+    with run_query(versions.directory, "SELECT * FROM stream_tips ORDER BY position") as answer:
+        for _ in range(5):
+            versions.step()
+        assert len(list(answer.rows)) > 0
+    before = len(list((versions.directory / "stream_tips").rglob("*.parquet")))
+    versions.step()
+    assert len(list((versions.directory / "stream_tips").rglob("*.parquet"))) < before
+
+
+def test_a_feed_can_read_every_change(versions: Versions) -> None:
+    database = Database(versions.directory, memory_mb=200, threads=1)
+    statement = database.understand("SELECT * FROM tables.stream_tips_feed")
+    schema = database.schema(statement, {})
+    steps = Feed(database, "stream_tips").steps()
+    seen: dict[bytes, int] = {}
+
+    def take() -> None:
+        """Read on until all is there; if a change cannot be read any more, the feed fails."""
+        sql = "SELECT hex(stream_cid), position FROM stream_tips"
+        with run_query(versions.directory, sql) as answer:
+            now = {bytes.fromhex(cid): position for cid, position in answer.rows}
+        while seen != now:
+            next(steps)
+            for batch in database.answer(statement, {}, schema):
+                seen.update((row["stream_cid"], row["position"]) for row in batch.to_pylist())
+
+    take()
+    for _ in range(5):
+        versions.step()
+    take()
+
+
+def test_who_has_ended_holds_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from spark_sink.tables.retention import held\n"
+        "with held(Path(sys.argv[1]), 7): print(flush=True); time.sleep(600)"
+    )
+    with (
+        held(tmp_path, 9) as move,
+        subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE) as other,
+    ):
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert oldest_held(tmp_path) == 7
+        os.kill(other.pid, signal.SIGKILL)
+        other.wait()
+        assert oldest_held(tmp_path) == 9
+        move(12)
+        assert oldest_held(tmp_path) == 12
+    assert oldest_held(tmp_path) is None
+    assert list((tmp_path / "_readers").iterdir()) == []
+
+
+def test_what_was_live_a_moment_ago_stays(versions: Versions) -> None:
+    table = versions.sink.tables.store("stream_tips")
+    now = [1000.0]
+    leftovers = Leftovers(table.path, table._table, lambda: now[0])
+    leftovers._grace = 10.0
+    versions.sink.tables.keep_history(1.0, math.inf)
+    leftovers.trim(0)  # nothing yet: what was there counts from now on
+    for _ in range(3):
+        versions.step()
+        leftovers.follow(table._table.version())
+    now[0] += 9
+    assert leftovers.trim(0) == 0
+    now[0] += 2
+    assert leftovers.trim(leftovers.size - 1) == 1
+    assert leftovers.trim(0) > 1
+    assert leftovers.size == 0
