@@ -11,8 +11,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from http import HTTPStatus
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 import trio
@@ -22,7 +34,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
-from recon_node.api.errors import bad_request
+from recon_node.api.errors import ApiError, bad_request
 from recon_node.ipld import CID, multibase
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
@@ -100,6 +112,26 @@ class Parameters(Body, frozen=True):
             if field.is_list:
                 values[field.shown] = request.query_params.getlist(field.shown)
         return cls.checked(values)
+
+
+B = TypeVar("B", bound=Body)
+MAX_SMALL_BODY: Final = 64 * 1024
+"""Maximum bytes of a body of a few fields."""
+
+
+async def read_small(request: Request, model: type[B]) -> B:
+    """Read a body of a few fields, in the event loop.
+
+    Raises:
+        ApiError: 413, it has more than `MAX_SMALL_BODY` bytes; 400, as `Body.read`.
+    """
+    body = await request.body()
+    if len(body) > MAX_SMALL_BODY:
+        raise ApiError(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"the body has {len(body):,} bytes; at most {MAX_SMALL_BODY:,} are read here",
+        )
+    return model.read(body)
 
 
 class ErrorResponseBody(Body, frozen=True):

@@ -167,3 +167,10 @@ async def test_what_a_removal_lacks_is_said(api: httpx.AsyncClient) -> None:
     answer = await api.delete("/ceramic/interests", params={"sep": "model"})
     assert (answer.status_code, answer.json()["message"]) == (400, "'sepValue' is missing")
     assert (await api.delete("/ceramic/interests")).status_code == 400
+
+
+async def test_a_body_that_is_long_is_refused(api: httpx.AsyncClient) -> None:
+    body = {"sep": "model", "sepValue": "k" * 70_000}
+    answer = await api.post("/ceramic/interests", json=body)
+    assert answer.status_code == 413
+    assert "at most 65,536 are read here" in answer.json()["message"]

@@ -10,6 +10,7 @@ ceramic-one's anchor-remote.
 from __future__ import annotations
 
 import base64
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -18,7 +19,7 @@ from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import Body, Parameters, Parsed, reply
+from recon_node.api.models import Body, Parameters, Parsed, read_small, reply
 from recon_node.api.routes.anchors import anchoring_of
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ipld import CID, IpldError, car, dag_cbor
@@ -111,7 +112,10 @@ async def post_request(call: Call[Parameters]) -> Response:
     body = await call.request.body()
     _check_access(call, anchoring, body)
     content_type = call.request.headers.get("content-type", "").partition(";")[0].strip()
-    stream_id, cid = _read_car(body) if content_type == _CAR else _read_json(body)
+    if content_type == _CAR:
+        stream_id, cid = await call.services.in_long_thread(partial(_read_car, body))
+    else:
+        stream_id, cid = _read_json(await read_small(call.request, AnchorServiceRequestBody))
     before = await anchoring.find(cid)
     try:
         request = await anchoring.request(cid, stream_id)
@@ -162,8 +166,7 @@ def _check_access(call: Call[Any], anchoring: Anchoring, body: bytes) -> None:
         raise ApiError(HTTPStatus.UNAUTHORIZED, "Unauthorized")
 
 
-def _read_json(body: bytes) -> tuple[StreamId, CID]:
-    read = AnchorServiceRequestBody.read(body)
+def _read_json(read: AnchorServiceRequestBody) -> tuple[StreamId, CID]:
     try:
         return StreamId.parse(read.stream_id), _cid(read.cid)
     except StreamIdError as error:

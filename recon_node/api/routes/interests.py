@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import Body, Parameters
+from recon_node.api.models import Body, Parameters, read_small
 from recon_node.api.services import Services
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ceramic.header import sort_value_of
@@ -79,7 +79,7 @@ _GONE: Final = Answer("The interest is removed. The node keeps the events that i
 @endpoint("POST", "/ceramic/interests", _KEPT, body=InterestBody, errors=(507,))
 async def post_interest(call: Call[Parameters]) -> Response:
     """Register an interest."""
-    body = InterestBody.read(await call.request.body())
+    body = await read_small(call.request, InterestBody)
     return await _add(call.services, _stream_alone(body) or _from_fields(body))
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import Body, Parameters, Whole, reply
+from recon_node.api.models import Body, Parameters, Whole, read_small, reply
 from recon_node.api.services import Services, SnapshotSide
 from recon_node.ceramic.auth.did import public_key
 from recon_node.ceramic.errors import DidError
@@ -87,7 +87,7 @@ async def post_snapshot_sync(call: Call[Parameters]) -> Response:
     The node reads the URLs with its own credentials and from its own file system, and admits what
     it lacks like events from peers.
     """
-    body = SyncRequestBody.read(await call.request.body())
+    body = await read_small(call.request, SyncRequestBody)
     if not body.urls:
         raise bad_request("'urls' is empty: name at least one snapshot")
     for did in body.signers or ():
