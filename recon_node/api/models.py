@@ -152,6 +152,15 @@ class KuboErrorBody(Body, frozen=True, rename="pascal"):
     """Always the same."""
 
 
+class AnchorServiceErrorBody(Body, frozen=True):
+    """What was wrong, as Ceramic's anchor service says it."""
+
+    message: str
+    """What was wrong and what to do, in plain English."""
+    error: str
+    """The same."""
+
+
 class UnfitError(Exception):
     """A value that a parameter cannot have. The message may have {name} and {input}."""
 

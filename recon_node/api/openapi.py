@@ -19,8 +19,14 @@ from msgspec import Raw, Struct, UnsetType
 
 from recon_node import __version__
 from recon_node.api.endpoint import EXTENSION, NDJSON, Answer, Endpoint
-from recon_node.api.errors import KUBO_PATH
-from recon_node.api.models import Binary, ErrorResponseBody, KuboErrorBody, Parsed
+from recon_node.api.errors import ANCHOR_PATH, KUBO_PATH
+from recon_node.api.models import (
+    AnchorServiceErrorBody,
+    Binary,
+    ErrorResponseBody,
+    KuboErrorBody,
+    Parsed,
+)
 from recon_node.attribute_docs import attribute_docs
 
 Json = dict[str, Any]
@@ -51,6 +57,7 @@ def describe(endpoints: Sequence[Endpoint]) -> Json:
     kinds: list[Any] = [
         ErrorResponseBody,
         KuboErrorBody,
+        AnchorServiceErrorBody,
         *filter(None, (each.body for each in endpoints)),
     ]
     kinds += [answer.body for each in endpoints for answer in each.answers if answer.body]
@@ -167,7 +174,7 @@ def _operation(each: Endpoint, bodies: Mapping[Any, Json]) -> Json:
     errors = {*_ALWAYS, *each.errors}
     errors |= {400} if parameters or each.body or each.binary else set()
     errors |= {"GET": set(), "POST": {403, 413}, "DELETE": {403}}[each.method]
-    error = KuboErrorBody if each.path.startswith(KUBO_PATH) else ErrorResponseBody
+    error = _error_of(each.path)
     described["responses"] = _answers(each.answers, bodies) | {
         str(status): {
             "description": _ERRORS[status],
@@ -248,6 +255,13 @@ def _options(path: str, other: Json) -> Json:
     }
     in_path = [each for each in other.get("parameters", ()) if each["in"] == "path"]
     return options | ({"parameters": in_path} if in_path else {})
+
+
+def _error_of(path: str) -> type[Struct]:
+    """The shape of a path's errors; `recon_node.api.errors` writes them."""
+    if path.startswith(ANCHOR_PATH):
+        return AnchorServiceErrorBody
+    return KuboErrorBody if path.startswith(KUBO_PATH) else ErrorResponseBody
 
 
 def _group(path: str) -> str:

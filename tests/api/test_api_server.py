@@ -296,7 +296,7 @@ async def test_a_feed_that_breaks_off_does_not_look_whole(
                 raise StoreError("the disk is gone")
             return await read(*args, **options)
 
-        monkeypatch.setattr(store, "read_feed_columns", read_twice)
+        monkeypatch.setattr(store.log, "feed_columns", read_twice)
         async with serving(services) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:
             with pytest.raises(httpx.RemoteProtocolError):
                 await api.get("/ceramic/feed/arrow")

@@ -97,7 +97,7 @@ class AnchorRequestPath(Parameters, frozen=True):
     Answer("The request is new.", AnchorServiceStatusBody, status=201),
     Answer("It was made before.", AnchorServiceStatusBody, status=202),
     body=AnchorServiceRequestBody,
-    errors=(401, 404, 503),
+    errors=(401, 404, 409, 503),
     own=True,
     need="open",
 )
@@ -125,7 +125,7 @@ async def post_request(call: Call[Parameters]) -> Response:
     return reply(await _describe(anchoring, request), status)
 
 
-@endpoint("GET", "/api/v0/requests/{cid}", errors=(404,), own=True)
+@endpoint("GET", "/api/v0/requests/{cid}", errors=(404, 409), own=True)
 async def get_request(
     call: Call[AnchorRequestPath],
 ) -> Annotated[Response, AnchorServiceStatusBody]:
@@ -137,7 +137,7 @@ async def get_request(
     return reply(await _describe(anchoring, request))
 
 
-@endpoint("GET", "/api/v0/service-info/supported_chains", errors=(404,), own=True)
+@endpoint("GET", "/api/v0/service-info/supported_chains", errors=(404, 409), own=True)
 async def get_supported_chains(call: Call[Parameters]) -> SupportedChainsBody:
     """Ask on which chain requests are anchored."""
     return SupportedChainsBody(supported_chains=[_served(call).settings.chain_id])
