@@ -271,9 +271,16 @@ class Journal:
         """Return the latest trees, the latest first."""
         return self._trees("ORDER BY id DESC LIMIT ?", limit)
 
-    def leaves(self, tree: int) -> list[Request]:
-        """Return the requests in a tree."""
-        return self._requests("WHERE tree = ?", tree)
+    def leaves(self, tree: int) -> list[CID]:
+        """Return what is in a tree."""
+        with self._explained():
+            rows = self._connection.execute("SELECT cid FROM requests WHERE tree = ?", (tree,))
+            return [CID(cid) for (cid,) in rows]
+
+    def find_each(self, cids: Sequence[CID]) -> dict[CID, Request]:
+        """Return the requests for some CIDs, of which there are."""
+        found = (self.find(cid) for cid in cids)
+        return {request.cid: request for request in found if request is not None}
 
     def move_tree(self, tree: int, chain_id: str) -> None:
         """Have a tree for which nothing was signed anchored on another chain."""

@@ -375,20 +375,22 @@ class Anchoring:
 
     async def _make_events(self, tree: Tree, tx_hash: bytes) -> None:
         """Make, admit and note the time events of a tree that have not been made yet."""
-        leaves = {
-            each.cid: each for each in await _in_thread(partial(self._journal.leaves, tree.id))
-        }
+        leaves = await _in_thread(partial(self._journal.leaves, tree.id))
         built = await _in_thread(partial(MerkleTree, leaves))
+        del leaves  # of a million events, that is a lot of memory
         if built.root != tree.root:
             raise JournalError(f"the journal has lost leaves of the tree {tree.root}")
-        left = [
-            (index, leaves[cid])
-            for index, cid in enumerate(built.leaves)
-            if leaves[cid].state is RequestState.IN_TREE
-        ]
         proof = proof_block(tree.chain_id, tree.root, tx_hash)
-        for start in range(0, len(left), _MADE_AT_ONCE):
-            part = left[start : start + _MADE_AT_ONCE]
+        for start in range(0, len(built.leaves), _MADE_AT_ONCE):
+            cids = built.leaves[start : start + _MADE_AT_ONCE]
+            requests = await _in_thread(partial(self._journal.find_each, cids))
+            part = [
+                (start + index, requests[cid])
+                for index, cid in enumerate(cids)
+                if requests[cid].state is RequestState.IN_TREE
+            ]
+            if not part:
+                continue
             made = await _in_thread(partial(_time_events, built, proof, part))
             own = [each for each in made if each.request.init is not None]
             verdicts = await self._store.admit_local([each.car for each in own])

@@ -36,38 +36,46 @@ class MerkleTree:
         self.leaves: Sequence[CID] = sorted(set(leaves), key=str)
         if not self.leaves:
             raise ValueError("a Merkle tree needs a leaf")
-        # Nodes by their range of leaves, [start, end): the ranges follow from the number of leaves.
-        self._nodes: dict[tuple[int, int], tuple[CID, bytes]] = {}
-        if len(self.leaves) == 1:
-            self._nodes[0, 1] = _node(self.leaves[0], None)
-            self.root = self._nodes[0, 1][0]
-        else:
-            self.root = self._build(0, len(self.leaves))
+        # The nodes from the root down, each before its left and then its right sub-tree: a sub-tree
+        # of n leaves has n - 1 nodes, so places follow from the number of leaves.
+        self._nodes = [self.leaves[0]] * (len(self.leaves) - 1)
+        self.root = (
+            _node(self.leaves[0], None)[0]
+            if len(self.leaves) == 1
+            else self._build(0, len(self.leaves), 0)
+        )
 
-    def _build(self, start: int, end: int) -> CID:
+    def _build(self, start: int, end: int, place: int) -> CID:
         if end - start == 1:
             return self.leaves[start]
         middle = _middle(start, end)
-        node = _node(self._build(start, middle), self._build(middle, end))
-        self._nodes[start, end] = node
-        return node[0]
+        left = self._build(start, middle, place + 1)
+        right = self._build(middle, end, place + middle - start)
+        cid, _ = _node(left, right)
+        self._nodes[place] = cid
+        return cid
 
     def proof(self, index: int) -> tuple[str, dict[CID, bytes]]:
         """Return the path of a leaf, and the blocks of the nodes on it, the root first."""
-        start, end = 0, len(self.leaves)
-        cid, block = self._nodes[start, end]
-        blocks = {cid: block}
-        path: list[str] = []
+        start, end, place = 0, len(self.leaves), 0
         if end == 1:
-            return "0", blocks
+            return "0", dict([_node(self.leaves[0], None)])
+        blocks: dict[CID, bytes] = {}
+        path: list[str] = []
         while end - start > 1:
             middle = _middle(start, end)
+            left, right = place + 1, place + middle - start
+            cid, block = _node(
+                self._cid(start, middle, left),
+                self._cid(middle, end, right),
+            )
+            blocks[cid] = block
             path.append("0" if index < middle else "1")
-            start, end = (start, middle) if index < middle else (middle, end)
-            if end - start > 1:
-                cid, block = self._nodes[start, end]
-                blocks[cid] = block
+            start, end, place = (start, middle, left) if index < middle else (middle, end, right)
         return "/".join(path), blocks
+
+    def _cid(self, start: int, end: int, place: int) -> CID:
+        return self.leaves[start] if end - start == 1 else self._nodes[place]
 
 
 def _middle(start: int, end: int) -> int:

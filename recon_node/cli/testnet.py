@@ -47,9 +47,19 @@ from recon_node.testnet import Testnet, TestnetError
     metavar="SECONDS",
     help="Time between syncs while there are no new events.",
 )
+@click.option(
+    "--anchor",
+    is_flag=True,
+    help="Anchor what is written to the nodes every ten seconds, by a clock that proves nothing.",
+)
 @json_option
 def testnet(
-    nodes: int, directory: Path | None, network: str | None, sync_interval: float, as_json: bool
+    nodes: int,
+    directory: Path | None,
+    network: str | None,
+    sync_interval: float,
+    anchor: bool,
+    as_json: bool,
 ) -> None:
     """Run several nodes on this machine until Ctrl-C.
 
@@ -65,6 +75,8 @@ def testnet(
     """
     signal.signal(signal.SIGTERM, _interrupt)
     flags = ["--sync-interval", str(sync_interval)]
+    if anchor:
+        flags += ["--development-time", "--anchor", "development", "--anchor-interval", "10s"]
     console = make_console(stderr=as_json)
     try:
         net = Testnet(nodes, directory, network, flags)

@@ -16,6 +16,7 @@ a time, so that no event suffers from its neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -125,6 +126,11 @@ class Intake:
                 await self._writer.close()
         finally:
             self._finished.set()
+
+    def wake(self) -> None:
+        """Have a crowd moved that something else than a batch has set off."""
+        with suppress(trio.WouldBlock, trio.ClosedResourceError, trio.BrokenResourceError):
+            self._send.send_nowait(_Request([]))  # a full channel brings a batch soon
 
     async def close(self) -> None:
         """Accept no more events, write those that were submitted, and end; see `drain_seconds`."""

@@ -216,6 +216,7 @@ class Store(Contents):
             for proof, verdict in verdicts
         ]
         await self._writer.commit(partial(commit_proofs, self._writer.log, settled))
+        self._intake.wake()
 
     async def postpone_proofs(
         self, proofs: Sequence[tuple[CID, float]], not_found: Collection[CID] = ()

@@ -82,6 +82,20 @@ def test_one_anchor_of_many_events_moves_them_in_steps(
     log.close()
 
 
+async def test_the_events_of_an_anchor_move_on_when_nothing_else_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MAX_WAITERS", 16)
+    world = World(1, streams=40, events=0)
+    anchors = [world.add(time_event(cid, cid)) for cid in list(world.events)]
+    proofs = {anchor.payload["proof"] for anchor in anchors}
+    async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
+        await store.admit_remote(world.offers())
+        await store.settle_proofs([(proof, 7) for proof in proofs])
+        with trio.fail_after(60):
+            await store.wait_for_feed(79)
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_others_are_admitted_in_between_and_a_restart_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
