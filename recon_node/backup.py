@@ -32,10 +32,10 @@ from recon_node.files import move_into_place, private_directory, sync_directory
 from recon_node.p2p.peers.book_file import PEERS_FILE
 from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer_id_of
 from recon_node.snapshot.kept import FILE_NAME as SNAPSHOT_FILE
+from recon_node.store.db.log import HEAD_FILE
 from recon_node.store.db.saved_keys import FILE_NAMES as SAVED_KEYS
 from recon_node.store.db.schema import FILE_NAME as LOG_FILE
-from recon_node.store.db.shown_head import HEAD_FILE
-from recon_node.store.lock import LOCK_FILE, directory_lock
+from recon_node.store.directory import LOCK_FILE, directory_lock
 from recon_node.store.maintenance import (
     BackedUp,
     Progress,

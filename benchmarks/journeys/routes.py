@@ -25,7 +25,13 @@ from recon_node.testnet import TestnetNode
 _OWNER: Final = SigningKey(b"who writes what goes on journeys")
 _FLAGS: Final = ("--network", "local-8", "--no-discovery", "--sync-interval", "3600")
 _LIMIT: Final = 60.0
-_APART: Final = ("recon_node/p2p/", "recon_node/dag/", "recon_node/api/samples.py")
+_APART: Final = (
+    "recon_node/p2p/",
+    "recon_node/dag/",
+    "recon_node/api/samples.py",
+    "recon_node/feed_index.py",
+    "recon_node/store/reading/",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from recon_node.settings import Settings
 from recon_node.sizes import human_size
 from recon_node.store import Interest, StoreError
 from recon_node.store.db.schema import FILE_NAME
-from recon_node.store.lock import directory_lock
+from recon_node.store.directory import directory_lock
 from recon_node.store.maintenance import (
     ImportResult,
     NoExportError,

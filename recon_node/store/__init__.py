@@ -1,20 +1,27 @@
 """Floor 4, the store: the durable event log, admission and the feed.
 
-`open_store` yields the `Store` of a data directory. An event that is submitted (`admit_local`,
-`admit_remote`) takes one way down:
+`open_store` yields the `Store` of a data directory. In reading order:
 
-    intake        gathers requests into batches
-    verification  what the event alone can tell, in other processes
-    judging       what the write policy says of the streams
-    admission     `rules`: whether it is accepted; `ladder`: when it is delivered; `anchors`
-    db            the transaction of the batch (see `schema` for what survives what)
-    contents      the key store and the feed's head move, and readers wake up
-
-and then its verdict is returned.
+    store             submits events, and opens and closes everything else
+    intake            gathers requests into batches, which are verified in other processes
+    judging           asks the write policy about the streams of a batch
+    policy            what it consists of
+    admission/        whether an event is accepted, and when it is delivered: pure
+    db/               the transaction of the batch (see `schema` for what survives what)
+    contents          the key store and the feed's head move, and readers wake up
+    ring_keys         the keys as ceramic-one nodes have them
+    reading/          the questions about the log: `Store.log`
+    damage            events whose bytes are not what was written
+    interests         which keys the node is interested in
+    interest_notation how people write interests
+    directory         the lock of the data directory, and the reserve on its disk
+    values, errors    what goes in and comes out
+    maintenance/      what `recon-node store` does, while no node has the log
 """
 
 from recon_node.store.admission.records import State
 from recon_node.store.damage import Damage, DamagedEventError
+from recon_node.store.directory import is_in_use
 from recon_node.store.errors import (
     DamagedLogError,
     DiskFullError,
@@ -23,8 +30,6 @@ from recon_node.store.errors import (
     UnknownTimeError,
 )
 from recon_node.store.interest_notation import format_interest, is_of_a_document, parse_interest
-from recon_node.store.lock import is_in_use
-from recon_node.store.opening import open_store
 from recon_node.store.policy import (
     Lists,
     Policy,
@@ -35,7 +40,7 @@ from recon_node.store.policy import (
 )
 from recon_node.store.reading.catalogue import FoundEvent, ListedStream, StreamFilter, StreamPage
 from recon_node.store.reading.undelivered import RefusedEvent, Undelivered
-from recon_node.store.store import Store
+from recon_node.store.store import Store, open_store
 from recon_node.store.values import (
     FeedColumns,
     FeedFilter,

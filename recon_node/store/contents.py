@@ -19,7 +19,7 @@ import trio
 from recon_node.ceramic import EventId
 from recon_node.latest import Latest
 from recon_node.recon import KeyStore, KeyView, id_of
-from recon_node.store.damage_watch import DamageWatch
+from recon_node.store.damage import DamageWatch
 from recon_node.store.db.log import Committed, EventLog
 from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.reading.log_reader import LogReader
@@ -159,7 +159,8 @@ class Contents:
 
     def publish(self, committed: Committed) -> None:
         """Take over what a commit changed, and wake those who wait for it."""
-        self.damage.mended(committed.mended)  # before the next: what is mended may be refused then
+        if committed.mended:  # before the next: what is mended may be refused then
+            self.damage.mended(committed.mended)
         for event_id in committed.removed:
             self._keys.discard(event_id)
         self._keys.load(committed.added)
@@ -177,7 +178,8 @@ class Contents:
             self._ring_keys.trust(committed.trusted)
         self.arrivals.add(committed.added)
         self._refused.update((id_of(event_id), event_id) for event_id in committed.refused)
-        self.damage.note(committed.damaged)
+        if committed.damaged:
+            self.damage.note(committed.damaged)
         for verdict in committed.verdicts:
             self.totals[verdict.status] += 1
             self.totals["policy refused"] += verdict.cause in ("policy", "unjudged")

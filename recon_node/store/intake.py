@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -26,8 +26,9 @@ import trio
 
 from recon_node.ceramic import EventId
 from recon_node.durations import Durations
+from recon_node.ipld import CID
 from recon_node.store.contents import Writer
-from recon_node.store.damage_watch import DamageWatch
+from recon_node.store.damage import DamageWatch
 from recon_node.store.db.changes import commit_batch, commit_release
 from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.interests import Interests
@@ -217,7 +218,7 @@ class Intake:
             logger.exception("Events could not be verified ahead", events=len(new))
             return
         for (request, at), finding in zip(new, found, strict=True):
-            request.events[at] = replace(request.events[at], finding=finding)
+            request.events[at].finding = finding
 
     async def _take(self, batch: Sequence[_Request]) -> None:
         """Judge and write a batch, and tell its callers."""
@@ -241,8 +242,11 @@ class Intake:
 
     async def _commit(self, events: Sequence[Submission]) -> list[Verdict]:
         try:
-            judgement = await self._policy.judge(events)  # by the log as it is now
-            ranges, damaged = self._wanted.ranges, self._damage.cids()
+            judgement = None
+            if not self._policy.is_open:
+                judgement = await self._policy.judge(events)  # by the log as it is now
+            ranges = self._wanted.ranges
+            damaged = self._damage.cids() if self._damage.found_total else frozenset[CID]()
             work = partial(commit_batch, self._writer.log, events, ranges, damaged, judgement)
             return list(await self._writer.commit(work))
         except StoreError:

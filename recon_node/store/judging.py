@@ -65,6 +65,8 @@ class PolicyGate:
 
     def __init__(self, policy: Policy, network: Network, log: LogReader) -> None:
         self.policy = policy
+        self.is_open = not policy
+        """Whether it accepts all streams."""
         self._network = network
         self._log = log
         self._event_ids = hashes_of_event_ids(policy.lists)
@@ -78,7 +80,7 @@ class PolicyGate:
 
     def refusal(self, key: EventId | HeightlessEventId) -> PolicyRefusal | None:
         """Return why events with this EventID are refused; None if it does not tell."""
-        if not self.policy:
+        if self.is_open:
             return None
         if isinstance(key, HeightlessEventId):
             reason = self._ring_keys.refuse(key)
@@ -89,14 +91,12 @@ class PolicyGate:
         until, refusal = self._refused.get(key.prefix, (0.0, None))
         return refusal if until > trio.current_time() else None
 
-    async def judge(self, batch: Sequence[Submission]) -> Judgement | None:
-        """Judge the streams of a batch; None without a policy.
+    async def judge(self, batch: Sequence[Submission]) -> Judgement:
+        """Judge the streams of a batch.
 
         Raises:
             StoreError: the disk failed.
         """
-        if not self.policy:
-            return None
         keys: dict[bytes, PolicyRefusal] = {}
         found: dict[CID, Facts] = {}
         for each in batch:

@@ -6,7 +6,7 @@ no table of the log: one replaces eight bytes of each key and leaves out the hei
 
 An event is in it once its whole history is here and checked, delivered or pending: ceramic-one
 nodes hold aside what has to wait, and count only what they can serve. Left out are pending events
-whose anchor is probably made up (`recon_node.store.db.doubts`), and streams whose sort key is not
+whose anchor is probably made up (`recon_node.store.db.proofs`), and streams whose sort key is not
 `model`, because ceramic-one takes every stream's separator from its model.
 """
 

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import trio
 
-from recon_node.ceramic import EventId
+from recon_node.ceramic import EventId, Network
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
-from recon_node.files import reserve_at
+from recon_node.files import private_directory, reserve_at
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore, id_of
 from recon_node.store.contents import Contents, Writer
-from recon_node.store.db.changes import commit_proofs, postpone_proofs
+from recon_node.store.db.changes import commit_proofs, postpone_proofs, release_unsigned
 from recon_node.store.db.log import EventLog
-from recon_node.store.disk_reserve import DiskReserve, free_space
+from recon_node.store.directory import DiskReserve, directory_lock, free_space
+from recon_node.store.errors import StoreError, explained_errors
 from recon_node.store.intake import Intake
-from recon_node.store.interests import Interests
+from recon_node.store.interests import Interests, load_interests
 from recon_node.store.judging import PolicyGate
 from recon_node.store.policy import Policy
+from recon_node.store.reading.feed import find_time
 from recon_node.store.reading.log_reader import LogReader
 from recon_node.store.ring_keys import RingKeys
 from recon_node.store.values import (
     FeedTime,
     Interest,
+    StoreSettings,
     StoreStats,
     Submission,
     Verdict,
@@ -35,7 +39,7 @@ from recon_node.verification import Refusal
 
 
 class Store(Contents):
-    """A node's events. Made by `open_store` (opening.py); used from trio's thread only.
+    """A node's events. Made by `open_store`; used from trio's thread only.
 
     Attributes:
         network: of all its events.
@@ -96,7 +100,7 @@ class Store(Contents):
     def wants_keys_first(self) -> bool:
         """Whether events may be refused by their EventIDs, before they are fetched: by a write
         policy, or because the disk has no room."""
-        return bool(self.policy.policy) or self.disk.is_short
+        return not self.policy.is_open or self.disk.is_short
 
     def is_unwanted(self, event_id: EventId, *, for_good: bool = False) -> bool:
         """Return whether the write policy refuses the events of that EventId, as far as it tells,
@@ -198,7 +202,13 @@ class Store(Contents):
                 when.
             StoreError: the disk failed, or the store is closed.
         """
-        return await self._writer.ask(partial(self._writer.log.find_time, time))
+        log = self._writer.log
+
+        def find() -> FeedTime:
+            with explained_errors(log.path):
+                return find_time(log.connection, time, log.now(), log.marks.head)
+
+        return await self._writer.ask(find)
 
     async def settle_proofs(self, verdicts: Sequence[tuple[CID, int | str]]) -> None:
         """Say what lookups of proofs led to: the time of the block, in Unix seconds, or why the
@@ -242,3 +252,72 @@ class Store(Contents):
         with trio.CancelScope(shield=True):
             await self.log.close()
             await self._intake.close()  # last: closing the last connection removes the WAL
+
+
+@asynccontextmanager
+async def open_store(
+    data_dir: Path,
+    network: Network,
+    *,
+    settings: StoreSettings | None = None,
+    policy: Policy | None = None,
+    guarded: bool | None = None,
+) -> AsyncIterator[Store]:
+    """Open the store of a data directory; both are created if they do not exist.
+
+    Without a policy, all valid events are accepted. Maintenance, to which a node's policy does not
+    apply, says by `guarded` whether it decides in whose name streams are: then unsigned events stay
+    as they are. None: the policy here says so.
+
+    On leaving, what was submitted is written (see `StoreSettings.drain_seconds`), the log is
+    closed and the directory's lock released.
+
+    Raises:
+        StoreError: the directory is in use by another process, or its log is another network's,
+            damaged, foreign, of a later version, or cannot be read. Nothing is changed then.
+    """
+    settings = settings or StoreSettings()
+    with ExitStack() as stack:
+        policy = policy or Policy()
+        guarded = policy.decides_by_name if guarded is None else guarded
+        opened = await trio.to_thread.run_sync(_open, stack, data_dir, network, settings, guarded)
+        reader = LogReader(
+            data_dir, network, opened[0].epoch, opened[0].marks.head, settings.readers
+        )
+        store = Store(*opened, reader, data_dir, policy)
+        failure: BaseException | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.run_intake)
+            try:
+                yield store
+            except BaseException as error:  # raised below: the nursery would wrap it in a group
+                failure = error
+            finally:
+                await store.close()
+        if failure is not None:
+            raise failure
+
+
+def _open(
+    stack: ExitStack, data_dir: Path, network: Network, settings: StoreSettings, guarded: bool
+) -> tuple[EventLog, KeyStore, RingKeys | None, list[EventId], list[EventId], list[Interest]]:
+    """Open the log, and read from it what the store keeps in memory."""
+    try:
+        private_directory(data_dir)
+    except FileExistsError:
+        raise StoreError(f"the data directory {data_dir} is not a directory, but a file") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise StoreError(f"the data directory {data_dir} cannot be created: {reason}") from error
+    stack.enter_context(directory_lock(data_dir))
+    event_log = EventLog(data_dir, network, settings, guarded=guarded)
+    try:
+        if not guarded:
+            release_unsigned(event_log)
+        keys = event_log.load_keys()
+        ring_keys = event_log.load_ring_keys(keys) if settings.ceramic_one else None
+        refused, withheld = event_log.load_refused(), event_log.load_withheld()
+        return event_log, keys, ring_keys, refused, withheld, load_interests(event_log)
+    except BaseException:
+        event_log.close()
+        raise

@@ -40,7 +40,7 @@ Cause = Literal["car", "event", "history", "waiting", "bounds", "policy", "unjud
 BatchOutcome = Literal["ok", "failed"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Submission:
     """An event submitted by a peer, under an EventID of either kind, or by a local client."""
 

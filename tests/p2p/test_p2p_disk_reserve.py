@@ -10,7 +10,7 @@ from recon_node.ceramic import StreamId, StreamType
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.recon import VERSIONS
-from recon_node.store import disk_reserve
+from recon_node.store import directory as disk_reserve
 
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
 KEY = SigningKey(bytes(range(32)))

@@ -13,9 +13,15 @@ from recon_node.ipld import CID
 from recon_node.store import StoreSettings, Verdict
 from recon_node.store.admission.known import Known, Steps, Want
 from recon_node.store.admission.ladder import Ladder
-from recon_node.store.admission.records import ProofVerdict, Record, State, StreamRecord
+from recon_node.store.admission.records import (
+    Marks,
+    ProofVerdict,
+    Record,
+    State,
+    StreamRecord,
+    share_limits,
+)
 from recon_node.store.admission.rules import Rules, Terms
-from recon_node.store.admission.shares import Marks, share_limits
 from recon_node.store.interests import key_ranges
 from recon_node.store.values import Submission
 from recon_node.verification import Refusal

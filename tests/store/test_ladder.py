@@ -12,8 +12,7 @@ from test_store_convergence import BadWorld, Offer, shuffled
 
 from recon_node.ipld import CID
 from recon_node.store import StoreSettings
-from recon_node.store.admission.records import State
-from recon_node.store.admission.shares import Amount, Share, share_of_record
+from recon_node.store.admission.records import Amount, Share, State, share_of_record
 from recon_node.store.values import Submission
 from recon_node.verification import Refusal, check_event
 

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from recon_node.files import reserve_at
 from recon_node.store import DiskFullError, StoreSettings, open_store
-from recon_node.store.disk_reserve import LOOK_EVERY, DiskReserve
+from recon_node.store.directory import LOOK_EVERY, DiskReserve
 
 SETTINGS = StoreSettings(verifiers=0)
 

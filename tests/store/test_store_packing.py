@@ -17,7 +17,7 @@ from recon_node.ceramic.builder import init_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, CarError, car
 from recon_node.store import DamagedLogError, open_store
 from recon_node.store.db import schema
-from recon_node.store.db.packing import full_size, is_packed, pack, references, section, unpack
+from recon_node.store.db.blocks import full_size, is_packed, pack, references, section, unpack
 
 BLOCKS = st.dictionaries(
     st.binary(min_size=0, max_size=200).map(lambda block: (CID.of(DAG_CBOR, block), block)),

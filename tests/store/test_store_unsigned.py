@@ -25,7 +25,7 @@ from recon_node.store import (
     StreamFilter,
     open_store,
 )
-from recon_node.store.admission import shares
+from recon_node.store.admission import records as shares
 from recon_node.store.maintenance import check_log, import_history, repair_log
 
 MEMBER, STRANGER, *_ = KEYS

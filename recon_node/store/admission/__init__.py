@@ -5,7 +5,6 @@ In reading order:
     rules      whether an event of a batch is accepted
     ladder     how it moves from its arrival to the feed
     known      what is known around a batch, and what has to be known next
-    records    an EventId that is held, and how far it has come
-    shares     how much is kept of what costs its maker nothing
+    records    an EventId that is held, how far it has come, and how much is kept of each kind
     judgement  what the write policy says of a batch
 """

@@ -58,8 +58,15 @@ from recon_node.ceramic import (
 )
 from recon_node.ipld import CID
 from recon_node.store.admission.known import Known, Steps, Want
-from recon_node.store.admission.records import Record, State, StreamRecord
-from recon_node.store.admission.shares import Amount, Marks, Share, share_of_record
+from recon_node.store.admission.records import (
+    Amount,
+    Marks,
+    Record,
+    Share,
+    State,
+    StreamRecord,
+    share_of_record,
+)
 from recon_node.store.damage import Damage, DamagedEventError
 from recon_node.verification import Refusal
 

@@ -36,8 +36,7 @@ from recon_node.recon import KeyRange, covers
 from recon_node.store.admission.judgement import UNJUDGED, Judgement, PolicyRefusal
 from recon_node.store.admission.known import Known, Steps, Want
 from recon_node.store.admission.ladder import Ladder
-from recon_node.store.admission.records import Record, State, StreamRecord
-from recon_node.store.admission.shares import Marks
+from recon_node.store.admission.records import Marks, Record, State, StreamRecord
 from recon_node.store.values import Cause, Submission, Verdict
 from recon_node.verification import Broken, Facts, Refusal, Unreadable, check_event
 

@@ -1,7 +1,7 @@
 """What changes the log, each in one transaction: a batch, the outcome of lookups, a crowd's step.
 
 Any number of events may wait for one that arrives, or for one anchor: a *crowd*. It moves in steps,
-because it is too much for one transaction. See `releases` for what is left between two steps.
+because it is too much for one transaction. See `records` for what is left between two steps.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from recon_node.ipld import CID
 from recon_node.recon import KeyRange
 from recon_node.store.admission.judgement import Judgement
 from recon_node.store.admission.ladder import Ladder
-from recon_node.store.admission.records import ProofVerdict, Record
+from recon_node.store.admission.records import Marks, ProofVerdict, Record
 from recon_node.store.admission.rules import Rules, Terms
-from recon_node.store.admission.shares import Marks
-from recon_node.store.db import doubts, proofs, releases
+from recon_node.store.db import proofs, records
 from recon_node.store.db.blocks import cut_out_shared
 from recon_node.store.db.history import MAX_WAITERS, History
 from recon_node.store.db.log import Committed, EventLog
-from recon_node.store.db.own_streams import note_own_streams
 from recon_node.store.values import Submission
 from recon_node.verification import Facts, check_event
 
@@ -82,7 +80,7 @@ def commit_batch(
             change.history.carry_out(rules.resume(names))
         verdicts = change.history.carry_out(rules.judge(batch))
         committed = change.write()
-        note_own_streams(log.connection, rules.own_streams)
+        records.note_own_streams(log.connection, rules.own_streams)
     committed.verdicts, committed.mended = verdicts, mended
     return committed
 
@@ -94,15 +92,15 @@ def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, ProofVerdict]]) -
         StoreError: the disk did not take it; nothing is changed then.
     """
     with log.transaction() as marks:
-        was_doubted = doubts.doubted_among(log.connection, [proof for proof, _ in verdicts])
-        before = doubts.doubted_events(log.connection) if was_doubted else set()
+        was_doubted = proofs.doubted_among(log.connection, [proof for proof, _ in verdicts])
+        before = proofs.doubted_events(log.connection) if was_doubted else set()
         settled = proofs.settle_proofs(log.connection, verdicts)
         change = _Change(log, marks)
         change.resume(change.history.load_anchored(settled))
         committed = change.write()
-        doubts.forget(log.connection, settled)
+        proofs.forget_doubts(log.connection, settled)
         if was_doubted:
-            committed.trusted = before - doubts.doubted_events(log.connection)
+            committed.trusted = before - proofs.doubted_events(log.connection)
     committed.proofs_done += len(settled)
     return committed
 
@@ -122,7 +120,7 @@ def postpone_proofs(
     """
     with log.transaction() as marks:
         proofs.postpone_proofs(log.connection, due)
-        doubted = doubts.doubt(log.connection, not_found)
+        doubted = proofs.doubt(log.connection, not_found)
         committed = log.write((), (), marks)
     committed.doubted = doubted
     return committed
@@ -136,13 +134,13 @@ def commit_release(log: EventLog) -> Committed:
     """
     with log.transaction() as marks:
         change = _Change(log, marks)
-        for cid, after in releases.read_releases(log.connection, MAX_WAITERS):
+        for cid, after in records.read_releases(log.connection, MAX_WAITERS):
             if not change.history.has_room:
                 break
-            releases.end_releases(log.connection, [cid])
+            records.end_releases(log.connection, [cid])
             change.resume(change.history.load_released(cid, after))
         committed = change.write()
-        marks.is_releasing = bool(releases.read_releases(log.connection, 1))
+        marks.is_releasing = bool(records.read_releases(log.connection, 1))
     return committed
 
 

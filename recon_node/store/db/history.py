@@ -16,10 +16,13 @@ from recon_node.store.admission.known import Known, Steps, Want
 from recon_node.store.admission.records import Record, State
 from recon_node.store.damage import Damage, check_stored
 from recon_node.store.db.blocks import BlockReader
-from recon_node.store.db.doubts import doubted_among
-from recon_node.store.db.proofs import proof_verdicts, select_evictable
-from recon_node.store.db.records import select_records, select_streams
-from recon_node.store.db.releases import BEGINNING, select_waiters
+from recon_node.store.db.proofs import doubted_among, proof_verdicts, select_evictable
+from recon_node.store.db.records import (
+    BEGINNING,
+    select_records,
+    select_streams,
+    select_waiters,
+)
 from recon_node.store.db.sql import select_in
 
 T = TypeVar("T")

@@ -1,12 +1,19 @@
 """The event log, open for writing: one connection, one transaction for each change.
 
 Synchronous; one thread at a time. Within a transaction nothing in memory changes but the working
-set of the batch: a batch that fails leaves the log and this object as they were. Readers that have
-seen more than the log has left are told to start over (`recon_node.store.db.shown_head`).
+set of the batch: a batch that fails leaves the log and this object as they were.
+
+**A log that lost its end.** A kill never loses a commit. But a log can still become shorter than
+its readers know it: a byte of the write-ahead log flips and SQLite drops everything after it, the
+power fails with `synchronous = "normal"`, or an operator restores an older copy. New events would
+then get positions that readers have seen on other events. So the file `feed.head` keeps the epoch
+and the head of each commit before the head is shown. A log that is opened with a lower head gets a
+new epoch, which tells readers to start over.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 import uuid
@@ -23,30 +30,47 @@ from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore, KeyView
 from recon_node.store.admission.ladder import Completed
-from recon_node.store.admission.records import Record, State
-from recon_node.store.admission.shares import Amount, Marks, Share, share_limits, share_of
+from recon_node.store.admission.records import (
+    Amount,
+    Marks,
+    Record,
+    Share,
+    State,
+    share_limits,
+    share_of,
+)
 from recon_node.store.damage import Damage
-from recon_node.store.db import deliveries, doubts, proofs, releases, schema, time_statements
-from recon_node.store.db.faults import FAULT
-from recon_node.store.db.packing import full_size
+from recon_node.store.db import proofs, schema, time_statements
+from recon_node.store.db.blocks import full_size
 from recon_node.store.db.records import (
+    FAULT,
     delete_records,
     insert_records,
+    keep_releases,
+    read_releases,
     remember_refused,
     select_withheld,
     update_records,
 )
-from recon_node.store.db.saved_keys import KEYS, RING_KEYS, forget_keys, load_keys, save_keys
-from recon_node.store.db.shown_head import ShownHead
+from recon_node.store.db.saved_keys import (
+    KEYS,
+    RING_KEYS,
+    forget_keys,
+    has_saved_keys,
+    load_keys,
+    save_keys,
+)
 from recon_node.store.errors import explained_errors
 from recon_node.store.ring_keys import RingKeys
-from recon_node.store.values import FeedTime, StoreSettings, Verdict
+from recon_node.store.values import StoreSettings, Verdict
 
 logger = structlog.get_logger(__name__)
 
 # Raise it when events that were refused may now be accepted (a new kind of signature, say): what
 # was remembered as refused under other rules is forgotten when the log is opened.
 RULES = 6
+
+HEAD_FILE: Final = "feed.head"
 
 NOTHING_LEFT: Final[Mapping[CID, int]] = {}
 
@@ -73,13 +97,46 @@ class Committed:
     completed: Sequence[Completed] = ()
     """Keys whose history is complete now; not those of streams with another sort key."""
     doubted: Collection[EventId] = ()
-    """Keys that leave the model ring, see `recon_node.store.db.doubts`."""
+    """Keys that leave the model ring, see `recon_node.store.db.proofs`."""
     trusted: Collection[EventId] = ()
     """Keys that return to it, if they were not removed."""
     mended: Sequence[EventId] = ()
     """Events that were damaged and are whole again."""
     damaged: Sequence[Damage] = ()
     """Damaged events that the change would have needed."""
+
+
+class ShownHead:
+    """The file that keeps the last feed position that was shown to anyone.
+
+    It is one line, rewritten in place by a single write, so that a kill leaves the old or the new
+    line. It is not synced: it only has to be as new as what the operating system keeps of the log.
+
+    Args:
+        data_dir: where the log is.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        path = data_dir / HEAD_FILE
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def of(self, epoch: str) -> int:
+        """Return the last position of that epoch that may have been shown; 0 if none is known."""
+        fields = os.pread(self._descriptor, 100, 0).split()
+        if len(fields) != 2 or fields[0] != epoch.encode() or not fields[1].isdigit():
+            return 0
+        return int(fields[1])
+
+    def note(self, epoch: str, head: int) -> None:
+        """Keep the head of a commit, before anyone sees it."""
+        os.pwrite(self._descriptor, f"{epoch} {head:020d}\n".encode("ascii"), 0)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
 
 
 class EventLog:
@@ -123,6 +180,7 @@ class EventLog:
         with explained_errors(self.path):
             try:
                 self.marks = self._read_marks()
+                self._keys_are_saved = has_saved_keys(self.connection)
                 self.epoch = schema.read_meta(self.connection, "epoch") or ""
                 self._shown_head = ShownHead(data_dir)
                 self._forget_outdated_refusals()
@@ -155,7 +213,7 @@ class EventLog:
             ring_keys = RingKeys(self.network, self._load_models(), saved)
             if saved is None:
                 ring_keys.fill(keys, self._load_outside_ring())
-            ring_keys.doubt(doubts.doubted_events(self.connection))
+            ring_keys.doubt(proofs.doubted_events(self.connection))
         return ring_keys
 
     def _load_models(self) -> list[StreamId]:
@@ -203,16 +261,17 @@ class EventLog:
         with explained_errors(self.path):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
-                forget_keys(self.connection)
+                if self._keys_are_saved:
+                    forget_keys(self.connection)
                 yield marks
                 if marks.head > self.marks.head:
-                    first = self.marks.head + 1
-                    deliveries.note_delivery(self.connection, first, self.now())
+                    self._note_delivery(self.marks.head + 1)
                 self.connection.execute("COMMIT")
             except BaseException:
                 if self.connection.in_transaction:  # some errors have ended it already
                     self.connection.execute("ROLLBACK")
                 raise
+        self._keys_are_saved = False
         if marks.head > self.marks.head:
             self._note_head(marks.head)
         self.marks = marks
@@ -236,20 +295,25 @@ class EventLog:
         added = [r for r in touched if r.logged_state is None and r.refusal is None]
         moved = [r for r in touched if r.logged_state not in (None, r.state) and r.refusal is None]
         removed = [r for r in touched if r.logged_state is not None and r.refusal is not None]
+        changed = [*added, *moved]
         insert_records(connection, added)
-        proofs.insert_proofs(connection, added)
-        proofs_added = proofs.await_lookup(
-            connection, [*added, *moved, *(r for r in touched if r.is_unproven)], self.now()
-        )
-        proofs.look_up_first(connection, [*added, *moved], self.now())
-        time_statements.note_statements(connection, [*added, *moved])
-        update_records(connection, moved)
-        delete_records(connection, removed)
-        proofs_done = proofs.delete_anchors(connection, removed)
+        proofs_added = proofs_done = 0
+        if any(r.kind is EventKind.TIME for r in touched):
+            proofs.insert_proofs(connection, added)
+            unproven = [r for r in touched if r.is_unproven]
+            proofs_added = proofs.await_lookup(connection, [*changed, *unproven], self.now())
+            time_statements.note_statements(connection, changed)
+        if any(r.state is State.PENDING for r in changed):
+            proofs.look_up_first(connection, changed, self.now())
+        if moved:
+            update_records(connection, moved)
+        if removed:
+            delete_records(connection, removed)
+            proofs_done = proofs.delete_anchors(connection, removed)
         if refused:
             remember_refused(connection, refused, self.settings.max_refused)
         if left:
-            releases.keep_releases(connection, left)
+            keep_releases(connection, left)
             marks.is_releasing = True
         kept = [r for r in touched if r.refusal is None]
         return Committed(
@@ -270,16 +334,6 @@ class EventLog:
             proofs_done=proofs_done,
         )
 
-    def find_time(self, time: int) -> FeedTime:
-        """Return the place of a time, in Unix milliseconds, in the feed.
-
-        Raises:
-            UnknownTimeError: see `deliveries.find_time`.
-            StoreError: the disk failed.
-        """
-        with explained_errors(self.path):
-            return deliveries.find_time(self.connection, time, self.now(), self.marks.head)
-
     def close(self, keys: KeyView | None = None, ring_keys: KeyView | None = None) -> None:
         """Copy the write-ahead log into the file and close it.
 
@@ -298,6 +352,14 @@ class EventLog:
             finally:
                 self._shown_head.close()
                 self.connection.close()
+
+    def _note_delivery(self, position: int) -> None:
+        """Note that positions from this one on are given now."""
+        self.connection.execute(
+            "INSERT INTO deliveries (position, delivered_at) SELECT ?1, ?2 "
+            "WHERE ?2 > ifnull((SELECT max(delivered_at) FROM deliveries), ?2 - 1)",
+            (position, int(self.now() * 1000)),
+        )
 
     def _note_head(self, head: int) -> None:
         try:
@@ -357,7 +419,7 @@ class EventLog:
             share = share_of(EventKind(kind), State(state), badly_signed=badly_signed)
             if share is not None:
                 shares[share] = shares.get(share, Amount()) + Amount(1, full_size(*size))
-        is_releasing = bool(releases.read_releases(self.connection, 1))
+        is_releasing = bool(read_releases(self.connection, 1))
         return Marks(head, row, waiting, shares, is_releasing)
 
     def _forget_outdated_refusals(self) -> None:

@@ -18,19 +18,14 @@ from typing import Final
 import structlog
 
 from recon_node.ceramic import Event, InvalidEventError, parse_event
+from recon_node.ceramic.event_id import SHORT_HASH_SIZE
 from recon_node.ipld import DAG_JOSE, CarError
 from recon_node.store.db import (
     blocks,
-    deliveries,
-    doubts,
-    faults,
-    init_indexes,
-    own_streams,
-    releases,
     time_statements,
 )
 from recon_node.store.db import proofs as anchors
-from recon_node.store.db.packing import is_packed, sections
+from recon_node.store.db.blocks import is_packed, sections
 
 logger = structlog.get_logger(__name__)
 
@@ -89,6 +84,13 @@ def _sharing(car: bytes) -> Event | None:
         return None
 
 
+# What an init event's EventId ends with: two hashes, 4 bytes of the stream, the height 0, the CID.
+_CONTROLLER_AT: Final = SHORT_HASH_SIZE + 4 + 1
+_SORT_VALUE_AT: Final = SHORT_HASH_SIZE + _CONTROLLER_AT
+SORT_VALUE: Final = f"substr(event_id, -{_SORT_VALUE_AT} - length(cid), {SHORT_HASH_SIZE})"
+CONTROLLER: Final = f"substr(event_id, -{_CONTROLLER_AT} - length(cid), {SHORT_HASH_SIZE})"
+BOTH: Final = f"substr(event_id, -{_SORT_VALUE_AT} - length(cid), {2 * SHORT_HASH_SIZE})"
+
 # Never edit one that was released.
 MIGRATIONS: Final[tuple[Migration, ...]] = (
     """
@@ -139,13 +141,44 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     CREATE INDEX events_by_stream ON events (init_cid, position) WHERE position IS NOT NULL;
     """,
     anchors.add_proofs,
-    blocks.MIGRATION,
+    """
+    CREATE TABLE blocks (
+        id    INTEGER PRIMARY KEY,
+        cid   BLOB NOT NULL UNIQUE,
+        block BLOB NOT NULL
+    ) STRICT;
+    """,
     cut_out_shared_blocks,
-    doubts.MIGRATION,
-    init_indexes.MIGRATION,
-    deliveries.MIGRATION,
-    faults.MIGRATION,
-    releases.MIGRATION,
+    """
+    CREATE TABLE not_found (
+        proof BLOB PRIMARY KEY,
+        times INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    """,
+    f"""
+    CREATE INDEX inits ON events (id) WHERE kind = 'init';
+    CREATE INDEX inits_by_sort_value ON events ({SORT_VALUE}) WHERE kind = 'init';
+    CREATE INDEX inits_by_controller ON events ({CONTROLLER}) WHERE kind = 'init';
+    CREATE INDEX inits_by_both ON events ({BOTH}) WHERE kind = 'init';
+    """,
+    """
+    CREATE TABLE deliveries (
+        position     INTEGER PRIMARY KEY,
+        delivered_at INTEGER NOT NULL
+    ) STRICT;
+    CREATE INDEX deliveries_by_time ON deliveries (delivered_at);
+    """,
+    """
+    CREATE TABLE faults (id INTEGER PRIMARY KEY, reason TEXT NOT NULL) STRICT;
+    -- The state UNCOVERED took the number of WAITING, and that took the number of ORPHAN.
+    UPDATE events SET state = state - 1 WHERE position IS NULL AND state < 2;
+    """,
+    """
+    CREATE TABLE releases (
+        cid   BLOB PRIMARY KEY,  -- of an event, or of a proof
+        after INTEGER NOT NULL   -- events.id of the last waiter that was looked at
+    ) STRICT, WITHOUT ROWID;
+    """,
     time_statements.add_statements,
-    own_streams.MIGRATION,
+    "CREATE TABLE own_streams (init_cid BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;",
 )

@@ -1,5 +1,19 @@
 """Records (`recon_node.store.admission.records`) as rows of the log.
 
+`faults` has a row for each badly signed event that is held, an *invalid* data event in the sense of
+CIP-145, under its `id` in `events`, and says what is wrong with its signature. Such an event is
+never a tip, but it keeps covering what it covers. It is delivered once a rightly signed data event
+covers it: somebody who may write to the stream stands for its place.
+
+`releases` has what may let others move: moved events whose waiters have not all been looked at yet.
+Any number of events may wait for one that arrives, or for one anchor, and a transaction looks at a
+bounded number of them. What it leaves has a row for each event (or proof), with the row of the last
+waiter that was looked at. Further transactions continue from there, one small step at a time,
+between those that admit other events, and after a restart.
+
+`own_streams` has the streams that the node's own clients have written to: those whose events its
+API admitted. Time events do not count, since anybody can make them.
+
 Statements are run for many events at once. Nothing here begins or ends a transaction.
 """
 
@@ -7,20 +21,33 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from recon_node.ceramic import EventId, EventKind
 from recon_node.ipld import CID
 from recon_node.store.admission.records import Record, State, StreamRecord
-from recon_node.store.db.blocks import cut_out_shared
-from recon_node.store.db.faults import FAULT, insert_faults
-from recon_node.store.db.packing import full_size
+from recon_node.store.db.blocks import cut_out_shared, full_size
 from recon_node.store.db.sql import select_in
 from recon_node.store.errors import DamagedRowError
 
 MAX_REASON: Final = 500
 """Characters of a reason that are kept."""
+
+FAULT: Final = "(SELECT reason FROM faults WHERE faults.id = events.id)"
+"""The fault of a row of `events` in a SELECT; null if there is none."""
+
+_OF_POSITIONS: Final = (
+    "SELECT position, reason FROM events CROSS JOIN faults USING (id) WHERE position IN (?)"
+)
+BEGINNING: Final = -1
+"""Before the row of any waiter."""
+
+_WAITERS: Final = "SELECT event FROM waits WHERE cid = ? AND event > ? ORDER BY event LIMIT ?"
+_ANCHORED: Final = (
+    "SELECT event FROM anchors JOIN events ON events.id = event "
+    "WHERE proof = ? AND event > ? AND position IS NULL ORDER BY event LIMIT ?"
+)
 
 _SELECT: Final = (
     "SELECT id, event_id, cid, init_cid, kind, signer, state, position, "
@@ -84,7 +111,9 @@ def insert_records(connection: sqlite3.Connection, records: Sequence[Record]) ->
         ),
     )
     events = [(r.row, r.event) for r in records if r.event is not None]
-    cars = cut_out_shared(connection, [event for _, event in events])
+    cars = [event.car for _, event in events]
+    if any(event.signer is None for _, event in events):  # others have no block that is shared
+        cars = cut_out_shared(connection, [event for _, event in events])
     connection.executemany(
         "INSERT INTO cars (id, car) VALUES (?, ?)",
         ((row, car) for (row, _), car in zip(events, cars, strict=True)),
@@ -163,3 +192,61 @@ def _record(row: tuple[Any, ...], builds_on: tuple[CID, ...], size: int) -> Reco
         return record
     except (ValueError, TypeError) as error:
         raise DamagedRowError(f"row {row_id} of the table events: {error}") from error
+
+
+def insert_faults(connection: sqlite3.Connection, faults: Iterable[tuple[int, str]]) -> None:
+    """Note what is wrong with some events, by their ids; no-op for those that it was noted of."""
+    connection.executemany("INSERT OR IGNORE INTO faults (id, reason) VALUES (?, ?)", faults)
+
+
+def has_faults(connection: sqlite3.Connection) -> bool:
+    """Tell whether any badly signed event is held."""
+    return connection.execute("SELECT 1 FROM faults LIMIT 1").fetchone() is not None
+
+
+def faults_of(
+    connection: sqlite3.Connection, positions: Sequence[int], kinds: Sequence[str]
+) -> Sequence[str | None]:
+    """Return the faults of delivered events, None for the valid ones."""
+    none = (None,) * len(positions)
+    if not has_faults(connection):  # as in nearly all logs
+        return none
+    signed = [at for at, kind in zip(positions, kinds, strict=True) if kind == EventKind.DATA.value]
+    found = dict(select_in(connection, _OF_POSITIONS, signed))
+    return [found.get(at) for at in positions] if found else none
+
+
+def note_own_streams(connection: sqlite3.Connection, inits: Collection[CID]) -> None:
+    """Note that a client wrote to the streams that some init events start."""
+    connection.executemany(
+        "INSERT OR IGNORE INTO own_streams (init_cid) VALUES (?)", [(init,) for init in inits]
+    )
+
+
+def select_waiters(connection: sqlite3.Connection, cid: CID, after: int, limit: int) -> list[int]:
+    """Return the rows of undelivered events that wait for an event or for a proof, ascending."""
+    for sql in (_WAITERS, _ANCHORED):  # a CID is either an event's or a proof's
+        rows = [row for (row,) in connection.execute(sql, (cid, after, limit))]
+        if rows:
+            return rows
+    return []
+
+
+def read_releases(connection: sqlite3.Connection, limit: int) -> list[tuple[CID, int]]:
+    """Return some that are left, and after which row to continue each."""
+    rows = connection.execute("SELECT cid, after FROM releases LIMIT ?", (limit,))
+    return [(CID(cid), after) for cid, after in rows]
+
+
+def keep_releases(connection: sqlite3.Connection, left: Mapping[CID, int]) -> None:
+    """Note what a transaction leaves; what is noted already continues from the lower row."""
+    connection.executemany(
+        "INSERT INTO releases (cid, after) VALUES (?, ?) "
+        "ON CONFLICT (cid) DO UPDATE SET after = min(after, excluded.after)",
+        left.items(),
+    )
+
+
+def end_releases(connection: sqlite3.Connection, cids: Iterable[CID]) -> None:
+    """Forget those of which nothing is left."""
+    connection.executemany("DELETE FROM releases WHERE cid = ?", ((cid,) for cid in cids))

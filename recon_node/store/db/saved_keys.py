@@ -76,6 +76,11 @@ def load_keys(
     return store
 
 
+def has_saved_keys(connection: sqlite3.Connection) -> bool:
+    """Return whether the log has a token."""
+    return any(_token(connection, name) is not None for name in FILE_NAMES)
+
+
 def forget_keys(connection: sqlite3.Connection) -> None:
     """Remove the tokens from the log, in the transaction that may change which keys it has."""
     connection.execute("DELETE FROM meta WHERE name IN (?, ?)", tuple(FILE_NAMES))

@@ -20,10 +20,10 @@ builds on, to find those that wait for an event that arrives. `streams` has what
 stream are checked against. `refused` remembers EventIds that were proven wrong (`inherent`: the
 event itself is wrong, under any EventId). `proofs` and `anchors` are about time events, see
 `recon_node.store.db.proofs` and `recon_node.store.db.time_statements`; `not_found` says of which
-the chain did not have the transaction, see `recon_node.store.db.doubts`. `deliveries` says when
-positions were given, see `recon_node.store.db.deliveries`. `faults` says which events are badly
-signed, see `recon_node.store.db.faults`. `releases` has what is left of moving crowds, see
-`recon_node.store.db.releases`.
+the chain did not have the transaction, see `recon_node.store.db.proofs`. `deliveries` says when
+positions were given, see `recon_node.store.reading.feed`. `faults` says which events are badly
+signed, see `recon_node.store.db.records`. `releases` has what is left of moving crowds, see
+`recon_node.store.db.records`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,19 @@
 """Maintenance of a node's log: `recon-node store info|check|compact|export|import|backup`.
 
 Callers hold the lock of the data directory, except of `import_events`, which takes it itself, and
-of `backup_log`, which needs none. Long steps report to a `Progress`.
+of `backup_log`, which needs none. Long steps report to a `Progress`. In reading order:
+
+    closed_log    what a log has, and making it smaller
+    check         everything that can be wrong with a log
+    check_events  the same of its events
+    table_list    the list of tables, which nothing can be read without
+    repair        a new log from what can be saved
+    salvage       what can be saved
+    backup        a copy of the log, while a node writes it or not
+    export        all events to a file
+    archive       the form of that file
+    intake        events of such a file into a log
+    history       events out of blocks of IPFS, or of a ceramic-one node, into a log
 """
 
 from recon_node.store.maintenance.backup import BackedUp, backup_log, begin_epoch, check_copy

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeGuard
 
 from recon_node.ceramic import EventId, EventIdError, Network, NetworkError
 from recon_node.ipld import CID, DAG_CBOR, DagCborError, car, dag_cbor
-from recon_node.store.db.packing import section
+from recon_node.store.db.blocks import section
 
 TYPE: Final = "recon-node/events"
 VERSION: Final = 1

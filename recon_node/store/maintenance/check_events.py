@@ -12,8 +12,8 @@ from recon_node.ipld import CID
 from recon_node.store.admission.records import Record, State, StreamRecord
 from recon_node.store.db import schema
 from recon_node.store.db.blocks import BlockReader
-from recon_node.store.db.faults import FAULT
 from recon_node.store.db.records import (
+    FAULT,
     select_records,
     select_streams,
 )

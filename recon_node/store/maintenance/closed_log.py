@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from recon_node.ceramic import Network, NetworkError
 from recon_node.store.admission.records import State
 from recon_node.store.db import schema
-from recon_node.store.db.packing import references
+from recon_node.store.db.blocks import references
 from recon_node.store.db.schema import finish_replacement, replace_log
 from recon_node.store.db.sql import read_in_pieces
 from recon_node.store.errors import StoreError, damaged, explained_errors

@@ -16,8 +16,7 @@ from recon_node.ceramic import EventId
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, covers
 from recon_node.store.damage import Damage, DamagedEventError, car_fault
-from recon_node.store.db.blocks import BlockReader
-from recon_node.store.db.packing import full_size, references, section, sections
+from recon_node.store.db.blocks import BlockReader, full_size, references, section, sections
 from recon_node.store.db.sql import read_in_pieces
 from recon_node.store.errors import StoreError
 from recon_node.store.interests import key_ranges

@@ -32,8 +32,7 @@ from recon_node.store.db.schema import replace_log
 from recon_node.store.errors import StoreError, explained_errors
 from recon_node.store.maintenance.closed_log import Progress, find_log, no_progress
 from recon_node.store.maintenance.salvage import Salvage, Salvaged
-from recon_node.store.opening import open_store
-from recon_node.store.store import Store
+from recon_node.store.store import Store, open_store
 from recon_node.store.values import StoreSettings
 
 _PIECE_EVENTS: Final = 1000

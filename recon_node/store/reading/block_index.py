@@ -23,7 +23,7 @@ from typing import Final
 from recon_node.ceramic import EventKind
 from recon_node.ipld import CID
 from recon_node.store.damage import check_stored
-from recon_node.store.db.packing import SMALLEST, sections
+from recon_node.store.db.blocks import SMALLEST, sections
 from recon_node.store.errors import StoreError
 from recon_node.store.reading.events import read_car
 from recon_node.store.reading.feed import read_feed

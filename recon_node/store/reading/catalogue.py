@@ -28,7 +28,7 @@ from recon_node.ceramic.event_id import short_hash
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID, CarError
 from recon_node.store.admission.records import State
-from recon_node.store.db.init_indexes import BOTH, CONTROLLER, SORT_VALUE
+from recon_node.store.db.migrations import BOTH, CONTROLLER, SORT_VALUE
 from recon_node.store.db.sql import select_in
 from recon_node.store.reading.name_prefixes import MIN_PREFIX, cid_ranges, init_ranges
 from recon_node.store.reading.reader import Reader

@@ -28,12 +28,17 @@ from recon_node.store.damage import (
     name_damage,
     row_fault,
 )
-from recon_node.store.db.deliveries import DELIVERED_AT
-from recon_node.store.db.faults import faults_of
-from recon_node.store.db.packing import full_size
+from recon_node.store.db.blocks import full_size
+from recon_node.store.db.records import faults_of
 from recon_node.store.db.sql import select_in
 from recon_node.store.reading.reader import Reader
 from recon_node.store.values import FeedColumns, FeedFilter
+
+DELIVERED_AT: Final = (
+    "(SELECT delivered_at FROM deliveries WHERE deliveries.position <= events.position "
+    "ORDER BY deliveries.position DESC LIMIT 1)"
+)
+"""The time of a row of `events` in a SELECT; null if it is not known, or not delivered."""
 
 COLUMNS: Final = f"position, event_id, cid, init_cid, kind, car, {DELIVERED_AT}"
 ROWS: Final = f"SELECT {COLUMNS} FROM events LEFT JOIN cars USING (id) "

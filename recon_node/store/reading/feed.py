@@ -1,23 +1,42 @@
 """What readers ask of the feed: rows in order of their positions.
 
+When events were delivered is in `deliveries`: a row for each time at which a commit delivered
+events, with the first position that it gave, and the time in Unix milliseconds. So an event was
+delivered at the time in the row with the greatest position up to its own, and a thousand events
+that one commit delivered share a row. Events before the first row were delivered by an earlier
+version, at a time that is not known. Times ascend with positions, also when the clock is set back:
+until it has caught up, events are given the last time, which adds no row. So the events that were
+delivered before some time are those up to some position.
+
 Every CAR is checked before it leaves, see `recon_node.store.damage`. For bulk readers, see
 `columns`.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from recon_node.ceramic import EventId, EventKind
 from recon_node.ipld import CID, CarError
 from recon_node.store.damage import Damage, DamagedEventError, name_damage
-from recon_node.store.db.deliveries import DELIVERED_AT
-from recon_node.store.db.faults import FAULT, faults_of
-from recon_node.store.reading.columns import COLUMNS, ROWS, anchors, damage_of, first_hole, select
+from recon_node.store.db.records import FAULT, faults_of
+from recon_node.store.errors import UnknownTimeError
+from recon_node.store.reading.columns import (
+    COLUMNS,
+    DELIVERED_AT,
+    ROWS,
+    anchors,
+    damage_of,
+    first_hole,
+    select,
+)
 from recon_node.store.reading.reader import Reader
-from recon_node.store.values import FeedPlace, FeedRow
+from recon_node.store.values import FeedPlace, FeedRow, FeedTime
 
+_DELIVERIES: Final = "SELECT position, delivered_at FROM deliveries"
 MOST: Final = 2**63 - 1
 """The greatest integer that SQLite has."""
 
@@ -126,3 +145,37 @@ def read_rows(
             return found, name_damage(str(error), None, cid, position)
         found.append(FeedRow(position, key, CID(cid), init_cid, EventKind(kind), car, *facts))
     return found, None
+
+
+def find_time(connection: sqlite3.Connection, time: int, now: float, head: int) -> FeedTime:
+    """Return the place of a time in the feed.
+
+    Args:
+        connection: of the log, while nobody writes: a commit under way has an earlier time.
+        time: in Unix milliseconds.
+        now: in Unix seconds.
+        head: the last position.
+
+    Raises:
+        UnknownTimeError: events that have no time may have been delivered before it or after it.
+    """
+    first = connection.execute(f"{_DELIVERIES} ORDER BY position LIMIT 1").fetchone()
+    timed_from, earliest = first or (head + 1, None)
+    if timed_from > 1 and (earliest is None or time < earliest):
+        raise UnknownTimeError(_unknown(timed_from, earliest))
+    sql = f"{_DELIVERIES} WHERE delivered_at >= ? ORDER BY delivered_at LIMIT 1"
+    found = connection.execute(sql, (time,)).fetchone()
+    if found is not None:  # what comes later has a later time
+        return FeedTime(found[0] - 1, is_final=True)
+    return FeedTime(head, is_final=time <= int(now * 1000))
+
+
+def _unknown(timed_from: int, earliest: int | None) -> str:
+    events = f"the {timed_from - 1} events up to position {timed_from - 1}"
+    if earliest is None:
+        return f"this node did not note when it delivered {events}, which are all that it has"
+    since = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=earliest)
+    return (
+        f"this node did not note when it delivered {events}: name a time from "
+        f"{since.isoformat(timespec='milliseconds')} on, or a position"
+    )

@@ -15,7 +15,7 @@ from recon_node.ceramic import EventId, TimeProof
 from recon_node.ipld import CID
 from recon_node.store.admission.records import State
 from recon_node.store.damage import Damage, DamagedEventError, check_stored
-from recon_node.store.db.faults import FAULT
+from recon_node.store.db.records import FAULT
 from recon_node.store.db.sql import select_in
 from recon_node.store.reading.columns import ROWS
 from recon_node.store.reading.feed import MOST, read_whole_rows
