@@ -33,7 +33,7 @@ CAR: Final = 0
 """First byte of a frame with a CAR."""
 END: Final = 1
 """First byte of the frame that ends an answer."""
-_READ_AT_ONCE: Final = 16
+_READ_AT_ONCE: Final = 256
 """Maximum CARs read at a time while serving a request, as long as they are small."""
 _READ_BYTES: Final = 512 * 1024
 """Bytes of CARs to read at a time, judging by the size of the previous ones."""
