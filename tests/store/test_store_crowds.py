@@ -13,7 +13,7 @@ from recon_node.ceramic import Event, EventId
 from recon_node.ceramic.builder import time_event
 from recon_node.recon import KeyRange
 from recon_node.store import StoreSettings, open_store
-from recon_node.store.db import history
+from recon_node.store.db import history, sql
 from recon_node.store.db.changes import commit_batch, commit_proofs, commit_release
 from recon_node.store.db.log import EventLog
 from recon_node.store.interests import key_ranges
@@ -120,3 +120,22 @@ async def test_others_are_admitted_in_between_and_a_restart_continues(
             while store.waiting:  # noqa: ASYNC110 - time events, which get no position yet
                 await trio.sleep(0.01)
             assert {row.event_cid for row in await feed_of(store)} == expected
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_event_is_left_waiting_whose_history_is_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Each waits for several events of a batch, which are looked up in parts."""
+    monkeypatch.setattr(history, "MAX_WAITERS", 16)
+    monkeypatch.setattr(sql, "_CHUNK", 5)
+    world = World(seed, streams=10, events=100)
+    offers = submissions(world.offers())
+    Random(seed).shuffle(offers)
+    log = EventLog(tmp_path, NETWORK, QUICK)
+    for start in range(0, len(offers), 40):
+        commit_batch(log, offers[start : start + 40], EVERYTHING)
+    while log.marks.is_releasing:
+        commit_release(log)
+    assert (log.marks.waiting, log.marks.head) == (0, len(offers))
+    log.close()

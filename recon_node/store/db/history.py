@@ -120,9 +120,12 @@ class History:
             return
         self.known.waited_for.update(missing)
         sql = "SELECT DISTINCT event FROM waits WHERE cid IN (?)"
-        found = islice(select_in(self._connection, sql, missing), self._room + 1)
-        rows = sorted({row for (row,) in found})
-        if len(rows) <= self._room:  # nearly always
+        # Two parts of a long list may find the same row: such a list must not pass for a whole one.
+        found = [
+            row for (row,) in islice(select_in(self._connection, sql, missing), self._room + 1)
+        ]
+        rows = sorted(set(found))
+        if len(found) <= self._room:  # nearly always
             self._room -= len(rows)
             self._load_records("id IN (?) ORDER BY id", rows)
         else:
