@@ -25,6 +25,7 @@ from recon_node.client import (
     MergeConflictError,
     MergeProposal,
 )
+from recon_node.client.definitions import with_defaults
 from recon_node.connection import Connection
 from recon_node.ipld import CID, IpldError
 from recon_node.json_output import json_option, print_json
@@ -268,21 +269,6 @@ def new_model(definition: dict[str, Any], ceramic: Ceramic, as_json: bool) -> No
         '{"name": "Post", "schema": {"properties": {"title": {"type": "string"}}}}'
     """
     show_document(ceramic.create_model(with_defaults(definition)), as_json)
-
-
-def with_defaults(definition: dict[str, Any]) -> dict[str, Any]:
-    """Return the definition of a model with the defaults of what is missing."""
-    schema = definition.get("schema")
-    if isinstance(schema, dict):
-        schema = {"type": "object", "additionalProperties": False, **schema}
-        definition = {**definition, "schema": schema}
-    return {
-        "version": "2.0",
-        "interface": False,
-        "implements": [],
-        "accountRelation": {"type": "list"},
-        **definition,
-    }
 
 
 def describe_proposal(proposal: MergeProposal) -> dict[str, Any]:

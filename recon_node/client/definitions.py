@@ -131,11 +131,10 @@ class ModelDefinition:
         if self.account_relation == "set":
             relation["fields"] = list(self.set_fields)
         definition: dict[str, Any] = {
-            "version": _VERSION,
             "name": self.name,
             "interface": self.interface,
             "implements": [_text(each) for each in self.implements],
-            "schema": {"type": "object", "additionalProperties": False, **self.schema},
+            "schema": dict(self.schema),
             "accountRelation": relation,
         }
         if self.description is not None:
@@ -146,7 +145,22 @@ class ModelDefinition:
             definition["relations"] = {name: r.to_json() for name, r in self.relations.items()}
         if self.views:
             definition["views"] = {name: view.to_json() for name, view in self.views.items()}
-        return definition
+        return with_defaults(definition)
+
+
+def with_defaults(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a model's init event with the defaults of what is missing."""
+    schema = definition.get("schema")
+    if isinstance(schema, Mapping):
+        schema = {"type": "object", "additionalProperties": False, **schema}
+        definition = {**definition, "schema": schema}
+    return {
+        "version": _VERSION,
+        "interface": False,
+        "implements": [],
+        "accountRelation": {"type": "list"},
+        **definition,
+    }
 
 
 def _text(model: ModelId | None) -> str | None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
-from starlette.responses import Response
 
 from recon_node.api.endpoint import Call, endpoint
-from recon_node.api.models import Body, Parameters, Whole, WholeParameter, reply
+from recon_node.api.models import Body, Parameters, Whole, WholeParameter
 from recon_node.api.samples import INTERVAL
 from recon_node.p2p import SyncReport
 
@@ -45,11 +43,10 @@ class SamplesBody(Body, frozen=True):
 
 
 @endpoint("GET", "/ceramic/recon/samples", own=True)
-async def get_samples(call: Call[Parameters]) -> Annotated[Response, SamplesBody]:
+async def get_samples(call: Call[Parameters]) -> SamplesBody:
     """Read the node's numbers of the last hour, for charts."""
     columns = call.services.samples.columns()
-    answer = msgspec.convert({"interval": INTERVAL, **columns}, SamplesBody)
-    return await call.services.in_thread(partial(reply, answer))
+    return msgspec.convert({"interval": INTERVAL, **columns}, SamplesBody)
 
 
 class SyncsQuery(Parameters, frozen=True):
@@ -69,11 +66,10 @@ class SyncsBody(Body, frozen=True):
 
 
 @endpoint("GET", "/ceramic/recon/syncs", own=True)
-async def get_syncs(call: Call[SyncsQuery]) -> Annotated[Response, SyncsBody]:
+async def get_syncs(call: Call[SyncsQuery]) -> SyncsBody:
     """List the latest syncs, or the latest that moved events."""
     peers, given = call.services.peers, call.parameters
     kept: Sequence[SyncReport] = ()
     if peers is not None:
         kept = peers.transfers if given.of == "transfers" else peers.sync_reports
-    syncs = list(kept)[::-1][: given.limit]
-    return await call.services.in_thread(partial(reply, SyncsBody(syncs)))
+    return SyncsBody(list(kept)[::-1][: given.limit])

@@ -7,14 +7,11 @@ begins; it stays right while streams arrive.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Final
-
-from starlette.responses import Response
 
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import bad_request
-from recon_node.api.models import Body, Parameters, Parsed, UnfitError, Whole, WholeParameter, reply
+from recon_node.api.models import Body, Parameters, Parsed, UnfitError, Whole, WholeParameter
 from recon_node.api.services import Services
 from recon_node.ceramic import METAMODEL, StreamId, StreamIdError, sort_value_range
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
@@ -109,14 +106,13 @@ class StreamListBody(PageBody, frozen=True):
 
 
 @endpoint("GET", "/ceramic/streams", own=True)
-async def get_streams(call: Call[StreamsQuery]) -> Annotated[Response, StreamListBody]:
+async def get_streams(call: Call[StreamsQuery]) -> StreamListBody:
     """List streams, the latest first."""
     services, given = call.services, call.parameters
     page = await services.store.log.streams(_filter(given), given.after, given.size)
     described = await describe_streams(services, page.streams)
     following = page.streams[-1].row if page.more and page.streams else None
-    body = StreamListBody(streams=described, total=page.total, next=following)
-    return await services.in_thread(partial(reply, body))
+    return StreamListBody(streams=described, total=page.total, next=following)
 
 
 class ListedModelBody(Body, frozen=True):

@@ -69,7 +69,8 @@ MAX_ERRORS = 100
 """Events with validation errors that an answer lists, the latest ones."""
 
 
-def _stream_id(text: str) -> StreamId:
+def read_stream_id(text: str) -> StreamId:
+    """Read a StreamID in a path; raises `ApiError` 400 if it is not one."""
     try:
         return StreamId.parse(text)
     except StreamIdError as error:
@@ -79,7 +80,7 @@ def _stream_id(text: str) -> StreamId:
 class StreamPath(Parameters, frozen=True):
     """Which stream."""
 
-    stream_id: Annotated[StreamId, Parsed(_stream_id)]
+    stream_id: Annotated[StreamId, Parsed(read_stream_id)]
     """A StreamID, as multibase text."""
 
 

@@ -20,9 +20,15 @@ from starlette.responses import Response
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Body, FlagParameter, Parameters, Parsed, Whole, as_raw, reply
-from recon_node.api.routes.streams import Delivered, InTime, define, read_delivered
+from recon_node.api.routes.streams import (
+    Delivered,
+    InTime,
+    define,
+    read_delivered,
+    read_stream_id,
+)
 from recon_node.api.services import Services
-from recon_node.ceramic import Event, StreamId, StreamIdError, parse_event
+from recon_node.ceramic import Event, StreamId, parse_event
 from recon_node.streams import Stream, data_json, statements_of
 from recon_node.tangles.documents import (
     DocumentMessage,
@@ -39,17 +45,10 @@ _AT_ONCE: Final = 100
 """Messages that are read at once."""
 
 
-def _root(text: str) -> StreamId:
-    try:
-        return StreamId.parse(text)
-    except StreamIdError as error:
-        raise bad_request(f"Invalid stream ID: {error}") from None
-
-
 class RootPath(Parameters, frozen=True):
     """The tangles with which root."""
 
-    root: Annotated[StreamId, Parsed(_root)]
+    root: Annotated[StreamId, Parsed(read_stream_id)]
     """The StreamID of the message that starts them."""
 
 

@@ -11,14 +11,11 @@ was answered at once, and is not kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Annotated, Literal
-
-from starlette.responses import Response
+from typing import Literal
 
 from recon_node import __version__
 from recon_node.api.endpoint import Call, endpoint
-from recon_node.api.models import Body, Parameters, Whole, reply
+from recon_node.api.models import Body, Parameters, Whole
 from recon_node.api.routes.listings import PageBody, PageQuery
 from recon_node.api.services import Services
 from recon_node.ipld import CID
@@ -124,19 +121,19 @@ class UndeliveredEventsBody(PageBody, frozen=True):
 
 
 @endpoint("GET", "/ceramic/undelivered/waiting", own=True)
-async def get_waiting(call: Call[PageQuery]) -> Annotated[Response, UndeliveredEventsBody]:
+async def get_waiting(call: Call[PageQuery]) -> UndeliveredEventsBody:
     """List events that wait for one that they build on."""
     given = call.parameters
     found = await call.services.store.log.waiting(given.after, given.size + 1)
-    return await _reply(call.services, found, given.size)
+    return _page(call.services, found, given.size)
 
 
 @endpoint("GET", "/ceramic/undelivered/pending", own=True)
-async def get_pending(call: Call[PageQuery]) -> Annotated[Response, UndeliveredEventsBody]:
+async def get_pending(call: Call[PageQuery]) -> UndeliveredEventsBody:
     """List events that are pending: they lack the lookup of an anchor, or build on one."""
     given = call.parameters
     found = await call.services.store.log.pending(given.after, given.size + 1)
-    return await _reply(call.services, found, given.size)
+    return _page(call.services, found, given.size)
 
 
 class RefusedEventBody(Body, frozen=True):
@@ -162,11 +159,21 @@ class RefusedEventsBody(PageBody, frozen=True):
 
 
 @endpoint("GET", "/ceramic/undelivered/refused", own=True)
-async def get_refused(call: Call[PageQuery]) -> Annotated[Response, RefusedEventsBody]:
+async def get_refused(call: Call[PageQuery]) -> RefusedEventsBody:
     """List events of peers that were refused for good."""
-    services, given = call.services, call.parameters
-    found = await services.store.log.refused(given.after, given.size + 1)
-    return await services.in_thread(partial(_render_refused, found, given.size))
+    given = call.parameters
+    found = await call.services.store.log.refused(given.after, given.size + 1)
+    events = [
+        RefusedEventBody(
+            cid=str(each.cid),
+            event_id=str(each.event_id),
+            height=each.event_id.height,
+            inherent=each.inherent,
+            reason=each.reason,
+        )
+        for each in found[: given.size]
+    ]
+    return RefusedEventsBody(events=events, next=_next(found, given.size))
 
 
 class UnprocessedStreamBody(Body, frozen=True):
@@ -203,27 +210,10 @@ def _provided(services: Services) -> set[str]:
     return set() if services.anchors is None else {r.chain_id for r in services.anchors.reports}
 
 
-async def _reply(services: Services, found: Sequence[Undelivered], size: int) -> Response:
-    return await services.in_thread(partial(_render, found, size, _provided(services)))
-
-
-def _render(found: Sequence[Undelivered], size: int, provided: set[str]) -> Response:
+def _page(services: Services, found: Sequence[Undelivered], size: int) -> UndeliveredEventsBody:
+    provided = _provided(services)
     events = [_describe(each, provided) for each in found[:size]]
-    return reply(UndeliveredEventsBody(events=events, next=_next(found, size)))
-
-
-def _render_refused(found: Sequence[RefusedEvent], size: int) -> Response:
-    events = [
-        RefusedEventBody(
-            cid=str(each.cid),
-            event_id=str(each.event_id),
-            height=each.event_id.height,
-            inherent=each.inherent,
-            reason=each.reason,
-        )
-        for each in found[:size]
-    ]
-    return reply(RefusedEventsBody(events=events, next=_next(found, size)))
+    return UndeliveredEventsBody(events=events, next=_next(found, size))
 
 
 def _next(found: Sequence[Undelivered | RefusedEvent], size: int) -> int | None:
