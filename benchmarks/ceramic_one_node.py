@@ -67,9 +67,12 @@ class CeramicOneNode:
         binary: of ceramic-one.
         directory: for its data and its log; made if it does not exist.
         network_id: of the local network.
+        flags: more flags of its command.
     """
 
-    def __init__(self, binary: str, directory: Path, network_id: int) -> None:
+    def __init__(
+        self, binary: str, directory: Path, network_id: int, flags: Sequence[str] = ()
+    ) -> None:
         self.name = directory.name
         self.log_path = directory / "log"
         self._ports = _free_ports(4)
@@ -87,7 +90,7 @@ class CeramicOneNode:
         self._command += ["--swarm-addresses", f"/ip4/127.0.0.1/tcp/{swarm}"]
         self._command += ["--bind-address", f"127.0.0.1:{api}"]
         self._command += ["--flight-sql-bind-address", f"127.0.0.1:{flight}"]
-        self._command += ["--metrics-bind-address", f"127.0.0.1:{metrics}"]
+        self._command += ["--metrics-bind-address", f"127.0.0.1:{metrics}", *flags]
         self.api_url = f"http://127.0.0.1:{api}"
 
     @property
