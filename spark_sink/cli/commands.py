@@ -30,7 +30,7 @@ from spark_sink.cli.options import (
     tables_option,
 )
 from spark_sink.cli.serve import serve
-from spark_sink.cli.table_commands import check, optimize, query, rebuild, status, vacuum
+from spark_sink.cli.table_commands import changes, check, optimize, query, rebuild, status, vacuum
 from spark_sink.errors import INSTALL, SinkError
 from spark_sink.schema import DERIVED, RAW, TABLES
 
@@ -93,7 +93,7 @@ def main() -> None:
     os.environ.setdefault("RUST_LOG", "off")
 
 
-for command in (status, check, query, serve, rebuild, optimize, vacuum):
+for command in (status, check, query, changes, serve, rebuild, optimize, vacuum):
     main.add_command(command)
 main.add_command(completion_command("spark-sink", lambda: main))
 
@@ -143,6 +143,13 @@ main.add_command(completion_command("spark-sink", lambda: main))
     type=ByteSize(),
     show_default="1.5 times the table, at least 16 MB; with --history, no limit",
     help="How much space the files of a table's older versions may take: 500MB, 20GB.",
+)
+@click.option(
+    "--changes",
+    type=Hours(),
+    show_default="as long as older versions",
+    help="How long what changed is kept, for `spark-sink changes` and readers of the change data "
+    "feed, whatever space it takes: 24h, 7d.",
 )
 @click.option(
     "--checkpoint",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from recon_node.files import draft_of, move_into_place
 from recon_node.json_output import json_option, print_json, print_result
 from recon_node.terminal_text import echo
 from spark_sink.cli.options import Hours, Moment, node_options, nodes_options, tables_option
@@ -154,6 +156,53 @@ def query(
         raise click.UsageError("the SQL is empty")
     at = as_of if version is None else version
     ask(tables, text, at, as_json=as_json or not sys.stdout.isatty(), wide=wide)
+
+
+@click.command(short_help="Print what has changed in a table since the last time.")
+@tables_option()
+@click.argument("name", type=click.Choice(tuple(TABLES)), metavar="TABLE")
+@click.option("--since", metavar="TOKEN", help="The token that the last call printed.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Read the token from FILE, if it exists, and write the new one to it at the end.",
+)
+def changes(tables: Location, name: str, since: str | None, checkpoint: Path | None) -> None:
+    """Print the rows of TABLE that are new or have changed since TOKEN, as JSON lines.
+
+    {"row": {...}} is a row as it is now; if one comes twice, the last counts.
+    {"token": "..."}, the last line, is for the next call; without a token, all rows come.
+    {"reset": true} says that all rows follow, because changes are not kept for that long (run
+    --changes) or the table was made anew; rows are never deleted, so writing them by their keys is
+    right in any case.
+
+    With --checkpoint, the next call goes on where this one ended. If this one fails, it repeats.
+
+    \b
+    Examples:
+      spark-sink changes --tables ./tables stream_states --checkpoint states.token | ./import
+      spark-sink changes --tables ./tables raw_events --since eyJ0YWJsZSI6...
+    """
+    from spark_sink.query.changes import Changes, Token
+    from spark_sink.query.show import show, to_json
+
+    if since is not None and checkpoint is not None:
+        raise click.UsageError("use --since or --checkpoint, not both")
+    if checkpoint is not None and checkpoint.exists():
+        since = checkpoint.read_text().strip()
+    found = Changes(tables, name, None if since is None else Token.parse(since))
+    for kind, rows in found.rows():
+        if kind == "reset":
+            echo(to_json({"reset": True}))
+        for row in rows.to_pylist():
+            echo(to_json({"row": show(row)}))
+    echo(to_json({"token": str(found.token)}))
+    sys.stdout.flush()
+    if checkpoint is not None:
+        with draft_of(checkpoint, wait=True) as draft:
+            draft.write_text(f"{found.token}\n")
+            move_into_place(draft, checkpoint)
 
 
 @click.command(short_help="Rebuild a table.")

@@ -59,6 +59,7 @@ class RunSettings:
         show_rows: report each row as an event.
         history: hours for which old versions stay readable.
         history_size: bytes that their files may take, for each table; None: in proportion to it.
+        changes: hours for which the change data feed is kept; None: as old versions are.
         from_snapshot: URL of a snapshot to fill empty tables from; None: the feed has it all.
         spark_ui: HOST:PORT of Spark's web pages; None: there are none.
         signers: did:keys of whom one must have signed it; none: anyone.
@@ -78,6 +79,7 @@ class RunSettings:
     show_rows: bool = False
     history: float = 1.0
     history_size: float | None = None
+    changes: float | None = None
     keep_free: int = KEEP_FREE
     metrics: str | None = None
     once: bool = False
@@ -232,7 +234,7 @@ class Runner:
         }
         backfill = self._find_backfill(tables, head)
         self._on_event("starting", facts)
-        tables.keep_history(settings.history, settings.history_size)
+        tables.keep_history(settings.history, settings.history_size, settings.changes)
         spark = start_session(
             java,
             self._local / SCRATCH_DIR,

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from spark_sink.query.changes import APPENDED
 from spark_sink.schema import TABLES
 from spark_sink.serve.database import Database
 from spark_sink.serve.errors import RequestError
@@ -37,8 +38,6 @@ _STORE_POLL: Final = 1.0
 _POLLS_PER_OPEN: Final = 25
 # The last position of a file without statistics.
 _UNKNOWN: Final = 2**63 - 1
-# Tables whose rows never change.
-_APPENDED: Final = ("raw_events", "conclusion_events")
 _CHANGE: Final = "_change_type"
 _INSERTED: Final = "insert"
 _OLD: Final = "update_preimage"
@@ -95,7 +94,7 @@ class Feed:
                 continue
             if version < 0 or self._spec.is_history:
                 yield from self._windows(table, last, position)
-            if version >= 0 and self._spec.name not in _APPENDED:
+            if version >= 0 and self._spec.name not in APPENDED:
                 for each in range(version + 1, table.version() + 1):
                     yield from self._changes(table, each)
             version, last = table.version(), position

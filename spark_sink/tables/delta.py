@@ -28,6 +28,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from spark_sink.errors import other_rules, written_by_another
 from spark_sink.schema import PARTITION_COLUMN, TableSpec
 from spark_sink.tables.delta_files import (
+    CHANGES,
     HISTORY,
     WRITER,
     added,
@@ -103,6 +104,7 @@ class DeltaStore:
         self._leftovers: Leftovers | None = None
         self._trimmed = self._tidied
         self._kept: float | None = None
+        self._keeps_changes = False
         # Of the table and of the latest `revise`, as of our latest commit: to ask the log for them
         # takes a request for each of its files.
         self._position = position_of(self._table, epoch)
@@ -225,15 +227,24 @@ class DeltaStore:
             rules = {RULES_PROPERTY: str(self.spec.rules)}
             self._set_properties(rules)
 
-    def keep_history(self, hours: float, size: float | None = None) -> None:
-        """Set how long older versions stay readable, and how many bytes their files may take.
+    def keep_history(
+        self, hours: float, size: float | None = None, changes: float | None = None
+    ) -> None:
+        """Set how long older versions stay readable, and the change data feed.
 
-        `size` is that of this process; None: in proportion to the latest version.
+        Args:
+            hours: for which older versions are kept.
+            size: how many bytes their files may take, in this process; None: in proportion to the
+                latest version.
+            changes: hours for which the change data feed is kept; None: as older versions are.
         """
         self._kept = size
+        self._keeps_changes = changes is not None
+        longest = max(_LOG_HOURS, math.ceil(hours), math.ceil(changes or 0))
         wanted = {
             HISTORY: f"interval {round(hours * 3600)} seconds",
-            _LOG: f"interval {max(_LOG_HOURS, math.ceil(hours))} hours",
+            CHANGES: f"interval {round((hours if changes is None else changes) * 3600)} seconds",
+            _LOG: f"interval {longest} hours",
         }
         current = self._table.metadata().configuration
         if any(current.get(name) != value for name, value in wanted.items()):
@@ -264,7 +275,9 @@ class DeltaStore:
     def _trim(self) -> None:
         """Delete what older versions need beyond the limit."""
         if self._leftovers is None:
-            self._leftovers = Leftovers(self.path, self._table)
+            self._leftovers = Leftovers(
+                self.path, self._table, with_changes=not self._keeps_changes
+            )
         version = self._table.version()
         some = 1 if isinstance(self.path, Path) else _COMMITS_PER_TRIM
         if version - self._trimmed < some:

@@ -25,6 +25,8 @@ from spark_sink.tables.staging import ROW_GROUP, DataFile, Stager, read_file_upt
 
 #: The table property for how long older versions stay readable.
 HISTORY: Final = "delta.deletedFileRetentionDuration"
+#: The table property for how long its change data feed is kept.
+CHANGES: Final = "recon.changesRetentionDuration"
 #: For files that delta-rs writes; by default it does not compress.
 WRITER: Final = WriterProperties(compression="SNAPPY", max_row_group_size=ROW_GROUP)
 _CHANGES: Final = "_change_data"
@@ -192,14 +194,16 @@ def vacuum(
         The names of the files.
     """
     keep = history_of(table) if hours is None else timedelta(hours=hours)
+    changes = keep if hours is not None else max(keep, history_of(table, CHANGES))
     # delta-rs counts whole hours: round up to keep too much rather than too little.
     whole_hours = math.ceil(keep / timedelta(hours=1))
     clear = partial(table.vacuum, enforce_retention_duration=False, dry_run=dry_run)
-    if isinstance(location, Path):
+    if isinstance(location, Path) and changes == keep:
         files = clear(whole_hours, full=True)
-    else:
-        files = [*clear(whole_hours), *clear(max(1, whole_hours), full=True)]
-    return [*files, *_old_changes(location, keep, dry_run=dry_run)]
+    else:  # in full, it deletes the change data feed, too
+        uncommitted = max(1, math.ceil(changes / timedelta(hours=1)))
+        files = [*clear(whole_hours), *clear(uncommitted, full=True)]
+    return [*files, *_old_changes(location, changes, dry_run=dry_run)]
 
 
 def _old_changes(location: Location, keep: timedelta, *, dry_run: bool) -> list[str]:
@@ -236,13 +240,14 @@ def names_of(table: DeltaTable) -> list[str]:
     return [unquote(path) for path in found.to_pylist()]
 
 
-def history_of(table: DeltaTable) -> timedelta:
-    """Return how long older versions stay readable.
+def history_of(table: DeltaTable, name: str = HISTORY) -> timedelta:
+    """Return how long older versions stay readable, or what another property says.
 
     Raises:
         TablesError: the property has an unknown format.
     """
-    text = table.metadata().configuration.get(HISTORY, "interval 7 days")
+    default = "interval 7 days" if name == HISTORY else "interval 0 seconds"
+    text = table.metadata().configuration.get(name, default)
     words = text.lower().split()
     pairs = words[1:] if words[:1] == ["interval"] else words
     try:
@@ -254,7 +259,7 @@ def history_of(table: DeltaTable) -> timedelta:
         return timedelta(hours=float(total))
     except (ValueError, KeyError, ZeroDivisionError, OverflowError):
         raise TablesError(
-            f"the table at {table.table_uri} has the property {HISTORY} = {text!r}, which is "
+            f"the table at {table.table_uri} has the property {name} = {text!r}, which is "
             "not a duration such as 'interval 7 days'"
         ) from None
 

@@ -240,10 +240,12 @@ class Tables:
             self.on_write(RAW, self.raw.append(rows, last, read))
         return count
 
-    def keep_history(self, hours: float, size: float | None = None) -> None:
+    def keep_history(
+        self, hours: float, size: float | None = None, changes: float | None = None
+    ) -> None:
         """Set how long older versions stay readable; see `DeltaStore.keep_history`."""
         for table in (self.raw, *self.derived.values()):
-            table.keep_history(hours, size)
+            table.keep_history(hours, size, changes)
 
     def tidy(self, *, idle: bool = False) -> None:
         """Merge small files and vacuum, every so many commits."""

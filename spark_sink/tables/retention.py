@@ -28,7 +28,7 @@ from spark_sink.tables.delta_files import names_of
 from spark_sink.tables.location import Location, concurrently, file_system, files_below
 
 _READERS: Final = "_readers"
-_LOG: Final = "_delta_log"
+LOG: Final = "_delta_log"
 _CHANGES: Final = "_change_data"
 #: Bytes of leftovers that are always kept, and how many times as much as the latest version takes.
 LEAST_KEPT: Final = 16_000_000
@@ -56,11 +56,18 @@ class Leftovers:
         location: of the table.
         table: as it is now. What was left behind before counts as left behind now.
         clock: returns the time in seconds.
+        with_changes: whether the files of the change data feed are among them.
     """
 
     def __init__(
-        self, location: Location, table: DeltaTable, clock: Callable[[], float] = time.monotonic
+        self,
+        location: Location,
+        table: DeltaTable,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        with_changes: bool = True,
     ) -> None:
+        self._kinds = ("remove", "cdc") if with_changes else ("remove",)
         self._location = location
         self._clock = clock
         self._grace = _GRACE if isinstance(location, Path) else _STORE_GRACE
@@ -69,7 +76,9 @@ class Leftovers:
         if isinstance(location, Path):  # in a store, others may be about to commit theirs
             live, now = set(names_of(table)), clock()
             for file in files_below(location):
-                if file.path not in live and not _is_own(file.path):
+                if file.path in live or _is_own(file.path):
+                    continue
+                if with_changes or not file.path.startswith(_CHANGES):
                     self._files.append(_Leftover(file.path, file.size, self._seen, now))
         self.size = sum(file.size for file in self._files)
 
@@ -104,11 +113,11 @@ class Leftovers:
         found: dict[str, int] = {}
         with (
             suppress(FileNotFoundError),
-            file_system(self._location).open_input_stream(f"{_LOG}/{version:020}.json") as stream,
+            file_system(self._location).open_input_stream(f"{LOG}/{version:020}.json") as stream,
         ):
             for line in stream.read().splitlines():
                 entry = json.loads(line)
-                if action := entry.get("remove") or entry.get("cdc"):
+                for action in (entry[kind] for kind in self._kinds if kind in entry):
                     found[unquote(action["path"])] = action.get("size") or 0
         return found
 

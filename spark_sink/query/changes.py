@@ -1,0 +1,184 @@
+"""What has changed in a table since a token, for programs that keep a copy or react to changes.
+
+A token is a version of the table and its position. Rows with new events have later positions: the
+latest version tells them, whatever has become of those in between. Rows that changed without an
+event, because their model got one, are in the change data feed, which reaches back only as far as
+its files are kept. If it does not reach back to the token, or the table was rebuilt, all rows come
+again, after a change of the kind `reset`: whoever writes rows by their keys has the right ones in
+the end in any case, as rows are never deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from spark_sink.errors import TablesError, cannot_open
+from spark_sink.schema import TABLES, TableSpec
+from spark_sink.tables.delta_files import data_files
+from spark_sink.tables.delta_state import epoch_of, position_of
+from spark_sink.tables.location import (
+    FAULTS,
+    Location,
+    file_system,
+    is_delta,
+    open_delta_table,
+)
+from spark_sink.tables.retention import LOG, held
+from spark_sink.tables.staging import read_file
+
+#: Tables whose rows never change.
+APPENDED: Final = ("raw_events", "conclusion_events")
+_CHANGE: Final = "_change_type"
+_NEW: Final = ("insert", "update_postimage")
+
+Kind = Literal["reset", "row"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """How far a table has been read.
+
+    Attributes:
+        table: the id that tells it from any other, also at the same path.
+        version: of the table.
+        position: of the feed that it included.
+    """
+
+    table: str
+    version: int
+    position: int
+
+    def __str__(self) -> str:
+        text = json.dumps(asdict(self), separators=(",", ":"))
+        return urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, text: str) -> Token:
+        """Read a token.
+
+        Raises:
+            TablesError: it is not one.
+        """
+        try:
+            found = cls(**json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4))))
+            if not (found.version >= 0 and found.position >= 0):
+                raise ValueError(text)
+            return found
+        except (ValueError, TypeError):
+            raise TablesError(f"{text!r} is not a token of `spark-sink changes`") from None
+
+
+class _GoneError(Exception):
+    """What a commit has changed is not kept any more."""
+
+
+class Changes:
+    """The changes of a table from a token to now.
+
+    Args:
+        directory: of the tables.
+        name: of the table.
+        since: of the last call; None: from the beginning.
+
+    Attributes:
+        token: for the next call.
+
+    Raises:
+        TablesError: there is no such table, or it cannot be opened.
+    """
+
+    def __init__(self, directory: Location, name: str, since: Token | None) -> None:
+        self._spec: TableSpec = TABLES[name]
+        self._path = directory / name
+        try:
+            if not is_delta(self._path):
+                raise TablesError(f"there is no table {name} in {directory}")
+            self._table: DeltaTable = open_delta_table(self._path)
+        except FAULTS as error:
+            raise cannot_open(self._path, error) from error
+        table = self._table
+        position = position_of(table, epoch_of(table))
+        self.token = Token(str(table.metadata().id), table.version(), position)
+        is_same = since is not None and since.table == self.token.table
+        is_older = is_same and since is not None and since.version <= self.token.version
+        self._since = since if is_older else None
+        self._is_first = since is None
+
+    def rows(self) -> Iterator[tuple[Kind, pa.Table]]:
+        """Yield the rows that are new or have changed; of a reset, an empty table.
+
+        Raises:
+            TablesError: a file of the table is missing or damaged.
+        """
+        with held(self._path, self.token.version):
+            if self._since is not None:
+                try:
+                    yield from self._after(self._since)
+                    return
+                except _GoneError:
+                    pass
+            if not self._is_first:
+                yield "reset", self._spec.schema.empty_table()
+            yield from self._between(0)
+
+    def _after(self, since: Token) -> Iterator[tuple[Kind, pa.Table]]:
+        """Yield older rows that were changed, and at last those with new positions.
+
+        Most changes of a row give it a new position, and then its latest state is enough.
+        """
+        if self._spec.name not in APPENDED:
+            for version in range(since.version + 1, self.token.version + 1):
+                for rows, kinds in self._changed(version) if self._updates(version) else ():
+                    changed = rows.filter(pc.is_in(kinds, pa.array(_NEW)))
+                    changed = changed.filter(pc.field(self._spec.order) <= since.position)
+                    if changed.num_rows:
+                        yield "row", changed
+        yield from self._between(since.position)
+
+    def _updates(self, version: int) -> bool:
+        """Return whether a commit has changed rows that were there."""
+        commit = f"{LOG}/{version:020}.json"
+        try:
+            with file_system(self._path).open_input_stream(commit) as stream:
+                entries = [json.loads(line) for line in stream.read().splitlines()]
+        except FileNotFoundError as error:
+            raise _GoneError from error
+        if any("cdc" in entry for entry in entries):
+            return True
+        if any(entry.get("remove", {}).get("dataChange") for entry in entries):
+            raise _GoneError  # all rows were replaced
+        return False
+
+    def _changed(self, version: int) -> list[tuple[pa.Table, pa.ChunkedArray]]:
+        """Return the rows that a commit concerns, with what it did to them."""
+        try:
+            reader = self._table.load_cdf(starting_version=version, ending_version=version)
+            found = [pa.table(batch) for batch in reader]
+        except Exception as error:  # the reader of the answer raises no class of its own
+            raise _GoneError from error
+        schema = self._spec.schema
+        return [
+            (rows.select(schema.names).cast(schema), rows[_CHANGE].cast(pa.string()))
+            for rows in found
+        ]
+
+    def _between(self, after: int) -> Iterator[tuple[Kind, pa.Table]]:
+        """Yield the rows of the latest version with positions after this one."""
+        order = self._spec.order
+        for file in sorted(
+            data_files(self._table, self._spec, self._path), key=lambda file: file.first or 0
+        ):
+            if file.last is not None and file.last <= after:
+                continue
+            rows = read_file(self._path, file.path, file.partition, self._spec.schema)
+            rows = rows.filter(pc.field(order) > after).sort_by(order)
+            if rows.num_rows:
+                yield "row", rows

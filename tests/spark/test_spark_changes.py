@@ -1,0 +1,157 @@
+"""`spark-sink changes`: whoever writes its rows by their keys has the table, at any time."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from deltalake import DeltaTable
+from spark_helpers import feed_rows
+from spark_samples import scenario
+
+from recon_node.ceramic import Event
+from spark_sink.cli import main
+from spark_sink.query.show import show, to_json
+from spark_sink.run.pipeline import Sink
+from spark_sink.schema import TABLES
+from spark_sink.tables import retention
+from spark_sink.tables.directory import Tables
+
+EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000029"
+SCENARIO = scenario()
+ROWS = feed_rows(SCENARIO.events, SCENARIO.times)
+
+
+def asked(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["changes", *(str(argument) for argument in arguments)])
+
+
+class Copy:
+    """A copy of a table, made of the lines that the command prints."""
+
+    def __init__(self, tables: Path, name: str) -> None:
+        self.tables = tables
+        self.key = TABLES[name].key
+        self.name = name
+        self.rows: dict[str, Any] = {}
+        self.token: str | None = None
+        self.resets = 0
+
+    def follow(self) -> int:
+        """Take in what has changed; return how many rows that were."""
+        since = [] if self.token is None else ["--since", self.token]
+        result = asked(self.name, "--tables", self.tables, *since)
+        assert result.exit_code == 0, result.output
+        *lines, last = map(json.loads, result.stdout.splitlines())
+        self.token = last["token"]
+        self.resets += sum("reset" in line for line in lines)
+        rows = [line["row"] for line in lines if "row" in line]
+        self.rows.update((str(row[self.key]), row) for row in rows)
+        return len(rows)
+
+    def assert_is_the_table(self) -> None:
+        table = DeltaTable(self.tables / self.name).to_pyarrow_table(filesystem=None)
+        now = {}
+        for row in table.select(TABLES[self.name].schema.names).to_pylist():
+            shown = json.loads(to_json(show(row)))
+            now[str(shown[self.key])] = shown
+        assert self.rows == now
+
+
+@pytest.mark.parametrize("size", [None, 0.0])
+def test_a_copy_stays_the_same_as_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: float | None
+) -> None:
+    """Also if what the token's version had is not kept any more."""
+    monkeypatch.setattr(retention, "_GRACE", 0.0)
+    sink = Sink(Tables(tmp_path, EPOCH))
+    sink.tables.keep_history(1.0, size)
+    copies = [Copy(tmp_path, name) for name in TABLES]
+    total = len(ROWS)
+    for step, (_, end) in enumerate(pairwise(range(0, total + 7, 7))):
+        sink.tables.append(ROWS.slice(0, min(end, total)))
+        sink.catch_up()
+        sink.tables.tidy(idle=False)
+        for at, copy in enumerate(copies):
+            if (step + at) % 3 == 0:  # each at times of its own
+                copy.follow()
+                copy.assert_is_the_table()
+    for copy in copies:
+        copy.follow()
+        copy.assert_is_the_table()
+        assert copy.follow() == 0
+    resets = {copy.name: copy.resets for copy in copies}
+    if size is None:
+        assert not any(resets.values())
+    else:
+        assert resets["stream_tips"] > 0
+        assert resets["raw_events"] == resets["conclusion_events"] == 0
+
+
+def test_changes_are_kept_for_as_long_as_they_should(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever becomes of the older versions."""
+    monkeypatch.setattr(retention, "_GRACE", 0.0)
+    sink = Sink(Tables(tmp_path, EPOCH))
+    sink.tables.keep_history(0.0, 0, changes=24.0)
+    copies = [Copy(tmp_path, name) for name in TABLES]
+    for end in (*range(20, len(ROWS), 20), len(ROWS)):
+        sink.tables.append(ROWS.slice(0, end))
+        sink.catch_up()
+        sink.tables.tidy(idle=False)
+        for copy in copies if end == 40 else ():
+            copy.follow()
+    assert CliRunner().invoke(main, ["vacuum", "--tables", str(tmp_path)]).exit_code == 0
+    table = tmp_path / "stream_states"
+    live = len(DeltaTable(table).file_uris())
+    assert len(list(table.glob("stream_cid_partition=*/*.parquet"))) == live
+    for copy in copies:
+        copy.follow()
+        copy.assert_is_the_table()
+        assert copy.resets == 0
+
+
+def test_a_rebuilt_table_comes_again(tmp_path: Path) -> None:
+    sink = Sink(Tables(tmp_path, EPOCH))
+    sink.tables.append(ROWS)
+    sink.catch_up()
+    copy = Copy(tmp_path, "stream_states")
+    copy.follow()
+    rebuilt = CliRunner().invoke(main, ["rebuild", "stream_states", "--tables", str(tmp_path)])
+    assert rebuilt.exit_code == 0, rebuilt.output
+    assert copy.follow() == len(copy.rows)
+    assert copy.resets == 1
+    copy.assert_is_the_table()
+
+
+def test_a_checkpoint_is_the_token_of_the_last_call(sample: list[Event], tmp_path: Path) -> None:
+    sink = Sink(Tables(tmp_path / "tables", EPOCH))
+    file = tmp_path / "token"
+    counts = []
+    for end in (10, 25, 25):
+        sink.tables.append(feed_rows(sample[:end]))
+        result = asked("raw_events", "--tables", tmp_path / "tables", "--checkpoint", file)
+        counts.append(len(result.stdout.splitlines()) - 1)
+        assert json.loads(result.stdout.splitlines()[-1])["token"] == file.read_text().strip()
+    assert counts == [10, 15, 0]
+    other = Sink(Tables(tmp_path / "other", EPOCH))
+    other.tables.append(feed_rows(sample[:5]))
+    result = asked("raw_events", "--tables", tmp_path / "other", "--checkpoint", file)
+    assert result.stdout.startswith('{"reset": true}\n')
+    assert len(result.stdout.splitlines()) == 7
+
+
+def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+    result = asked("raw_events", "--tables", tmp_path)
+    assert (result.exit_code, "there is no table raw_events" in result.stderr) == (1, True)
+    Tables(tmp_path, EPOCH)
+    result = asked("raw_events", "--tables", tmp_path, "--since", "nonsense")
+    assert (result.exit_code, "is not a token of `spark-sink changes`" in result.stderr) == (
+        1,
+        True,
+    )
+    result = asked("raw_events", "--tables", tmp_path, "--since", "x", "--checkpoint", "y")
+    assert result.exit_code == 2
