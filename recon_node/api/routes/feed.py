@@ -9,7 +9,7 @@ there is nothing new, the answer comes as soon as there is, or after that many s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
@@ -33,9 +33,8 @@ from recon_node.api.models import (
     reply,
 )
 from recon_node.api.services import Services
-from recon_node.ceramic.header import DEFAULT_SORT_KEY
-from recon_node.ipld import multibase
-from recon_node.store import FeedRow, ListedStream, UnknownTimeError
+from recon_node.ipld import CID, multibase
+from recon_node.store import FeedRow, Store, UnknownTimeError
 from recon_node.timestamps import parse_timestamp
 
 
@@ -136,13 +135,12 @@ async def get_events(call: Call[FeedQuery]) -> Annotated[Response, EventFeedBody
         after, min(given.limit, most), max_bytes=services.limits.feed_bytes
     )
     token = str(rows[-1].position) if rows else str(after)
-    inits = {row.stream_cid for row in rows} if given.streams else set()
-    found = await services.store.log.streams_of([*inits]) if inits else []
-    streams = {each.id.cid: each for each in found}
+    streams = await _streams_of(services.store, rows) if given.streams else {}
 
     def render() -> Response:
         events = [
-            _event(row, include_data, given.details, streams.get(row.stream_cid)) for row in rows
+            _event(row, include_data, given.details, streams.get(row.stream_cid, {}))
+            for row in rows
         ]
         return reply(EventFeedBody(events, token))
 
@@ -231,8 +229,23 @@ async def get_position(call: Call[PositionQuery]) -> FeedPositionBody:
     return FeedPositionBody(epoch=store.epoch, position=found.position, final=found.is_final)
 
 
+async def _streams_of(store: Store, rows: Sequence[FeedRow]) -> dict[CID, dict[str, Any]]:
+    """The fields that say of which stream an event is, by the stream's init event."""
+    inits = list({row.stream_cid for row in rows})
+    ids = await store.log.stream_ids(inits)
+    return {
+        each.init: {
+            "stream": str(ids[each.init]),
+            "model": None if each.model is None else str(each.model),
+            "controller": each.controller,
+        }
+        for each in await store.log.stream_headers(inits)
+        if each.init in ids  # else its init event is damaged
+    }
+
+
 def _event(
-    row: FeedRow, include_data: bool, details: bool, stream: ListedStream | None
+    row: FeedRow, include_data: bool, details: bool, stream: dict[str, Any]
 ) -> FeedEventBody:
     more: dict[str, Any] = {"data": multibase.encode(row.car)} if include_data else {}
     if details:
@@ -246,14 +259,7 @@ def _event(
             "delivered_at": row.delivered_at,
             "fault": row.fault,
         }
-    if stream is not None:
-        has_model = stream.sort_key == DEFAULT_SORT_KEY
-        more |= {
-            "stream": str(stream.id),
-            "model": stream.sort_value if has_model else None,
-            "controller": stream.controller,
-        }
-    return FeedEventBody(str(row.event_cid), **more)
+    return FeedEventBody(str(row.event_cid), **more, **stream)
 
 
 async def _long_poll(request: Request, services: Services, after: int, wait: float) -> None:

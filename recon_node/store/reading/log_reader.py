@@ -97,6 +97,7 @@ class LogReader:
     find_streams = _asked(catalogue.find_streams)
     find_models = _asked(catalogue.find_models)
     streams_of = _asked(catalogue.streams_of)
+    stream_ids = _asked(catalogue.stream_ids)
 
     waiting = _asked(undelivered.read_waiting)
     pending = _asked(undelivered.read_pending)
