@@ -26,6 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any, Final, NamedTuple, cast
 
 from recon_node.age import MAGIC, DecryptionError, Decryptor, Encryptor
+from recon_node.anchoring.journal import FILE_NAME as ANCHORS
 from recon_node.dag.schema import FILE as DAGS
 from recon_node.dag.schema import KEY_FILE as DAG_KEY_FILE
 from recon_node.files import move_into_place, private_directory, sync_directory
@@ -72,6 +73,7 @@ DATA_FILES: Final = (
     DataFile(BLOCKS_FILE, "where the log has each block", False),
     DataFile(DAGS.name, "the DAGs in the log", False),
     DataFile(TANGLES.name, "the tangles in the log", False),
+    DataFile(ANCHORS, "what is to be anchored, and the transactions that are under way", False),
     DataFile(SNAPSHOT_FILE, "what an interrupted sync from a snapshot has fetched", False),
     *(DataFile(name, "keys of the log, for a fast start", False) for name in SAVED_KEYS.values()),
     DataFile(HEAD_FILE, "the feed position that readers have seen last", False),

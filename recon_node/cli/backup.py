@@ -175,7 +175,13 @@ def _passphrase(file: Path | None, *, ask: bool, confirm: bool) -> str | None:
 
 def _secrets_elsewhere(settings: Settings) -> list[str]:
     """Return the files with secrets that the settings name outside of the data directory."""
-    named = (settings.p2p.swarm_key_file, settings.api.token_file)
+    anchor = settings.anchor
+    named = (
+        settings.p2p.swarm_key_file,
+        settings.api.token_file,
+        anchor.key_file,
+        anchor.password_file,
+    )
     paths = [each.expanduser().absolute() for each in named if each is not None]
     return [str(each) for each in paths if each.parent != settings.data_dir.absolute()]
 

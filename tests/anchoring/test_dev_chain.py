@@ -14,13 +14,11 @@ import npm_packages
 import pytest
 from click.testing import CliRunner
 from dev_chain import ADDRESS, CHAIN, FOLDER, KEY, DevChain, dev_chain
-from eth_account import Account
 from nacl.signing import SigningKey
 from waiting import recon, wait_until
 
 from recon_node.anchoring import contract
-from recon_node.anchoring.authority import AuthorityError
-from recon_node.anchoring.keys import create_key, load_signer
+from recon_node.anchoring.keys import load_signer
 from recon_node.ceramic import Event, EventKind, StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.cli import main
@@ -177,28 +175,3 @@ def test_a_contract_is_deployed_by_a_command(
     assert result.exit_code == 0, result.output
     code = chain.call("eth_getCode", json.loads(result.output)["contract"], "latest")
     assert contract.BYTECODE.hex().endswith(code[2:])
-
-
-def test_keys_come_from_private_files_only(tmp_path: Path) -> None:
-    plain, keystore, password = (tmp_path / name for name in ("plain", "keystore", "password"))
-    create_key(plain)
-    plain.chmod(0o644)
-    with pytest.raises(AuthorityError, match=r"other users can read anchor_key_file .*chmod 600"):
-        load_signer(plain, None)
-    encrypted = Account.encrypt(KEY, "secret", kdf="pbkdf2", iterations=1000)
-    for path, text in {keystore: json.dumps(encrypted), password: "secret\n"}.items():
-        path.write_text(text)
-        path.chmod(0o600)
-    assert load_signer(keystore, password).address == ADDRESS
-    with pytest.raises(AuthorityError, match="set anchor_password_file"):
-        load_signer(keystore, None)
-    password.write_text("wrong")
-    with pytest.raises(AuthorityError, match="does not open the keystore"):
-        load_signer(keystore, password)
-    with pytest.raises(AuthorityError, match="cannot read anchor_key_file"):
-        load_signer(tmp_path / "missing", None)
-    plain.write_text("ab" * 31)
-    plain.chmod(0o600)
-    with pytest.raises(AuthorityError, match="neither a key of 64") as caught:
-        load_signer(plain, None)
-    assert "abab" not in str(caught.value)

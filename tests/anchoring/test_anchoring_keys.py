@@ -1,0 +1,45 @@
+"""The key that pays: where it may come from, and what is said where it cannot."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from eth_account import Account
+from simulated_chain import ADDRESS, KEY
+
+from recon_node.anchoring.authority import AuthorityError
+from recon_node.anchoring.keys import create_key, load_signer
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "eth_account", None)
+    with pytest.raises(AuthorityError, match=r"pip install 'recon-node\[anchor\]'"):
+        load_signer(tmp_path / "key", None)
+
+
+def test_keys_come_from_private_files_only(tmp_path: Path) -> None:
+    plain, keystore, password = (tmp_path / name for name in ("plain", "keystore", "password"))
+    create_key(plain)
+    plain.chmod(0o644)
+    with pytest.raises(AuthorityError, match=r"other users can read anchor_key_file .*chmod 600"):
+        load_signer(plain, None)
+    encrypted = Account.encrypt(KEY, "secret", kdf="pbkdf2", iterations=1000)
+    for path, text in {keystore: json.dumps(encrypted), password: "secret\n"}.items():
+        path.write_text(text)
+        path.chmod(0o600)
+    assert load_signer(keystore, password).address == ADDRESS
+    with pytest.raises(AuthorityError, match="set anchor_password_file"):
+        load_signer(keystore, None)
+    password.write_text("wrong")
+    with pytest.raises(AuthorityError, match="does not open the keystore"):
+        load_signer(keystore, password)
+    with pytest.raises(AuthorityError, match="cannot read anchor_key_file"):
+        load_signer(tmp_path / "missing", None)
+    plain.write_text("ab" * 31)
+    plain.chmod(0o600)
+    with pytest.raises(AuthorityError, match="neither a key of 64") as caught:
+        load_signer(plain, None)
+    assert "abab" not in str(caught.value)
