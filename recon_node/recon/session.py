@@ -85,6 +85,8 @@ class Missing(NamedTuple):
     key_range: KeyRange
     """Where they lie."""
     ids: list[bytes]
+    in_order: bool = True
+    """Whether the ids are in the order of the keys; symbols have none."""
 
 
 @dataclass(frozen=True, slots=True)

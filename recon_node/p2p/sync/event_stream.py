@@ -41,7 +41,7 @@ _MEMORY_A_BYTE: Final = 2
 """Bytes of memory that each byte of a CAR takes while it is served: the CAR and its frame."""
 _BATCHES_HELD: Final = 6
 """Batches of fetched events in memory at once: in the store's hands, and arriving."""
-_BATCH_EVENTS: Final = 250
+BATCH_EVENTS: Final = 250
 _BATCH_BYTES: Final = 2 << 20
 """Maximum events, and bytes, of a batch."""
 
@@ -200,7 +200,7 @@ class Batches:
         self._size += len(car)
         self._held[-1] = self._size
         self._account.hold("events", sum(self._held))
-        if len(self._batch) >= _BATCH_EVENTS or self._size >= _BATCH_BYTES:
+        if len(self._batch) >= BATCH_EVENTS or self._size >= _BATCH_BYTES:
             await self.finish()
             self._held.append(0)
 

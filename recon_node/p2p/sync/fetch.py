@@ -8,7 +8,8 @@ session has claimed are left for last, and fetched if they have not arrived by t
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from operator import itemgetter
 from typing import Final
 
 import structlog
@@ -19,7 +20,7 @@ from recon_node.p2p.errors import PeerError, PeerGoneError
 from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import Claim, FetchTable
-from recon_node.p2p.sync.event_stream import Deliver, FetchedEvents
+from recon_node.p2p.sync.event_stream import BATCH_EVENTS, Deliver, FetchedEvents
 from recon_node.p2p.sync.reports import Counters
 from recon_node.p2p.sync.session_run import Tally
 from recon_node.p2p.sync.stream_slots import StaleStreamError
@@ -40,6 +41,9 @@ MAX_UNWANTED: Final = 500_000
 """Maximum keys that a peer may list in a session and that we refuse or do not want."""
 UNWANTED_WEIGHT: Final = 160
 """Bytes of memory that such a key takes."""
+SORTED_BYTES: Final = 16 << 20
+"""Bytes of events that are put in order at a time, where a peer sends them in another. An event
+that comes before those that it builds on is written, waits, and is read and moved again."""
 NOBODYS_FAULT: Final = ("waiting", "policy", "unjudged")
 """Causes of refusals for which no peer is to blame."""
 MAX_INVALID: Final = 1000
@@ -106,6 +110,40 @@ async def _hand_on(admit: Deliver) -> AsyncIterator[Deliver]:
         raise failures[0]
 
 
+@asynccontextmanager
+async def _in_order(deliver: Deliver, account: Account) -> AsyncIterator[Deliver]:
+    """Yield a ``Deliver`` that puts events in the order of their EventIds, as many as fit.
+
+    What has come when a fetch fails is delivered, too: otherwise it would have to come again.
+    """
+    held: FetchedEvents = []
+    size = 0
+
+    async def flush() -> None:
+        nonlocal size
+        events = sorted(held, key=itemgetter(0))
+        held.clear()
+        size = 0
+        for start in range(0, len(events), BATCH_EVENTS):
+            await deliver(events[start : start + BATCH_EVENTS])
+        account.hold("events in order", 0)
+
+    async def take(events: FetchedEvents) -> None:
+        nonlocal size
+        held.extend(events)
+        size += sum(len(car) for _, car in events)
+        account.hold("events in order", size)
+        if size >= SORTED_BYTES:
+            await flush()
+
+    try:
+        yield take
+    except Exception:
+        await flush()
+        raise
+    await flush()
+
+
 class Fetcher:
     """Fetches and admits, for one session with one peer."""
 
@@ -169,7 +207,7 @@ class Fetcher:
         come.
         """
         self._note_asked(len(missing.ids))
-        way = ById(self._store, self._table, missing.key_range)
+        way = ById(self._store, self._table, missing)
         await self._obtain(way, missing.ids)
         self._table.note_told(way.fetched.values(), self._peer)
         found = [way.find(each) for each in missing.ids]
@@ -226,7 +264,13 @@ class Fetcher:
                 claim.release([way.name_of(event_id) for event_id, _ in events])
 
             with claim.until_taken_over():
-                async with self._open_stream(way.protocol) as frames, _hand_on(admit) as deliver:
+                async with (
+                    self._open_stream(way.protocol) as frames,
+                    _hand_on(admit) as hand_on,
+                    _in_order(hand_on, frames.account)
+                    if self._mixes(way, names)
+                    else nullcontext(hand_on) as deliver,
+                ):
                     claim.watch(lambda: frames.bytes_received)
                     while at < len(names):
                         mine, others = claim.take(way.untried(names[at : at + size]))
@@ -239,6 +283,10 @@ class Fetcher:
                 self.tally.undelivered += len(taken_over)
                 lost += taken_over
         return left + names[at:]
+
+    def _mixes(self, way: Way, names: list[bytes]) -> bool:
+        """Return whether events come in any order; those of one request come in the right one."""
+        return not way.in_order and len(names) > self._settings.events_per_request
 
     async def _fetch(
         self, way: Way, names: list[bytes], frames: FrameStream, claim: Claim, deliver: Deliver

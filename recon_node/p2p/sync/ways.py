@@ -14,13 +14,14 @@ from recon_node.p2p.sync.event_stream import Deliver, fetch_events
 from recon_node.p2p.sync.events_by_id import fetch_events_by_id
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
-from recon_node.recon import KeyRange, Missing, id_of
+from recon_node.recon import Missing, id_of
 
 
 class ByKey:
     """By their EventIDs."""
 
     protocol: Final = EVENTS_PROTOCOL
+    in_order: Final = True
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
@@ -56,10 +57,12 @@ class ById:
 
     protocol: Final = EVENTS_BY_ID_PROTOCOL
 
-    def __init__(self, store: EventStore, table: FetchTable, key_range: KeyRange) -> None:
+    def __init__(self, store: EventStore, table: FetchTable, missing: Missing) -> None:
         self._store = store
         self._table = table
-        self._range = key_range
+        self._range = missing.key_range
+        self.in_order = missing.in_order
+        """Whether events come in the order of their EventIDs."""
         self.fetched: dict[bytes, EventId] = {}
         """The EventIDs that have come, by their ids."""
 

@@ -225,7 +225,7 @@ class CodedSession(TurnSession[Message]):
         found.failed = found.all_lacking((yield from ids_of_keys(self.side.given_up)))
         joined = found.failed.astype("<u8").tobytes()
         ids = [joined[at : at + ID_SIZE] for at in range(0, len(joined), ID_SIZE)]
-        return Missing(found.where, ids) if ids else None
+        return Missing(found.where, ids, found.difference is None) if ids else None
 
     def _ask_in_full(self, found: Found, ids: Sequence[bytes]) -> None:
         """Ask for the keys of those ids only that could not be fetched.
