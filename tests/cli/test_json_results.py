@@ -22,6 +22,7 @@ from recon_node.testnet import TestnetNode
 from spark_sink.cli import main as spark_sink
 
 WITHOUT_JSON = {
+    "recon-node anchor now": "starts what `anchor status` shows",
     "recon-node completion show": "prints a script for a shell",
     "recon-node completion install": "writes the script",
     "recon-node run": "its log is JSON if log_format says so",

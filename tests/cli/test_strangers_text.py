@@ -81,13 +81,26 @@ SHOWN = {
     "store info": ["--data-dir", "{log}"],
     "config show": [],
     "config check": [],
+    "anchor now": [],
+    "anchor requests": [],
+    "anchor status": [],
+    "anchor verify": [EVIL],
+    "stream anchor": [STREAM],
 }
 """Commands that show what strangers wrote, or quote what they are given."""
 
 
 OWN = {
     *("completion install", "completion show", "id", "key new", "run", "testnet"),
-    *("backup", "dag key", "snapshot create", "store backup", "store compact"),
+    *(
+        "anchor deploy",
+        "anchor key",
+        "backup",
+        "dag key",
+        "snapshot create",
+        "store backup",
+        "store compact",
+    ),
 }
 """Commands that show what is the operator's own, numbers, and log lines."""
 
