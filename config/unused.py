@@ -37,6 +37,7 @@ _.command_class  # click.Group
     _.spent_wei,
     _.waits_for,
     _.anchored_event,
+    _.anchoring_alarm,
 )  # msgspec: fields of an answer
 
 _.type_name  # protobuf's FieldDescriptorProto

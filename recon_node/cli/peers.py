@@ -182,6 +182,8 @@ def status(node: Connection, pending: bool, as_json: bool) -> None:
         facts.add_row(name, text)
     if recon.get("damaged"):
         facts.add_row("damaged", f"{recon['damaged']} (see the node's log)", style="bold red")
+    if recon.get("anchoring_alarm"):
+        facts.add_row("anchoring", recon["anchoring_alarm"], style="bold red")
     disk = recon.get("disk", {})
     if disk.get("is_short"):
         text = f"{human_size(disk['free'])} free, {human_size(disk['keep_free'])} are kept free"

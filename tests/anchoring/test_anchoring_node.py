@@ -88,6 +88,7 @@ def test_a_document_is_anchored_at_every_node(nodes: list[TestnetNode]) -> None:
     metrics = httpx.get(f"{nodes[0].api_url}/metrics").text
     assert "recon_anchoring_trees" in metrics
     assert "recon_anchoring_alarm 0.0" in metrics
+    assert httpx.get(f"{nodes[0].api_url}/ceramic/recon").json()["anchoring_alarm"] == ""
 
 
 async def test_the_asynchronous_client_waits_too(nodes: list[TestnetNode]) -> None:
