@@ -131,10 +131,20 @@ def test_the_algorithm_must_be_the_keys(alg: str) -> None:
     invalid("Ed25519 keys sign with EdDSA", protected={"alg": alg, "kid": KID})
 
 
-def test_the_fragment_must_name_the_dids_key() -> None:
-    for fragment in (OTHER.removeprefix("did:key:"), "key-1"):
-        protected = {"alg": "EdDSA", "kid": f"{CONTROLLER}#{fragment}"}
-        invalid("not the one that its DID names", protected=protected)
+@pytest.mark.parametrize("fragment", [OTHER.removeprefix("did:key:"), "key-1"])
+def test_a_did_key_has_one_key_whatever_the_fragment_says(fragment: str) -> None:
+    """As for js-did and ceramic-one: the key is that of the DID."""
+    protected = {"alg": "EdDSA", "kid": f"{CONTROLLER}#{fragment}"}
+    verify_signature(parse_event(signed_car(PAYLOAD, protected=protected)), CONTROLLER)
+    invalid("signature", protected=protected, key=OTHER_KEY)
+
+
+@pytest.mark.parametrize("cap", [None, ""])
+def test_no_capability_may_be_written_out(cap: str | None) -> None:
+    protected = {"alg": "EdDSA", "kid": KID, "cap": cap}
+    event = parse_event(signed_car(PAYLOAD, protected=protected))
+    assert event.capability is None
+    verify_signature(event, CONTROLLER)
 
 
 def test_kinds_that_cannot_be_checked_yet() -> None:

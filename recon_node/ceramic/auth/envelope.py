@@ -137,9 +137,9 @@ def _read_protected(protected: bytes) -> dict[str, Any]:
 
 
 def _capability(header: dict[str, Any]) -> CID | None:
-    if "cap" not in header:
+    uri = header.get("cap")
+    if uri is None or uri == "":  # as for js-ceramic and ceramic-one
         return None
-    uri = header["cap"]
     if not isinstance(uri, str) or not uri.startswith(_IPFS):
         raise InvalidEventError("the protected header's 'cap' is not 'ipfs://' and a CID")
     try:

@@ -174,7 +174,6 @@ def _key(envelope: Envelope) -> PublicKey:
         raise UnsupportedSignatureError(
             "the signature requires extensions ('crit') that are unknown here"
         )
-    _check_fragment(header["kid"])
     try:
         key = public_key(envelope.signer)
     except DidError as error:
@@ -185,13 +184,6 @@ def _key(envelope: Envelope) -> PublicKey:
             f"{key.kind} keys sign with {key.alg}"
         )
     return key
-
-
-def _check_fragment(kid: str) -> None:
-    """A did:key has one key: `kid` may name it again after the "#", but no other."""
-    did, hash_sign, fragment = kid.partition("#")
-    if did.startswith(DID_KEY) and hash_sign and fragment != did.removeprefix(DID_KEY):
-        raise InvalidSignatureError(f"the key {kid[:200]!r} is not the one that its DID names")
 
 
 # A session signs all of its events with one capability. What these functions return depends on the

@@ -68,7 +68,7 @@ logger = structlog.get_logger(__name__)
 
 # Raise it when events that were refused may now be accepted (a new kind of signature, say): what
 # was remembered as refused under other rules is forgotten when the log is opened.
-RULES = 6
+RULES = 7
 
 HEAD_FILE: Final = "feed.head"
 
