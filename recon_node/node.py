@@ -29,7 +29,7 @@ from nacl.signing import SigningKey
 from recon_node import __version__
 from recon_node.anchoring.authority import AuthorityError
 from recon_node.anchoring.journal import JournalError
-from recon_node.anchoring.service import open_anchoring
+from recon_node.anchoring.opening import open_anchoring
 from recon_node.api import (
     Access,
     ApiSettings,

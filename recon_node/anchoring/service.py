@@ -1,4 +1,4 @@
-"""Anchoring in a running node: follow the feed, build trees, have them anchored, make time events.
+"""Anchoring in a running node: build trees, have them anchored, make their time events.
 
 One tree is under way at a time; what comes meanwhile goes into the next one. Everything that the
 node must not forget is in the journal, so a task that fails begins again where the journal is.
@@ -6,50 +6,32 @@ node must not forget is in the journal, so a task that fails begins again where 
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 import trio
 
-from recon_node.anchoring.authority import (
-    Account,
-    Anchored,
-    AuthorityError,
-    DevelopmentClock,
-    Pending,
-    TimeAuthority,
-)
-from recon_node.anchoring.evm import Chain, EvmAuthority
+from recon_node.anchoring.authority import Account, Anchored, Pending, TimeAuthority
+from recon_node.anchoring.following import FeedFollower, in_thread
 from recon_node.anchoring.journal import Journal, JournalError, Request, RequestState, Tree
-from recon_node.anchoring.keys import Signer, load_signer
-from recon_node.anchoring.machine import Limits
-from recon_node.anchoring.selection import FeedEvent, select
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.anchoring.tree import MerkleTree
-from recon_node.ceramic import EventKind, StreamId, parse_event
+from recon_node.ceramic import StreamId
 from recon_node.ceramic.builder import proof_block, time_event_car
-from recon_node.ceramic.header import DAG_SORT_KEY
-from recon_node.chain import ChainReport, ChainSettings
-from recon_node.chain.rpc import open_provider
-from recon_node.ipld import CID, DAG_CBOR, car
-from recon_node.store import DamagedEventError, FeedColumns, Store, StoreError
-
-T = TypeVar("T")
+from recon_node.ipld import CID, car
+from recon_node.store import Store, StoreError
 
 log = structlog.get_logger(__name__)
 
-_PAGE_EVENTS: Final = 2000
-_PAGE_BYTES: Final = 4 * 1024 * 1024
 _MADE_AT_ONCE: Final = 500
 """Time events that are made and admitted together."""
 _AFTER_FAULT: Final = 5.0
 """Seconds to wait after the disk failed."""
+_AFTER_BUG: Final = 600.0
+"""Seconds to wait after a bug: the rest of the node goes on."""
 _COLLECTING: Final = 12
 """A tree is not built before its first event has waited for this part of the interval."""
 
@@ -98,7 +80,7 @@ class Anchoring:
 
     Attributes:
         settings: of the node.
-        position: of the feed, up to which it was read.
+        follower: of the feed.
         trees_done: since the start.
         known: numbers for the metrics.
     """
@@ -116,13 +98,12 @@ class Anchoring:
         self._journal = journal
         self._authority = authority
         self._now = now
-        self.position = 0
+        self.follower = FeedFollower(settings, store, journal, now, self._wake)
         self.trees_done = 0
         self.known = Known()
         self._wanted_now = False
         self._moved = trio.Event()
         self._pending: Pending | None = None
-        self._chosen = frozenset(settings.streams)
 
     async def request(self, cid: CID, stream: StreamId) -> Request:
         """Request an anchor of an event, or of the root of another node's tree.
@@ -137,12 +118,12 @@ class Anchoring:
         """
         found = await self.find(cid)
         most = self.settings.max_requests
-        if found is None and await _in_thread(partial(self._journal.are_waiting, most)):
+        if found is None and await in_thread(partial(self._journal.are_waiting, most)):
             raise FullError(f"{most} requests wait: try again later")
         headers = await self._store.log.stream_headers([stream.cid])
         is_here = bool(headers) and cid in await self._store.log.event_ids([cid])
         init = stream.cid if is_here else None
-        record = await _in_thread(
+        record = await in_thread(
             partial(self._journal.request, cid, init, str(stream), self._now())
         )
         self._wake()
@@ -150,26 +131,26 @@ class Anchoring:
 
     async def find(self, cid: CID) -> Request | None:
         """Return the request for a CID."""
-        return await _in_thread(partial(self._journal.find, cid))
+        return await in_thread(partial(self._journal.find, cid))
 
     async def witness(self, request: Request) -> bytes | None:
         """Return the CAR of the time event of a request; None if it is not here (yet)."""
         if request.event is None:
             return None
-        stored = await _in_thread(partial(self._journal.car, request.cid))
+        stored = await in_thread(partial(self._journal.car, request.cid))
         return stored or await self._store.log.car(request.event)
 
     async def requests(self, states: Sequence[RequestState], limit: int) -> list[Request]:
         """Return requests, the latest first."""
-        return await _in_thread(partial(self._journal.requests, states, limit))
+        return await in_thread(partial(self._journal.requests, states, limit))
 
     async def tree(self, number: int) -> Tree | None:
         """Return a tree."""
-        return await _in_thread(partial(self._journal.tree, number))
+        return await in_thread(partial(self._journal.tree, number))
 
     async def latest_trees(self, limit: int) -> list[Tree]:
         """Return trees, the latest first."""
-        return await _in_thread(partial(self._journal.latest_trees, limit))
+        return await in_thread(partial(self._journal.latest_trees, limit))
 
     def anchor_now(self) -> None:
         """Build a tree of what waits without waiting longer, once no other one is under way."""
@@ -178,21 +159,21 @@ class Anchoring:
 
     async def status(self) -> AnchoringStatus:
         """Return how anchoring stands."""
-        trees, spent = await _in_thread(self._journal.spent)
-        under_way = await _in_thread(self._journal.unfinished_tree)
+        trees, spent = await in_thread(self._journal.spent)
+        under_way = await in_thread(self._journal.unfinished_tree)
         is_evm = self.settings.authority == "evm"
         return AnchoringStatus(
             authority=self.settings.authority,
             chain_id=self._authority.chain_id,
             contract=self.settings.contract if is_evm else None,
             account=self._authority.account,
-            counts=await _in_thread(self._journal.counts),
+            counts=await in_thread(self._journal.counts),
             trees=trees,
             spent=spent,
             under_way=under_way,
             state="" if under_way is None or self._pending is None else self._pending.reason,
             alarm=self.alarm,
-            due_at=await _in_thread(self._due_at),
+            due_at=await in_thread(self._due_at),
         )
 
     @property
@@ -214,79 +195,11 @@ class Anchoring:
         self._moved.set()
         self._moved = trio.Event()
 
-    async def follow_feed(self) -> None:
-        """Take over which events are to be anchored, as they are delivered, without end."""
-        self.position = await _in_thread(partial(self._journal.position, self._store.epoch))
-        while True:
-            await self._store.wait_for_feed(self.position)
-            try:
-                await self._read_page()
-                self._wake()
-            except DamagedEventError:
-                await trio.sleep(_AFTER_FAULT)  # until it is mended
-            except (StoreError, JournalError) as error:
-                log.error("Cannot select events to anchor", reason=str(error))
-                await trio.sleep(_AFTER_FAULT)
-
-    async def _read_page(self) -> None:
-        page = await self._store.log.feed_columns(
-            self.position, _PAGE_EVENTS, self._store.head, _PAGE_BYTES, cars=False
-        )
-        streams = await self._chosen_streams({CID(init) for init in page.stream_cids})
-        events = await self._events(page, streams)
-        position = page.positions[-1]
-        selection = await _in_thread(partial(select, events))
-        note = partial(
-            self._journal.note_feed,
-            self._store.epoch,
-            position,
-            selection.added.items(),
-            selection.covered,
-            selection.timed,
-            self._now(),
-        )
-        await _in_thread(note)
-        self.position = position
-
-    async def _chosen_streams(self, inits: set[CID]) -> set[CID]:
-        """Return those of some streams that are to be anchored."""
-        headers = await self._store.log.stream_headers(list(inits))
-        if not self.settings.dags:
-            headers = [each for each in headers if each.sep_key != DAG_SORT_KEY]
-        if "all" in self._chosen:
-            return {each.init for each in headers}
-        named = {each.init for each in headers if {each.controller, each.sep_value} & self._chosen}
-        if "own" in self._chosen:
-            named |= await self._store.log.own_streams([each.init for each in headers])
-        return named
-
-    async def _events(self, page: FeedColumns, streams: set[CID]) -> list[FeedEvent]:
-        rows = [
-            (CID(cid), CID(init), EventKind(kind))
-            for cid, init, kind, fault in zip(
-                page.event_cids, page.stream_cids, page.kinds, page.faults, strict=True
-            )
-            if init in streams and fault is None
-        ]
-        later = [cid for cid, _, kind in rows if kind is not EventKind.INIT]
-        cars = await self._store.log.cars_by_cid(later)
-        prevs = await _in_thread(partial(_prevs, dict(zip(later, cars, strict=True))))
-        return [
-            FeedEvent(
-                cid,
-                init,
-                kind,
-                prevs.get(cid, ()),
-                is_wanted=self.settings.unsigned or kind is EventKind.DATA or cid.codec != DAG_CBOR,
-            )
-            for cid, init, kind in rows
-        ]
-
     async def make_trees(self) -> None:
         """Anchor tree after tree, without end."""
         while True:
             try:
-                tree = await _in_thread(self._journal.unfinished_tree)
+                tree = await in_thread(self._journal.unfinished_tree)
                 if tree is None:
                     await self._wait_until_due()
                     await self._open_tree()
@@ -295,6 +208,10 @@ class Anchoring:
             except (StoreError, JournalError) as error:
                 log.error("Anchoring goes on in a while", reason=str(error))
                 await trio.sleep(_AFTER_FAULT)
+            except Exception:
+                log.exception("A bug stopped anchoring; trying again in a while")
+                self._pending = Pending("a bug: see the log", is_alarming=True)
+                await trio.sleep(_AFTER_BUG)
 
     def _due_at(self) -> float | None:
         """Return when a tree should be built; None while nothing waits."""
@@ -310,8 +227,8 @@ class Anchoring:
 
     async def _look_around(self) -> None:
         """Note the numbers for the metrics."""
-        counts = await _in_thread(self._journal.counts)
-        trees, spent = await _in_thread(self._journal.spent)
+        counts = await in_thread(self._journal.counts)
+        trees, spent = await in_thread(self._journal.spent)
         account = self._authority.account
         self.known = Known(
             counts[RequestState.WAITING],
@@ -325,7 +242,7 @@ class Anchoring:
         while True:
             await self._look_around()
             moved = self._moved
-            due = await _in_thread(self._due_at)
+            due = await in_thread(self._due_at)
             if due is not None and due <= self._now():
                 self._wanted_now = False
                 return
@@ -333,19 +250,19 @@ class Anchoring:
                 await moved.wait()
 
     async def _open_tree(self) -> None:
-        leaves = await _in_thread(partial(self._journal.waiting, self.settings.batch))
+        leaves = await in_thread(partial(self._journal.waiting, self.settings.batch))
         if leaves:
-            built = await _in_thread(partial(MerkleTree, leaves))
+            built = await in_thread(partial(MerkleTree, leaves))
             chain_id = self._authority.chain_id
             opening = partial(self._journal.open_tree, built.root, leaves, chain_id, self._now())
-            await _in_thread(opening)
+            await in_thread(opening)
             log.info("Anchoring a tree", events=len(leaves), root=str(built.root))
 
     async def _finish(self, tree: Tree) -> None:
         while tree.tx_hash is None or tree.block_time is None:
             outcome = await self._authority.advance(tree.root)
             if isinstance(outcome, Anchored):
-                await _in_thread(
+                await in_thread(
                     partial(
                         self._journal.note_anchored,
                         tree.id,
@@ -364,7 +281,7 @@ class Anchoring:
                 await self._look_around()
                 await trio.sleep(self._authority.pause)
         await self._make_events(tree, tree.tx_hash)
-        await _in_thread(partial(self._journal.finish_tree, tree.id))
+        await in_thread(partial(self._journal.finish_tree, tree.id))
         self.trees_done += 1
 
     def _note_pending(self, outcome: Pending) -> None:
@@ -375,15 +292,15 @@ class Anchoring:
 
     async def _make_events(self, tree: Tree, tx_hash: bytes) -> None:
         """Make, admit and note the time events of a tree that have not been made yet."""
-        leaves = await _in_thread(partial(self._journal.leaves, tree.id))
-        built = await _in_thread(partial(MerkleTree, leaves))
+        leaves = await in_thread(partial(self._journal.leaves, tree.id))
+        built = await in_thread(partial(MerkleTree, leaves))
         del leaves  # of a million events, that is a lot of memory
         if built.root != tree.root:
             raise JournalError(f"the journal has lost leaves of the tree {tree.root}")
         proof = proof_block(tree.chain_id, tree.root, tx_hash)
         for start in range(0, len(built.leaves), _MADE_AT_ONCE):
             cids = built.leaves[start : start + _MADE_AT_ONCE]
-            requests = await _in_thread(partial(self._journal.find_each, cids))
+            requests = await in_thread(partial(self._journal.find_each, cids))
             part = [
                 (start + index, requests[cid])
                 for index, cid in enumerate(cids)
@@ -391,7 +308,7 @@ class Anchoring:
             ]
             if not part:
                 continue
-            made = await _in_thread(partial(_time_events, built, proof, part))
+            made = await in_thread(partial(_time_events, built, proof, part))
             own = [each for each in made if each.request.init is not None]
             verdicts = await self._store.admit_local([each.car for each in own])
             for each, verdict in zip(own, verdicts, strict=True):
@@ -406,7 +323,7 @@ class Anchoring:
                 for each in made
             ]
             done += [(r.cid, r.event, None) for _, r in part if r.event is not None]
-            await _in_thread(partial(self._journal.finish_requests, done))
+            await in_thread(partial(self._journal.finish_requests, done))
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,105 +347,3 @@ def _time_events(
             event = time_event_car(init, request.cid, proof, path, nodes)
             made.append(_Made(request, car.decode(event).roots[0], event))
     return made
-
-
-def _prevs(cars: Mapping[CID, bytes | None]) -> dict[CID, tuple[CID, ...]]:
-    return {cid: parse_event(car).prevs for cid, car in cars.items() if car is not None}
-
-
-async def _in_thread(function: Callable[[], T]) -> T:
-    return await trio.to_thread.run_sync(function)
-
-
-@asynccontextmanager
-async def open_anchoring(
-    settings: AnchorSettings,
-    chain: ChainSettings,
-    store: Store,
-    data_dir: Path,
-    *,
-    now: Callable[[], float] = time.time,
-) -> AsyncIterator[Anchoring | None]:
-    """Anchor while the context is open; None if the settings say off.
-
-    Args:
-        settings: what is anchored, where and how often.
-        chain: has the endpoints.
-        store: has the events, and takes the time events.
-        data_dir: for the journal; locked by the caller.
-        now: returns Unix time in seconds.
-
-    Raises:
-        AuthorityError: the settings cannot be used.
-        JournalError: the journal cannot be used.
-    """
-    if settings.authority == "off":
-        yield None
-        return
-    journal = await _in_thread(partial(Journal, data_dir))
-    try:
-        async with _open_authority(settings, chain, journal, now) as authority:
-            await _in_thread(partial(_check_unfinished, journal, authority))
-            anchoring = Anchoring(settings, store, journal, authority, now)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(anchoring.follow_feed)
-                nursery.start_soon(anchoring.make_trees)
-                yield anchoring
-                nursery.cancel_scope.cancel()
-    finally:
-        journal.close()
-
-
-@asynccontextmanager
-async def _open_authority(
-    settings: AnchorSettings, chain: ChainSettings, journal: Journal, now: Callable[[], float]
-) -> AsyncIterator[TimeAuthority]:
-    if settings.authority == "development":
-        if not chain.development_time:
-            raise AuthorityError("anchor = development needs development_time in a local network")
-        yield DevelopmentClock(now)
-        return
-    async with open_payer(settings, chain) as (provider, signer):
-        limits = Limits(settings.max_fee_wei, settings.replace_after, settings.replacements)
-        yield EvmAuthority(
-            provider, signer, journal, settings.contract, limits, settings.pause, now
-        )
-
-
-@asynccontextmanager
-async def open_payer(
-    settings: AnchorSettings, chain: ChainSettings
-) -> AsyncIterator[tuple[Chain, Signer]]:
-    """Open what is asked about the chain of the settings, and the key of the account that pays.
-
-    Raises:
-        AuthorityError: the settings cannot be used.
-    """
-    if settings.chain not in chain.providers:
-        raise AuthorityError(
-            "anchor = evm needs the setting anchor_chain, and an endpoint of that chain in "
-            f"chain_rpc; there is none of {settings.chain or 'any chain'}"
-        )
-    if settings.key_file is None:
-        raise AuthorityError(
-            "anchor = evm needs anchor_key_file: `recon-node anchor key FILE` makes one"
-        )
-    signer = await _in_thread(partial(load_signer, settings.key_file, settings.password_file))
-    async with open_provider(chain, ChainReport(settings.chain)) as provider:
-        yield provider, signer
-
-
-def _check_unfinished(journal: Journal, authority: TimeAuthority) -> None:
-    """Make sure that the tree under way is of this authority: else it could be anchored twice."""
-    tree = journal.unfinished_tree()
-    if tree is None or tree.tx_hash is not None:
-        return
-    signers = journal.accounts(tree.root)
-    account = None if authority.account is None else authority.account.address
-    if not signers:
-        journal.move_tree(tree.id, authority.chain_id)
-    elif tree.chain_id != authority.chain_id or signers != {account}:
-        raise AuthorityError(
-            f"a tree is under way on {tree.chain_id}, with a transaction by {', '.join(signers)}: "
-            "let it finish with that chain and key before you change them"
-        )

@@ -180,7 +180,7 @@ def deploy(config: Path | None, data_dir: Path | None, as_json: bool) -> None:
     """
     settings = read_settings(config, {"data_dir": data_dir})
     from recon_node.anchoring.authority import AuthorityError
-    from recon_node.anchoring.service import open_payer
+    from recon_node.anchoring.opening import open_payer
     from recon_node.chain.endpoint import NoAnswerError
 
     async def create() -> str:

@@ -55,7 +55,7 @@ async def settled(store: Store, anchoring: Anchoring) -> dict[CID, Event]:
             status = await anchoring.status()
             counts = status.counts
             is_busy = counts[RequestState.WAITING] + counts[RequestState.IN_TREE]
-            if anchoring.position == head and not is_busy and not store.proofs_pending:
+            if anchoring.follower.position == head and not is_busy and not store.proofs_pending:
                 rows = await store.log.feed(0, 1_000_000)
                 return {row.event_cid: parse_event(row.car) for row in rows}
             await trio.sleep(0.01)
@@ -73,7 +73,7 @@ async def test_tips_of_own_streams_are_anchored_once(opened: Callable[..., Opene
     async with opened(interval=3600) as (store, anchoring):
         await receive(store, foreign, foreign, 0)
         await write(store, own, one, left, right)
-        await until(lambda: anchoring.position >= store.head)
+        await until(lambda: anchoring.follower.position >= store.head)
         anchoring.anchor_now()
         events = await settled(store, anchoring)
         assert anchored(events.values()) == {left.cid: 1, right.cid: 1}
@@ -96,11 +96,11 @@ async def test_a_time_event_from_elsewhere_is_enough(opened: Callable[..., Opene
     async with opened(interval=3600) as (store, anchoring):
         await write(store, init)
         await store.admit_local([time_event_car(init.cid, init.cid, proof, "", {})])
-        await until(lambda: anchoring.position >= 2)
+        await until(lambda: anchoring.follower.position >= 2)
         assert (await anchoring.status()).counts[RequestState.COVERED] == 1
         await write(store, later)
         anchoring.anchor_now()
-        await until(lambda: anchoring.position >= 3)
+        await until(lambda: anchoring.follower.position >= 3)
         anchoring.anchor_now()
         events = await settled(store, anchoring)
         assert anchored(events.values()) == {init.cid: 1, later.cid: 1}

@@ -1,0 +1,146 @@
+"""Follows the feed, and writes to the journal which events are to be anchored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, TypeVar
+
+import structlog
+import trio
+
+from recon_node.anchoring.journal import Journal, JournalError
+from recon_node.anchoring.selection import FeedEvent, select
+from recon_node.anchoring.settings import AnchorSettings
+from recon_node.ceramic import EventKind, parse_event
+from recon_node.ceramic.header import DAG_SORT_KEY
+from recon_node.ipld import CID, DAG_CBOR
+from recon_node.store import DamagedEventError, FeedColumns, Store, StoreError
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+_PAGE_EVENTS: Final = 2000
+_PAGE_BYTES: Final = 4 * 1024 * 1024
+_READ_AT_ONCE: Final = 64
+"""Events in memory at once, each of up to 1 MiB."""
+_AFTER_FAULT: Final = 5.0
+"""Seconds to wait after the disk failed."""
+_AFTER_BUG: Final = 600.0
+"""Seconds to wait after a bug: the rest of the node goes on."""
+
+
+class FeedFollower:
+    """Follows the feed of a store.
+
+    Args:
+        settings: say which streams are anchored.
+        store: has the feed.
+        journal: is told of the events.
+        now: returns Unix time in seconds.
+        on_news: called when the journal was told something.
+
+    Attributes:
+        position: of the feed, up to which it was read.
+    """
+
+    def __init__(
+        self,
+        settings: AnchorSettings,
+        store: Store,
+        journal: Journal,
+        now: Callable[[], float],
+        on_news: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._journal = journal
+        self._now = now
+        self._on_news = on_news
+        self._chosen = frozenset(settings.streams)
+        self.position = 0
+
+    async def run(self) -> None:
+        """Take over which events are to be anchored, as they are delivered, without end."""
+        self.position = await in_thread(partial(self._journal.position, self._store.epoch))
+        while True:
+            await self._store.wait_for_feed(self.position)
+            try:
+                await self._read_page()
+                self._on_news()
+            except DamagedEventError:
+                await trio.sleep(_AFTER_FAULT)  # until it is mended
+            except (StoreError, JournalError) as error:
+                log.error("Cannot select events to anchor", reason=str(error))
+                await trio.sleep(_AFTER_FAULT)
+            except Exception:
+                log.exception("A bug keeps events from being anchored; trying again in a while")
+                await trio.sleep(_AFTER_BUG)
+
+    async def _read_page(self) -> None:
+        page = await self._store.log.feed_columns(
+            self.position, _PAGE_EVENTS, self._store.head, _PAGE_BYTES, cars=False
+        )
+        streams = await self._chosen_streams({CID(init) for init in page.stream_cids})
+        events = await self._events(page, streams)
+        position = page.positions[-1]
+        selection = await in_thread(partial(select, events))
+        note = partial(
+            self._journal.note_feed,
+            self._store.epoch,
+            position,
+            selection.added.items(),
+            selection.covered,
+            selection.timed,
+            self._now(),
+        )
+        await in_thread(note)
+        self.position = position
+
+    async def _chosen_streams(self, inits: set[CID]) -> set[CID]:
+        """Return those of some streams that are to be anchored."""
+        headers = await self._store.log.stream_headers(list(inits))
+        if not self._settings.dags:
+            headers = [each for each in headers if each.sep_key != DAG_SORT_KEY]
+        if "all" in self._chosen:
+            return {each.init for each in headers}
+        named = {each.init for each in headers if {each.controller, each.sep_value} & self._chosen}
+        if "own" in self._chosen:
+            named |= await self._store.log.own_streams([each.init for each in headers])
+        return named
+
+    async def _events(self, page: FeedColumns, streams: set[CID]) -> list[FeedEvent]:
+        rows = [
+            (CID(cid), CID(init), EventKind(kind))
+            for cid, init, kind, fault in zip(
+                page.event_cids, page.stream_cids, page.kinds, page.faults, strict=True
+            )
+            if init in streams and fault is None
+        ]
+        later = [cid for cid, _, kind in rows if kind is not EventKind.INIT]
+        prevs: dict[CID, tuple[CID, ...]] = {}
+        for start in range(0, len(later), _READ_AT_ONCE):
+            part = later[start : start + _READ_AT_ONCE]
+            cars = await self._store.log.cars_by_cid(part)
+            prevs |= await in_thread(partial(_prevs, dict(zip(part, cars, strict=True))))
+        unsigned = self._settings.unsigned
+        return [
+            FeedEvent(
+                cid,
+                init,
+                kind,
+                prevs.get(cid, ()),
+                is_wanted=unsigned or kind is EventKind.DATA or cid.codec != DAG_CBOR,
+            )
+            for cid, init, kind in rows
+        ]
+
+
+def _prevs(cars: Mapping[CID, bytes | None]) -> dict[CID, tuple[CID, ...]]:
+    return {cid: parse_event(car).prevs for cid, car in cars.items() if car is not None}
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Run what blocks in a worker thread."""
+    return await trio.to_thread.run_sync(function)
