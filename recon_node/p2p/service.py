@@ -122,6 +122,7 @@ class P2P:
             host.handle(INTERESTS_PROTOCOL, self._gossip.serve)
         host.on_identified(self._identified)
         nursery.start_soon(self._syncer.run)
+        nursery.start_soon(self._history.log_summaries)
         nursery.start_soon(self._watch_addresses)
         nursery.start_soon(tell_when_alone, host, book, settings)
         nursery.start_soon(let_go_of_idle, host, book)

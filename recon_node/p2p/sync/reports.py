@@ -9,6 +9,7 @@ from itertools import product
 from typing import Final, Literal, get_args
 
 import structlog
+import trio
 
 from recon_node.durations import Durations
 from recon_node.p2p.peers.interest_gossip import GossipCounters
@@ -20,6 +21,10 @@ MAX_REPORTS: Final = 100
 """Maximum reports kept."""
 MAX_TRANSFERS: Final = 500
 """Maximum reports kept of sessions that moved events."""
+SUMMARY_INTERVAL: Final = 60.0
+"""Seconds between two lines of the log about what the sessions have done."""
+FAILURES_SHOWN: Final = 5
+"""Failures in that time that have a line of their own at level info."""
 
 Role = Literal["initiator", "responder"]
 Result = Literal["agreed", "no_common_interest", "failed"]
@@ -169,6 +174,7 @@ class SyncHistory:
         """The latest sessions, the newest last."""
         self.transfers: deque[SyncReport] = deque(maxlen=MAX_TRANSFERS)
         """The latest ones that moved events; most sessions find nothing to do."""
+        self._since = _Summary()
 
     def add(self, report: SyncReport, *, keep_idle: bool = True) -> None:
         """Keep, count and log a session that has ended.
@@ -185,16 +191,64 @@ class SyncHistory:
         if report.events_received:
             self._on_delivery(report.peer)
         self._counters.count(report)
-        _log_report(report)
+        self._since.add(report)
+        _log_report(report, shown=self._since.failed <= FAILURES_SHOWN)
+
+    async def log_summaries(self) -> None:
+        """Log what the sessions of each minute have done, until cancelled; the rest at the end."""
+        try:
+            while True:
+                await trio.sleep(SUMMARY_INTERVAL)
+                self._log_summary()
+        finally:
+            self._log_summary()
+
+    def _log_summary(self) -> None:
+        """Log what the sessions since the last time have done, if they have done anything."""
+        since, self._since = self._since, _Summary()
+        if since.failed or since.events_received or since.events_sent:
+            log.info(
+                "Synced with peers",
+                peers=len(since.peers),
+                syncs=since.syncs,
+                failed=since.failed,
+                events_received=since.events_received,
+                events_sent=since.events_sent,
+                bytes_received=since.bytes_received,
+                bytes_sent=since.bytes_sent,
+            )
 
 
-def _log_report(report: SyncReport) -> None:
-    """Log a session in one line, at debug level if it found nothing to do, as most do."""
-    agreed = report.went_well
-    learned = report.keys_received > report.keys_left_out
-    idle = agreed and not learned and not report.event_bytes_sent
-    (log.debug if idle or report.outcome == CANCELLED else log.info)(
-        "Sync finished" if agreed else "Sync failed",
+@dataclass(slots=True)
+class _Summary:
+    """What the sessions of some time have done. Bytes are those of recon and of events."""
+
+    peers: set[str] = field(default_factory=set)
+    syncs: int = 0
+    failed: int = 0
+    events_received: int = 0
+    events_sent: int = 0
+    bytes_received: int = 0
+    bytes_sent: int = 0
+
+    def add(self, report: SyncReport) -> None:
+        """Add a session."""
+        if report.outcome == CANCELLED:
+            return
+        self.peers.add(report.peer)
+        self.syncs += 1
+        self.failed += not report.went_well
+        self.events_received += report.events_received
+        self.events_sent += report.events_sent
+        self.bytes_received += report.bytes_received + report.event_bytes_received
+        self.bytes_sent += report.bytes_sent + report.event_bytes_sent
+
+
+def _log_report(report: SyncReport, *, shown: bool) -> None:
+    """Log a session in one line: at level debug, as each event causes some, but for failures."""
+    is_failure = not report.went_well and report.outcome != CANCELLED
+    (log.info if is_failure and shown else log.debug)(
+        "Sync finished" if report.went_well else "Sync failed",
         peer=report.peer,
         role=report.role,
         protocol=report.protocol,
