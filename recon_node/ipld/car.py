@@ -94,10 +94,17 @@ def read_header(data: bytes) -> tuple[tuple[CID, ...], int]:
     Raises:
         CarError, VarintError: the header is not that of a CARv1.
     """
+    common = read_common_header(data)
+    return _read_any_header(data) if common is None else ((common[0],), common[1])
+
+
+def read_common_header(data: bytes) -> tuple[CID, int] | None:
+    """Return the root and the offset of the first block if the header is that of nearly all CARs:
+    its bytes are known but for the digest of the one root. None if it is another one."""
     for before, start, end in _COMMON_HEADERS:
         if data.startswith(before) and data.startswith(_AFTER_ROOT, end):
-            return (CID(data[start:end]),), end + len(_AFTER_ROOT)
-    return _read_any_header(data)
+            return CID(data[start:end]), end + len(_AFTER_ROOT)
+    return None
 
 
 def _read_any_header(data: bytes) -> tuple[tuple[CID, ...], int]:

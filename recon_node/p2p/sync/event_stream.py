@@ -20,6 +20,7 @@ import structlog
 
 from recon_node.ceramic import CeramicError, EventId, Network, scan
 from recon_node.ipld import CID, IpldError, dag_cbor, varint
+from recon_node.ipld.car import read_common_header
 from recon_node.p2p.errors import (
     PeerGoneError,
     PeerProtocolError,
@@ -217,6 +218,9 @@ def root_of(car: bytes) -> CID:
     Raises:
         PeerProtocolError: there is no such header.
     """
+    common = read_common_header(car)
+    if common is not None:
+        return common[0]
     try:
         length, start = varint.decode(car)
         root = dag_cbor.decode(car[start : start + length])["roots"][0]
