@@ -172,8 +172,7 @@ class Contents:
         if self._ring_keys is not None:
             for event_id in committed.removed:
                 self._ring_keys.discard(event_id)
-            for each in committed.completed:
-                self._ring_keys.add(each.event_id, each.model, each.builds_on, each.doubted)
+            self._ring_keys.add(committed.completed)
             self._ring_keys.doubt(committed.doubted)
             self._ring_keys.trust(committed.trusted)
         self.arrivals.add(committed.added)

@@ -61,26 +61,21 @@ class RingKeys:
             if each[separators] in known and each not in left_out
         )
 
-    def add(
-        self,
-        event_id: EventId,
-        model: StreamId,
-        builds_on: Collection[CID] = (),
-        doubted: bool = False,
-    ) -> None:
-        """Add the key of an event whose stream has that model for its sort value.
+    def add(self, completed: Iterable[tuple[EventId, StreamId, Collection[CID], bool]]) -> None:
+        """Add the keys of events whose history is complete.
 
         Args:
-            event_id: of the event.
-            model: of its stream.
-            builds_on: the event is left out if one of these, of the same stream, is doubted.
-            doubted: the event itself is.
+            completed: the EventId of each; the model of its stream; events of that stream, of which
+                none may be doubted; and whether the event itself is doubted. It is left out then.
         """
-        self._learn(model)
-        if doubted or (self._doubted and self._is_any_doubted(event_id, builds_on)):
-            self.doubt([event_id])
-        else:
-            self.put_back(event_id)
+        new = []
+        for event_id, model, builds_on, doubted in completed:
+            self._learn(model)
+            if doubted or (self._doubted and self._is_any_doubted(event_id, builds_on)):
+                self.doubt([event_id])
+            elif (key := self._key(event_id)) is not None:
+                new.append(key)
+        self.keys.load(new)
 
     def put_back(self, event_id: EventId) -> None:
         """Add the key of an event that was in the index before."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from test_store_convergence import BadWorld, Offer, shuffled
 
 from recon_node.ipld import CID
 from recon_node.store import StoreSettings
+from recon_node.store.admission.ladder import Ladder
 from recon_node.store.admission.records import Amount, Share, State, share_of_record
 from recon_node.store.values import Submission
 from recon_node.verification import Refusal, check_event
@@ -106,3 +108,20 @@ def test_a_batch_in_order_asks_for_a_fixed_number_of_things(seed: int) -> None:
     log.admit(submissions(world.offers()))
     assert len(log.wants) <= 3
     assert len(log.feed) == len(world.events)
+
+
+@given(seed=SEEDS, guarded=st.booleans())
+def test_the_short_way_leads_where_the_long_one_does(seed: int, guarded: bool) -> None:
+    world = BadWorld(seed)
+    claims = [claim for event in world.events.values() for claim in world.claims(event)]
+    batches = shuffled(claims, world.random)
+    ends = []
+    for is_next_in_feed in (Ladder._is_next_in_feed, lambda ladder, record: False):
+        log, random = MemoryLog(guarded=guarded), Random(seed)
+        with patch.object(Ladder, "_is_next_in_feed", is_next_in_feed):
+            verdicts = []
+            for batch in batches:
+                verdicts += log.admit(submissions(batch))
+                settle_some(log, random, 0.3)
+        ends.append((verdicts, log.keys, log.feed, log.marks, log.refused))
+    assert ends[0] == ends[1]

@@ -41,8 +41,7 @@ else, both are refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from recon_node.ceramic import (
     Event,
@@ -82,8 +81,7 @@ class _FaultError(Exception):
         self.refusal = Refusal(reason, inherent)
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(NamedTuple):
     """A key whose history is complete now."""
 
     event_id: EventId
@@ -293,12 +291,15 @@ class Ladder:
         try:
             if record.state is State.ORPHAN and (yield from self._meet_stream(record)):
                 record.state = State.WAITING
+            if record.state is State.WAITING and self._is_next_in_feed(record):
+                self._complete(record)
+                self._give_position(record)
             if record.state is State.WAITING and self._meet_history(record):
                 record.state = State.UNCOVERED
             if record.state is State.UNCOVERED and (yield from self._meet_cover(record)):
                 record.state = State.PENDING
-            if record.state is State.PENDING and self._deliver(record):
-                record.state = State.DELIVERED
+            if record.state is State.PENDING and self._is_deliverable(record):
+                self._give_position(record)
         except _FaultError as fault:
             self._refuse(record, fault.refusal)
             return fault.refusal.inherent
@@ -365,14 +366,11 @@ class Ladder:
             record.is_unproven = self._known.verdicts[record.proof] is None
             if record.is_unproven:
                 return False
-        stream = self._known.streams.get(record.init)
-        if stream is not None:
-            doubted = record.proof is not None and record.proof in self._known.doubted
-            self._completed.append((record, stream, doubted))
+        self._complete(record)
         return True
 
-    def _deliver(self, record: Record) -> bool:
-        """PENDING to DELIVERED: the record takes its place in the feed."""
+    def _is_deliverable(self, record: Record) -> bool:
+        """PENDING to DELIVERED."""
         self._check_history(record)
         if record.proof is not None and self._known.verdicts[record.proof] is None:
             return False
@@ -380,9 +378,35 @@ class Ladder:
             base = self._known.checked(cid)
             if base is None or base.state is not State.DELIVERED:
                 return False
+        return True
+
+    def _is_next_in_feed(self, record: Record) -> bool:
+        """Return whether all steps are open to a record at once: it is a valid data event, and all
+        that it builds on is delivered. So are most, and one look at that is enough."""
+        if record.kind is not EventKind.DATA or record.fault is not None:
+            return False
+        height = 0
+        for cid in record.builds_on:
+            base = self._known.checked(cid)
+            if base is None or base.state is not State.DELIVERED or base.init != record.init:
+                return False
+            if cid in self._known.refused:
+                return False
+            height = max(height, base.height)
+        return record.height == height + 1
+
+    def _complete(self, record: Record) -> None:
+        """Note that the history of a record is complete."""
+        stream = self._known.streams.get(record.init)
+        if stream is not None:
+            doubted = record.proof is not None and record.proof in self._known.doubted
+            self._completed.append((record, stream, doubted))
+
+    def _give_position(self, record: Record) -> None:
+        """Give a record the next place in the feed."""
         self._marks.head += 1
         record.position = self._marks.head
-        return True
+        record.state = State.DELIVERED
 
     # What the steps need.
 

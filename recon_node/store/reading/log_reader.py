@@ -152,7 +152,8 @@ class LogReader:
             self.on_damage(error.found)
             raise
         answer, damaged = answered
-        self.on_damage(damaged)
+        if damaged:
+            self.on_damage(damaged)
         return answer
 
     async def close(self) -> None:
