@@ -1,5 +1,8 @@
 """Capabilities: who may write for whom, where, and when."""
 
+import base64
+import json
+from pathlib import Path
 from typing import Any
 
 import coincurve
@@ -531,3 +534,24 @@ def test_capabilities_of_random_bytes(block: bytes) -> None:
 
 def test_the_controllers_own_events_need_none() -> None:
     verify_signature(data_event(SESSION, INIT, [INIT.cid], []), AUDIENCE)
+
+
+# --- beside ceramic-one ------------------------------------------------------------------------
+
+VERDICTS = json.loads((Path(__file__).parents[1] / "data" / "capability_verdicts.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("event", "accepted", "differs"),
+    [pytest.param(*rest[:2], len(rest) > 2, id=name) for name, *rest in VERDICTS["events"]],
+)
+def test_the_verdict_is_that_of_ceramic_one(event: str, accepted: bool, differs: bool) -> None:
+    """The file names what differs; docs/admission.md says why."""
+    try:
+        parsed = parse_event(base64.b64decode(event))
+        assert parsed.header is not None
+        verify_signature(parsed, parsed.header.controller, parsed.header.model)
+    except InvalidEventError:
+        assert accepted == differs
+    else:
+        assert accepted != differs
