@@ -58,6 +58,8 @@ class AnchoringStatus:
     """What the tree that is under way waits for; empty if there is none."""
     alarm: str
     """What somebody should do something about; empty if there is nothing."""
+    position: int
+    """Of the feed, up to which events were selected."""
     due_at: float | None
     """When the next tree will be built, in Unix seconds; None if nothing waits."""
 
@@ -159,6 +161,7 @@ class Anchoring:
 
     async def status(self) -> AnchoringStatus:
         """Return how anchoring stands."""
+        position = self.follower.position  # before the counts: these are of it, or later
         trees, spent = await in_thread(self._journal.spent)
         under_way = await in_thread(self._journal.unfinished_tree)
         is_evm = self.settings.authority == "evm"
@@ -173,6 +176,7 @@ class Anchoring:
             under_way=under_way,
             state="" if under_way is None or self._pending is None else self._pending.reason,
             alarm=self.alarm,
+            position=position,
             due_at=await in_thread(self._due_at),
         )
 
