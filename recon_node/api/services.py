@@ -117,6 +117,8 @@ class Limits:
     """Maximum requests at once; one more is answered 503."""
     bodies: Bytes = 64 * 1024 * 1024
     """Bytes of all request bodies at once; further ones are not read until there is room."""
+    answers: Bytes = 48 * 1024 * 1024
+    """Bytes of the parts of large answers that wait to be sent, at once; others wait for room."""
     stall: float = 60.0
     """A request that makes no progress for this long is given up."""
     wait: float = 30.0
@@ -170,6 +172,8 @@ class Services:
     """Set when the node shuts down: long polls answer at once."""
     evaluation: Evaluation = field(default_factory=partial(Evaluation, 0))
     """Where things are computed of streams."""
+    reading_pages: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 4))
+    """Held by whoever reads and renders a page of the feed, of up to 4 MiB."""
     _rendering: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
     _parsing: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
 

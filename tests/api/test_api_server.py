@@ -10,6 +10,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +32,13 @@ from recon_node.api import (
     open_listener,
     serve,
 )
-from recon_node.api.middleware.stack import LARGE_PIECE, PIECE, Bound
+from recon_node.api.middleware.stack import (
+    BODY_GRACE,
+    LARGE_PIECE,
+    PIECE,
+    SMALL_ANSWER,
+    Bound,
+)
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
 from recon_node.store import FeedColumns, Store, StoreError, open_store
@@ -429,6 +436,48 @@ async def test_a_quick_client_gets_large_pieces_for_as_long_as_it_is_quick(
     await Bound(app, Limits(stall=60))({"type": "http", **TARGET}, receive, take)
     assert received == message * 5
     assert [max(each) for each in sizes] == [PIECE, LARGE_PIECE, LARGE_PIECE, PIECE, LARGE_PIECE]
+
+
+async def test_answers_that_nobody_reads_have_room_together(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Room for two: a third one gets that of a client that reads nothing, and a fifth none."""
+    size = 2 * SMALL_ANSWER
+    statuses: dict[str, int] = {}
+    whole: set[str] = set()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(bytes(size))(scope, receive, send)
+
+    bound = Bound(app, Limits(answers=2 * size))
+
+    async def ask(name: str, *, reads: bool) -> None:
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                statuses[name] = message["status"]
+            elif not reads:
+                await trio.sleep_forever()
+            elif not message.get("more_body", False):
+                whole.add(name)
+
+        await bound({"type": "http", **TARGET, "client": ("127.0.0.1", 1)}, receive, send)
+
+    async with trio.open_nursery() as nursery:
+        for name in ("first", "second"):
+            nursery.start_soon(partial(ask, name, reads=False))
+        await trio.sleep(0.1)
+        for name in ("third", "fourth"):
+            nursery.start_soon(partial(ask, name, reads=True))
+        await trio.sleep(0.1)
+        assert statuses == {"first": 200, "second": 200}
+        await ask("fifth", reads=True)
+        assert statuses.pop("fifth") == 503
+        await trio.sleep(BODY_GRACE + 1)
+        assert {"third", "fourth"} <= whole
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_client_that_does_not_read_does_not_hold_up_the_end() -> None:

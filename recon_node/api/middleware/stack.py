@@ -9,8 +9,9 @@ client sees a broken answer, not a short one.
 `Bound` admits at most `Limits.requests` requests at once (503 beyond that), and gives up on one
 that makes no progress for `Limits.stall` seconds (503). It reads the whole body before a handler
 runs: at most `Limits.body` bytes of it (413), and at most `Limits.bodies` of all bodies; others
-wait until there is room. Places for requests and bodies go to whoever earns them
-(`recon_node.places`): a request that waits for its body, or for news (`wait`), gives way to others.
+wait until there is room. Of large answers, at most `Limits.answers` bytes wait to be sent. Places
+for requests, bodies and answers go to whoever earns them (`recon_node.places`): a request that
+waits for its body, for news (`wait`), or for its client to read, gives way to others.
 The liveness check and the metrics have places of their own.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -52,8 +54,11 @@ VITAL_PLACES: Final = 8
 SMALL_BODY: Final = 64 * 1024
 """Bytes of a body that need no room among all bodies."""
 
+SMALL_ANSWER: Final = 256 * 1024
+"""Bytes of a part of an answer that need no room among all answers."""
+
 BODY_GRACE: Final = 1.0
-"""Seconds without a byte after which a body gives way to others."""
+"""Seconds without a byte after which a body, or the part of an answer, gives way to others."""
 
 _ROOM_POLL: Final = 0.1
 """Seconds between two looks for room."""
@@ -122,6 +127,8 @@ class Bound:
         allowed, now = AllowList(always_admit), trio.current_time
         self._requests = Places(limits.requests, now, allowed, reserve=VITAL_PLACES)
         self._bodies = Places(limits.bodies, now, allowed, grace=BODY_GRACE)
+        self._answers = Places(limits.answers, now, allowed, grace=BODY_GRACE)
+        self._waiting = _Room(limits.answers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
@@ -140,7 +147,7 @@ class Bound:
                 f"{self._limits.requests} requests are already being handled: try again",
             )
             return
-        answer = _Answer(send, self._limits.stall)
+        answer = _Answer(send, self._limits.stall, address, given_way, self._answers, self._waiting)
         try:
             with given_way, answer.progress:
                 await self._run(scope, receive, answer, place)
@@ -149,7 +156,9 @@ class Bound:
         if answer.has_begun or not (given_way.cancelled_caught or answer.progress.cancelled_caught):
             return
         reason = f"no progress for {self._limits.stall:g} seconds: gave up"
-        if given_way.cancelled_caught:
+        if answer.found_no_room:
+            reason = "too many large answers are waiting to be read: try again"
+        elif given_way.cancelled_caught:
             reason = "gave way to other requests: try again"
         await refuse((scope, receive, send), HTTPStatus.SERVICE_UNAVAILABLE, reason)
 
@@ -173,27 +182,95 @@ class Bound:
             await self._app(scope, _replay(content, receive), answer.send)
 
 
-class _Answer:
-    """Sends an answer in pieces, each of which counts as progress."""
+@dataclass(slots=True)
+class _Room:
+    """The bytes of the parts of answers that wait for a place."""
 
-    def __init__(self, send: Send, stall: float) -> None:
+    limit: int
+    taken: int = 0
+
+
+class _Answer:
+    """Sends an answer in pieces, each of which counts as progress.
+
+    What a client does not read stays in memory. So a large part of an answer has a place of its
+    size among those of all answers, which it loses if its client takes nothing while others wait.
+
+    Args:
+        stall: seconds without progress after which the answer is given up.
+        address: of the client.
+        given_way: cancelled if the answer loses its place.
+        places: for the parts of all large answers.
+        waiting: for those that wait for a place.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        stall: float,
+        address: str,
+        given_way: trio.CancelScope,
+        places: Places,
+        waiting: _Room,
+    ) -> None:
         self._send = send
         self._stall = stall
+        self._address = address
+        self._given_way = given_way
+        self._places = places
+        self._waiting = waiting
         self._size = PIECE
+        self._start: Message | None = None
         self.has_begun = False
+        self.found_no_room = False
         self.progress = trio.CancelScope(deadline=trio.current_time() + stall)
 
     async def send(self, message: Message) -> None:
         """Send a part of the answer."""
+        if message["type"] == "http.response.start":
+            self._start = message  # sent with the first part, for which there may be no room
+            return
+        size = min(len(message.get("body", b"")), self._places.limit)
+        place = await self._place_of(size) if size > SMALL_ANSWER else None
+        try:
+            await self._send_part(message, place)
+        finally:
+            if place is not None:
+                place.leave()
+
+    async def _send_part(self, message: Message, place: Place | None) -> None:
         self.has_begun = True
+        if self._start is not None:
+            start, self._start = self._start, None
+            await self._send(start)
         begun = trio.current_time()
         for piece in _pieces(message, self._size):
             larger = max(0, len(piece.get("body", b"")) / PIECE - 1)
             self.progress.deadline += larger * self._stall
             await self._send(piece)
             self.progress.deadline = trio.current_time() + self._stall
+            if place is not None:
+                place.use(busy=False)
         if len(message.get("body", b"")) >= PIECE:
             self._size = LARGE_PIECE if trio.current_time() - begun < QUICK else PIECE
+
+    async def _place_of(self, size: int) -> Place:
+        """Take a place for a part of the answer; wait for one, if not too many others do."""
+        waiting = self._waiting
+        if waiting.taken + size > waiting.limit:
+            self.found_no_room = True
+            self.progress.cancel()
+        waiting.taken += size
+        try:
+            while True:
+                place = self._places.take(
+                    self._address, self._given_way.cancel, size=size, busy=False
+                )
+                if place is not None:
+                    return place
+                await trio.sleep(_ROOM_POLL)
+        finally:
+            waiting.taken -= size
 
 
 class _Body:

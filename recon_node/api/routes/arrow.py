@@ -190,16 +190,18 @@ async def stream(
     yield await services.in_thread(partial(schema_message, columns, filters))
     while after < upto:
         end = min(upto, after + _PIECE) if wanted else upto
-        rows = await store.log.feed_columns(
-            after, limits.arrow_rows, end, limits.arrow_bytes, wanted, cars=cars
-        )
-        if not wanted and (not rows.positions or rows.positions[0] != after + 1):
-            raise RuntimeError(f"the feed holds no event at position {after + 1}")
-        full = len(rows.positions) == limits.arrow_rows or _size(rows) >= limits.arrow_bytes
-        after = rows.positions[-1] if full else end
-        message = await services.in_thread(partial(record_batch, rows, columns))
-        del rows  # or a slow reader would hold the page twice
+        async with services.reading_pages:
+            rows = await store.log.feed_columns(
+                after, limits.arrow_rows, end, limits.arrow_bytes, wanted, cars=cars
+            )
+            if not wanted and (not rows.positions or rows.positions[0] != after + 1):
+                raise RuntimeError(f"the feed holds no event at position {after + 1}")
+            full = len(rows.positions) == limits.arrow_rows or _size(rows) >= limits.arrow_bytes
+            after = rows.positions[-1] if full else end
+            message = await services.in_thread(partial(record_batch, rows, columns))
+            del rows  # or a slow reader would hold the page twice
         yield message
+        del message
     yield END_OF_STREAM
 
 
@@ -212,12 +214,15 @@ async def stream_of(
     done = 0
     while done < len(cids):
         page = cids[done : done + limits.arrow_rows]
-        rows, count = await store.log.columns_of(page, limits.arrow_bytes)
-        done += count
-        if rows.positions:
+        async with services.reading_pages:
+            rows, count = await store.log.columns_of(page, limits.arrow_bytes)
             message = await services.in_thread(partial(record_batch, rows, columns))
+            is_empty = not rows.positions
             del rows  # as above
+        done += count
+        if not is_empty:
             yield message
+        del message
     yield END_OF_STREAM
 
 

@@ -131,8 +131,14 @@ async def get_events(call: Call[FeedQuery]) -> Annotated[Response, EventFeedBody
             "belongs to a log that no longer exists (repaired, or another backup). Start from 0",
         )
     await _long_poll(call.request, services, after, given.wait)
+    async with services.reading_pages:
+        return await _read_page(services, given, after)
+
+
+async def _read_page(services: Services, given: FeedQuery, after: int) -> Response:
+    limits, include_data = services.limits, given.include_data == "full"
     rows = await services.store.log.feed(
-        after, min(given.limit, most), max_bytes=services.limits.feed_bytes
+        after, min(given.limit, limits.feed_events), max_bytes=limits.feed_bytes
     )
     token = str(rows[-1].position) if rows else str(after)
     streams = await _streams_of(services.store, rows) if given.streams else {}
