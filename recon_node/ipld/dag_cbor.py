@@ -10,6 +10,7 @@ keys, and `CID` for links.
 """
 
 import re
+from itertools import chain
 from typing import Any, Final
 
 import cbrrr
@@ -64,14 +65,10 @@ def _check_depth(value: Any) -> None:
     while level:
         if depth > MAX_DEPTH:
             raise DagCborError(f"nested deeper than {MAX_DEPTH} levels")
-        level = [child for parent in level for child in _children(parent)]
+        maps = [each for each in level if type(each) is dict]
+        lists = [each for each in level if type(each) is list]
+        level = [*chain.from_iterable(map(dict.values, maps)), *chain.from_iterable(lists)]
         depth += 1
-
-
-def _children(value: Any) -> Any:
-    if type(value) is dict:
-        return value.values()
-    return value if type(value) is list else ()
 
 
 def _explain(data: bytes, error: Exception) -> str:

@@ -2,8 +2,8 @@
 
 Verifying (parse, hashes, signature) takes longer than everything that the log does with an event,
 and Python threads would take turns at it. So long lists are cut into chunks, which a few processes
-(`recon_node.verification.worker`) take one after another; short ones are verified at once in a
-thread of this process. The processes are started when the first long list comes, and stay.
+(`recon_node.verification.worker`) take one after another; short ones of small events are verified
+at once in a thread of this process. The processes are started when they are first needed, and stay.
 
 **A process that dies** (out of memory, killed) takes no event with it: its chunk is cut in half and
 both halves are tried again in new processes, down to a single event. An event that kills two
@@ -20,7 +20,7 @@ from __future__ import annotations
 import marshal
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import Final
 
@@ -35,8 +35,13 @@ logger = structlog.get_logger(__name__)
 
 MIN_BATCH: Final = 16
 """Fewer events than this are verified faster in this process."""
+MAX_BYTES_HERE: Final = 64 * 1024
+"""Bytes of events that are verified in this process: to decode a megabyte may take half a second,
+in which nothing else runs."""
 CHUNK: Final = 48
 """Events that a process gets at a time: some milliseconds of work."""
+CHUNK_BYTES: Final = 1024 * 1024
+"""Bytes of these events, unless one has more."""
 PATIENCE: Final = 30.0
 """Seconds for a chunk. A process that takes longer is killed."""
 REMEMBERED: Final = 16_384
@@ -88,18 +93,19 @@ class Verifiers:
         await self._processes.close()
 
     async def _examine(self, cars: list[bytes]) -> list[_Raw]:
-        if self._count == 0 or len(cars) < MIN_BATCH:
+        is_small = len(cars) < MIN_BATCH and sum(map(len, cars)) <= MAX_BYTES_HERE
+        if self._count == 0 or is_small:
             return await self._processes.in_thread(_examine_here, cars) if cars else []
         findings: list[_Raw] = [Broken("was not verified")] * len(cars)
-        starts = deque(range(0, len(cars), CHUNK))
+        chunks = deque(_chunks(cars))
 
         async def work() -> None:
-            while starts:
-                chunk = slice(start := starts.popleft(), start + CHUNK)
+            while chunks:
+                chunk = chunks.popleft()
                 findings[chunk] = await self._examine_chunk(cars[chunk])
 
         async with trio.open_nursery() as nursery:
-            for _ in range(min(self._count, len(starts))):
+            for _ in range(min(self._count, len(chunks))):
                 nursery.start_soon(work)
         return findings
 
@@ -126,6 +132,18 @@ class Verifiers:
     async def _ask(self, cars: list[bytes]) -> list[_Raw]:
         answer = await self._processes.ask(cars, PATIENCE)
         return [finding if good else _bug(finding) for good, finding in answer]
+
+
+def _chunks(cars: Sequence[bytes]) -> Iterator[slice]:
+    """Divide events among processes, by number and size."""
+    start = size = 0
+    for at, car in enumerate(cars):
+        if at > start and (at - start == CHUNK or size + len(car) > CHUNK_BYTES):
+            yield slice(start, at)
+            start, size = at, 0
+        size += len(car)
+    if cars:
+        yield slice(start, len(cars))
 
 
 def _examine_here(cars: Sequence[bytes]) -> list[_Raw]:

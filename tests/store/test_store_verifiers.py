@@ -62,6 +62,46 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60) -> bool:
     return met
 
 
+async def test_large_events_are_verified_in_a_process_however_few_they_are() -> None:
+    """To decode a megabyte of lists takes half a second, in which the node did nothing else."""
+    pool = Verifiers(1)
+    try:
+        few = some_cars(3)
+        large = init_event(KEYS[0], MODEL, {"a": [[]] * 100_000}, unique=b"u").car
+        await pool.verify(few)
+        assert pids(pool) == []
+        found = await pool.verify([*few, large])
+        assert len(pids(pool)) == 1
+        assert [type(each) for each in found] == [Facts] * 4
+        assert found[3] == from_wire(to_wire(check_event(large), large), large)
+    finally:
+        await pool.close()
+
+
+@given(st.lists(st.integers(1, 700_000), max_size=120))
+def test_chunks_have_few_events_and_few_bytes(sizes: list[int]) -> None:
+    cars = [memoryview(bytes(700_000))[:size] for size in sizes]
+    chunks = list(verifiers._chunks(cars))  # type: ignore[arg-type]
+    assert [size for each in chunks for size in sizes[each]] == sizes
+    for each in chunks:
+        assert 1 <= len(sizes[each]) <= verifiers.CHUNK
+        assert len(sizes[each]) == 1 or sum(sizes[each]) <= verifiers.CHUNK_BYTES
+
+
+def test_a_large_list_is_refused_without_decoding_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = b"\x9a\x00\x01\x00\x00" + b"\x80" * 65_536
+    cid = CID.of(DAG_CBOR, block)
+    data = car.encode([cid], {cid: block})
+
+    def decode(data: bytes) -> None:
+        pytest.fail("it was decoded")
+
+    monkeypatch.setattr("recon_node.ceramic.event.dag_cbor.decode", decode)
+    found = check_event(data)
+    assert isinstance(found, Unreadable)
+    assert "its payload is not a map" in found.reason
+
+
 @settings(max_examples=settings().max_examples // 4)
 @given(seed=st.integers(0, 2**32))
 def test_facts_survive_the_way_between_processes(seed: int) -> None:
