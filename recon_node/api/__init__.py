@@ -7,7 +7,7 @@ trio. This room knows the store, and the network side only as `Peers`.
 """
 
 from recon_node.api.app import create_app
-from recon_node.api.middleware.access import Access
+from recon_node.api.middleware.guard import Access
 from recon_node.api.samples import run_samples
 from recon_node.api.server import Listener, ListenError, open_listener, serve
 from recon_node.api.services import Limits, Peers, Services

@@ -17,8 +17,7 @@ from starlette.routing import Route
 from recon_node.api.endpoint import Answer, Call, Endpoint, endpoint
 from recon_node.api.errors import EXCEPTION_HANDLERS
 from recon_node.api.metrics import Metrics
-from recon_node.api.middleware.access import usual_need
-from recon_node.api.middleware.guard import Guard
+from recon_node.api.middleware.guard import Guard, usual_need
 from recon_node.api.middleware.stack import Bound, Observe
 from recon_node.api.models import Parameters, reply
 from recon_node.api.openapi import describe

@@ -30,7 +30,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from recon_node.api.metrics import Metrics
-from recon_node.api.middleware.access import Need, usual_need
+from recon_node.api.middleware.guard import Need, usual_need
 from recon_node.api.models import Body, Parameters
 from recon_node.api.services import Services
 

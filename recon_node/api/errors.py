@@ -16,6 +16,7 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from recon_node.store.damage import DamagedEventError
 from recon_node.store.errors import DiskFullError, StoreError
@@ -67,6 +68,20 @@ def error_response(
     elif path.startswith(KUBO_PATH):
         body = {"Message": message, "Code": 0, "Type": "error"}
     return JSONResponse(body, status_code=int(status), headers=headers)
+
+
+async def refuse(
+    asgi: tuple[Scope, Receive, Send],
+    status: int,
+    message: str,
+    headers: Mapping[str, str] | None = None,
+) -> None:
+    """Answer an error and close the connection, whatever the client still sends."""
+    scope, receive, send = asgi
+    response = error_response(
+        scope["path"], status, message, {"connection": "close", **(headers or {})}
+    )
+    await response(scope, receive, send)
 
 
 async def answer_error(request: Request, error: Exception) -> Response:

@@ -6,7 +6,7 @@ has the application cancelled at the next write; `receive` tells of it earlier. 
 behind another one are read ahead up to `MAX_AHEAD` bytes.
 
 A request that can be understood in two ways ends the connection (RFC 9112, section 6.1), and so
-does one for another host (`recon_node.api.hosts`). There is no TLS, no HTTP/2, and no upgrade.
+does one for another host (`middleware.guard.Hosts`). There is no TLS, no HTTP/2, and no upgrade.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import trio
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Scope
 
-from recon_node.api.hosts import Hosts
+from recon_node.api.middleware.guard import Hosts
 from recon_node.places import Place
 
 KEEP_ALIVE: Final = 75.0

@@ -18,8 +18,8 @@ import structlog
 import trio
 from starlette.types import ASGIApp
 
-from recon_node.api.hosts import Hosts
 from recon_node.api.http_server import Connection
+from recon_node.api.middleware.guard import Hosts
 from recon_node.bind_errors import bind_advice
 from recon_node.places import AllowList, Places
 

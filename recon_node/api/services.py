@@ -12,7 +12,7 @@ import trio
 from pydantic.dataclasses import dataclass as settings_dataclass
 
 from recon_node.api.evaluation import Evaluation
-from recon_node.api.middleware.access import Access
+from recon_node.api.middleware.guard import Access
 from recon_node.api.samples import SampleRing
 from recon_node.setting_types import SETTINGS, Bytes, Count, Setting
 

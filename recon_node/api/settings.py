@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from pydantic import BeforeValidator, Field, SecretStr
 from pydantic.dataclasses import dataclass
 
-from recon_node.api.middleware.access import Access
+from recon_node.api.middleware.guard import Access
 from recon_node.api.services import Limits
 from recon_node.setting_types import SETTINGS, Flag, OptionalPath, Setting, checked_by
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from recon_node.api import Services, create_app, open_listener, serve
-from recon_node.api.hosts import Hosts, host_in
+from recon_node.api.middleware.guard import Hosts, host_in
 
 LOOPBACK = ("127.0.0.1",)
 EVERYWHERE = ("0.0.0.0",)

@@ -28,7 +28,7 @@ import trio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from recon_node.api.errors import error_response
+from recon_node.api.errors import error_response, refuse
 from recon_node.api.metrics import Metrics
 from recon_node.api.services import Limits
 from recon_node.places import AllowList, Place, Places
@@ -343,20 +343,6 @@ def _declared(scope: Scope) -> int | None:
 def _address_of(scope: Scope) -> str:
     client = scope.get("client")
     return str(client[0]) if client else ""
-
-
-async def refuse(
-    asgi: tuple[Scope, Receive, Send],
-    status: int,
-    message: str,
-    headers: Mapping[str, str] | None = None,
-) -> None:
-    """Answer an error and close the connection, whatever the client still sends."""
-    scope, receive, send = asgi
-    response = error_response(
-        scope["path"], status, message, {"connection": "close", **(headers or {})}
-    )
-    await response(scope, receive, send)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
