@@ -141,7 +141,7 @@ main.add_command(completion_command("spark-sink", lambda: main))
 @click.option(
     "--history-size",
     type=ByteSize(),
-    show_default="1.5 times the table, at least 16 MB; with --history, no limit",
+    show_default="1.5 times the table, at least 4 MB; with --history, no limit",
     help="How much space the files of a table's older versions may take: 500MB, 20GB.",
 )
 @click.option(

@@ -70,9 +70,10 @@ _MAX_NEW_FILES: Final = 256
 _COMMITS_PER_TRIM: Final = 16
 # The last position of a file without statistics.
 _UNKNOWN: Final = 2**63 - 1
-# A commit every half second writes many log files, which must not be kept for a month.
+# A commit every half second writes many log files. Without the files of a version, they are of no
+# use, and they must not be kept for a month.
 _LOG: Final = "delta.logRetentionDuration"
-_LOG_HOURS: Final = 24
+_LOG_HOURS: Final = 1
 
 
 class DeltaStore:

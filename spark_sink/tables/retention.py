@@ -31,7 +31,7 @@ _READERS: Final = "_readers"
 LOG: Final = "_delta_log"
 _CHANGES: Final = "_change_data"
 #: Bytes of leftovers that are always kept, and how many times as much as the latest version takes.
-LEAST_KEPT: Final = 16_000_000
+LEAST_KEPT: Final = 4_000_000
 KEPT_RATIO: Final = 1.5
 # Seconds for which a leftover stays: a reader opens a version, and only then its files. Readers of
 # a store cannot hold a version.

@@ -114,7 +114,7 @@ def test_vacuum_keeps_what_it_is_told_to(sample: list[Event], tmp_path: Path) ->
     assert told_so.version() == version
     properties = told_so.metadata().configuration
     assert properties["delta.deletedFileRetentionDuration"] == "interval 18000 seconds"
-    assert properties["delta.logRetentionDuration"] == "interval 24 hours"
+    assert properties["delta.logRetentionDuration"] == "interval 5 hours"
     sink.tables.keep_history(168.0)
     properties = DeltaTable(tmp_path / "raw_events").metadata().configuration
     assert properties["delta.logRetentionDuration"] == "interval 168 hours"
