@@ -184,10 +184,14 @@ def status(node: Connection, pending: bool, as_json: bool) -> None:
         facts.add_row("damaged", f"{recon['damaged']} (see the node's log)", style="bold red")
     if recon.get("anchoring_alarm"):
         facts.add_row("anchoring", recon["anchoring_alarm"], style="bold red")
-    disk = recon.get("disk", {})
-    if disk.get("is_short"):
+    if disk := recon.get("disk"):
         text = f"{human_size(disk['free'])} free, {human_size(disk['keep_free'])} are kept free"
-        facts.add_row("disk", f"{text} (keep_free): nothing is taken from peers", style="bold red")
+        short = disk["is_short"]
+        note = ": nothing is taken from peers" if short else ""
+        facts.add_row("disk", f"{text} (keep_free){note}", style="bold red" if short else None)
+    if memory := recon.get("peer_memory"):
+        held, budget = human_size(memory["held"]), human_size(memory["budget"])
+        facts.add_row("held for peers", f"{held} of {budget} (max_peer_memory)")
     console.print(facts)
     latest, moving = recon["syncs"][-SYNCS_SHOWN:], recon.get("transfers", [])[-SYNCS_SHOWN:]
     for title, syncs in (

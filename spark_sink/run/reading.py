@@ -136,7 +136,9 @@ class FeedReader:
     def _next_node(self, avoid: str | None) -> Head | None:
         self._on_look(None)
         since = time.monotonic() - self._nodes.failover_after
-        with calling_after(_SILENCE, partial(self._on_event, "waiting", {"url": self._nodes.urls})):
+        urls = self._nodes.urls
+        facts = {"url": urls, "reason": f"no node of {urls} can be read"}
+        with calling_after(_SILENCE, partial(self._on_event, "waiting", facts)):
             head = self._nodes.choose(
                 self._tables.reading,
                 self._stop,
@@ -232,8 +234,10 @@ class FeedReader:
                 heard = time.monotonic()
             if (head is not None) != answers:
                 answers = not answers
+                url = self._nodes.current.url
+                reason = {"reason": f"the node at {url} does not answer any more"}
                 event = "resumed" if answers else "waiting"
-                self._on_event(event, {"url": self._nodes.current.url})
+                self._on_event(event, {"url": url} | ({} if answers else reason))
             if self._nodes.several and asked - heard >= self._nodes.failover_after:
                 raise FeedUnreachableError(
                     f"the node at {self._nodes.current.url} does not answer any more"

@@ -104,7 +104,7 @@ class Runner:
 
     `on_event` is called with the name of an event and its fields:
 
-    waiting {url}, resumed {url},
+    waiting {url, reason}, resumed {url},
     starting {url, tables, epoch, position, head},
     lost {url, reason}, taking_over {url, epoch, head, from},
     took_over {url, epoch, head, rows, missing, position, seconds},
@@ -112,8 +112,7 @@ class Runner:
     started {url, tables, epoch, position, head, metrics, spark_ui},
     batch {batch, rows, streams, position, seconds, lag}, row {table, row},
     set_aside {stream, reason}, stopping {doing, patience},
-    stopped {position, rows, seconds}. At the start, `waiting` also has {reason, patience}, in
-    seconds.
+    stopped {position, rows, seconds}. At the start, `waiting` also has {patience}, in seconds.
     """
 
     def __init__(
@@ -209,7 +208,8 @@ class Runner:
         def tell() -> None:
             waits.set()
             patience = _START_PATIENCE + (nodes.failover_after if nodes.several else 0)
-            facts = {"url": nodes.urls, "reason": nodes.trouble, "patience": patience}
+            reason = nodes.trouble or f"the node at {nodes.urls} has not answered yet"
+            facts = {"url": nodes.urls, "reason": reason, "patience": patience}
             self._on_event("waiting", facts)
 
         with calling_after(_SILENCE, tell):

@@ -137,7 +137,10 @@ def test_show_says_what_an_event_says(node: TestnetNode, sample: Events) -> None
 def test_status(node: TestnetNode) -> None:
     shown = json.loads(run(node, "status", "--json").stdout)
     assert shown["events"] == head(node)
+    assert 0 <= shown["peer_memory"]["held"] < shown["peer_memory"]["budget"]
     text = run(node, "status").stdout
+    assert re.search(r"disk +[\d.,]+ \w+ free, [\d.,]+ \w+ are kept free \(keep_free\)", text)
+    assert re.search(r"held for peers +[\d.,]+ \w+ of [\d.,]+ \w+ \(max_peer_memory\)", text)
     assert shown["sha256a"] in text
     assert node.peer_id in text
     assert "the network: announced to " in text
@@ -292,7 +295,9 @@ def test_interests(node: TestnetNode) -> None:
     models = "kh4q0ozorrgaq2mezktnrmdwleo1d"
     added = run(node, "interests", "add", models)
     assert (added.exit_code, added.stdout) == (0, f"the node syncs {models} from now on\n")
-    run(node, "interests", "add", f"model={models}", "controller=did:key:z6Mk")
+    assert "from now on it syncs nothing else" in added.stderr
+    second = run(node, "interests", "add", f"model={models}", "controller=did:key:z6Mk")
+    assert second.stderr == ""
     listed = json.loads(run(node, "interests", "list", "--json").stdout)
     assert [interest.get("controller") for interest in listed] == [None, "did:key:z6Mk"]
     lines = run(node, "interests", "list").stdout.splitlines()

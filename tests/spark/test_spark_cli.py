@@ -303,7 +303,9 @@ def test_a_stop_while_there_is_nothing_to_finish(tmp_path: Path) -> None:
     """Waiting for a node that does not answer it says so, ends at once and leaves nothing."""
     tables = tmp_path / "tables"
     with running("--url", "http://127.0.0.1:1", "--tables", tables) as run:
-        assert run.next("waiting")["url"] == "http://127.0.0.1:1"
+        facts = run.next("waiting")
+        assert facts["url"] == "http://127.0.0.1:1"
+        assert "http://127.0.0.1:1" in facts["reason"]
         run.process.send_signal(signal.SIGTERM)
         assert run.process.communicate(timeout=PATIENCE) == ("", "")
         assert run.process.returncode == 0

@@ -188,6 +188,15 @@ class DiskBody(Body, frozen=True):
     """Whether nothing is taken from peers, for want of room."""
 
 
+class MemoryBody(Body, frozen=True):
+    """What peers make the node hold in memory."""
+
+    held: Whole
+    """Bytes that count against the budget at the moment."""
+    budget: Whole
+    """The setting max_peer_memory: beyond it, the peers that hold the most are cut off."""
+
+
 class ReconStateBody(Body, frozen=True, kw_only=True):
     """What a node holds."""
 
@@ -218,7 +227,9 @@ class ReconStateBody(Body, frozen=True, kw_only=True):
     write_policy: WritePolicyBody
     """Which streams it accepts."""
     peer_id: str | UnsetType = UNSET
-    """The node's peer id. This and the next three are not there without a network side."""
+    """The node's peer id. This and the next four are not there without a network side."""
+    peer_memory: MemoryBody | UnsetType = UNSET
+    """What peers make it hold in memory."""
     addresses: Sequence[str] | UnsetType = UNSET
     """The multiaddrs where peers can reach it."""
     peers: Sequence[PeerInfo] | UnsetType = UNSET
@@ -256,6 +267,9 @@ async def get_recon(call: Call[Parameters]) -> ReconStateBody:
         interests=interests,
         write_policy=_describe_policy(call.services),
         peer_id=UNSET if peers is None else peers.peer_id,
+        peer_memory=UNSET
+        if peers is None
+        else MemoryBody(held=peers.counters.memory.held, budget=peers.counters.memory.limit),
         addresses=UNSET if peers is None else peers.addresses,
         peers=UNSET if peers is None else peers.peers(),
         rendezvous=UNSET if peers is None else peers.rendezvous(),
