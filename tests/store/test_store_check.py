@@ -229,6 +229,19 @@ async def test_a_lost_car_of_the_feed_costs_its_epoch(log: Path) -> None:
     assert repaired.epoch != epoch
 
 
+async def test_a_car_whose_type_is_damaged_is_lost_alone(log: Path) -> None:
+    """A flipped bit can turn its bytes into nothing, which the table does not allow."""
+    schema_of = "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = replace(sql, {}, {})"
+    strict, loose = "'car BLOB NOT NULL'", "'car BLOB'"
+    change(log, *f"{schema_of.format(strict, loose)} WHERE name = 'cars'".split("; "))
+    change(log, "UPDATE cars SET car = NULL WHERE id = (SELECT max(id) FROM cars)")
+    change(log, *f"{schema_of.format(loose, strict)} WHERE name = 'cars'".split("; "))
+    events = read_info(log).events
+    repaired = await repair_log(log, SETTINGS)
+    assert repaired.events == events - 1
+    assert check_log(log).faults == []
+
+
 async def test_damage_that_leaves_nothing_changes_nothing(log: Path) -> None:
     path = log / schema.FILE_NAME
     path.write_bytes(b"\xa5" * path.stat().st_size)

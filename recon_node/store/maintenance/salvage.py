@@ -154,7 +154,7 @@ class Salvage:
         """The CAR of an event, if it is intact and belongs to it."""
         try:
             found = self._connection.execute("SELECT car FROM cars WHERE id = ?", (row,)).fetchone()
-            if found is None:
+            if found is None or not isinstance(found[0], bytes):
                 return None
             [car] = self._blocks.restore(found)
             event = parse_event(car)
