@@ -83,6 +83,8 @@ class AnchoringBody(Body, frozen=True):
     """What it waits for."""
     alarm: str | UnsetType = UNSET
     """What somebody should do something about."""
+    position: Whole | UnsetType = UNSET
+    """Of the feed, up to which events were selected."""
     due_at: float | UnsetType | None = UNSET
     """When the next tree will be built, in Unix seconds; null if nothing waits."""
     latest: list[AnchorTreeBody] | UnsetType = UNSET
@@ -167,6 +169,7 @@ async def get_anchors(call: Call[Parameters]) -> AnchoringBody:
         under_way=None if status.under_way is None else _tree(anchoring, status.under_way),
         waits_for=status.state,
         alarm=status.alarm,
+        position=status.position,
         due_at=status.due_at,
         latest=[_tree(anchoring, tree) for tree in await anchoring.latest_trees(_TREES)],
     )
