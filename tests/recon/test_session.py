@@ -61,6 +61,7 @@ def test_what_was_answered_takes_no_memory(version: MakeSession) -> None:
 
 
 def _items(value: object) -> list[object]:
+    value = getattr(value, "messages", value)
     return list(value) if isinstance(value, list) else []
 
 

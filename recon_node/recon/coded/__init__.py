@@ -1,7 +1,7 @@
 """`/ceramic/recon/1.2.0`: coded symbols, ids in the place of keys, and short bounds.
 
-In reading order: ``session``, ``messages``, ``reply``, ``salted``, ``estimates``, ``lists``,
-``encoding``, ``reader``.
+In reading order: ``session``, ``turn``, ``messages``, ``reply``, ``salted``, ``estimates``,
+``lists``, ``encoding``, ``reader``.
 """
 
 from typing import Final

@@ -77,7 +77,6 @@ from recon_node.recon.coded.messages import (
     END,
     FINGERPRINT,
     KEYS,
-    MIB,
     MORE,
     NO_KEYS,
     NOTHING_LISTED,
@@ -87,10 +86,10 @@ from recon_node.recon.coded.messages import (
     Listed,
     Message,
     MessageFlag,
-    weight_of,
 )
 from recon_node.recon.coded.reply import FEW, MAX_TURN, Reply
 from recon_node.recon.coded.salted import Salted, salt_of
+from recon_node.recon.coded.turn import Due, PeerTurn
 from recon_node.recon.keys.decoding import Difference, decode
 from recon_node.recon.keys.ids import groups, in_key_order
 from recon_node.recon.keys.lthash import LtHash
@@ -131,9 +130,6 @@ _LISTED_AT_ONCE: Final = 16
 _MORE_SYMBOLS: Final = 1.5
 _RESERVE: Final = 1024
 """Bytes of a message that symbols leave to the rest."""
-_TURN_WEIGHT: Final = 96
-"""Maximum memory for the bounds and keys of a turn (``weight_of``), as a multiple of a frame of a
-MiB, or of our own messages if they may be larger: 1.5 times that of MAX_TURN honest frames."""
 
 
 class CodedSession(TurnSession[Message]):
@@ -141,10 +137,7 @@ class CodedSession(TurnSession[Message]):
 
     def __init__(self, side: Side) -> None:
         self.side = side
-        self._turn: list[Message] = []
-        """What has been received of the peer's turn."""
-        self._turn_weight = 0
-        """About how many bytes of memory its bounds and keys take."""
+        self._turn = PeerTurn(side)
         self._closings = 0
         """The peer's closings that were wrong."""
         self._tries = 0
@@ -176,10 +169,9 @@ class CodedSession(TurnSession[Message]):
     def receive(self, message: Message) -> Actions[Message]:
         """Take the peer's message; once its turn is over, fetch what it names by id, and answer."""
         self.side.hear(goes_on=message.goes_on, max_turn=MAX_TURN)
-        self._check_coded(message)
-        new_keys = self.side.learn(self._read(message))
+        due = Due(self._has_closed, bool(self._symbols_sent), self._tries > _MAX_TRIES)
+        new_keys = self.side.learn(self._turn.add(message, due))
         self._tries += message.closing is not None
-        self._turn.append(message)
         del message  # what was answered takes no memory
         yield from fetch(self.side, new_keys)
         del new_keys
@@ -202,8 +194,9 @@ class CodedSession(TurnSession[Message]):
         key_range, keys = self.side.key_range, self.side.keys
         if key_range is None:
             return None
-        found.where, last = key_range, self._turn[-1]
-        if self._turn[0].key_range not in (None, key_range):
+        found.where, turn = key_range, self._turn.messages
+        last = turn[-1]
+        if turn[0].key_range not in (None, key_range):
             return None  # to be trimmed: what it lists may lie elsewhere
         if last.symbols is not None:
             found.difference = yield from self._decode(key_range, last)
@@ -219,7 +212,7 @@ class CodedSession(TurnSession[Message]):
                 found.where = where_they_differ(key_range, found.parts)
         else:
             unchanged = self._keys_then == keys.total
-            yield from look_up_lists(found, keys, self._turn, unchanged=unchanged)
+            yield from look_up_lists(found, keys, turn, unchanged=unchanged)
         if not found.lacking:
             return None
         found.failed = found.all_lacking((yield from ids_of_keys(self.side.given_up)))
@@ -245,7 +238,7 @@ class CodedSession(TurnSession[Message]):
     def _respond(self, found: Found) -> Steps[list[Message]]:
         """Answer the peer's turn."""
         self.side.respond()
-        turn, self._turn, self._turn_weight = self._turn, [], 0
+        turn, self._turn = self._turn.messages, PeerTurn(self.side)
         key_range = self.side.key_range
         if key_range is None:
             self.side.finish()
@@ -456,69 +449,3 @@ class CodedSession(TurnSession[Message]):
         self._tries += self._has_closed
         self._symbols_sent = 0 if last.symbols is None else len(last.symbols)
         return Send(turn)
-
-    def _read(self, message: Message) -> list[bytes]:
-        """Check a message and settle the range by it; return the keys that it lists."""
-        side = self.side
-        if message.left_out is not None:
-            side.left_out_by_peer = message.left_out.number
-        if message.verdict is MessageFlag.AGREED and (side.initiates or side.rounds > 1):
-            side.finish()
-            return []
-        if message.verdict is MessageFlag.REFUSED and side.initiates and side.rounds == 1:
-            side.finish_refused()
-            return []
-        if message.verdict is not None:
-            raise RemoteProtocolError(f"peer said {message.verdict.name} to nothing")
-        if message.key_range is not None:
-            if side.rounds > 1 or self._turn:
-                raise RemoteProtocolError("peer changed the range in the middle of the session")
-            side.settle_range(message.key_range)
-        elif side.asked is None:
-            raise RemoteProtocolError("the first message does not say what range it is about")
-        return self._keys_of(message.gaps)
-
-    def _keys_of(self, gaps: Gaps) -> list[bytes]:
-        """Check that gaps lie in the range, above those before; return their keys.
-
-        Decoding has checked that they ascend, and that no key lies above its gap.
-        """
-        keys, uppers, key_range = gaps.keys(), gaps.uppers, self.side.key_range
-        self._turn_weight += weight_of(uppers) + weight_of(keys)
-        if self._turn_weight > _TURN_WEIGHT * max(MIB, self.side.settings.message_bytes):
-            raise RemoteProtocolError(f"a turn of {self._turn_weight:,} bytes, written out")
-        if key_range is None or not uppers:
-            return []
-        reached = self._turn[-1].gaps.uppers[-1] if self._turn else key_range.lower
-        for upper in (uppers[0], uppers[-1]):
-            if upper != END and not reached < upper < key_range.upper:
-                raise RemoteProtocolError(f"gap ends outside the range: {upper.hex()}")
-        if keys and keys[0] < reached:
-            raise RemoteProtocolError(f"key below its gap: {keys[0].hex()}")
-        for key in (keys[0], keys[-1]) if keys else ():
-            if not key_range.covers(key):
-                raise RemoteProtocolError(f"key outside the range: {key.hex()}")
-        return keys
-
-    def _check_coded(self, message: Message) -> None:
-        """Check that a salt, an estimate or symbols come where they are due, and alone.
-
-        Raises:
-            RemoteProtocolError: they do not.
-        """
-        if message.salt is not None and self._tries <= _MAX_TRIES:
-            raise RemoteProtocolError("peer sent salted fingerprints where none were due")
-        if not message.is_coded:
-            return
-        if self._turn or message.has_gaps_or_ends:
-            raise RemoteProtocolError("peer sent symbols beside something else")
-        if message.symbols is None or (message.estimate is not None) != self._has_closed:
-            raise RemoteProtocolError("peer sent symbols, or an estimate, where none was due")
-        if message.estimate is None:
-            if not self._symbols_sent:
-                raise RemoteProtocolError("peer sent symbols where none were due")
-            return
-        key_range, bounds = self.side.key_range, message.estimate.bounds
-        assert key_range is not None
-        if bounds and not (key_range.lower < bounds[0] and bounds[-1] < key_range.upper):
-            raise RemoteProtocolError("peer divides what is not in the range")
