@@ -9,20 +9,13 @@ from recon_node.ipld import varint
 from recon_node.recon.coded.messages import (
     AGREED,
     FINGERPRINT,
-    FLAG_CLOSING,
-    FLAG_GOES_ON,
-    FLAG_LEFT_OUT,
-    FLAG_RANGE,
-    HAS_COUNT,
-    HAS_ESTIMATE,
-    HAS_IDS,
-    HAS_SALT,
-    HAS_SYMBOLS,
     MORE_BYTES,
     ONE_BYTE,
     SAYS,
     Estimate,
+    Flag,
     Gaps,
+    Has,
     Message,
     has_ids,
 )
@@ -36,19 +29,19 @@ def encode_message(message: Message) -> bytes:
     flags, at = 0, len(parts)
     before = b""
     if message.key_range is not None:
-        flags |= FLAG_RANGE
+        flags |= Flag.RANGE
         before, upper = message.key_range
         parts += [_front_code(b"", before), _front_code(before, upper)]
     if message.closing is not None:
-        flags |= FLAG_CLOSING
+        flags |= Flag.CLOSING
         parts.append(message.closing)
     if message.left_out is not None:
-        flags |= FLAG_LEFT_OUT
+        flags |= Flag.LEFT_OUT
         parts += [varint.encode(message.left_out.number), message.left_out.digest]
     if message.verdict is not None:
         flags |= message.verdict.value
     if message.goes_on:
-        flags |= FLAG_GOES_ON
+        flags |= Flag.GOES_ON
     parts.insert(at, bytes((flags,)))
     _write_gaps(parts, before, message.gaps)
     return bytes((coded,)) + b"".join(parts)
@@ -58,23 +51,23 @@ def _encode_coded(message: Message) -> tuple[int, list[bytes]]:
     """Return the flags of the first byte, and what they are about."""
     flags, parts = 0, list[bytes]()
     if message.count is not None:
-        flags |= HAS_COUNT
+        flags |= Has.COUNT
         parts.append(varint.encode(message.count))
     if message.estimate is not None:
-        flags |= HAS_ESTIMATE
+        flags |= Has.ESTIMATE
         parts.append(_encode_estimate(message.estimate))
     if message.symbols is not None:
-        flags |= HAS_SYMBOLS
+        flags |= Has.SYMBOLS
         sums, checks, counts = message.symbols
         parts.append(varint.encode(len(sums)))
         parts += [sums.astype("<u8").tobytes(), checks.astype("<u4").tobytes(), counts.tobytes()]
     if has_ids(message.listed):
-        flags |= HAS_IDS
+        flags |= Has.IDS
         parts.append(varint.encode(len(message.listed)))
         for ids, wanted in message.listed:
             parts += [_encode_ids(ids), _encode_ids(wanted)]
     if message.salt is not None:
-        flags |= HAS_SALT
+        flags |= Has.SALT
         parts.append(message.salt)
     return flags, parts
 

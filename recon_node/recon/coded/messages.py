@@ -241,20 +241,31 @@ MORE_BYTES: Final = 0x80
 ONE_BYTE: Final = tuple(bytes((number,)) for number in range(MORE_BYTES))
 """The varints below that."""
 
-# & and | of an enum's flags take ten times as long as those of plain integers.
-HAS_COUNT: Final = 1
-HAS_ESTIMATE: Final = 2
-HAS_SYMBOLS: Final = 4
-HAS_IDS: Final = 8
-HAS_SALT: Final = 16
-ALL_CODED: Final = HAS_COUNT | HAS_ESTIMATE | HAS_SYMBOLS | HAS_IDS | HAS_SALT
-"""The flags of the first byte."""
-FLAG_RANGE: Final = MessageFlag.RANGE.value
-FLAG_CLOSING: Final = MessageFlag.CLOSING.value
-FLAG_GOES_ON: Final = MessageFlag.GOES_ON.value
-FLAG_LEFT_OUT: Final = MessageFlag.LEFT_OUT.value
-VERDICTS: Final = (MessageFlag.AGREED | MessageFlag.REFUSED).value
-ALL_FLAGS: Final = sum(MessageFlag)
-"""The flags of the second byte."""
+
+class Has:
+    """The flags of the first byte: what a message has beside its gaps.
+
+    Plain integers, because & and | of an enum's flags take ten times as long.
+    """
+
+    COUNT: Final = 1
+    ESTIMATE: Final = 2
+    SYMBOLS: Final = 4
+    IDS: Final = 8
+    SALT: Final = 16
+    ALL: Final = COUNT | ESTIMATE | SYMBOLS | IDS | SALT
+
+
+class Flag:
+    """The flags of the second byte as integers, likewise."""
+
+    RANGE: Final = MessageFlag.RANGE.value
+    CLOSING: Final = MessageFlag.CLOSING.value
+    GOES_ON: Final = MessageFlag.GOES_ON.value
+    LEFT_OUT: Final = MessageFlag.LEFT_OUT.value
+    VERDICTS: Final = (MessageFlag.AGREED | MessageFlag.REFUSED).value
+    ALL: Final = sum(MessageFlag)
+
+
 SAY: Final = tuple(Say)
 SAYS: Final = len(SAY)

@@ -20,21 +20,10 @@ from recon_node.ipld import VarintError, varint
 from recon_node.recon.coded.encoding import shared_by
 from recon_node.recon.coded.messages import (
     AGREED,
-    ALL_CODED,
-    ALL_FLAGS,
     CLOSING_SIZE,
     END,
     FINGERPRINT,
     FINGERPRINT_SIZE,
-    FLAG_CLOSING,
-    FLAG_GOES_ON,
-    FLAG_LEFT_OUT,
-    FLAG_RANGE,
-    HAS_COUNT,
-    HAS_ESTIMATE,
-    HAS_IDS,
-    HAS_SALT,
-    HAS_SYMBOLS,
     HINT_SIZE,
     KEYS,
     MAX_BOUND,
@@ -46,12 +35,13 @@ from recon_node.recon.coded.messages import (
     SALT_SIZE,
     SAY,
     SAYS,
-    VERDICTS,
     WEIGHT_OF_EACH,
     WEIGHT_OF_LIST,
     Body,
     Estimate,
+    Flag,
     Gaps,
+    Has,
     LeftOut,
     Listed,
     Message,
@@ -101,37 +91,37 @@ class _Reader:
     def _message(self) -> Message:
         raw, at = self._take(0, 1)
         coded = raw[0]
-        if coded > ALL_CODED:
+        if coded > Has.ALL:
             raise _error(at, f"unknown flags {coded}")
         count = estimate = symbols = salt = None
         listed: Sequence[Listed] = ()
-        if coded & HAS_COUNT:
+        if coded & Has.COUNT:
             count, at = self._varint(at)
-        if coded & HAS_ESTIMATE:
+        if coded & Has.ESTIMATE:
             estimate, at = self._estimate(at)
-        if coded & HAS_SYMBOLS:
+        if coded & Has.SYMBOLS:
             symbols, at = self._symbols(at)
-        if coded & HAS_IDS:
+        if coded & Has.IDS:
             listed, at = self._listed(at)
-        if coded & HAS_SALT:
+        if coded & Has.SALT:
             salt, at = self._take(at, SALT_SIZE)
         raw, at = self._take(at, 1)
         flags = raw[0]
-        if flags > ALL_FLAGS:
+        if flags > Flag.ALL:
             raise _error(at, f"unknown flags {flags}")
         key_range = closing = left_out = None
         before = b""
-        if flags & FLAG_RANGE:
+        if flags & Flag.RANGE:
             before, at = self._event_id(at, b"")
             upper, at = self._event_id(at, before)
             key_range = KeyRange(before, upper)
             if key_range.is_empty:
                 raise _error(at, "the range is empty")
-        if flags & FLAG_CLOSING:
+        if flags & Flag.CLOSING:
             closing, at = self._take(at, CLOSING_SIZE)
-        if flags & FLAG_LEFT_OUT:
+        if flags & Flag.LEFT_OUT:
             left_out, at = self._left_out(at, flags)
-        verdict = flags & VERDICTS
+        verdict = flags & Flag.VERDICTS
         if verdict and flags not in (
             MessageFlag.AGREED,
             MessageFlag.AGREED | MessageFlag.LEFT_OUT,
@@ -141,10 +131,10 @@ class _Reader:
         gaps = self._gaps(at, before)
         if verdict and gaps.uppers:
             raise _error(at, "gaps after AGREED or REFUSED")
-        goes_on = bool(flags & FLAG_GOES_ON)
+        goes_on = bool(flags & Flag.GOES_ON)
         if goes_on and (closing is not None or not gaps.uppers or gaps.uppers[-1] == END):
             raise _error(len(self._data), "GOES_ON at the end of the turn")
-        if coded & HAS_IDS:
+        if coded & Has.IDS:
             self._check_listed(gaps, listed)
         return Message(
             key_range,
