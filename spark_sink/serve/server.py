@@ -45,6 +45,11 @@ _PONG_WITHIN: Final = 10
 _MIN_PING_INTERVAL: Final = 10
 _STOP_WAIT: Final = 4.0
 _UPLOAD_SECONDS: Final = 30.0
+_FIRST_MESSAGE: Final = 5.0
+"""Seconds in which the first message of an upload must come."""
+_UPLOADS: Final = 16
+"""Uploads and handshakes at once; one more ends the oldest, so that silent ones keep no others
+out."""
 _MAX_MESSAGE: Final = 1024 * 1024
 # Calls that neither run a query nor follow a feed, and those that wait for their turn.
 _MORE_CALLS: Final = 64
@@ -103,6 +108,7 @@ class FlightServer:
         self._metrics = metrics or FlightMetrics(limits)
         calls = limits.queries + limits.feeds + _MORE_CALLS
         self._token = settings.token
+        self._uploads = _Uploads()
         self._server = grpc.server(
             ThreadPoolExecutor(calls, "flight"), options=_OPTIONS, maximum_concurrent_rpcs=calls
         )
@@ -177,9 +183,10 @@ class FlightServer:
 
     def _upload(self, method: Callable[..., Iterator[Message]]) -> Callable[..., Iterator[Message]]:
         def answer(name: str, requests: Any, context: grpc.ServicerContext) -> Iterator[Message]:
-            with self._measured(name, context), _limited(context):
+            with self._measured(name, context):
                 self._check_token(context)
-                yield from method(map(_whole, requests), _call(context))
+                with self._uploads.taken_by(context, requests) as limited:
+                    yield from method(map(_whole, limited), _call(context))
 
         return answer
 
@@ -187,11 +194,12 @@ class FlightServer:
         self, name: str, requests: Iterator[Message], context: grpc.ServicerContext
     ) -> Iterator[Message]:
         """Give a client that logs in with a password what it has to send from now on."""
-        with self._measured(name, context), _limited(context):
+        with self._measured(name, context):
             self._check_token(context)
             token = self._token or "anonymous"
             context.send_initial_metadata(((_AUTHORIZATION, f"Bearer {token}"),))
-            yield from handshake(map(_whole, requests))
+            with self._uploads.taken_by(context, requests) as limited:
+                yield from handshake(map(_whole, limited))
 
     @contextmanager
     def _measured(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:
@@ -270,16 +278,45 @@ def _call(context: grpc.ServicerContext) -> Call:
     return Call(str(context.peer()), on_gone)
 
 
-@contextmanager
-def _limited(context: grpc.ServicerContext) -> Iterator[None]:
-    """End the call if the client takes too long to send its messages."""
-    timer = threading.Timer(_UPLOAD_SECONDS, context.cancel)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+class _Uploads:
+    """The calls that wait for messages of their clients, the oldest first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: list[grpc.ServicerContext] = []
+
+    @contextmanager
+    def taken_by(
+        self, context: grpc.ServicerContext, requests: Iterator[Any]
+    ) -> Iterator[Iterator[Any]]:
+        """Yield the messages; end the call if the client takes too long to send them, or if there
+        are too many others."""
+        with self._lock:
+            self._calls.append(context)
+            superfluous = self._calls[:-_UPLOADS]
+        for call in superfluous:
+            call.cancel()
+        timers = [
+            threading.Timer(seconds, context.cancel)
+            for seconds in (_FIRST_MESSAGE, _UPLOAD_SECONDS)
+        ]
+        for timer in timers:
+            timer.daemon = True
+            timer.start()
+        try:
+            yield _after_first(requests, timers[0].cancel)
+        finally:
+            for timer in timers:
+                timer.cancel()
+            with self._lock:
+                self._calls.remove(context)
+
+
+def _after_first(messages: Iterator[Any], act: Callable[[], None]) -> Iterator[Any]:
+    """The messages; `act` is called when the first one is there."""
+    for message in messages:
+        act()
+        yield message
 
 
 def _token_in(authorization: str) -> str | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import grpc
 import pyarrow as pa
 import pytest
 from adbc_driver_flightsql import DatabaseOptions
@@ -404,3 +405,27 @@ def test_calls_are_measured(directory: Path) -> None:
     assert count("INVALID_ARGUMENT") == 1
     assert count("UNAUTHENTICATED") >= 1
     wait_until(lambda: count("CANCELLED") == 1, "the end of the feed is noticed")
+
+
+def test_silent_uploads_shut_nobody_out(directory: Path) -> None:
+    """A hundred calls of one client that said nothing took all places for half a minute."""
+    service = "/arrow.flight.protocol.FlightService/"
+    over = threading.Event()
+
+    def silent() -> Iterator[bytes]:
+        over.wait(120)
+        yield b""
+
+    with (
+        served(directory) as url,
+        grpc.insecure_channel(url.removeprefix("grpc://")) as channel,
+    ):
+        calls = [
+            channel.stream_stream(service + ("DoPut" if number % 2 else "Handshake"))(silent())
+            for number in range(100)
+        ]
+        with connected(url) as client:
+            assert asked(client, "SELECT 1 AS one").to_pylist() == [{"one": 1}]
+            assert asked(client, "SELECT ? AS one", [1]).to_pylist() == [{"one": 1}]
+        wait_until(lambda: all(not call.is_active() for call in calls), "all have ended")
+        over.set()
