@@ -11,9 +11,11 @@ from trio.testing import memory_stream_pair
 from recon_node.p2p.sync import fetch
 from recon_node.p2p.sync.claims import (
     CLAIM_TIME,
+    FEW,
     LOOK_EVERY,
     MAX_TOLD,
     MIN_BYTES,
+    SILENT_AFTER,
     STALLED_AFTER,
     FetchTable,
 )
@@ -51,6 +53,10 @@ class Source:
             nursery.start_soon(serve_events, theirs, self.read_cars, NETWORK, LOOPBACK)
             yield FrameStream(left, LOOPBACK.max_frame)
             await left.send_eof()
+
+
+MANY = [b"%d" % number for number in range(FEW)]
+"""Keys enough for a claim to be one of many."""
 
 
 def fetcher(store, source, table=None, peer="peer", settings=LOOPBACK) -> Fetcher:
@@ -133,7 +139,7 @@ async def until(condition) -> None:
 async def test_a_session_waits_for_a_stalled_one_for_some_seconds_only(
     store, sdk_events, nursery, mock_clock
 ):
-    keys = [key for key, _ in sdk_events[:10]]
+    keys = [key for key, _ in sdk_events[: 2 * FEW]]
     table, liar, honest = FetchTable(), Stalled([]), Source(sdk_events)
     ended = []
 
@@ -150,9 +156,9 @@ async def test_a_session_waits_for_a_stalled_one_for_some_seconds_only(
     assert honest.asked == []
     mock_clock.jump(0.1 + LOOK_EVERY)
     await until(lambda: len(ended) == 2)
-    assert sorted(ended) == [("honest", [], 0), ("liar", [], 10)]
+    assert sorted(ended) == [("honest", [], 0), ("liar", [], 2 * FEW)]
     # For a while, nobody waits for the liar at all.
-    more = [key for key, _ in sdk_events[10:20]]
+    more = [key for key, _ in sdk_events[2 * FEW : 4 * FEW]]
     nursery.start_soon(fetcher(store, liar, table, "liar").obtain, more)
     await trio.testing.wait_all_tasks_blocked()
     assert await fetcher(store, honest, table, "honest").obtain(more) == []
@@ -203,7 +209,7 @@ async def test_a_slow_store_makes_no_peer_a_slow_one(mock_clock):
     table = FetchTable()
     with table.claim("a") as claim:
         claim.watch(lambda: 0)
-        assert claim.take([b"key"]) == ([b"key"], [])
+        assert claim.take([b"key", *MANY]) == ([b"key", *MANY], [])
         with claim.peers_turn():
             mock_clock.jump(STALLED_AFTER / 2)
             with claim.stores_turn():
@@ -219,7 +225,7 @@ async def test_who_trickles_loses_its_claim_in_the_end(mock_clock):
     received = 0
     with (table := FetchTable()).claim("a") as claim:
         claim.watch(lambda: received)
-        claim.take([b"key"])
+        claim.take([b"key", *MANY])
         with claim.peers_turn():
             waited = 0.0
             while table.claimed([b"key"], "b"):
@@ -227,6 +233,36 @@ async def test_who_trickles_loses_its_claim_in_the_end(mock_clock):
                 waited += STALLED_AFTER
                 received += MIN_BYTES
     assert waited == CLAIM_TIME
+
+
+async def test_a_peer_that_is_silent_about_few_keys_loses_them_soon(mock_clock):
+    """And then no other peer at its address keeps any."""
+    table = FetchTable()
+    with table.claim("a", "192.0.2.1") as claim:
+        claim.watch(lambda: 0)
+        claim.take([b"key"])
+        with claim.peers_turn():
+            mock_clock.jump(SILENT_AFTER / 2)
+            assert table.claimed([b"key"], "b") == [b"key"]
+            mock_clock.jump(SILENT_AFTER / 2)
+            assert table.claimed([b"key"], "b") == []
+    with table.claim("also a", "192.0.2.1") as claim:
+        claim.take([b"other"])
+        assert table.claimed([b"other"], "b") == []
+    with table.claim("c", "192.0.2.2") as claim:
+        claim.take([b"other"])
+        assert table.claimed([b"other"], "b") == [b"other"]
+
+
+async def test_a_few_keys_of_a_peer_that_sends_stay_its_own(mock_clock):
+    received = 0
+    with (table := FetchTable()).claim("a") as claim:
+        claim.watch(lambda: received)
+        claim.take([b"key"])
+        with claim.peers_turn():
+            received = 1
+            mock_clock.jump(2 * SILENT_AFTER)
+            assert table.claimed([b"key"], "b") == [b"key"]
 
 
 def test_it_is_remembered_who_told_of_a_key():

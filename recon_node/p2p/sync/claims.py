@@ -5,8 +5,11 @@ A key is an EventID, or the id of one that is not known yet (ways.py).
 A claim lasts until its events are in the store or their fetching has failed. It becomes void
 earlier if its peer stalls: if less than ``MIN_BYTES`` arrive from it in ``STALLED_AFTER`` seconds,
 or if what was claimed at once takes longer than ``CLAIM_TIME``, not counting the time in which the
-store had to catch up. A session with another peer that told us of one of the keys then takes it
-over, and the stalled fetch ends. For ``SLOW_FOR`` seconds, all claims for the slow peer are void.
+store had to catch up. A claim of a few keys (``FEW``), such as those of a push, is void as soon as
+its peer has sent nothing for ``SILENT_AFTER`` seconds: to fetch a few events twice costs less than
+to wait. A session with another peer that told us of one of the keys then takes it over, and the
+stalled fetch ends. For ``SLOW_FOR`` seconds, all claims for the slow peer are void, and for those
+at its address: peer ids cost nothing.
 """
 
 from __future__ import annotations
@@ -23,23 +26,30 @@ from recon_node.latest import Latest
 STALLED_AFTER: Final = 10.0
 """Seconds in which a peer has to send ``MIN_BYTES``."""
 MIN_BYTES: Final = 16 * 1024
+SILENT_AFTER: Final = 1.0
+"""Seconds in which a peer has to send anything, if it was asked for few events."""
+FEW: Final = 32
+"""Keys of such a claim, at most."""
 CLAIM_TIME: Final = 60.0
 """Seconds that the keys of one claim may take."""
 SLOW_FOR: Final = 60.0
 """Seconds for which a peer that stalled counts as slow."""
-LOOK_EVERY: Final = 1.0
+LOOK_EVERY: Final = 0.25
 """Seconds between two checks of whether the session that is waited for has stalled."""
 MAX_TOLD: Final = 16384
 """Maximum keys whose tellers are remembered."""
 MAX_SLOW: Final = 1000
-"""Maximum peers that are remembered as slow."""
+"""Maximum addresses that are remembered as slow."""
 
 
 class Claim:
     """The keys that one session fetches. Made by ``FetchTable.claim``."""
 
-    def __init__(self, table: FetchTable, peer: str, *, is_void: bool) -> None:
+    def __init__(self, table: FetchTable, peer: str, network: str, *, is_void: bool) -> None:
         self.peer = peer
+        self.network = network
+        self.held = 0
+        """Keys that are claimed now."""
         self.taken_over = False
         """Whether another session has taken over keys, which ends the fetch."""
         self._table = table
@@ -93,11 +103,12 @@ class Claim:
         """Return whether the peer has stalled, now or before."""
         if not self._is_void and self._window is not None:
             since, received = self._window
-            waited = trio.current_time() - since
-            stalled = waited >= STALLED_AFTER and self._received() - received < MIN_BYTES
-            if stalled or waited >= self._time_left:
+            waited, came = trio.current_time() - since, self._received() - received
+            stalled = waited >= STALLED_AFTER and came < MIN_BYTES
+            silent = waited >= SILENT_AFTER and not came and self.held <= FEW
+            if stalled or silent or waited >= self._time_left:
                 self._is_void = True
-                self._table._note_slow(self.peer)
+                self._table._note_slow(self.network)
             elif waited >= STALLED_AFTER:
                 self._end_window()
                 self._start_window()
@@ -132,9 +143,16 @@ class FetchTable:
         self._slow = Latest[str, float](MAX_SLOW)
 
     @contextmanager
-    def claim(self, peer: str) -> Iterator[Claim]:
-        """Make an empty claim for a session with a peer; release its keys when the block ends."""
-        claim = Claim(self, peer, is_void=self._slow.get(peer, 0.0) > trio.current_time())
+    def claim(self, peer: str, network: str = "") -> Iterator[Claim]:
+        """Make an empty claim for a session with a peer; release its keys when the block ends.
+
+        Args:
+            peer: its id.
+            network: that of its address (`recon_node.places.network_of`), if it is known.
+        """
+        network = network or peer
+        is_slow = self._slow.get(network, 0.0) > trio.current_time()
+        claim = Claim(self, peer, network, is_void=is_slow)
         try:
             yield claim
         finally:
@@ -186,7 +204,9 @@ class FetchTable:
                 continue
             if (void := self._claims.get(key)) is not None:
                 void.take_over()
+                void.held -= 1
             self._claims[key] = claim
+            claim.held += 1
             mine.append(key)
         return mine, others
 
@@ -194,6 +214,7 @@ class FetchTable:
         for key in keys:
             if self._claims.get(key) is claim:
                 del self._claims[key]
+                claim.held -= 1
 
-    def _note_slow(self, peer: str) -> None:
-        self._slow[peer] = trio.current_time() + SLOW_FOR
+    def _note_slow(self, network: str) -> None:
+        self._slow[network] = trio.current_time() + SLOW_FOR

@@ -156,8 +156,10 @@ class Fetcher:
         settings: P2PSettings,
         counters: Counters,
         account: Account,
+        network: str = "",
     ) -> None:
         self._peer = peer
+        self._network = network
         self._store = store
         self._table = table
         self._open_stream = open_stream
@@ -255,7 +257,7 @@ class Fetcher:
         left = []
         asked: list[bytes] = []
         at, size = 0, REQUESTS_A_CLAIM * self._settings.events_per_request
-        with self._table.claim(self._peer) as claim:
+        with self._table.claim(self._peer, self._network) as claim:
 
             async def admit(events: FetchedEvents) -> None:
                 await self._admit(events)

@@ -31,6 +31,7 @@ from recon_node.p2p.sync.session_run import Run
 from recon_node.p2p.sync.sessions import Sessions
 from recon_node.p2p.sync.stream_slots import OpenStream, Slots
 from recon_node.p2p.sync.wires import FrameWire
+from recon_node.places import network_of
 from recon_node.recon import KeyRange, Side, Version, intersect_ranges
 from recon_node.recon.session import TurnSession
 
@@ -147,7 +148,14 @@ class Reconciler:
             version.session(side),
             FrameWire(version, side, opened.frames, settings, self._decoders),
             Fetcher(
-                peer_id, store, self._table, open_stream, settings, self._counters, stream.account
+                peer_id,
+                store,
+                self._table,
+                open_stream,
+                settings,
+                self._counters,
+                stream.account,
+                network_of(stream.address),
             ),
             Meter(
                 self._purses,
