@@ -46,6 +46,7 @@ check: lint test  ## Run lint and test, as CI does
 docs: $(INSTALLED)  ## Build the documentation site: build/docs/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -f config/mkdocs.yml
 	$(BIN)/python config/reference.py build/docs/reference/python
+	$(BIN)/python config/check_links.py build/docs
 
 bench: $(INSTALLED)  ## Run the benchmarks at small sizes (a minute)
 	$(BIN)/python -m benchmarks.key_store --keys 100000

@@ -15,6 +15,7 @@ _.__call__  # the function that answers a request
 _.redirect_slashes  # starlette's Router
 _.__signature__  # inspect
 _.text_factory  # sqlite3.Connection
+_.handle_starttag  # html.parser.HTMLParser
 _.input, _.blockHash, _.blockNumber  # pydantic's TypeAdapter: fields of an Ethereum transaction
 
 _.command_class  # click.Group

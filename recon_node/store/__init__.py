@@ -10,7 +10,7 @@
     db/               the transaction of the batch (see `schema` for what survives what)
     contents          the key store and the feed's head move, and readers wake up
     ring_keys         the keys as ceramic-one nodes have them
-    reading/          the questions about the log: `Store.log`
+    reading/          the questions about the log, which `Store` has as its attribute log
     damage            events whose bytes are not what was written
     interests         which keys the node is interested in
     interest_notation how people write interests

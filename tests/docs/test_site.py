@@ -80,5 +80,14 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
         command + where, check=False, capture_output=True, text=True, timeout=300, cwd=ROOT
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    reference = [sys.executable, "config/reference.py", str(tmp_path / "reference/python")]
+    subprocess.run(reference, check=True, capture_output=True, timeout=300, cwd=ROOT)
+    links = [sys.executable, "config/check_links.py", str(tmp_path)]
+    checked = subprocess.run(links, check=False, capture_output=True, text=True, cwd=ROOT)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    (tmp_path / "odd.html").write_text('<a href="none.html"></a><a href="index.html#none"></a>')
+    checked = subprocess.run(links, check=False, capture_output=True, text=True, cwd=ROOT)
+    told = ["dead link: odd.html: index.html#none", "dead link: odd.html: none.html"]
+    assert (checked.returncode, checked.stderr.splitlines()) == (1, told)
     for page in ("index", "tutorial", "reference/settings", "reference/recon-node"):
         assert (tmp_path / f"{page}.html").exists()

@@ -137,7 +137,7 @@ class KeyStore(KeyView):
             at = self._add_run(ordered, at)
 
     def load_digested(self, keys: list[bytes], digests: bytes) -> None:
-        """Fill an empty store with keys and their sha2-256 digests, as ``leaves`` yields them.
+        """Fill an empty store with keys and their sha2-256 digests, end to end.
 
         This saves the hashing; the digests are trusted.
 
