@@ -7,11 +7,16 @@
 The directory gets the table `streams`, as Parquet; on a cluster, name one that all machines see.
 """
 
-# %% Spark: whichever the environment names. The source registers itself, nothing else is to do.
+# %% Spark: whichever the environment names. The source registers itself where Spark's Python has
+# the package, and spark_sink makes that this Python. A client of Spark Connect does not need it.
 import sys
+from contextlib import suppress
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+
+with suppress(ModuleNotFoundError):
+    import spark_sink  # noqa: F401
 
 if len(sys.argv) != 3:  # cell by cell, name the two here instead
     print("usage: streams.py URL DIRECTORY", file=sys.stderr)

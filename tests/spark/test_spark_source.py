@@ -1,7 +1,10 @@
 """The reader classes of the source "recon", against a real node and without a Java machine."""
 
+import os
 import pickle
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from spark_helpers import Node, feed_rows
 
 from recon_node.ceramic import Event
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
+from spark_sink.run.java import find_java, java_home
 from spark_sink.schema import FEED
 from spark_sink.source import options as parsing
 from spark_sink.source.data_source import ReconDataSource, ReconStreamReader
@@ -218,3 +222,26 @@ def test_the_example_says_how_it_is_used(
         runpy.run_path(str(example))
     assert caught.value.code == 2
     assert capsys.readouterr().err == "usage: streams.py URL DIRECTORY\n"
+
+
+@pytest.mark.spark
+def test_the_example_runs_with_a_python_that_is_not_on_the_path(
+    full_node: Node, tmp_path: Path
+) -> None:
+    """As in a notebook's kernel: Spark's own Python processes must be of the same environment."""
+    example = Path(__file__).parents[2] / "docs" / "examples" / "streams.py"
+    empty = tmp_path / "bin"
+    empty.mkdir()
+    environ = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    with java_home(find_java(), tmp_path) as home:
+        done = subprocess.run(
+            [sys.executable, example, full_node.url, tmp_path],
+            env={**environ, "PATH": f"{empty}:/usr/bin:/bin", "JAVA_HOME": str(home)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "930 events" in done.stdout
