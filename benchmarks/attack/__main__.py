@@ -28,8 +28,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.attack import (  # noqa: F401 - they enter their attacks in the catalogue
+    clients,
     derived_work,
     floods,
+    lists,
     pipeline,
     singles,
     statements,
