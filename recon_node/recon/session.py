@@ -212,10 +212,18 @@ class Version(Generic[M]):
     they are listed. Otherwise only a peer that has listed a key understands that it is left out."""
 
 
+FETCHED_AT_ONCE: Final = 4096
+"""Events that are fetched before the next ones of a list are looked at."""
+
+
 def fetch(side: Side, keys: list[bytes]) -> Generator[Fetch, Failed, None]:
-    """Have the events of keys fetched that a peer listed; leave out those that could not be."""
-    if keys:
-        failed = yield Fetch(keys)
+    """Have the events of keys fetched that a peer listed; leave out those that could not be.
+
+    They are fetched some at a time: a short message can list very many, and a peer that does not
+    have them is found out by the first.
+    """
+    for start in range(0, len(keys), FETCHED_AT_ONCE):
+        failed = yield Fetch(keys[start : start + FETCHED_AT_ONCE])
         side.leave_out(failed.unwanted)
         side.give_up(failed.keys)
 

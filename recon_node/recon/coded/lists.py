@@ -46,14 +46,10 @@ class Found:
             return NO_IDS
         return self.lacking[index][among(self.lacking[index], self.failed)]
 
-    def all_lacking(self, left_out: Ids) -> Ids:
-        """Return all that we lack, once, without what we leave out."""
-        if len(left_out):
-            self.lacking = [each[~among(each, left_out)] for each in self.lacking]
-        some = [each for each in self.lacking if len(each)]
-        if len(some) == 1:
-            return some[0]
-        return distinct(np.concatenate(some)) if some else NO_IDS
+    def leave_out(self, ids: Ids) -> None:
+        """Do not lack what we leave out."""
+        if len(ids):
+            self.lacking = [each[~among(each, ids)] for each in self.lacking]
 
 
 def look_up_lists(

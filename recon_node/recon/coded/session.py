@@ -98,11 +98,13 @@ from recon_node.recon.keys.sketch import (
     ID_SIZE,
     MAX_SYMBOLS,
     NO_IDS,
+    Ids,
     Symbols,
     at_least,
     symbols_for,
 )
 from recon_node.recon.session import (
+    FETCHED_AT_ONCE,
     GAPS_A_STEP,
     Actions,
     Failed,
@@ -170,7 +172,12 @@ class CodedSession(TurnSession[Message]):
         """Take the peer's message; once its turn is over, fetch what it names by id, and answer."""
         self.side.hear(goes_on=message.goes_on, max_turn=MAX_TURN)
         due = Due(self._has_closed, bool(self._symbols_sent), self._tries > _MAX_TRIES)
-        new_keys = self.side.learn(self._turn.add(message, due))
+        keys = self._turn.add(message, due)
+        new_keys = self.side.learn(keys[:FETCHED_AT_ONCE])
+        for start in range(FETCHED_AT_ONCE, len(keys), FETCHED_AT_ONCE):
+            yield None
+            new_keys += self.side.learn(keys[start : start + FETCHED_AT_ONCE])
+        del keys
         self._tries += message.closing is not None
         del message  # what was answered takes no memory
         yield from fetch(self.side, new_keys)
@@ -181,23 +188,34 @@ class CodedSession(TurnSession[Message]):
     def _fetch_by_id(self) -> Generator[FetchById | None, Failed | None, Found]:
         """Have what the peer's turn names by id fetched; return what it names."""
         found = Found()
-        missing = yield from self._find_missing(found)
-        failed = None if missing is None else (yield FetchById(missing))
-        if failed is not None:
-            self.side.leave_out(failed.unwanted)
-            self.side.give_up(failed.keys)
-            self._ask_in_full(found, failed.ids)
+        yield from self._find_missing(found)
+        failed: list[bytes] = []
+        in_order = found.difference is None
+        for ids in found.lacking:
+            size = FETCHED_AT_ONCE if in_order else max(1, len(ids))  # symbols are few
+            for start in range(0, len(ids), size):
+                some = ids[start : start + size]
+                result = yield FetchById(Missing(found.where, _as_names(some), in_order))
+                if result is None:  # they are asked for in full
+                    found.failed = np.concatenate([NO_IDS, *found.lacking])
+                    return found
+                self.side.leave_out(result.unwanted)
+                self.side.give_up(result.keys)
+                self._note_undelivered(len(result.ids), len(some))
+                failed += result.ids
+        if failed:
+            found.failed = np.frombuffer(b"".join(failed), "<u8").astype(np.uint64)
         return found
 
-    def _find_missing(self, found: Found) -> Steps[Missing | None]:
+    def _find_missing(self, found: Found) -> Steps[None]:
         """Find out what the peer holds and we lack."""
         key_range, keys = self.side.key_range, self.side.keys
         if key_range is None:
-            return None
+            return
         found.where, turn = key_range, self._turn.messages
         last = turn[-1]
         if turn[0].key_range not in (None, key_range):
-            return None  # to be trimmed: what it lists may lie elsewhere
+            return  # to be trimmed: what it lists may lie elsewhere
         if last.symbols is not None:
             found.difference = yield from self._decode(key_range, last)
             if last.estimate is not None:
@@ -213,23 +231,18 @@ class CodedSession(TurnSession[Message]):
         else:
             unchanged = self._keys_then == keys.total
             yield from look_up_lists(found, keys, turn, unchanged=unchanged)
-        if not found.lacking:
-            return None
-        found.failed = found.all_lacking((yield from ids_of_keys(self.side.given_up)))
-        joined = found.failed.astype("<u8").tobytes()
-        ids = [joined[at : at + ID_SIZE] for at in range(0, len(joined), ID_SIZE)]
-        return Missing(found.where, ids, found.difference is None) if ids else None
+        if found.lacking:
+            found.leave_out((yield from ids_of_keys(self.side.given_up)))
 
-    def _ask_in_full(self, found: Found, ids: Sequence[bytes]) -> None:
-        """Ask for the keys of those ids only that could not be fetched.
+    def _note_undelivered(self, number: int, of: int) -> None:
+        """Take note that events whose ids the peer named could not be fetched.
 
         Raises:
             RemoteProtocolError: the peer named too many of them.
         """
-        if len(ids) < len(found.failed):
+        if number < of:
             self.side.note_progress()
-        found.failed = np.frombuffer(b"".join(ids), "<u8").astype(np.uint64) if ids else NO_IDS
-        self._undelivered += len(ids)
+        self._undelivered += number
         if self._undelivered > self.side.settings.max_given_up:
             raise RemoteProtocolError(
                 f"peer named {self._undelivered} ids for which it delivered no event"
@@ -449,3 +462,8 @@ class CodedSession(TurnSession[Message]):
         self._tries += self._has_closed
         self._symbols_sent = 0 if last.symbols is None else len(last.symbols)
         return Send(turn)
+
+
+def _as_names(ids: Ids) -> list[bytes]:
+    joined = ids.astype("<u8").tobytes()
+    return [joined[at : at + ID_SIZE] for at in range(0, len(joined), ID_SIZE)]
