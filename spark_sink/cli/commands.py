@@ -295,9 +295,8 @@ def run(
     _stop_on_signals(runner)
     try:
         runner.run()
-    except SinkError:
-        log.tell()
-        raise
+    except SinkError as error:
+        raise SinkError(f"{error}{log.hint()}") from error
     if printer.is_closed:
         raise SystemExit(1)
 
@@ -349,10 +348,12 @@ class _Divert:
         os.close(file)
         self._path = path
 
-    def tell(self) -> None:
-        """Name the file if there is something in it."""
-        if self._path is not None and self._path.stat().st_size:
-            echo(f"What Java and the libraries said is in {self._path}", err=True)
+    def hint(self) -> str:
+        """Return what names the file, for the end of a line, if there is something in it."""
+        with suppress(OSError):
+            if self._path is not None and self._path.stat().st_size:
+                return f" (what Java and the libraries printed is in {self._path})"
+        return ""
 
 
 def _is_standard_error() -> bool:
