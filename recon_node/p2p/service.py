@@ -65,7 +65,7 @@ class P2P:
         self._nursery = nursery
         self.counters = Counters(memory=host.budget)
         """Totals since the start, for metrics."""
-        self._history = SyncHistory(self.counters, host.note_delivery)
+        self._history = SyncHistory(self.counters, self._note_delivery)
         self.sync_reports = self._history.reports
         """The latest sessions, the newest last."""
         self.transfers = self._history.transfers
@@ -156,6 +156,10 @@ class P2P:
             [version.id for version in self._versions],
         )
         self._nursery.start_soon(self._rings.run)
+
+    def _note_delivery(self, peer_id: str) -> None:
+        self._host.note_delivery(peer_id)
+        self._book.delivered(peer_id)
 
     @property
     def addresses(self) -> list[str]:

@@ -25,6 +25,7 @@ from recon_node.p2p.peers.book import (
 )
 from recon_node.p2p.peers.book_file import PEERS_FILE, load_peers, save_peers
 from recon_node.p2p.peers.peer import MISLED_HALF_LIFE
+from recon_node.places import LATELY
 from recon_node.recon import KeyRange
 
 
@@ -246,3 +247,12 @@ async def test_what_peers_ask_for_is_bounded(autojump_clock) -> None:
     assert {len(peer.interests) for peer in kept} == {MAX_OBSERVED}
     assert {len(peer.declined) for peer in kept} == {MAX_OBSERVED}
     assert kept[-1].id == f"peer {MAX_OBSERVING + 9}"
+
+
+async def test_a_peer_that_has_delivered_comes_first(autojump_clock):
+    book = book_of(*(f"peer {number}" for number in range(200)), capacity=1000)
+    book.delivered("peer 7")
+    for _ in range(20):
+        assert book.choose(3)[0].id == "peer 7"
+    await trio.sleep(LATELY)
+    assert len({book.choose(1)[0].id for _ in range(50)}) > 10

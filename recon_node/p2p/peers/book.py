@@ -19,6 +19,7 @@ from recon_node.latest import Latest
 from recon_node.p2p.peers.draw import draw_by_network, weights
 from recon_node.p2p.peers.peer import Peer, Stated
 from recon_node.p2p.transport.addresses import is_dialable
+from recon_node.places import LATELY
 from recon_node.recon import KeyRange, merge_ranges, subtract_ranges
 
 AFTER_FAILURE: Final = Backoff(first=1.0, longest=600.0)
@@ -158,10 +159,18 @@ class PeerBook:
         self.version += 1
         return wait
 
+    def delivered(self, peer_id: str) -> None:
+        """Note that a peer has brought events that were new here."""
+        peer = self._peers.get(peer_id)
+        if peer is not None:
+            peer.moved = trio.current_time()
+
     def served(self, peer_id: str, *, events: int = 0, size: int = 0) -> None:
         """Count events that a peer fetched, or their bytes."""
         peer = self.heard_of(peer_id, ())
         peer.events_served += events
+        if events:
+            peer.moved = trio.current_time()
         peer.event_bytes_served += size
 
     def take_served(self, peer_id: str) -> tuple[int, int]:
@@ -264,6 +273,8 @@ class PeerBook:
     def choose(self, count: int, among: Sequence[Peer] | None = None) -> list[Peer]:
         """Draw peers that may be synced with now, at random by network and weight (``draw``).
 
+        The first is one with which events have lately moved, if there is any.
+
         Args:
             count: how many peers, at most.
             among: the peers to draw from; by default all that have an address.
@@ -277,7 +288,12 @@ class PeerBook:
         able = [each for each in among if each.not_before <= now]
         found = weights([each.candidate(now) for each in able])
         networks = [each.network or each.id for each in able]
-        return [able[index] for index in draw_by_network(found, networks, count, self._random)]
+        drawn = [able[i] for i in draw_by_network(found, networks, len(able), self._random)]
+        earned = next((each for each in drawn if now < each.moved + LATELY), None)
+        if earned is not None:  # one of them comes first: addresses cost little, either
+            drawn.remove(earned)
+            drawn.insert(0, earned)
+        return drawn[:count]
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return what should outlive a restart."""

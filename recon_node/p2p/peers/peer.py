@@ -42,6 +42,8 @@ class Peer:
     id: str
     addresses: list[str] = field(default_factory=list)
     """The one that worked last comes first."""
+    moved: float = -math.inf
+    """When it last brought events that were new here, or fetched some, on trio's clock."""
     network: str = ""
     """That of the address from which it is connected, or was last; empty if it never was."""
     failed: Fading = _NO_FAILURES

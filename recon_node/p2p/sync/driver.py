@@ -44,6 +44,8 @@ ASK_FOR_ALL_EVERY: Final = 60.0
 """Seconds after which a peer is asked for everything that interests us."""
 SLOT_TIME: Final = 30.0
 """Seconds after which a sync no longer keeps others from starting."""
+PUSH_SLOT_TIME: Final = 2.0
+"""The same for a push, which is short: who does not answer it must not keep others waiting."""
 MAX_DUE: Final = 64
 """Maximum ranges that are due for a sync with a peer before they count as one."""
 MAX_SYNCS: Final = 64
@@ -109,6 +111,8 @@ class Syncer:
         )
         self._limiter = trio.CapacityLimiter(settings.sync_peers)
         self._push_limiter = trio.CapacityLimiter(settings.sync_peers)
+        self._push_networks: dict[str, trio.CapacityLimiter] = {}
+        """How many of these slots each network has."""
         self._dials = trio.CapacityLimiter(MAX_DIALS)
         self._running: set[str] = set()
         self._due: dict[str, list[KeyRange] | None] = {}
@@ -229,7 +233,7 @@ class Syncer:
                 if went_well:
                     await self._until_told(peer_id)
                     is_push = self._due[peer_id] is not None
-                    async with self._slot(self._push_limiter if is_push else self._limiter):
+                    async with self._push_slot(peer_id) if is_push else self._slot(self._limiter):
                         went_well = await self._try_to_sync(peer_id, self._due.pop(peer_id))
             if peer_id in self._visits:
                 await self._end_visit(peer_id, began)
@@ -246,14 +250,33 @@ class Syncer:
             await self._host.disconnect(peer_id)
 
     @asynccontextmanager
-    async def _slot(self, limiter: trio.CapacityLimiter) -> AsyncIterator[None]:
-        """Wait for one of the few slots for syncs; a slow sync gives its back at ``SLOT_TIME``."""
+    async def _push_slot(self, peer_id: str) -> AsyncIterator[None]:
+        """Wait for a slot for a push; the peers at one address never have all of them."""
+        network, networks = self._host.network(peer_id), self._push_networks
+        most = max(1, self._settings.sync_peers - 1)
+        limiter = networks.setdefault(network, trio.CapacityLimiter(most))
+        try:
+            async with (
+                self._slot(limiter, PUSH_SLOT_TIME),
+                self._slot(self._push_limiter, PUSH_SLOT_TIME),
+            ):
+                yield
+        finally:
+            used = limiter.statistics()
+            if not used.borrowed_tokens and not used.tasks_waiting:
+                networks.pop(network, None)
+
+    @asynccontextmanager
+    async def _slot(
+        self, limiter: trio.CapacityLimiter, time: float = SLOT_TIME
+    ) -> AsyncIterator[None]:
+        """Wait for one of the few slots for syncs; a slow sync gives its back after a time."""
         holder = object()
         await limiter.acquire_on_behalf_of(holder)
 
         async def give_back() -> None:
             try:
-                await trio.sleep(SLOT_TIME)
+                await trio.sleep(time)
             finally:
                 limiter.release_on_behalf_of(holder)
 
