@@ -6,7 +6,9 @@ import gc
 import os
 import random
 import signal
+import sys
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,13 @@ from recon_node.store import values
 # What is imported and collected stays until the end. Looking through it for garbage takes each
 # process two seconds while it collects the tests, and more while it runs them.
 gc.disable()
+
+# What eth-account imports lets recursion go so deep that the process ends instead (see
+# recon_node.anchoring.keys). Some tests import it themselves.
+_limit = sys.getrecursionlimit()
+with suppress(ImportError):
+    import eth_account  # noqa: F401
+sys.setrecursionlimit(_limit)
 
 LONGEST_FIRST = ("spark", "e2e", "dag", "store", "p2p", "cli", "chain", "interop")
 """Folders whose files take longest. A file is run by one process: the last ones should be short."""

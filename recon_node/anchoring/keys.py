@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,9 @@ def create_key(path: Path) -> str:
 
 
 def _eth_account() -> Any:
+    # Importing py_ecc, which eth-account needs, lets recursion go 100,000 levels deep. JSON that
+    # nests deeply, which anybody can send, would then end the process instead of being refused.
+    limit = sys.getrecursionlimit()
     try:
         from eth_account import Account
     except ImportError:
@@ -99,6 +103,8 @@ def _eth_account() -> Any:
             "transactions are signed by the package eth-account, which is not installed: "
             "pip install 'recon-node[anchor]'"
         ) from None
+    finally:
+        sys.setrecursionlimit(limit)
     return Account
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -43,3 +44,14 @@ def test_keys_come_from_private_files_only(tmp_path: Path) -> None:
     with pytest.raises(AuthorityError, match="neither a key of 64") as caught:
         load_signer(plain, None)
     assert "abab" not in str(caught.value)
+
+
+def test_recursion_stays_bounded(tmp_path: Path) -> None:
+    """Or JSON that nests deeply, and comes from anybody, would end a node that anchors."""
+    create_key(tmp_path / "key")
+    program = (
+        "import sys; from pathlib import Path; from recon_node.anchoring.keys import load_signer; "
+        "load_signer(Path(sys.argv[1]), None); print(sys.getrecursionlimit())"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "key")]
+    assert int(subprocess.check_output(command)) == 1000
