@@ -297,8 +297,8 @@ async def test_what_the_chain_does_not_know_is_not_taken_from_a_peer_again(tmp_p
 
 
 async def test_what_is_remembered_of_peers_is_bounded(monkeypatch):
-    monkeypatch.setattr(peer_memory, "MAX_DIFFERENCES", 160)  # three peers, and ten events
-    memory = PeerMemory()
+    monkeypatch.setattr(peer_memory, "MAX_DIFFERENCES", 200)  # three peers, and some events
+    memory = PeerMemory(max_peers=4)
     agent, keys = ("recon-node", ""), KeyStore()
 
     def session(peer, *refused):
@@ -313,7 +313,7 @@ async def test_what_is_remembered_of_peers_is_bounded(monkeypatch):
         session(peer, b"one", b"two")
     assert session("d") == 2
     assert session("a") == 0, "three others came after it"
-    session("d", *(b"%d" % number for number in range(60)))
+    session("d", *(b"%d" % number for number in range(160)))
     session("a")
     assert session("d") == 0, "too many"
 

@@ -34,8 +34,6 @@ MAX_STRANGERS: Final = 1000
 MAX_DIFFERENCES: Final = 50_000
 """Maximum events that either side refuses on the model ring, of all peers: about 15 MB. The peer
 whose last session was the longest ago makes room."""
-_RING_PEER: Final = 50
-"""A peer takes about as much memory as so many events."""
 
 
 class Remembered(Generic[K, V]):
@@ -123,9 +121,14 @@ class RingPeer:
 
 
 class PeerMemory:
-    """What is remembered of peers."""
+    """What is remembered of peers.
 
-    def __init__(self) -> None:
+    Args:
+        max_peers: of how many peers on the model ring.
+    """
+
+    def __init__(self, max_peers: int = 1000) -> None:
+        least = MAX_DIFFERENCES // max_peers
         clock = trio.current_time
         self._agreements = Remembered[tuple[str, KeyRange], float](
             MAX_AGREEMENTS, lifetime=AGREED_FOR, clock=clock
@@ -135,7 +138,7 @@ class PeerMemory:
         )
         self._strangers = Remembered[str, None](MAX_STRANGERS)
         self._ring_peers = Remembered[str, RingPeer](
-            MAX_DIFFERENCES, weigh=lambda peer: _RING_PEER + len(peer.differences)
+            MAX_DIFFERENCES, weigh=lambda peer: least + len(peer.differences)
         )
 
     def note_agreement(self, peer_id: str, key_range: KeyRange, began: float) -> None:

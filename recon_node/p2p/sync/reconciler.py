@@ -84,7 +84,7 @@ class Reconciler:
         self._table = FetchTable()
         self._event_streams = EventStreams(host, settings.max_frame)
         self._decoders = trio.CapacityLimiter(LONG_MESSAGES_AT_ONCE)
-        self.memory = PeerMemory()
+        self.memory = PeerMemory(settings.max_known_peers)
         """What sessions with peers have shown."""
         self.slots = Slots(settings.max_sessions, settings.max_sessions_per_peer)
         """For the sessions that peers start."""
