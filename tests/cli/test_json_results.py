@@ -26,6 +26,7 @@ WITHOUT_JSON = {
     "recon-node completion show": "prints a script for a shell",
     "recon-node completion install": "writes the script",
     "recon-node run": "its log is JSON if log_format says so",
+    "spark-sink changes": "prints JSON lines in any case",
     "spark-sink completion show": "prints a script for a shell",
     "spark-sink completion install": "writes the script",
 }
