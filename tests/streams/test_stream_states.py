@@ -39,7 +39,7 @@ DEFINITIONS = {
 LEAVES = st.one_of(
     st.none(),
     st.booleans(),
-    st.integers(-(2**64), 2**64 - 1),
+    st.integers(-(2**63), 2**64 - 1),
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=5),
     st.binary(max_size=5),
