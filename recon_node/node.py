@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import structlog
@@ -136,59 +136,66 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
         settings.data_dir, network, settings=settings.store, policy=policy
     ) as store:
         await _configure_interests(store, settings.wanted())
-        listener = await open_listener(*split_host_port(settings.api.address))
-        warn_if_open(listener, access)
-        async with (
-            open_dags(store, settings.data_dir) as dags,
-            open_tangles(store, settings.data_dir) as tangles,
-            open_anchors(settings.chain, store) as anchors,
-            open_anchoring(settings.anchor, settings.chain, store, settings.data_dir) as anchoring,
-            open_p2p(settings.p2p, store, settings.data_dir) as p2p,
-            trio.open_nursery() as nursery,
-            trio.open_nursery() as background,
-            _open_snapshots(settings, store) as snapshots,
-            open_evaluation() as evaluation,
-        ):
-            services = Services(
-                store=store,
-                peers=p2p,
-                anchors=anchors,
-                anchoring=anchoring,
-                dags=dags,
-                tangles=tangles,
-                snapshots=snapshots,
-                limits=settings.api.limits,
-                access=access,
-                always_admit=settings.p2p.always_admit,
-                data_dir=settings.data_dir,
-                evaluation=evaluation,
-            )
-            nursery.start_soon(
-                serve,
-                create_app(services),
-                listener,
-                services.closing,
-                access.hosts,
-                services.always_admit,
-            )
-            background.start_soon(run_samples, services)
-            background.start_soon(evaluation.warm_up)
-            if settings.peer_id_file is not None:
-                path = settings.peer_id_file.expanduser()
-                await trio.to_thread.run_sync(_write_peer_id, path, p2p.peer_id)
-            _keep_from_collections()
-            log.info(
-                "Ready",
-                api=listener.url,
-                peer_id=p2p.peer_id,
-                addresses=list(p2p.addresses),
-                interests=[format_interest(each) for each in store.wanted.all] or "everything",
-                events=len(store.keys),
-                head=store.head,
-            )
-            await shutdown.requested()
-            services.closing.set()
-            background.cancel_scope.cancel()
+        with closing(await open_listener(*split_host_port(settings.api.address))) as listener:
+            warn_if_open(listener, access)
+            await _run_parts(settings, store, listener, access, shutdown)
+
+
+async def _run_parts(
+    settings: Settings, store: Store, listener: Listener, access: Access, shutdown: _Shutdown
+) -> None:
+    """Start what needs the store, and serve; see `_run_services`."""
+    async with (
+        open_dags(store, settings.data_dir) as dags,
+        open_tangles(store, settings.data_dir) as tangles,
+        open_anchors(settings.chain, store) as anchors,
+        open_anchoring(settings.anchor, settings.chain, store, settings.data_dir) as anchoring,
+        open_p2p(settings.p2p, store, settings.data_dir) as p2p,
+        trio.open_nursery() as nursery,
+        trio.open_nursery() as background,
+        _open_snapshots(settings, store) as snapshots,
+        open_evaluation() as evaluation,
+    ):
+        services = Services(
+            store=store,
+            peers=p2p,
+            anchors=anchors,
+            anchoring=anchoring,
+            dags=dags,
+            tangles=tangles,
+            snapshots=snapshots,
+            limits=settings.api.limits,
+            access=access,
+            always_admit=settings.p2p.always_admit,
+            data_dir=settings.data_dir,
+            evaluation=evaluation,
+        )
+        nursery.start_soon(
+            serve,
+            create_app(services),
+            listener,
+            services.closing,
+            access.hosts,
+            services.always_admit,
+        )
+        background.start_soon(run_samples, services)
+        background.start_soon(evaluation.warm_up)
+        if settings.peer_id_file is not None:
+            path = settings.peer_id_file.expanduser()
+            await trio.to_thread.run_sync(_write_peer_id, path, p2p.peer_id)
+        _keep_from_collections()
+        log.info(
+            "Ready",
+            api=listener.url,
+            peer_id=p2p.peer_id,
+            addresses=list(p2p.addresses),
+            interests=[format_interest(each) for each in store.wanted.all] or "everything",
+            events=len(store.keys),
+            head=store.head,
+        )
+        await shutdown.requested()
+        services.closing.set()
+        background.cancel_scope.cancel()
 
 
 def _keep_from_collections() -> None:
