@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
@@ -125,26 +126,21 @@ async def serve(
     own_hosts = Hosts(listener.hosts, hosts)
     connections: set[Connection] = set()
 
-    async def handle(stream: trio.SocketStream) -> None:
-        with trio.CancelScope() as scope:
-            try:
-                address = str(stream.socket.getpeername()[0])
-            except OSError:  # it is gone already
-                return
-            place = places.take(address, scope.cancel, busy=False)
-            if place is None:
-                await trio.aclose_forcefully(stream)
-                return
-            connection = Connection(app, stream, own_hosts, place)
-            connections.add(connection)
-            try:
-                await connection.run()
-            except Exception:
-                log.exception("An API connection failed")
-            finally:
-                connections.remove(connection)
-                place.leave()
-                await trio.aclose_forcefully(stream)
+    async def handle(stream: trio.SocketStream) -> None:  # trio closes the stream
+        with trio.CancelScope() as scope, suppress(OSError):  # the client is gone already
+            address = str(stream.socket.getpeername()[0])
+            with places.taken_by(address, scope.cancel, busy=False) as place:
+                if place is not None:
+                    await answer(Connection(app, stream, own_hosts, place))
+
+    async def answer(connection: Connection) -> None:
+        connections.add(connection)
+        try:
+            await connection.run()
+        except Exception:
+            log.exception("An API connection failed")
+        finally:
+            connections.remove(connection)
 
     listeners = [trio.SocketListener(sock) for sock in listener.sockets]
     async with trio.open_nursery() as nursery:
