@@ -191,6 +191,11 @@ class TestnetNode:
             self._process.send_signal(signal.SIGKILL)
             self.wait()
 
+    def discard(self) -> None:
+        """Kill the node, if it is running, and let others have its ports: it does not come back."""
+        self.kill()
+        self.release_ports()
+
     def restart(self) -> None:
         """Start the node again, after `kill` or `stop`, and wait until it is ready."""
         self.launch()

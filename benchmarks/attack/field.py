@@ -157,8 +157,7 @@ class Field:
             node.wait_until_ready()
             yield node
         finally:
-            node.kill()
-            node.release_ports()
+            node.discard()
 
     def _begin(self) -> None:
         model, self._model = make_model(OWNER)
@@ -202,7 +201,5 @@ def prepared(directory: Path, flags: Sequence[str], bounds: Bounds) -> Iterator[
         yield here
     finally:
         for each in (peer, node):
-            if each.running:
-                each.kill()
-            each.release_ports()
+            each.discard()
         shutil.rmtree(directory, ignore_errors=True)

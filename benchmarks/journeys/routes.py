@@ -123,8 +123,7 @@ def travel() -> list[Journey]:
             return [*_in_the_node(nodes, traces), *_in_clients(nodes, traces, directory)]
         finally:
             for node in nodes:
-                node.kill()
-                node.release_ports()
+                node.discard()
 
 
 def _in_the_node(nodes: list[TestnetNode], traces: Traces) -> Iterator[Journey]:

@@ -50,7 +50,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[TestnetNode
         yield [first, second]
     finally:
         for node in (first, second):
-            node.kill()
+            node.discard()
 
 
 def command(node: TestnetNode, *args: str) -> str:

@@ -107,8 +107,8 @@ def test_events_are_anchored_on_the_chain(chain: DevChain, tmp_path: Path) -> No
         result = CliRunner().invoke(main, ["anchor", "verify", str(init.cid), "--url", url])
         assert "which covers it" in result.output
     finally:
-        anchoring.kill()
-        reading.kill()
+        anchoring.discard()
+        reading.discard()
     log = anchoring.log_path.read_text()
     assert KEY.hex() not in log
     assert "Sent a transaction" in log
@@ -147,7 +147,7 @@ def test_killed_again_and_again(chain: DevChain, tmp_path: Path, kills: int) -> 
         wait_until(lambda: is_settled(node, len(written)), limit=180)
         check(node, chain, written, before)
     finally:
-        node.kill()
+        node.discard()
 
 
 def test_a_contract_is_deployed_by_a_command(

@@ -70,7 +70,7 @@ class Published:
 def published(tmp_path_factory: pytest.TempPathFactory) -> Any:
     node = Published(tmp_path_factory.mktemp("published"))
     yield node
-    node.node.stop()
+    node.node.discard()
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
@@ -107,7 +107,7 @@ def test_the_restored_node_is_the_same_node(
         assert done("dag", "publish", root, *url, env=env).stdout.strip() == published.did
         assert done("dag", "resolve", published.did, *url).stdout.strip() == root
     finally:
-        other.stop()
+        other.discard()
 
 
 def test_every_file_of_a_data_directory_is_on_the_list(published: Published) -> None:

@@ -90,5 +90,4 @@ def test_a_thread_has_one_order_after_a_partition(tmp_path: Path) -> None:
         assert not any(tangle["excluded"] for tangle in tangles)
     finally:
         for node in nodes:
-            node.kill()
-            node.release_ports()
+            node.discard()

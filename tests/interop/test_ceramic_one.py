@@ -170,6 +170,8 @@ class World:
         """End all nodes."""
         for node in self.nodes:
             node.kill()
+            if isinstance(node, TestnetNode):
+                node.release_ports()
 
 
 @pytest.fixture

@@ -147,6 +147,6 @@ def test_each_believes_the_other_s_times(
             assert (found["state"], found["chain_id"]) == ("anchored", CHAIN)
             assert found["time"] is not None
     finally:
-        ours.kill()
+        ours.discard()
         if theirs is not None:
             theirs.kill()

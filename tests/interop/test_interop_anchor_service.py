@@ -52,4 +52,4 @@ def test_js_ceramic_reads_the_witness(tmp_path: Path) -> None:
                 "id": str(STREAM.cid),
             }
     finally:
-        node.kill()
+        node.discard()
