@@ -9,7 +9,7 @@ without any key could fork a stream, and have an old state win by the lowest CID
 So events of a stream are first reduced to their *statements*:
 
 - The statement of a signed event is its protected header, which names the signer, and the CID of
-  its payload. A badly signed event is no copy of anything: nobody stated it.
+  its payload. A badly signed event is not a copy of anything: nobody stated it.
 - The statement of a time event is the transaction that proves its time and the statement of its
   prev.
 - The statement of an unsigned init event is itself.

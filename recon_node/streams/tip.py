@@ -24,32 +24,23 @@ All this takes a few passes over the events in causal order, up or down. A *tree
 which nothing merges, is decided from its leaves down, since the rest of the stream treats all
 branches of a fork alike (`_Race.fold`). The events below a merge are the *core*; the winners of the
 trees on it are its *contenders*. They are decided in rounds, with a set of bits for each event of
-the core: the contenders that hold it (`_Race.rounds`). Each round looks only at the rivals that it
-may change (`_Rivals`). That takes O(core * contenders / 64 * log contenders), and more memory than
-`MAX_HOLDERS` is refused.
+the core: the contenders that hold it (`recon_node.streams.tip_rounds`).
 """
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import compress
 from typing import Final, Generic
 
-from recon_node.streams.budget import BudgetError
 from recon_node.streams.graph import Id, StreamEvent, StreamShapeError, causal_order
+from recon_node.streams.tip_rounds import Core, Rivals
 
 MAX_RIVALS: Final = 64
 """Rivals that are named of one decision, those that come first."""
-MAX_HOLDERS: Final = 512 * 1024 * 1024
-"""Bytes to say which contenders hold what."""
-
 _NEVER: Final = float("inf")
 """The time of events that are not anchored: after all that are."""
-_NOT_ZERO: Final = re.compile(rb"[^\x00]")
 
 
 class Rule(Enum):
@@ -406,8 +397,16 @@ class _Race(Generic[Id]):
         passed. Rivals are the data that cannot be passed. What no contender holds any more is
         dropped with all above it.
         """
-        graph = _Core(self._stream, self._is_core, self._trees)
-        rivals = _Rivals(graph, self._stream.rank)
+        stream = self._stream
+        contenders = [contender for _, tree in self._trees for contender in tree]
+        graph = Core(
+            stream.prevs,
+            stream.is_data,
+            self._is_core,
+            [(bases, [contender.first for contender in tree]) for bases, tree in self._trees],
+            lambda at: hash(stream.events[contenders[at].top].id),
+        )
+        rivals = Rivals(graph, stream.rank)
         decisions: list[Decision[Id]] = []
         rivals.look_at([0])
         while rivals.ranked:
@@ -416,192 +415,13 @@ class _Race(Generic[Id]):
             heads = [graph.data_of(node) for _, node in losers]
             decisions.append(self._decision(graph.data_of(winner), heads, rule))
             rivals.look_at(rivals.drop_all_without(winner))
-        return decisions, rivals.left()
+        return decisions, [contenders[at] for at in rivals.left()]
 
     def _decision(self, winner: int, rivals: Sequence[int], rule: Rule) -> Decision[Id]:
         time = self._stream.time
         if any(time[rival] == time[winner] for rival in rivals):
             rule = Rule.LOWEST_CID
         return Decision(rule, self._stream.events[winner].id, self._stream.ids(rivals))
-
-
-class _Core(Generic[Id]):
-    """What lies below merges, with the contenders on it, for rounds of a race.
-
-    Its nodes have numbers: the core's events their own, then the contenders, then one for each tree
-    that leads to its contenders.
-
-    Raises:
-        BudgetError: it takes too much memory to say which contenders hold what.
-    """
-
-    def __init__(
-        self,
-        stream: _Stream[Id],
-        is_core: bytearray,
-        trees: Sequence[tuple[list[int], list[_Contender[Id]]]],
-    ) -> None:
-        listed = [contender for _, tree in trees for contender in tree]
-        # In the order of the salted hashes of their ids: see `_Rivals`.
-        salted = sorted(range(len(listed)), key=lambda at: hash(stream.events[listed[at].top].id))
-        self.contenders = [listed[at] for at in salted]
-        bit_of = {at: bit for bit, at in enumerate(salted)}
-        self._size = size = len(stream.events)
-        self._holders = [0] * size
-        self._nexts: list[list[int]] = [[] for _ in range(size)]
-        self._waiting = [len(prevs) for prevs in stream.prevs] + [1] * len(self.contenders)
-        self.data = [i if is_data else None for i, is_data in enumerate(stream.is_data)]
-        self.data += [contender.first for contender in self.contenders]
-        self.data += [None] * len(trees)
-        self._nexts += [[] for _ in self.contenders]
-        self._check_size(stream, is_core, (bases for bases, _ in trees))
-        first = 0
-        for gate, (bases, tree) in enumerate(trees, len(self._nexts)):
-            bits = [bit_of[at] for at in range(first, first + len(tree))]
-            holders = _bits(bits)
-            for base in bases:
-                self._holders[base] |= holders
-                self._nexts[base].append(gate)
-            self._nexts.append([size + bit for bit in bits])
-            self._waiting.append(len(bases))
-            first += len(tree)
-        for i in stream.downwards:
-            if is_core[i]:
-                above = self._holders[i]
-                for prev in stream.prevs[i]:
-                    held = self._holders[prev]
-                    self._holders[prev] = held | above if held else above  # chains share one
-                    self._nexts[prev].append(i)
-
-    def _check_size(
-        self, stream: _Stream[Id], is_core: bytearray, bases: Iterable[Sequence[int]]
-    ) -> None:
-        """Check how much memory it takes to say which contenders hold what.
-
-        There is a set for each base of a tree, and another wherever branches meet.
-        """
-        ways = bytearray(self._size)
-        sets = 0
-        for tree in bases:
-            sets += len(tree)
-            for base in tree:
-                sets += ways[base]
-                ways[base] = True
-        for i in compress(stream.downwards, reversed(is_core)):
-            for prev in stream.prevs[i]:
-                sets += ways[prev]
-                ways[prev] = True
-        if sets * len(self.contenders) // 8 > MAX_HOLDERS:
-            raise BudgetError(
-                f"to select the tip of the stream takes more than {MAX_HOLDERS:,} bytes: too many "
-                "branches are merged with too many others"
-            )
-
-    def data_of(self, node: int) -> int:
-        """Return the data of a node that has some."""
-        data = self.data[node]
-        assert data is not None
-        return data
-
-    def holders(self, node: int) -> int:
-        """Return which contenders hold a node, one bit for each."""
-        return self._holders[node] if node < self._size else 1 << (node - self._size)
-
-    def passed(self, node: int) -> list[int]:
-        """Pass a node; return those all of whose prevs are passed now."""
-        nexts = self._nexts[node]
-        for following in nexts:
-            self._waiting[following] -= 1
-        return [following for following in nexts if not self._waiting[following]]
-
-
-class _Rivals(Generic[Id]):
-    """The contenders that are left, and the rivals of the round.
-
-    A rival stays one as long as a contender that holds it is left, and one that does not. It is
-    looked at again when one of these two drops out, which are *watched*. Of all that could be,
-    those with the highest numbers are: in an order that nobody can foresee, so that one is watched
-    for long, whatever the order in which they drop out: a rival is looked at O(log contenders)
-    times.
-
-    Attributes:
-        ranked: the rivals with their ranks, the first one first.
-    """
-
-    def __init__(self, graph: _Core[Id], rank: Callable[[int], tuple[float, Id | bytes]]) -> None:
-        self._graph = graph
-        self._rank = rank
-        self._left = (1 << len(graph.contenders)) - 1
-        self._is_left = bytearray(b"\x01") * len(graph.contenders)
-        self._watched: dict[int, list[int]] = {}  # by contender: the rivals that depend on it
-        self._watching: dict[int, tuple[int, int]] = {}  # by rival: who holds it, and who does not
-        self.ranked: list[tuple[tuple[float, Id | bytes], int]] = []
-
-    def left(self) -> list[_Contender[Id]]:
-        """Return the contenders that are left."""
-        return list(compress(self._graph.contenders, self._is_left))
-
-    def look_at(self, nodes: list[int]) -> None:
-        """Pass nodes, drop them, or note that they are rivals; the same for all that follows."""
-        for node in nodes:  # grows while it is walked
-            left = self._left
-            if self._graph.data[node] is None:
-                nodes += self._graph.passed(node)
-                continue
-            holders = self._graph.holders(node)
-            holding = holders & left
-            if holding and holding != left:
-                self._watch(node, holding, left ^ holding)
-            else:
-                self._forget(node)
-                if holding:
-                    nodes += self._graph.passed(node)
-
-    def drop_all_without(self, node: int) -> list[int]:
-        """Drop the contenders that do not hold a rival; return the rivals to be looked at."""
-        left = self._left & self._graph.holders(node)
-        dropped = self._left ^ left
-        self._left = left
-        again: dict[int, None] = {}
-        for contender in _numbers(dropped):
-            self._is_left[contender] = False
-            again |= dict.fromkeys(self._watched.pop(contender, ()))
-        return [rival for rival in again if rival in self._watching]
-
-    def _watch(self, node: int, holding: int, others: int) -> None:
-        known = self._watching.get(node)
-        if known is None:
-            insort(self.ranked, (self._rank(self._graph.data_of(node)), node))
-        now = []
-        for place, contenders in enumerate((holding, others)):
-            watched = None if known is None else known[place]
-            if watched is None or not self._is_left[watched]:
-                watched = contenders.bit_length() - 1
-                self._watched.setdefault(watched, []).append(node)
-            now.append(watched)
-        self._watching[node] = now[0], now[1]
-
-    def _forget(self, node: int) -> None:
-        if self._watching.pop(node, None) is not None:
-            entry = self._rank(self._graph.data_of(node)), node
-            del self.ranked[bisect_left(self.ranked, entry)]
-
-
-def _bits(numbers: Iterable[int]) -> int:
-    """The integer that has these bits."""
-    numbers = list(numbers)
-    raw = bytearray(max(numbers) // 8 + 1)
-    for number in numbers:
-        raw[number // 8] |= 1 << number % 8
-    return int.from_bytes(raw, "little")
-
-
-def _numbers(bits: int) -> Iterator[int]:
-    """The bits that an integer has, the lowest first."""
-    raw = bits.to_bytes(bits.bit_length() // 8 + 1, "little")
-    for match in _NOT_ZERO.finditer(raw):
-        byte = raw[match.start()]
-        yield from (8 * match.start() + bit for bit in range(8) if byte >> bit & 1)
 
 
 def _joined(one: list[_Contender[Id]], other: list[_Contender[Id]]) -> list[_Contender[Id]]:

@@ -20,8 +20,8 @@ from recon_node.streams import (
     Tip,
     heights,
     select_tip,
+    tip_rounds,
 )
-from recon_node.streams import tip as tip_module
 from recon_node.streams.budget import BudgetError
 
 # Every figure of CIP-145 as a graph, and five cases on what its text leaves open.
@@ -481,7 +481,7 @@ def test_too_many_branches_merged_with_too_many_others_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What says which branch holds what grows with the square of their number."""
-    monkeypatch.setattr(tip_module, "MAX_HOLDERS", 100_000)
+    monkeypatch.setattr(tip_rounds, "MAX_HOLDERS", 100_000)
     assert select_tip(_stairs(900)).event == 900
     with pytest.raises(BudgetError, match="takes more than 100,000 bytes"):
         select_tip(_stairs(9_000))
