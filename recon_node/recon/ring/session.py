@@ -22,6 +22,7 @@ driver's bounds on time and bytes.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
@@ -121,14 +122,16 @@ class RingSession(Session[Message]):
         else:
             yield from self._take(message)
 
+    @abstractmethod
     def _take_interests(self, interests: list[KeyRange]) -> Actions[Message]:
-        raise NotImplementedError
+        """Take what the peer is interested in."""
 
     def _take_value(self, value: Value, overlap: list[KeyRange]) -> Actions[Message]:
         yield from self._inbox.take(value, overlap)
 
+    @abstractmethod
     def _take(self, message: Message) -> Actions[Message]:
-        raise NotImplementedError
+        """Take any other message."""
 
 
 class Initiator(RingSession):
