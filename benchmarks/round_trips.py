@@ -39,9 +39,8 @@ from benchmarks.pairs import Pair, Population
 from benchmarks.reconcile import make_row
 from benchmarks.report import Row, count, new_file, numbers, show, track
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.sync.reconciler import LONG_MESSAGES_AT_ONCE
-from recon_node.p2p.sync.session_run import Tally, converse
-from recon_node.p2p.sync.wires import FrameWire
+from recon_node.p2p.sync.reconciler import LONG_MESSAGES_AT_ONCE, FrameWire
+from recon_node.p2p.sync.sessions import Tally, converse
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.recon import VERSIONS, Failed, Fetch, FetchById, KeyStore, Side, Version
 from recon_node.recon.session import Admit

@@ -18,10 +18,9 @@ from benchmarks.attack.field import NETWORK as NETWORK_NAME
 from recon_node.ceramic import EventId, Network, network_range
 from recon_node.ipld import CID, car, dag_cbor, varint
 from recon_node.p2p import P2PSettings
-from recon_node.p2p.sync.event_stream import serve_events
-from recon_node.p2p.sync.events_by_id import serve_events_by_id
-from recon_node.p2p.sync.session_run import Tally, converse
-from recon_node.p2p.sync.wires import FrameWire
+from recon_node.p2p.sync.event_stream import serve_events, serve_events_by_id
+from recon_node.p2p.sync.reconciler import FrameWire
+from recon_node.p2p.sync.sessions import Tally, converse
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.host import Host, open_host
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL, PeerStream

@@ -17,9 +17,8 @@ import trio
 
 from benchmarks.simulate.host import DHT_TRAFFIC, SimulatedHost
 from recon_node.p2p.peers.dht import CLOSEST, Found
-from recon_node.p2p.peers.dht_server import MAX_TOLD
+from recon_node.p2p.peers.dht_server import MAX_TOLD, ProviderRecords
 from recon_node.p2p.peers.discovery import ASKED
-from recon_node.p2p.peers.provider_records import ProviderRecords
 
 THE_SERVER: Final = "the server of the DHT"
 """The peer id of the one that has all records."""

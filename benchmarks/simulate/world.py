@@ -20,9 +20,9 @@ from benchmarks.simulate.wire import Place, Wire
 from recon_node.ceramic import EventId
 from recon_node.p2p import P2P, P2PSettings
 from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.peers.dht_server import ProviderRecords
 from recon_node.p2p.peers.discovery import Discovery
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
-from recon_node.p2p.peers.provider_records import ProviderRecords
 from recon_node.p2p.peers.schedule import network_rendezvous
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.recon import VERSIONS, Version

@@ -12,7 +12,12 @@ from recon_node.p2p.errors import PeerError
 from recon_node.p2p.interfaces import EventStore, Finder, PeerHost
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.candidates import Candidates
-from recon_node.p2p.peers.connections import let_go_of_idle, let_go_of_others, tell_when_alone
+from recon_node.p2p.peers.connections import (
+    keep_reconnecting,
+    let_go_of_idle,
+    let_go_of_others,
+    tell_when_alone,
+)
 from recon_node.p2p.peers.descriptions import (
     PeerIdentity,
     PeerInfo,
@@ -20,11 +25,10 @@ from recon_node.p2p.peers.descriptions import (
     recon_versions,
 )
 from recon_node.p2p.peers.dht_server import networks_in
-from recon_node.p2p.peers.draw import weights
 from recon_node.p2p.peers.interest_gossip import InterestGossip
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
 from recon_node.p2p.peers.overlap import Overlap
-from recon_node.p2p.peers.reconnecting import keep_reconnecting
+from recon_node.p2p.peers.peer import weights
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.driver import Syncer
 from recon_node.p2p.sync.event_server import EventServer

@@ -33,8 +33,14 @@ from recon_node.recon.session import (
     all_at_once,
     turn_of,
 )
-from recon_node.recon.settings import DEFAULT_SETTINGS, SessionSettings
-from recon_node.recon.side import LocalProtocolError, ProtocolError, RemoteProtocolError, Side
+from recon_node.recon.side import (
+    DEFAULT_SETTINGS,
+    LocalProtocolError,
+    ProtocolError,
+    RemoteProtocolError,
+    SessionSettings,
+    Side,
+)
 
 VERSIONS: Final[tuple[Version[Any], ...]] = (RECON_1_2, RECON_1_0)
 """The versions that this node speaks, in the order in which an initiator offers them."""

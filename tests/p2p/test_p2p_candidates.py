@@ -16,7 +16,7 @@ from recon_node.p2p.peers.candidates import (
     MOST_PLACES,
     Candidates,
 )
-from recon_node.p2p.peers.provider_records import LIFETIME
+from recon_node.p2p.peers.dht_server import LIFETIME
 from recon_node.store import Interest
 
 MAX_CONNECTIONS = 200

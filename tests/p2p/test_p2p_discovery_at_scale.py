@@ -15,9 +15,8 @@ from recon_node.p2p.errors import PeerError
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.candidates import ENOUGH_OTHERS, ENOUGH_SHARING, Candidates
 from recon_node.p2p.peers.dht import CLOSEST, Found
-from recon_node.p2p.peers.dht_server import MAX_TOLD
+from recon_node.p2p.peers.dht_server import MAX_TOLD, ProviderRecords
 from recon_node.p2p.peers.discovery import Discovery
-from recon_node.p2p.peers.provider_records import ProviderRecords
 from recon_node.store import Interest
 
 NODES, MODELS, LIKES = 50, 10, 1

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.p2p.peers.draw import (
+from recon_node.p2p.peers.peer import (
     FLOOR,
     MIN_LATENCY,
     UNKNOWN_LATENCY,

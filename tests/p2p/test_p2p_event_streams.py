@@ -7,8 +7,7 @@ from p2p_support import LOOPBACK, PATIENCE, connect, eventually, loopback_host, 
 from recon_node.ipld import CID
 from recon_node.p2p.errors import PeerGoneError
 from recon_node.p2p.sync import event_server
-from recon_node.p2p.sync.event_streams import USED_FOR, EventStreams
-from recon_node.p2p.sync.stream_slots import StaleStreamError
+from recon_node.p2p.sync.stream_slots import EVENTS_USED_FOR, EventStreams, StaleStreamError
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.streams import EVENTS_PROTOCOL
 from recon_node.recon import RECON_1_0
@@ -64,9 +63,9 @@ async def use(streams, error=None, *, within_answer: bool = False) -> None:
 async def test_a_stream_is_used_again_for_a_while(host, streams, autojump_clock):
     for _ in range(3):
         await use(streams)
-        await trio.sleep(USED_FOR / 2)
+        await trio.sleep(EVENTS_USED_FOR / 2)
     assert len(host.opened) == 1
-    await trio.sleep(USED_FOR)
+    await trio.sleep(EVENTS_USED_FOR)
     await use(streams)
     assert len(host.opened) == 2
     assert not host.opened[0].is_open

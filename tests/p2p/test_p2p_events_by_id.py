@@ -31,10 +31,8 @@ from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import varint
 from recon_node.p2p import AGREED, service
 from recon_node.p2p.errors import MISBEHAVED, PeerError, PeerGoneError, PeerProtocolError
-from recon_node.p2p.sync.event_stream import CAR, END
-from recon_node.p2p.sync.events_by_id import fetch_events_by_id, serve_events_by_id
-from recon_node.p2p.sync.purses import Purses
-from recon_node.p2p.sync.searches import KEYS_AN_EVENT, Searches
+from recon_node.p2p.sync.event_stream import CAR, END, fetch_events_by_id, serve_events_by_id
+from recon_node.p2p.sync.purses import KEYS_AN_EVENT, Purses, Searches
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, PeerStream

@@ -10,8 +10,8 @@ from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
 from p2p_support import NETWORK, PATIENCE, eventually, loopback_host
 
+from recon_node.p2p.peers.dht import LivenessCheck, admit_connected_only
 from recon_node.p2p.peers.dht_server import MAX_ANSWER, NetworkDHT, protocol_of, use_protocol_of
-from recon_node.p2p.peers.liveness import LivenessCheck, admit_connected_only
 from recon_node.p2p.peers.schedule import network_rendezvous
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.host import Host

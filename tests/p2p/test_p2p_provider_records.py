@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.p2p.peers.provider_records import LIFETIME, MAX_ADDRESSES, ProviderRecords
+from recon_node.p2p.peers.dht_server import LIFETIME, MAX_ADDRESSES, ProviderRecords
 
 PER_KEY, IN_ALL = 4, 10
 KEYS = [b"a", b"b", b"c", b"d"]

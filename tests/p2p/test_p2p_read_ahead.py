@@ -4,7 +4,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.p2p.transport.read_ahead import READ_AT_ONCE, ReadAhead
+from recon_node.p2p.transport.guarded_yamux import READ_AT_ONCE, ReadAhead
 
 sizes = st.one_of(st.integers(1, 100), st.sampled_from([READ_AT_ONCE - 1, READ_AT_ONCE, None]))
 

@@ -6,7 +6,7 @@ import trio
 
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.peers.book import PeerBook
-from recon_node.p2p.peers.reconnecting import (
+from recon_node.p2p.peers.connections import (
     AGAIN,
     AT_ONCE,
     AT_ONCE_IF_BACK,

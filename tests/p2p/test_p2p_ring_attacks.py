@@ -38,8 +38,8 @@ from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.peers.book import MAX_INTERESTS
 from recon_node.p2p.sync import ring_events, rings
 from recon_node.p2p.sync.reports import SyncReport
+from recon_node.p2p.sync.ring_events import RingWire
 from recon_node.p2p.sync.rings import BETWEEN_SYNCS, MODEL_RING, PEER_RING
-from recon_node.p2p.sync.wires import RingWire
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon.keys.ordered_keys import Summary

@@ -9,8 +9,8 @@ from trio.testing import lockstep_stream_pair, memory_stream_pair
 
 from recon_node.exception_groups import unwrapped
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
-from recon_node.p2p.sync.session_run import Tally, converse
-from recon_node.p2p.sync.wires import MAX_QUEUED, READ_SIZE, RingWire
+from recon_node.p2p.sync.ring_events import MAX_QUEUED, READ_SIZE, RingWire
+from recon_node.p2p.sync.sessions import Tally, converse
 from recon_node.recon import RemoteProtocolError
 from recon_node.recon.keys.key_store import KeyStore
 from recon_node.recon.keys.ranges import KeyRange
@@ -22,9 +22,8 @@ from recon_node.recon.ring.codec import (
     RangeRequest,
     encode,
 )
-from recon_node.recon.ring.inbox import BATCH_VALUES
 from recon_node.recon.ring.ring import Ring
-from recon_node.recon.ring.session import Initiator, Responder
+from recon_node.recon.ring.session import BATCH_VALUES, Initiator, Responder
 from recon_node.recon.session import Admit, Value
 
 EVERYTHING = KeyRange(b"", b"\xff")

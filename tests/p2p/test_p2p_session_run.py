@@ -10,8 +10,8 @@ from trio.testing import memory_stream_pair
 from recon_node.ceramic import network_range
 from recon_node.ipld import varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
-from recon_node.p2p.sync.session_run import Tally, converse
-from recon_node.p2p.sync.wires import FrameWire
+from recon_node.p2p.sync.reconciler import FrameWire
+from recon_node.p2p.sync.sessions import Tally, converse
 from recon_node.p2p.transport.framing import FrameStream, FramingError
 from recon_node.recon import (
     RECON_1_0,

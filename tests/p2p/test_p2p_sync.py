@@ -11,7 +11,7 @@ from p2p_support import LOOPBACK, NETWORK
 from recon_node.ceramic import METAMODEL, StreamId, sort_value_range
 from recon_node.p2p.errors import MISBEHAVED, PeerError, PeerGoneError, PeerProtocolError
 from recon_node.p2p.peers.book import PeerBook
-from recon_node.p2p.peers.reconnecting import VISIT
+from recon_node.p2p.peers.connections import VISIT
 from recon_node.p2p.sync.driver import (
     ASK_FOR_ALL_EVERY,
     MAX_SYNCS,

@@ -16,7 +16,7 @@ from peers import damaged
 
 from recon_node.ipld import varint
 from recon_node.recon import RemoteProtocolError
-from recon_node.recon.coded.encoding import encode_message
+from recon_node.recon.coded.encoding import decode_message, encode_message
 from recon_node.recon.coded.messages import (
     END,
     MAX_WEIGHT,
@@ -27,7 +27,6 @@ from recon_node.recon.coded.messages import (
     Say,
     weigh,
 )
-from recon_node.recon.coded.reader import decode_message
 from recon_node.recon.keys.sketch import MAX_SYMBOLS, NO_IDS, TABLE_SIZE, Symbols
 
 MIB = 1 << 20

@@ -11,7 +11,7 @@ from peers import damaged, gaps_of
 from recon_node.ceramic import IN_MEMORY, MAINNET, EventId, EventIdError, network_range
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, VarintError, varint
 from recon_node.recon import RemoteProtocolError
-from recon_node.recon.coded.encoding import encode_message
+from recon_node.recon.coded.encoding import decode_message, encode_message
 from recon_node.recon.coded.messages import (
     END,
     FINGERPRINT_SIZE,
@@ -20,7 +20,6 @@ from recon_node.recon.coded.messages import (
     Message,
     Say,
 )
-from recon_node.recon.coded.reader import decode_message
 
 Column = tuple[bytes, Say, Body]
 

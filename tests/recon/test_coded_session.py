@@ -17,8 +17,8 @@ from recon_node.recon.coded import RECON_1_2, estimates
 from recon_node.recon.coded import session as session_module
 from recon_node.recon.coded.messages import END, Estimate, Gaps, Listed, Message, Say
 from recon_node.recon.coded.session import CodedSession
+from recon_node.recon.keys import key_store
 from recon_node.recon.keys import sketch as sketch_module
-from recon_node.recon.keys import sketches
 from recon_node.recon.keys.sketch import MAX_SYMBOLS, NO_IDS, Ids, Symbols
 
 
@@ -180,7 +180,7 @@ def test_too_few_symbols_are_answered_with_more(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_sketch_goes_by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sketches, "MAX_SKETCHES", 0)
+    monkeypatch.setattr(key_store, "MAX_SKETCHES", 0)
     you, they = sides(5_000, {1, 2_000, 4_000})
     _, _, sent = reconcile(you, they)
     assert you.set == they.set == numbered(0, 5_000)
@@ -222,7 +222,7 @@ def narrow_ids(monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
         return np.ascontiguousarray(np.frombuffer(digests, "<u8")[::4] & mask)
 
     monkeypatch.setattr("recon_node.recon.keys.ids.ids_of", ids_of)
-    monkeypatch.setattr("recon_node.recon.keys.sketches.ids_of", ids_of)
+    monkeypatch.setattr("recon_node.recon.keys.key_store.ids_of", ids_of)
     assert sketch_module.ids_of is not ids_of
 
 

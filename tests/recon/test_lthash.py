@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.recon import KeyRange, KeyStore, all_at_once
-from recon_node.recon.keys import sketches
+from recon_node.recon.keys import key_store
 from recon_node.recon.keys.lthash import LtHash
 
 VECTORS = json.loads((Path(__file__).parent.parent / "data" / "lthash.json").read_text())
@@ -63,9 +63,9 @@ def test_a_kept_hash_is_that_of_a_new_store_after_any_changes(
     keys: set[bytes], changes: list[tuple[str, object]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sketches, "_FEW", 2)
-        patch.setattr(sketches, "MAX_HASHES", 3)
-        patch.setattr(sketches, "_BATCH", 5)
+        patch.setattr(key_store, "_FEW", 2)
+        patch.setattr(key_store, "MAX_HASHES", 3)
+        patch.setattr(key_store, "_BATCH", 5)
         store = KeyStore(keys, leaf_size=2, fan_out=2)
         making = [(WHOLE, store.lthash(WHOLE))]
         for what, operand in changes:
@@ -86,6 +86,6 @@ def test_a_kept_hash_is_that_of_a_new_store_after_any_changes(
 
 def test_a_store_keeps_a_bounded_number_of_hashes() -> None:
     store = KeyStore(b"%04d" % n for n in range(600))
-    for n in range(sketches.MAX_HASHES + 10):
+    for n in range(key_store.MAX_HASHES + 10):
         all_at_once(store.lthash(KeyRange(b"%04d" % n, b"%04d" % (n + 300))))
-    assert len(store._sketches._kept) == sketches.MAX_HASHES
+    assert len(store._sketches._kept) == key_store.MAX_HASHES

@@ -31,10 +31,10 @@ from recon_node.recon.ring.codec import (
     encode,
 )
 from recon_node.recon.ring.decoder import Decoder
-from recon_node.recon.ring.inbox import MAX_USELESS_VALUES
 from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.session import (
     MAX_IN_FLIGHT,
+    MAX_USELESS_VALUES,
     MAX_WAITING,
     Initiator,
     Responder,

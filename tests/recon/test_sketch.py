@@ -15,18 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.recon import KeyRange, KeyStore, all_at_once, find, id_of
-from recon_node.recon.keys import decoding, sketches
 from recon_node.recon.keys import ids as key_ids
-from recon_node.recon.keys.decoding import Difference, decode
+from recon_node.recon.keys import key_store, sketch
 from recon_node.recon.keys.ids import not_held
 from recon_node.recon.keys.sketch import (
     COLUMNS,
     MAX_SYMBOLS,
     ROWS,
+    Difference,
     Ids,
     Sketch,
     Symbols,
     at_least,
+    decode,
     estimate,
     ids_of,
     symbols_for,
@@ -234,7 +235,7 @@ def assert_right(sketch: Sketch, store: KeyStore, key_range: KeyRange) -> None:
 
 
 def test_changes_are_made_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sketches, "_BATCH", 8)
+    monkeypatch.setattr(key_store, "_BATCH", 8)
     store = KeyStore(b"%d" % n for n in range(500))
     all_at_once(store.sketch(WHOLE))
     for n in range(400, 600):
@@ -249,12 +250,12 @@ def test_a_store_keeps_a_few_sketches_only() -> None:
     store = KeyStore(b"%d" % n for n in range(500))
     for key_range in RANGES:
         assert all_at_once(store.sketch(key_range)) is not None
-    assert len(store._sketches._kept) == sketches.MAX_SKETCHES
+    assert len(store._sketches._kept) == key_store.MAX_SKETCHES
 
 
 def test_no_place_is_left_while_all_sketches_are_in_the_making() -> None:
     store = KeyStore(b"%d" % n for n in range(500))
-    ranges = [KeyRange(b"", b"9" * n) for n in range(1, sketches.MAX_SKETCHES + 2)]
+    ranges = [KeyRange(b"", b"9" * n) for n in range(1, key_store.MAX_SKETCHES + 2)]
     making = [store.sketch(key_range) for key_range in ranges]
     for steps in making[:-1]:
         next(steps)
@@ -341,7 +342,7 @@ def test_few_symbols_decode_as_many_do(data: st.DataObject) -> None:
             changed[place] = value % 2 ** (8 * changed.itemsize)
     few = decoded(symbols)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoding, "_FEW", -1)
+        patch.setattr(sketch, "_FEW", -1)
         many = decoded(symbols)
     if few is None or many is None:
         assert few is many

@@ -1,7 +1,7 @@
 """The node's own book of peers: their addresses, interests, failures and latencies.
 
 libp2p's peerstore forgets addresses after minutes and does not rate peers. The book is kept in a
-file (``book_file``); ``draw`` has the order in which peers are chosen from it.
+file (``book_file``); ``peer`` has the order in which peers are chosen from it.
 
 Times to wait use trio's clock, which does not jump. Times that are shown are seconds since 1970.
 """
@@ -16,8 +16,7 @@ import trio
 
 from recon_node.backoff import Backoff
 from recon_node.latest import Latest
-from recon_node.p2p.peers.draw import draw_by_network, weights
-from recon_node.p2p.peers.peer import Peer, Stated
+from recon_node.p2p.peers.peer import Peer, Stated, draw_by_network, weights
 from recon_node.p2p.transport.addresses import is_dialable
 from recon_node.places import LATELY
 from recon_node.recon import KeyRange, merge_ranges, subtract_ranges

@@ -23,7 +23,7 @@ import trio
 from recon_node.latest import Latest
 from recon_node.p2p.interfaces import PeerHost, Wanted
 from recon_node.p2p.peers.book import PeerBook
-from recon_node.p2p.peers.provider_records import LIFETIME
+from recon_node.p2p.peers.dht_server import LIFETIME
 from recon_node.p2p.transport.addresses import is_dialable, is_loopback
 
 log = structlog.get_logger(__name__)

@@ -25,7 +25,7 @@ from recon_node.p2p.errors import PeerError
 from recon_node.p2p.interfaces import Wanted
 from recon_node.p2p.peers.descriptions import RendezvousReport
 from recon_node.p2p.peers.dht import CLOSEST, Dht, Found
-from recon_node.p2p.peers.provider_records import LIFETIME
+from recon_node.p2p.peers.dht_server import LIFETIME
 from recon_node.p2p.peers.schedule import (
     MAX_QUICK,
     ROUNDS,

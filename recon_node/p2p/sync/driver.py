@@ -27,9 +27,9 @@ from recon_node.p2p.errors import (
 )
 from recon_node.p2p.interfaces import EventStore, PeerHost
 from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.peers.connections import VISIT
 from recon_node.p2p.peers.overlap import Overlap
 from recon_node.p2p.peers.peer import Peer
-from recon_node.p2p.peers.reconnecting import VISIT
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.bootstrap import keep_connected
 from recon_node.p2p.sync.push import Pusher

@@ -18,11 +18,9 @@ from recon_node.p2p.errors import BROKEN_PROTOCOL, MISBEHAVED, PEER_FAILURES, de
 from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.sync.event_stream import serve_events
-from recon_node.p2p.sync.events_by_id import serve_events_by_id
-from recon_node.p2p.sync.purses import Purses
+from recon_node.p2p.sync.event_stream import serve_events, serve_events_by_id
+from recon_node.p2p.sync.purses import Purses, Searches
 from recon_node.p2p.sync.reports import GAVE_WAY, Counters
-from recon_node.p2p.sync.searches import Searches
 from recon_node.p2p.sync.stream_slots import Slots
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, PeerStream

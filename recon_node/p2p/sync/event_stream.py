@@ -1,12 +1,22 @@
-"""Events on ``/ceramic/events/1.0.0``: a request lists EventIds, the answer has their CARs.
+"""Events on streams of their own: asked for by their EventIDs, or by the ids of these.
+
+`/ceramic/events/1.0.0`, by EventIDs:
 
     request:   EventId+                      one frame, at most 1000 of them
     answer:    00 CARv1                      a frame for each event that is held, in any order
                01 EventId*                   the end: the EventIds that are not held
 
-After the end of an answer the next request may follow on the same stream; a requester may send it
-earlier, to keep the line busy. A CAR belongs to the EventId whose event CID is its root. A CAR that
-was not asked for, or an end that leaves an EventId unanswered, is a protocol error.
+`/ceramic/events/1.1.0`, by ids. An id is the first 8 bytes of an EventID's sha2-256, which is
+all that a session of recon/1.2.0 tells of most keys. The answer has the rest of the EventID:
+
+    request:   bound bound id+               one frame: where the EventIDs lie, and at most 1000 ids
+    answer:    00 head CARv1                 the head is the EventID without the event's CID,
+                                             which is the root of the CAR
+               01 id*                        the end: the ids of events that are not held
+
+Bounds and heads begin with their size, a varint. After the end of an answer the next request may
+follow on the same stream; a requester may send it earlier, to keep the line busy. An event that was
+not asked for, or an end that leaves a request unanswered, is a protocol error.
 """
 
 from __future__ import annotations
@@ -14,12 +24,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Final
+from functools import partial
+from itertools import chain
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
-from recon_node.ceramic import CeramicError, EventId, Network, scan
-from recon_node.ipld import CID, IpldError, dag_cbor, varint
+from recon_node.ceramic import CeramicError, EventId, EventIdError, Network, scan
+from recon_node.ipld import CID, IpldError, VarintError, dag_cbor, varint
 from recon_node.ipld.car import read_common_header
 from recon_node.p2p.errors import (
     PeerGoneError,
@@ -27,6 +39,7 @@ from recon_node.p2p.errors import (
 )
 from recon_node.p2p.settings import MAX_REQUEST, P2PSettings
 from recon_node.p2p.transport.framing import FrameStream
+from recon_node.recon import ID_SIZE, KeyRange, Missing, id_of
 
 log = structlog.get_logger(__name__)
 
@@ -41,14 +54,20 @@ _READ_BYTES: Final = 512 * 1024
 _MEMORY_A_BYTE: Final = 2
 """Bytes of memory that each byte of a CAR takes while it is served: the CAR and its frame."""
 _BATCHES_HELD: Final = 6
-"""Batches of fetched events in memory at once: in the store's hands, and arriving."""
+"""_Batches of fetched events in memory at once: in the store's hands, and arriving."""
+_MAX_BOUND: Final = 256
+"""Maximum bytes of a bound or a head."""
 BATCH_EVENTS: Final = 250
 _BATCH_BYTES: Final = 2 << 20
 """Maximum events, and bytes, of a batch."""
 
+N = TypeVar("N", bound=bytes)
+"""What an event is asked for by: its EventID, or the id of that."""
+
 FetchedEvents = list[tuple[EventId, bytes]]
 ReadCars = Callable[[Sequence[EventId]], Awaitable[list[bytes | None]]]
 Deliver = Callable[[FetchedEvents], Awaitable[None]]
+Search = Callable[[Missing], Awaitable[list[EventId]]]
 
 
 async def serve_events(
@@ -67,17 +86,62 @@ async def serve_events(
     Raises:
         PeerProtocolError: a request does not parse, or asks for events of another network.
     """
+
+    async def answer(request: bytes) -> Sequence[bytes]:
+        wanted, patience = parse_request(request, network), settings.turn_timeout
+        return await _send_cars(frames, wanted, read_cars, lambda _: bytes((CAR,)), patience)
+
+    await _serve(frames, answer, settings, linger)
+
+
+async def serve_events_by_id(
+    frames: FrameStream,
+    read_cars: ReadCars,
+    search: Search,
+    settings: P2PSettings,
+    linger: float = math.inf,
+) -> None:
+    """Answer requests until the peer ends the stream, or none follows within ``linger`` seconds.
+
+    The peer has the time that 1.0.0 allows.
+
+    Args:
+        frames: an event stream that the peer has opened.
+        read_cars: reads events.
+        search: returns the EventIds that have some ids (purses.py).
+        settings: the time limits.
+        linger: how long to wait for another request.
+
+    Raises:
+        PeerProtocolError: a request does not parse.
+    """
+
+    async def answer(request: bytes) -> Sequence[bytes]:
+        wanted = _parse_id_request(request)
+        held = await search(wanted)
+        unread = await _send_cars(frames, held, read_cars, _head_frame, settings.turn_timeout)
+        return sorted(set(wanted.ids) - set(map(id_of, held)) | set(map(id_of, unread)))
+
+    await _serve(frames, answer, settings, linger)
+
+
+async def _serve(
+    frames: FrameStream,
+    answer: Callable[[bytes], Awaitable[Sequence[bytes]]],
+    settings: P2PSettings,
+    linger: float,
+) -> None:
+    """Have requests answered, and end each answer with what is not held."""
     patience, until_begun = settings.turn_timeout, 0.0
     while (request := await frames.receive(settings.idle_timeout, until_begun)) is not None:
         until_begun = settings.turn_timeout
-        wanted = parse_request(request, network)
-        missing = await send_cars(frames, wanted, read_cars, lambda _: bytes((CAR,)), patience)
+        missing = await answer(request)
         await frames.send([bytes((END,)) + b"".join(missing)], patience)
         if linger < patience and not await frames.wait_for_frame(linger):
             return
 
 
-async def send_cars(
+async def _send_cars(
     frames: FrameStream,
     wanted: Sequence[EventId],
     read_cars: ReadCars,
@@ -123,14 +187,132 @@ async def fetch_events(
     Raises:
         PeerProtocolError: an answer is not what was asked for.
     """
-    missing: list[EventId] = []
-    requests = [wanted[at : at + per_request] for at in range(0, len(wanted), per_request)]
-    for index, request in enumerate(requests):
+    return await _fetch(frames, wanted, b"", _AwaitedKeys, deliver, patience, per_request)
+
+
+async def fetch_events_by_id(
+    frames: FrameStream, wanted: Missing, deliver: Deliver, patience: float, per_request: int
+) -> list[bytes]:
+    """Fetch events; return the ids of those that the peer does not hold.
+
+    Args:
+        frames: an event stream that we have opened.
+        wanted: the ids to ask for, and where their EventIDs lie.
+        per_request: most ids in a request.
+        deliver: gets the events in batches of bounded size. While it works, the peer can send until
+            the stream's window is full.
+        patience: longest wait for a frame, in seconds.
+
+    Raises:
+        PeerProtocolError: the answer is not what was asked for.
+    """
+    bounds = b"".join(map(_sized, wanted.key_range))
+    awaited = partial(_AwaitedIds, wanted.key_range)
+    return await _fetch(frames, wanted.ids, bounds, awaited, deliver, patience, per_request)
+
+
+async def _fetch(
+    frames: FrameStream,
+    names: Sequence[N],
+    head: bytes,
+    awaited_of: Callable[[Sequence[N]], _Awaited[N]],
+    deliver: Deliver,
+    patience: float,
+    per_request: int,
+) -> list[N]:
+    """Request events, each request with a head; return what the peer does not hold."""
+    missing: list[N] = []
+    pages = [names[at : at + per_request] for at in range(0, len(names), per_request)]
+    for index, page in enumerate(pages):
         # One request ahead, so that the line is never idle between two.
-        ahead = requests[index : index + 2] if index == 0 else requests[index + 1 : index + 2]
-        await frames.send(map(b"".join, ahead), patience)
-        missing += await _receive_answer(frames, request, deliver, patience)
+        ahead = pages[index : index + 2] if index == 0 else pages[index + 1 : index + 2]
+        await frames.send([head + b"".join(each) for each in ahead], patience)
+        missing += await _receive_answer(frames, awaited_of(page), deliver, patience)
     return missing
+
+
+async def _receive_answer(
+    frames: FrameStream, awaited: _Awaited[N], deliver: Deliver, patience: float
+) -> list[N]:
+    batches = _Batches(frames, deliver)
+    while True:
+        frame = await frames.receive(patience)
+        if frame is None:
+            raise PeerGoneError("the peer ended the event stream within an answer")
+        if frame[:1] == bytes((CAR,)):
+            await batches.add(*awaited.take(frame[1:]))
+        elif frame[:1] == bytes((END,)):
+            await batches.finish()
+            return _check_end(awaited.named(frame[1:]), awaited.open())
+        else:
+            kind = frame[:1].hex() or "nothing"
+            raise PeerProtocolError(f"an event frame of the unknown kind {kind}")
+
+
+def _check_end(named: list[N], missing: list[N]) -> list[N]:
+    if sorted(named) != sorted(missing):
+        raise PeerProtocolError(
+            f"the end of an answer names {len(named)} missing events, but {len(missing)} did not "
+            "arrive"
+        )
+    return named
+
+
+class _Awaited(Protocol[N]):
+    """What has not come of a request."""
+
+    def take(self, content: bytes) -> tuple[EventId, bytes]:
+        """Return the EventID and the CAR of an event that has come."""
+        ...
+
+    def named(self, content: bytes) -> list[N]:
+        """Return what the end of the answer names."""
+        ...
+
+    def open(self) -> list[N]:
+        """Return what has not come."""
+        ...
+
+
+class _AwaitedKeys:
+    def __init__(self, request: Sequence[EventId]) -> None:
+        self._awaited: dict[CID, list[EventId]] = defaultdict(list)
+        for event_id in request:
+            self._awaited[event_id.event_cid].append(event_id)
+
+    def take(self, content: bytes) -> tuple[EventId, bytes]:
+        root = root_of(content)
+        event_ids = self._awaited.get(root)
+        if not event_ids:
+            raise PeerProtocolError(f"a CAR with the root {root}, which was not asked for")
+        return event_ids.pop(), content
+
+    def named(self, content: bytes) -> list[EventId]:
+        return list(_scan_all(content, "the end of an answer"))
+
+    def open(self) -> list[EventId]:
+        return list(chain.from_iterable(self._awaited.values()))
+
+
+class _AwaitedIds:
+    def __init__(self, key_range: KeyRange, request: Sequence[bytes]) -> None:
+        self._range = key_range
+        self._awaited = set(request)
+        self._taken = set[EventId]()
+
+    def take(self, content: bytes) -> tuple[EventId, bytes]:
+        event_id, car = _parse_event(content)
+        is_new = event_id not in self._taken and self._range.covers(event_id)
+        if not is_new or id_of(event_id) not in self._awaited:
+            raise PeerProtocolError(f"the event {event_id}, which was not asked for")
+        self._taken.add(event_id)
+        return event_id, car
+
+    def named(self, content: bytes) -> list[bytes]:
+        return [content[at : at + ID_SIZE] for at in range(0, len(content), ID_SIZE)]
+
+    def open(self) -> list[bytes]:
+        return list(self._awaited - set(map(id_of, self._taken)))
 
 
 def parse_request(request: bytes, network: Network) -> list[EventId]:
@@ -153,39 +335,7 @@ def parse_request(request: bytes, network: Network) -> list[EventId]:
     return wanted
 
 
-async def _receive_answer(
-    frames: FrameStream, request: Sequence[EventId], deliver: Deliver, patience: float
-) -> list[EventId]:
-    awaited: dict[CID, list[EventId]] = defaultdict(list)
-    for event_id in request:
-        awaited[event_id.event_cid].append(event_id)
-    batches = Batches(frames, deliver)
-    while True:
-        kind, content = await receive_part(frames, patience)
-        if kind == END:
-            await batches.finish()
-            return _check_end(content, awaited)
-        await batches.add(_take(awaited, root_of(content)), content)
-
-
-async def receive_part(frames: FrameStream, patience: float) -> tuple[int, bytes]:
-    """Return the kind, CAR or END, and the content of the next frame of an answer.
-
-    Raises:
-        PeerGoneError: the stream ended.
-        PeerProtocolError: the frame is of another kind, or did not come in time.
-    """
-    frame = await frames.receive(patience)
-    if frame is None:
-        raise PeerGoneError("the peer ended the event stream within an answer")
-    if frame[:1] not in (bytes((CAR,)), bytes((END,))):
-        raise PeerProtocolError(
-            f"an event frame of the unknown kind {frame[:1].hex() or 'nothing'}"
-        )
-    return frame[0], frame[1:]
-
-
-class Batches:
+class _Batches:
     """Hands on the events of an answer in batches of bounded size, as they arrive."""
 
     def __init__(self, frames: FrameStream, deliver: Deliver) -> None:
@@ -231,24 +381,6 @@ def root_of(car: bytes) -> CID:
     return root
 
 
-def _take(awaited: dict[CID, list[EventId]], root: CID) -> EventId:
-    event_ids = awaited.get(root)
-    if not event_ids:
-        raise PeerProtocolError(f"a CAR with the root {root}, which was not asked for")
-    return event_ids.pop()
-
-
-def _check_end(content: bytes, awaited: dict[CID, list[EventId]]) -> list[EventId]:
-    missing = list(_scan_all(content, "the end of an answer"))
-    open_ids = [event_id for event_ids in awaited.values() for event_id in event_ids]
-    if sorted(missing) != sorted(open_ids):
-        raise PeerProtocolError(
-            f"the end of an answer names {len(missing)} missing events, but {len(open_ids)} did "
-            "not arrive"
-        )
-    return missing
-
-
 def _scan_all(data: bytes, what: str) -> Iterator[EventId]:
     offset = 0
     while offset < len(data):
@@ -257,3 +389,44 @@ def _scan_all(data: bytes, what: str) -> Iterator[EventId]:
         except CeramicError as error:
             raise PeerProtocolError(f"{what} that does not parse: {error}") from None
         yield event_id
+
+
+def _head_frame(event_id: EventId) -> bytes:
+    """Return the start of the frame with an event: all before its CAR."""
+    return bytes((CAR,)) + _sized(event_id[: -len(event_id.event_cid)])
+
+
+def _sized(part: bytes) -> bytes:
+    return varint.encode(len(part)) + part
+
+
+def _parse_id_request(request: bytes) -> Missing:
+    lower, at = _read_sized(request, 0)
+    upper, at = _read_sized(request, at)
+    number, rest = divmod(len(request) - at, ID_SIZE)
+    if rest or not 0 < number <= MAX_REQUEST or lower >= upper:
+        raise PeerProtocolError(
+            f"a request for events with {len(request) - at} bytes of ids; it must have 1 to "
+            f"{MAX_REQUEST} ids of {ID_SIZE} bytes, and bounds that ascend"
+        )
+    ids = [request[start : start + ID_SIZE] for start in range(at, len(request), ID_SIZE)]
+    return Missing(KeyRange(lower, upper), ids)
+
+
+def _parse_event(content: bytes) -> tuple[EventId, bytes]:
+    head, at = _read_sized(content, 0)
+    car = content[at:]
+    try:
+        return EventId(head + root_of(car)), car
+    except EventIdError as error:
+        raise PeerProtocolError(f"an event whose head does not parse: {error}") from None
+
+
+def _read_sized(data: bytes, at: int) -> tuple[bytes, int]:
+    try:
+        size, at = varint.decode(data, at)
+    except VarintError as error:
+        raise PeerProtocolError(f"an event frame that does not parse: {error}") from None
+    if size > _MAX_BOUND or at + size > len(data):
+        raise PeerProtocolError(f"an event frame with a bound or head of {size} bytes")
+    return data[at : at + size], at + size

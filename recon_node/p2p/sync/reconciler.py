@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeVar
 
 import structlog
 import trio
@@ -15,7 +16,6 @@ from recon_node.p2p.interfaces import EventStore, PeerHost
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import FetchTable
-from recon_node.p2p.sync.event_streams import EventStreams
 from recon_node.p2p.sync.fetch import Fetcher, is_excused
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.purses import Meter, Purses
@@ -27,17 +27,16 @@ from recon_node.p2p.sync.reports import (
     SyncReport,
     agreed_but_for,
 )
-from recon_node.p2p.sync.session_run import Run
-from recon_node.p2p.sync.sessions import Sessions
-from recon_node.p2p.sync.stream_slots import OpenStream, Slots
-from recon_node.p2p.sync.wires import FrameWire
+from recon_node.p2p.sync.sessions import Run, Sessions
+from recon_node.p2p.sync.stream_slots import EventStreams, OpenStream, Slots
+from recon_node.p2p.transport.framing import FrameStream
 from recon_node.places import network_of
-from recon_node.recon import KeyRange, Side, Version, intersect_ranges
-from recon_node.recon.session import TurnSession
+from recon_node.recon import KeyRange, Send, Side, Version, intersect_ranges
+from recon_node.recon.session import SendValues, TurnSession
 
 log = structlog.get_logger(__name__)
 
-_Parts: TypeAlias = tuple[TurnSession[Any], FrameWire[Any], Fetcher, Meter]
+M = TypeVar("M")
 
 MAX_PARTS: Final = 256
 """Maximum sessions for one range with a peer, which answers for one interest at a time."""
@@ -139,7 +138,9 @@ class Reconciler:
         side = Side.initiator(self._store.keys, key_range, self._settings.session_settings)
         return _Run(self, side, opened, is_rest=is_rest)
 
-    def _session(self, side: Side, opened: OpenStream) -> _Parts:
+    def _session(
+        self, side: Side, opened: OpenStream
+    ) -> tuple[TurnSession[Any], FrameWire[Any], Fetcher, Meter]:
         """Return what runs a session."""
         stream, store, settings = opened.stream, self._store, self._settings
         version, peer_id = self.versions[stream.protocol], stream.peer_id
@@ -253,3 +254,96 @@ class _Run(Run[Any]):
                 network=self._store.network.name,
             )
             self._reconciler._on_stranger(self.peer_id)
+
+
+class FrameWire(Generic[M]):
+    """The messages of 1.0.0 and 1.2.0 on a stream: one in each frame.
+
+    Args:
+        version: how messages are written.
+        side: whose turn it is.
+        frames: the stream.
+        settings: the limits.
+        decoders: bounds how many long messages are decoded at once: their memory is charged
+            afterwards.
+    """
+
+    def __init__(
+        self,
+        version: Version[M],
+        side: Side,
+        frames: FrameStream,
+        settings: P2PSettings,
+        decoders: trio.CapacityLimiter,
+    ) -> None:
+        self._version = version
+        self._side = side
+        self._frames = frames
+        self._settings = settings
+        self._decoders = decoders
+        self._account = frames.account
+        self._held = 0
+        """Bytes of the peer's turn."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """How many bytes the session has sent."""
+        return self._frames.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        """How many it has received."""
+        return self._frames.bytes_received
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Carry messages while the block runs."""
+        yield
+        self._hold(0)
+
+    async def receive(self) -> M | None:
+        """Return the peer's next message; None at the end of the stream."""
+        # Only an answer takes work, and only before its first byte: the first message of a session
+        # does not, nor does the rest of a turn.
+        until_begun = self._settings.turn_timeout if self._side.awaits_answer else 0.0
+        data = await self._frames.receive(self._settings.idle_timeout, until_begun)
+        if data is None:
+            return None
+        if len(data) <= self._settings.long_message:
+            message, weight = self._decode(data)
+        else:
+            self._account.hold("messages", len(data))
+            message, weight = await trio.to_thread.run_sync(
+                self._decode, data, limiter=self._decoders
+            )
+            self._account.hold("messages", 0)
+        self._hold(self._held + weight)
+        return message
+
+    async def send(self, action: Send[M] | SendValues) -> None:
+        """Send a turn."""
+        assert isinstance(action, Send)
+        self._hold(0)
+        # In a turn of several messages the peer fetches the events of one before it reads the next.
+        several, settings = len(action.messages) > 1, self._settings
+        patience = settings.turn_timeout if several else settings.idle_timeout
+        self._account.hold("answers", sum(map(self._version.weigh, action.messages)))
+        try:
+            await self._frames.send(map(self._version.encode, action.messages), patience)
+        except trio.BrokenResourceError:
+            if not self._side.done:  # else the peer has said its last word
+                raise
+        self._account.hold("answers", 0)
+
+    @contextmanager
+    def our_work(self) -> Iterator[None]:
+        """Do nothing: the peer's time begins when its message is waited for."""
+        yield
+
+    def _decode(self, data: bytes) -> tuple[M, int]:
+        message = self._version.decode(data)
+        return message, self._version.weigh(message)
+
+    def _hold(self, size: int) -> None:
+        self._held = size
+        self._account.hold("turns", size)

@@ -16,28 +16,40 @@ its feed gets only one until the node starts again.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 import trio
 
 from recon_node.ceramic import EventIdError, InvalidEventError, parse_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
+from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID
-from recon_node.p2p.errors import PeerProtocolError
+from recon_node.p2p.errors import PEER_FAILURES, PeerGoneError, PeerProtocolError
 from recon_node.p2p.sync.fetch import NOBODYS_FAULT, check_invalid
-from recon_node.p2p.sync.session_run import Tally
+from recon_node.p2p.sync.sessions import Tally
 from recon_node.p2p.transport.budget import Account
-from recon_node.recon import Failed, Fetch, FetchById
+from recon_node.p2p.transport.streams import ByteStream
+from recon_node.recon import Failed, Fetch, FetchById, Send
+from recon_node.recon.ring.codec import KeyForm, Message, encode
+from recon_node.recon.ring.decoder import Decoder
 from recon_node.recon.ring.differences import Exchange
 from recon_node.recon.ring.ring import Ring
-from recon_node.recon.session import Admit, Value
+from recon_node.recon.ring.session import Responder, RingSession
+from recon_node.recon.session import Admit, SendValues, Value
 from recon_node.store import Store
 
 log = structlog.get_logger(__name__)
+
+READ_SIZE: Final = 64 * 1024
+"""Bytes taken from the stream at once."""
+MAX_QUEUED: Final = 1024
+"""Messages and ranges that wait to be written; then reading waits as well."""
 
 MAX_ASIDE: Final = 32 << 20
 """Bytes of events that are set aside at most; more are forgotten until the next session."""
@@ -53,6 +65,10 @@ _MAX_RUN: Final = 4096
 """Keys of a run at most, however long a stream is."""
 _CID_SIZE: Final = 36
 """Bytes of an event's CID, at the end of the keys."""
+
+
+Values: TypeAlias = Callable[[bytes, bytes], AsyncGenerator[Value, None]]
+"""Yields the values of our keys in a half-open range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,3 +250,113 @@ def _runs(keys: Iterator[bytes]) -> Iterator[list[bytes]]:
         run.append(key)
     if run:
         yield run
+
+
+class RingWire:
+    """The messages of 0.1.0 on a stream, one after the other.
+
+    Args:
+        stream: the bytes.
+        session: what the peer makes us hold is charged to it.
+        keys: how the ring writes keys.
+        values: yields the values of keys that the peer lacks.
+        hold: charges the peer with the bytes that it makes us hold, or raises one of
+            ``PEER_FAILURES`` if they are too many.
+        idle_timeout: seconds in which the peer must send or take something.
+        sync_id: the session's id, which the initiator chooses; the responder echoes the peer's.
+    """
+
+    def __init__(
+        self,
+        stream: ByteStream,
+        session: RingSession,
+        keys: KeyForm,
+        values: Values,
+        hold: Callable[[int], None],
+        idle_timeout: float,
+        sync_id: str | None = None,
+    ) -> None:
+        self._stream = stream
+        self._session = session
+        self._keys = keys
+        self._values = values
+        self._hold = hold
+        self._idle_timeout = idle_timeout
+        self._sync_id = sync_id
+        self._decoder = Decoder(keys, from_initiator=isinstance(session, Responder))
+        self._arrived: Iterator[Message] = iter(())
+        self._queue, self._queued = trio.open_memory_channel[Send[Message] | SendValues](MAX_QUEUED)
+        self._idle = trio.CancelScope()
+        """Ends the session when the peer has neither sent nor taken anything for a while."""
+        self._is_working = False
+        """Whether it is this node that takes its time, not the peer."""
+        self.bytes_sent = 0
+        """How many bytes the session has sent."""
+        self.bytes_received = 0
+        """How many it has received."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Carry messages while the block runs; wait until what was sent is written."""
+        self._note_progress()
+        with unwrapped(*PEER_FAILURES), self._idle:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                async with self._queue:
+                    yield
+                    self._charge()
+        if self._idle.cancelled_caught:
+            raise PeerProtocolError(
+                f"the peer neither sent nor took anything for {self._idle_timeout:g} s"
+            )
+
+    async def receive(self) -> Message | None:
+        """Return the peer's next message; None at the end of the stream."""
+        while (message := next(self._arrived, None)) is None:
+            self._charge()
+            data = await self._stream.receive_some(READ_SIZE)
+            if not data:
+                if self._decoder.buffered:
+                    raise PeerGoneError("the peer ended the stream within a message")
+                return None
+            self._note_progress()
+            self.bytes_received += len(data)
+            self._arrived = self._decoder.feed(data)
+        return message
+
+    async def send(self, action: Send[Message] | SendValues) -> None:
+        """Have messages, or the values of a range, sent after what is queued already."""
+        await self._queue.send(action)
+
+    @contextmanager
+    def our_work(self) -> Iterator[None]:
+        """Do not hold the time that the block takes against the peer."""
+        self._is_working = True
+        self._note_progress()
+        yield
+        self._is_working = False
+        self._note_progress()
+
+    async def _write(self) -> None:
+        async with self._queued:
+            async for action in self._queued:
+                if isinstance(action, Send):
+                    for message in action.messages:
+                        await self._send(message)
+                else:
+                    async with aclosing(self._values(action.first, action.last)) as values:
+                        async for value in values:
+                            await self._send(value)
+
+    async def _send(self, message: Message) -> None:
+        data = encode(message, self._keys, self._sync_id or self._decoder.sync_id)
+        await self._stream.send_all(data)
+        self.bytes_sent += len(data)
+        self._note_progress()
+
+    def _charge(self) -> None:
+        self._hold(self._decoder.buffered + self._session.held)
+
+    def _note_progress(self) -> None:
+        patience = math.inf if self._is_working else self._idle_timeout
+        self._idle.deadline = trio.current_time() + patience

@@ -36,11 +36,9 @@ from recon_node.p2p.peers.book import MAX_INTERESTS, PeerBook
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.reports import AGREED, NO_COMMON_INTEREST, SyncReport
-from recon_node.p2p.sync.ring_events import RingEvents
-from recon_node.p2p.sync.session_run import Run, Tally
-from recon_node.p2p.sync.sessions import Sessions
+from recon_node.p2p.sync.ring_events import RingEvents, RingWire
+from recon_node.p2p.sync.sessions import Run, Sessions, Tally
 from recon_node.p2p.sync.stream_slots import OpenStream, Slots
-from recon_node.p2p.sync.wires import RingWire
 from recon_node.recon import Failed, Fetch, FetchById, KeyRange, KeyView
 from recon_node.recon.ring.codec import KeyForm, Message
 from recon_node.recon.ring.differences import Ending, Exchange

@@ -1,23 +1,41 @@
-"""Sessions with peers, as initiator and as responder: their slots, and the streams they run on.
+"""Sessions with peers, whatever the version: their slots, their streams, and their life.
+
+    session   says what to do next, as actions (recon/session.py)
+    wire      turns a stream's bytes into messages, and back (``FrameWire``, ``RingWire``)
+    events    gets events from the peer into the store (fetch.py, ring_events.py)
 
 What a session is about is up to the protocol of its stream: ``Reconciler`` has those that reconcile
-in turns, ``Rings`` those of ceramic-one. How a session runs is in session_run.py.
+in turns, ``Rings`` those of ceramic-one. ``Sessions`` opens streams and serves those of peers; one
+function, ``run_session``, runs what either begins. Whatever goes wrong in a session ends only that
+session.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
 
+import structlog
 import trio
 
-from recon_node.p2p.errors import BROKEN_PROTOCOL, MISBEHAVED, PEER_FAILURES
+from recon_node.p2p.errors import (
+    BROKEN_PROTOCOL,
+    MISBEHAVED,
+    PEER_FAILURES,
+    PeerError,
+    PeerGoneError,
+    PeerProtocolError,
+    describe_error,
+)
 from recon_node.p2p.interfaces import PeerHost
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.sync.reports import Counters, SyncHistory
-from recon_node.p2p.sync.session_run import Run, run_session
+from recon_node.p2p.sync.purses import Meter
+from recon_node.p2p.sync.reports import CANCELLED, GAVE_WAY, Counters, Role, SyncHistory, SyncReport
 from recon_node.p2p.sync.stream_slots import (
     KEPT_FOR,
     KeptStreams,
@@ -27,7 +45,241 @@ from recon_node.p2p.sync.stream_slots import (
 )
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.streams import PeerStream
+from recon_node.recon import Actions, Failed, Fetch, FetchById, Send, Session
+from recon_node.recon.session import Admit, SendValues
 from recon_node.store import StoreError
+
+log = structlog.get_logger(__name__)
+
+M = TypeVar("M")
+HUNG_UP: Final = (PeerGoneError, trio.BrokenResourceError)
+"""The errors of a session whose stream the peer has ended."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What moved in a session."""
+
+    keys_received: int = 0
+    """Keys that the peer told us of and that we did not hold."""
+    events_received: int = 0
+    """Events that were new here."""
+    event_bytes_received: int = 0
+    events_sent: int = 0
+    event_bytes_sent: int = 0
+    undelivered: int = 0
+    """Events that the peer listed but did not have, or that were not valid. Those that we have
+    no room for, or do not want, do not count: that is not the peer's fault."""
+
+
+class Wire(Protocol[M]):
+    """The messages of a session on a stream."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """How many bytes the session has sent."""
+        ...
+
+    @property
+    def bytes_received(self) -> int:
+        """How many it has received."""
+        ...
+
+    def open(self) -> AbstractAsyncContextManager[None]:
+        """Carry messages while the block runs; what was sent is written when it ends."""
+        ...
+
+    async def receive(self) -> M | None:
+        """Return the next message; None at the end of the stream.
+
+        Raises:
+            RemoteProtocolError: the bytes are not a message.
+            PeerProtocolError: the peer takes too long.
+            PeerGoneError: the stream ended within a message.
+            trio.BrokenResourceError: the stream was lost.
+        """
+        ...
+
+    async def send(self, action: Send[M] | SendValues) -> None:
+        """Send messages, or have the values of a range sent."""
+        ...
+
+    def our_work(self) -> AbstractContextManager[None]:
+        """Do not hold the time that the block takes against the peer."""
+        ...
+
+
+class Events(Protocol):
+    """Gets events from the peer into the store."""
+
+    tally: Tally
+
+    def perform(self, action: Fetch | FetchById | Admit) -> Awaitable[Failed | None]:
+        """Fetch or admit events; return what failed."""
+        ...
+
+
+class Run(ABC, Generic[M]):
+    """A session under way, and what its protocol has to say of its end.
+
+    Args:
+        opened: the stream.
+        session: this side of it.
+        wire: carries its messages.
+        events: gets events from the peer.
+        meter: what the peer may have computed.
+    """
+
+    role: Role
+    """Who has started it."""
+    keeps_idle: bool = True
+    """Whether its report is kept if it found nothing to do."""
+
+    def __init__(
+        self,
+        opened: OpenStream,
+        session: Session[M],
+        wire: Wire[M],
+        events: Events,
+        meter: Meter | None = None,
+    ) -> None:
+        self.opened = opened
+        self.peer_id = opened.stream.peer_id
+        self.session = session
+        self.wire = wire
+        self.events = events
+        self.tally = events.tally
+        self.meter = meter
+        self.started = trio.current_time()
+
+    @abstractmethod
+    def outcome(self) -> str:
+        """Take note that the session has ended well; return what came of it, in words."""
+
+    @abstractmethod
+    def left_out(self) -> tuple[int, int]:
+        """Return how many keys of the peer we left out, and how many of ours it did."""
+
+    def end(self, outcome: str, *, hung_up: bool) -> SyncReport:
+        """Take note that the session has ended; return its report.
+
+        Args:
+            outcome: how, in words.
+            hung_up: whether the peer has ended the stream too early.
+        """
+        tally, (left_out, left_out_by_peer) = self.tally, self.left_out()
+        return SyncReport(
+            peer=self.peer_id,
+            role=self.role,
+            protocol=self.opened.stream.protocol,
+            rounds=self.session.rounds,
+            bytes_sent=self.wire.bytes_sent,
+            bytes_received=self.wire.bytes_received,
+            event_bytes_sent=tally.event_bytes_sent,
+            event_bytes_received=tally.event_bytes_received,
+            keys_received=tally.keys_received,
+            events_received=tally.events_received,
+            events_sent=tally.events_sent,
+            keys_left_out=left_out,
+            keys_left_out_by_peer=left_out_by_peer,
+            seconds=trio.current_time() - self.started,
+            outcome=outcome,
+            finished_at=time.time(),
+        )
+
+
+async def run_session(
+    run: Run[Any], limit: float, history: SyncHistory, give_way: trio.CancelScope | None = None
+) -> None:
+    """Run a session to its end, and report it, however it ends.
+
+    Args:
+        run: the session.
+        limit: seconds that it may take.
+        history: gets the report.
+        give_way: is cancelled when a peer at another address needs its slot.
+
+    Raises:
+        StaleStreamError: the stream was kept, and has ended before the session began.
+        Exception: one of ``PEER_FAILURES``, or StoreError, which are reported already.
+    """
+    outcome: str | None = CANCELLED
+    hung_up = False
+    try:
+        with trio.move_on_after(limit) as deadline, give_way or nullcontext():
+            await converse(
+                run.session, run.wire, run.events, run.meter, initiates=run.role == "initiator"
+            )
+        if deadline.cancelled_caught:
+            raise PeerProtocolError(f"the session took longer than {limit:g} s")
+        if give_way is not None and give_way.cancelled_caught:
+            raise PeerError(GAVE_WAY)
+        outcome = run.outcome()
+    except Exception as error:
+        outcome, hung_up = describe_error(error), isinstance(error, HUNG_UP)
+        if hung_up and run.opened.has_served and not run.session.rounds:
+            outcome = None  # nothing has begun
+            raise StaleStreamError(str(error)) from error
+        if not isinstance(error, (*PEER_FAILURES, StoreError)):
+            log.exception("A bug in this node ended a sync", peer=run.peer_id)
+        raise
+    finally:
+        if outcome is not None:
+            history.add(run.end(outcome, hung_up=hung_up), keep_idle=run.keeps_idle)
+
+
+async def converse(
+    session: Session[M],
+    wire: Wire[M],
+    events: Events,
+    meter: Meter | None = None,
+    *,
+    initiates: bool,
+) -> None:
+    """Exchange messages until the session is done: read one, do what the session says, go on.
+
+    Raises:
+        PeerProtocolError: the peer takes too long, or its bytes are not frames.
+        RemoteProtocolError: the peer breaks the recon protocol.
+        PeerGoneError: the stream ended too early.
+        PeerError: the peer holds too much that we do not want.
+        trio.BrokenResourceError: the stream was lost.
+        StoreError: the disk failed.
+    """
+    async with wire.open():
+        if initiates:
+            await _perform(session.start(), wire, events, meter)
+        while not session.done:
+            message = await wire.receive()
+            if message is None:
+                if not session.end_of_stream():
+                    raise PeerGoneError("the peer ended the stream before the session was over")
+                break
+            actions = session.receive(message)
+            del message  # from now on, the session has it
+            await _perform(actions, wire, events, meter)
+
+
+async def _perform(actions: Actions[M], wire: Wire[M], events: Events, meter: Meter | None) -> None:
+    """Do what a session says, one action after the other."""
+    reply: Failed | None = None
+    pause = trio.lowlevel.checkpoint if meter is None else meter.pay
+    while True:
+        if meter is not None:
+            meter.start()
+        try:
+            action = actions.send(reply)
+        except StopIteration:
+            return
+        reply = None
+        if action is None:
+            await pause()
+        elif isinstance(action, Send | SendValues):
+            await wire.send(action)
+        else:
+            with wire.our_work():
+                reply = await events.perform(action)
+
 
 R = TypeVar("R", bound=Run[Any])
 

@@ -3,22 +3,23 @@
 A recon stream may carry one session after another, because opening a stream costs both sides more
 than the rest of a session that finds nothing to do. Between sessions it is *kept*: it takes no
 slot, but there is at most one for each peer and direction, and it is kept for ``KEPT_FOR`` at most.
-Streams for events are kept likewise (``event_streams``).
+Streams for events are kept likewise (``EventStreams``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 import trio
 
 from recon_node.p2p.errors import PeerGoneError
+from recon_node.p2p.interfaces import PeerHost
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.streams import PeerStream
+from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL, PeerStream
 from recon_node.places import GiveWay, Places
 
 KEPT_FOR: Final = 300.0
@@ -128,3 +129,52 @@ class KeptStreams:
             for peer_id in useless:
                 _, kept = self._kept.pop(peer_id)
                 nursery.start_soon(kept.stream.aclose)
+
+
+EVENTS_USED_FOR: Final = 90.0
+"""The same for an event stream: a server keeps it for ``event_server.KEPT_FOR``, and earlier ones
+did so for ``turn_timeout``, the same by default."""
+
+
+class EventStreams:
+    """Opens event streams, and keeps them.
+
+    Args:
+        host: opens them.
+        max_frame: the largest frame to accept, in bytes.
+    """
+
+    def __init__(self, host: PeerHost, max_frame: int) -> None:
+        self._host = host
+        self._max_frame = max_frame
+        self._kept = {
+            protocol: KeptStreams(EVENTS_USED_FOR)
+            for protocol in (EVENTS_PROTOCOL, EVENTS_BY_ID_PROTOCOL)
+        }
+
+    @asynccontextmanager
+    async def open(self, peer_id: str, protocol: str) -> AsyncIterator[FrameStream]:
+        """Yield a stream for one fetch. It is kept if the block ends well, with all answers read.
+
+        Raises:
+            PeerError: no stream can be opened.
+            StaleStreamError: the stream was kept, and had ended.
+        """
+        opened = await self._kept[protocol].take(peer_id)
+        if opened is None:
+            stream = await self._host.open_stream(peer_id, protocol)
+            opened = OpenStream(
+                stream, FrameStream(stream, self._max_frame, account=stream.account)
+            )
+        opened.frames.start_count()
+        try:
+            yield opened.frames
+        except (PeerGoneError, trio.BrokenResourceError) as error:
+            await opened.stream.reset()
+            if opened.has_served and not opened.frames.bytes_received:
+                raise StaleStreamError(str(error)) from error
+            raise
+        except BaseException:
+            await opened.stream.reset()
+            raise
+        await self._kept[protocol].put(opened)

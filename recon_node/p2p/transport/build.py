@@ -1,38 +1,47 @@
-"""Composing the library's host from hardened parts."""
+"""Composing the library's host from hardened parts; and two of these: the dialler, and identify.
+
+The library's identify reads messages of up to 1 MiB, and any number of them from one peer at the
+same time. If a message is too long, it reads everything that follows. It remembers a thousand
+unreadable addresses of any length forever.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import structlog
 import trio
-from libp2p.abc import INetConn
+from google.protobuf.message import DecodeError
+from libp2p.abc import IHost, INetConn, INetStream, IPeerStore
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair
+from libp2p.exceptions import BaseLibp2pError, ParseError
+from libp2p.host import basic_host
 from libp2p.identity.identify import identify
+from libp2p.identity.identify.pb.identify_pb2 import Identify
+from libp2p.identity.identify_push.identify_push import ID_PUSH
+from libp2p.identity.update import update_peerstore_from_identify
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStoreError
+from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
+from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node import __version__
+from recon_node.exception_groups import leaves
+from recon_node.p2p.errors import PeerError
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.transport.addresses import check_dialable, parse_address, reachable
+from recon_node.p2p.transport.addresses import check_dialable, parse_address, reachable, resolve
 from recon_node.p2p.transport.budget import MemoryBudget
-from recon_node.p2p.transport.guarded_identify import (
-    AGENT,
-    PROTOCOL_VERSION,
-    IdentifyPushes,
-    bound_identify,
-)
 from recon_node.p2p.transport.guarded_yamux import GuardedMuxing
 from recon_node.p2p.transport.hardening import (
     GuardedHost,
@@ -43,6 +52,147 @@ from recon_node.p2p.transport.hardening import (
 )
 from recon_node.p2p.transport.private_network import PrivateTCP
 from recon_node.places import AllowList
+
+KEY_HINT: Final = " (it may not have this node's swarm key)"
+NOISE_HINT: Final = " (it may have a swarm key, which this node has not)"
+"""For a node on an open network: whatever is encrypted with a key looks like noise."""
+
+_ADDRESS_TTL: Final = 24 * 3600
+"""Seconds for which the library keeps an address that worked."""
+
+
+class Dialler:
+    """Dials for a host.
+
+    Args:
+        swarm: makes the connections.
+        timeout: seconds in which a peer must have answered.
+        is_private: whether this node is in a private network; a peer that is not cannot say so.
+    """
+
+    def __init__(self, swarm: GuardedSwarm, timeout: float, is_private: bool) -> None:
+        self._swarm = swarm
+        self._timeout = timeout
+        self._hint = KEY_HINT if is_private else ""
+
+    async def dial(self, address: Multiaddr, peer_id: ID) -> None:
+        """Connect to a peer, and note at which address it was reached.
+
+        Raises:
+            PeerError: it cannot be reached, or does not answer in time.
+        """
+        try:
+            with trio.fail_after(self._timeout):
+                reached = await self._dial_first(await resolve(address), peer_id)
+        except trio.TooSlowError:
+            limit = f"{self._timeout:g} s"
+            raise PeerError(f"{address} did not answer within {limit}{self._hint}") from None
+        except PeerError:
+            raise
+        except Exception as error:
+            hint = self._hint or (NOISE_HINT if isinstance(_root_of(error), ParseError) else "")
+            raise PeerError(f"cannot connect to {address}: {innermost(error)}{hint}") from error
+        self._swarm.unblock_peer(peer_id)  # a dial of the DHT may have failed a moment ago
+        self._swarm.peerstore.add_addrs(peer_id, [reached], _ADDRESS_TTL)
+
+    async def _dial_first(self, addresses: Sequence[Multiaddr], peer_id: ID) -> Multiaddr:
+        """Dial addresses in turn. Return the one that worked, or raise the error of the last
+        one."""
+        *others, last = addresses
+        for address in others:
+            try:
+                await self._swarm.dial_addr(address, peer_id)
+            except Exception as error:  # of every layer, as in dial
+                log.debug("Cannot dial an address", address=str(address), error=repr(error))
+            else:
+                return address
+        await self._swarm.dial_addr(last, peer_id)
+        return last
+
+
+def innermost(error: BaseException) -> str:
+    """Return in words what began a chain of errors of the library."""
+    error = _root_of(error)
+    if isinstance(error, PeerIDMismatchesPubkey):
+        return f"another peer answers at this address, {str(error).rpartition('=')[2]}"
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
+
+
+def _root_of(error: BaseException) -> BaseException:
+    """Return what began a chain of errors."""
+    error = next(leaves(error))
+    return error if error.__cause__ is None else _root_of(error.__cause__)
+
+
+MAX_IDENTIFY: Final = 8 * 1024
+"""Maximum bytes of an identify message, as in go-libp2p."""
+MAX_AGENT: Final = 256
+"""Maximum characters of the name of a peer's software."""
+AGENT: Final = "agent_version"
+"""The name of the field with what a peer runs, and its key in the peerstore."""
+PROTOCOL_VERSION: Final = "protocol_version"
+"""The same for the version of its identify protocol."""
+_PUSH_LIMIT: Final = 10.0
+"""Seconds in which a peer must send its push."""
+_REFUSED: Final = (BaseLibp2pError, DecodeError, trio.TooSlowError)
+"""The errors of a push that a peer or the connection can cause."""
+
+
+def bound_identify() -> None:
+    """Limit the size of identify messages. Applies to the whole process; idempotent."""
+    basic_host.read_length_prefixed_protobuf = _read_bounded  # type: ignore[attr-defined]
+    basic_host.update_peerstore_from_identify = _note  # type: ignore[attr-defined, assignment]
+
+
+async def _read_bounded(
+    stream: INetStream, use_varint_format: bool = True, max_length: int = MAX_IDENTIFY
+) -> bytes:
+    try:
+        return await read_varint_prefixed_bytes_limited(stream, min(max_length, MAX_IDENTIFY))
+    except Exception:
+        await stream.reset()  # otherwise the caller reads what follows without a limit
+        raise
+
+
+async def _note(peerstore: IPeerStore, peer_id: ID, message: Identify) -> None:
+    """Note what a peer says about itself; its software, too, which stock leaves out."""
+    await update_peerstore_from_identify(peerstore, peer_id, message)
+    for key in (AGENT, PROTOCOL_VERSION):
+        if message.HasField(key):
+            peerstore.put(peer_id, key, getattr(message, key)[:MAX_AGENT])
+
+
+class IdentifyPushes:
+    """Serves identify/push: one message of bounded size at a time from each peer."""
+
+    protocol = ID_PUSH
+
+    def __init__(self, host: IHost) -> None:
+        self._host = host
+        self._under_way: set[ID] = set()
+
+    async def serve(self, stream: INetStream) -> None:
+        """Read a message and note what it says about the peer; a push has no answer."""
+        peer = stream.muxed_conn.peer_id
+        if peer in self._under_way:
+            await stream.reset()
+            return
+        self._under_way.add(peer)
+        try:
+            with trio.fail_after(_PUSH_LIMIT):
+                raw = await read_varint_prefixed_bytes_limited(stream, MAX_IDENTIFY)
+            message = Identify()
+            message.ParseFromString(raw)
+            await _note(self._host.get_peerstore(), peer, message)
+            await stream.close()
+        except _REFUSED as error:
+            log.debug("Identify push refused", peer=str(peer), error=repr(error))
+            await stream.reset()
+        finally:
+            self._under_way.discard(peer)
+
 
 log = structlog.get_logger(__name__)
 

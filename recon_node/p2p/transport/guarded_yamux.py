@@ -1,4 +1,9 @@
-"""Remedies for defects in py-libp2p's muxer; ``hardening`` lists them all."""
+"""Remedies for defects in py-libp2p's muxer, and what it reads from; ``hardening`` lists them all.
+
+The library reads a frame in four pieces: length and content of a Noise message, twice. Each piece
+is a call of the operating system and a turn of the scheduler. With ``ReadAhead``, one call reads
+whatever has arrived, and the pieces are cut from that.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,11 @@ from typing import Final, cast
 
 import structlog
 import trio
-from libp2p.abc import IMuxedConn, IMuxedStream, ISecureConn
+from libp2p.abc import IMuxedConn, IMuxedStream, IRawConnection, ISecureConn
 from libp2p.custom_types import TProtocol
+from libp2p.io.abc import ReadWriteCloser
 from libp2p.network.connection.exceptions import RawConnError
+from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.security.noise.io import MAX_PLAINTEXT_LENGTH
 from libp2p.stream_muxer.exceptions import MuxedStreamError, MuxedStreamReset
@@ -20,6 +27,55 @@ from libp2p.stream_muxer.yamux import yamux
 from recon_node.p2p.settings import ConnectionLimits
 from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.streams import shielded
+
+READ_AT_ONCE: Final = 64 * 1024
+"""Maximum bytes that are read ahead. A connection is charged for them from its beginning."""
+
+
+class ReadAhead(ReadWriteCloser):
+    """A connection that is read in large pieces, by one reader at a time.
+
+    Args:
+        stream: the connection below.
+    """
+
+    def __init__(self, stream: ReadWriteCloser) -> None:
+        self._stream = stream
+        self._ahead = b""
+        self._at = 0
+
+    async def read(self, n: int | None = None) -> bytes:
+        """Return at most ``n`` bytes, and none only at the end."""
+        if self._at == len(self._ahead):
+            self._ahead, self._at = b"", 0
+            if n is None or n >= READ_AT_ONCE:
+                return await self._stream.read(n)
+            if n == 0:
+                return b""
+            self._ahead = await self._stream.read(READ_AT_ONCE)
+        end = len(self._ahead) if n is None else self._at + n
+        part = self._ahead[self._at : end]
+        self._at += len(part)
+        return part
+
+    async def write(self, data: bytes) -> None:
+        """Send data."""
+        await self._stream.write(data)
+
+    async def close(self) -> None:
+        """Close the connection below."""
+        await self._stream.close()
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        """Return the address of the peer."""
+        return self._stream.get_remote_address()
+
+
+def read_ahead_on(raw: IRawConnection) -> None:
+    """Read ahead on a connection on which nothing has been read yet."""
+    connection = cast(RawConnection, raw)
+    connection.stream = ReadAhead(connection.stream)
+
 
 log = structlog.get_logger(__name__)
 

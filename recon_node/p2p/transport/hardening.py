@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-The library's classes are subclassed, here, in ``guarded_yamux`` and in ``guarded_identify``, and
-``build`` makes the host from the subclasses. Only three functions are replaced in place
+The library's classes are subclassed, here, in ``guarded_yamux`` and in ``build``, which
+makes the host from the subclasses. Only three functions are replaced in place
 (``bound_negotiation``, ``bound_identify``, ``show_ipv6_addresses``). Each remedy is one method, and
 the test that fails without it is in ``tests/p2p/test_p2p_hardening.py``. docs/upstream has patches
 for the library, and says which remedies can go once they are released.
@@ -59,9 +59,8 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from recon_node.latest import Latest
 from recon_node.p2p.transport.addresses import is_dialable
 from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
-from recon_node.p2p.transport.guarded_yamux import GuardedYamux
+from recon_node.p2p.transport.guarded_yamux import GuardedYamux, read_ahead_on
 from recon_node.p2p.transport.private_network import PrivateStream
-from recon_node.p2p.transport.read_ahead import read_ahead_on
 from recon_node.p2p.transport.streams import shielded
 from recon_node.places import AllowList, Place, Places
 

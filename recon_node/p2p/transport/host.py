@@ -32,8 +32,7 @@ from recon_node.p2p.transport.addresses import (
     peer_id_in,
 )
 from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
-from recon_node.p2p.transport.build import build_host
-from recon_node.p2p.transport.dialling import Dialler, innermost
+from recon_node.p2p.transport.build import Dialler, build_host, innermost
 from recon_node.p2p.transport.guarded_yamux import GuardedYamux
 from recon_node.p2p.transport.hardening import GuardedHost, GuardedSwarm
 from recon_node.p2p.transport.streams import Libp2pStream, PeerStream, shielded

@@ -1,14 +1,12 @@
 """`/ceramic/recon/1.2.0`: coded symbols, ids in the place of keys, and short bounds.
 
-In reading order: ``session``, ``turn``, ``messages``, ``reply``, ``salted``, ``estimates``,
-``lists``, ``encoding``, ``reader``.
+In reading order: ``session``, ``messages``, ``reply``, ``salted``, ``estimates``, ``encoding``.
 """
 
 from typing import Final
 
-from recon_node.recon.coded.encoding import encode_message
+from recon_node.recon.coded.encoding import decode_message, encode_message
 from recon_node.recon.coded.messages import Message, weigh
-from recon_node.recon.coded.reader import decode_message
 from recon_node.recon.coded.session import CodedSession
 from recon_node.recon.session import Version
 

@@ -67,12 +67,14 @@ import numpy as np
 
 from recon_node.recon.coded.estimates import (
     FIRST_SYMBOLS,
+    Found,
     compare,
+    ids_of_keys,
+    look_up_lists,
     make_estimate,
     plan,
     where_they_differ,
 )
-from recon_node.recon.coded.lists import Found, ids_of_keys, look_up_lists
 from recon_node.recon.coded.messages import (
     END,
     FINGERPRINT,
@@ -81,16 +83,16 @@ from recon_node.recon.coded.messages import (
     NO_KEYS,
     NOTHING_LISTED,
     SYMBOL_SIZE,
+    Due,
     Gaps,
     LeftOut,
     Listed,
     Message,
     MessageFlag,
+    PeerTurn,
 )
 from recon_node.recon.coded.reply import FEW, MAX_TURN, Reply
 from recon_node.recon.coded.salted import Salted, salt_of
-from recon_node.recon.coded.turn import Due, PeerTurn
-from recon_node.recon.keys.decoding import Difference, decode
 from recon_node.recon.keys.ids import groups, in_key_order
 from recon_node.recon.keys.lthash import LtHash
 from recon_node.recon.keys.ranges import KeyRange
@@ -98,9 +100,11 @@ from recon_node.recon.keys.sketch import (
     ID_SIZE,
     MAX_SYMBOLS,
     NO_IDS,
+    Difference,
     Ids,
     Symbols,
     at_least,
+    decode,
     symbols_for,
 )
 from recon_node.recon.session import (
