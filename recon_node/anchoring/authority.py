@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from recon_node.ceramic.development_time import DEVELOPMENT_CHAIN, transaction_of
+from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN, transaction_of
 from recon_node.ipld import CID
 
 

@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from recon_node.ceramic import StreamId
-from recon_node.ceramic.auth.addresses import eip55
-from recon_node.ceramic.development_time import DEVELOPMENT_CHAIN
+from recon_node.ceramic.auth.did import eip55
+from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN
 from recon_node.setting_types import (
     SETTINGS,
     Count,

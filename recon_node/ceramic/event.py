@@ -20,12 +20,17 @@ from enum import Enum
 from typing import Any, Final
 
 from recon_node.ceramic import strict
-from recon_node.ceramic.auth.envelope import Envelope, is_envelope, parse_envelope, without_link
+from recon_node.ceramic.auth.envelope import (
+    Envelope,
+    is_envelope,
+    parse_envelope,
+    read_plain,
+    without_link,
+)
 from recon_node.ceramic.errors import InvalidEventError
 from recon_node.ceramic.event_id import EventId
 from recon_node.ceramic.header import InitHeader
 from recon_node.ceramic.network import Network
-from recon_node.ceramic.plain_event import read_plain
 from recon_node.ceramic.stream_id import StreamId
 from recon_node.ceramic.time_proof import TimeProof, check_path
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, Car, CarError, DagCborError, car, dag_cbor

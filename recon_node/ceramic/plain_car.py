@@ -9,9 +9,9 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Final
 
+from recon_node.ceramic.auth.envelope import read_plain
 from recon_node.ceramic.errors import InvalidEventError
 from recon_node.ceramic.event import parse_event
-from recon_node.ceramic.plain_event import read_plain
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car
 
 _DIGEST: Final = slice(-32, None)

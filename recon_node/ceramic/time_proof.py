@@ -8,6 +8,11 @@ makes the event invalid forever; an invalid answer says nothing about the event.
 
 Sources: CAIP-168 and its EVM profile (https://namespaces.chainagnostic.org/eip155/caip168); for the
 bytes of a `raw` transaction and the blocks up to which it counts, js-ceramic and ceramic-one.
+
+In local networks there are times without a chain, which the maker of the time event states.
+The proof names the chain `local:clock`, and its `txHash` holds the time itself: 24 zero bytes, then
+Unix seconds as a big-endian number of 8 bytes. There is no transaction. Nothing proves such a time,
+so only nodes of a local network that are told to (`development_time`) believe it.
 """
 
 import re
@@ -225,3 +230,28 @@ def check_path(root: CID, path: str, prev: CID, read_block: Callable[[CID, str],
         cid = strict.of_type(node[int(index)], CID, f"entry {index} of node {position}")
     if cid != prev:
         raise InvalidEventError(f"the proof's path ends at {cid}, not at the prev {prev}")
+
+
+DEVELOPMENT_CHAIN: Final = "local:clock"
+"""As proofs name it (CAIP-2)."""
+_PADDING: Final = bytes(24)
+_MAX_TIME: Final = 2**40
+"""Later times, after the year 36,000, are mistakes: readers cannot show them."""
+
+
+def transaction_of(time: int) -> bytes:
+    """Return what stands for a transaction at a time, in Unix seconds."""
+    return _PADDING + time.to_bytes(8, "big")
+
+
+def development_time_of(proof: TimeProof) -> int:
+    """Return the time that a proof of `local:clock` states, in Unix seconds.
+
+    Raises:
+        InvalidEventError: it states none.
+    """
+    digest = proof.tx_hash.digest
+    time = int.from_bytes(digest[len(_PADDING) :], "big")
+    if digest != transaction_of(time & (2**64 - 1)) or time > _MAX_TIME:
+        raise InvalidEventError(f"the proof's 'txHash' {proof.tx_hash} does not state a time")
+    return time

@@ -45,7 +45,7 @@ from recon_node.ceramic import (
     check_transaction,
     expected_input,
 )
-from recon_node.ceramic.development_time import DEVELOPMENT_CHAIN, development_time_of
+from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN, development_time_of
 from recon_node.chain.answers import Block, Transaction
 from recon_node.chain.endpoint import ChainError, CoolingError, NoAnswerError
 from recon_node.chain.rpc import ChainReport, Provider, open_provider

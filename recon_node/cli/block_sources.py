@@ -11,7 +11,8 @@ from typing import BinaryIO, Final
 from recon_node.ceramic import MAX_CAR_SIZE
 from recon_node.cli.output import CommandError
 from recon_node.cli.sources import read_items
-from recon_node.ipld import IpldError, car, car_file, multibase
+from recon_node.ipld import IpldError, car, multibase
+from recon_node.ipld.car import BEGINNING_SIZE, looks_like_car, read_layout, sections, without_v2
 
 LINES: Final = frozenset({".jsonl", ".ndjson", ".json", ".txt"})
 """Names of files with an event in each line."""
@@ -45,9 +46,9 @@ def read_blocks(path: Path) -> Iterator[bytes]:
 
 def _of_file(path: Path, *, is_block: bool) -> Iterator[bytes]:
     with path.open("rb") as file:
-        beginning = file.read(car_file.BEGINNING_SIZE)
+        beginning = file.read(BEGINNING_SIZE)
         file.seek(0)
-        if car_file.looks_like_car(beginning) or path.suffix.lower() == ".car":
+        if looks_like_car(beginning) or path.suffix.lower() == ".car":
             yield from _of_car(file, path)
         elif beginning.startswith(_SQLITE):
             yield from _of_ceramic_one(path, may_skip=is_block)
@@ -58,7 +59,7 @@ def _of_file(path: Path, *, is_block: bool) -> Iterator[bytes]:
         else:
             for item in read_items(file, str(path)):
                 if item.problem is None:
-                    data = car_file.without_v2(multibase.decode(item.data, multibase.MAX_NUMBER))
+                    data = without_v2(multibase.decode(item.data, multibase.MAX_NUMBER))
                     yield from car.decode(data).blocks.values()
 
 
@@ -78,7 +79,7 @@ def _of_ceramic_one(path: Path, *, may_skip: bool) -> Iterator[bytes]:
 
 def _of_car(file: BinaryIO, path: Path) -> Iterator[bytes]:
     try:
-        for section in car_file.sections(file, car_file.read_layout(file)):
+        for section in sections(file, read_layout(file)):
             if section.size <= MAX_CAR_SIZE:
                 file.seek(section.offset)
                 yield file.read(section.size)

@@ -11,7 +11,8 @@ from typing import BinaryIO
 
 from recon_node.ceramic import InvalidEventError, parse_event
 from recon_node.cli.output import CommandError
-from recon_node.ipld import CID, CarError, MultibaseError, car_file, multibase
+from recon_node.ipld import CID, CarError, MultibaseError, multibase
+from recon_node.ipld.car import looks_like_car, read_layout, sections, without_v2
 
 MAX_LINE = 4 * 1024 * 1024
 """Longest line, in bytes."""
@@ -61,7 +62,7 @@ def read_items(file: BinaryIO, name: str = "the input") -> Iterator[Item]:
     if first == [b"\n"]:  # a blank line, or the first byte of a CARv2
         first.append(file.readline(MAX_LINE))
     beginning = b"".join(first)
-    if name.lower().endswith(".car") or car_file.looks_like_car(beginning):
+    if name.lower().endswith(".car") or looks_like_car(beginning):
         data = beginning + file.read()
         yield _item(1, len(data), *_read_car(data, name))
         return
@@ -81,8 +82,8 @@ def _read_car(data: bytes, name: str) -> tuple[str, bytes]:
     """The event's CAR in a file, as text and as bytes; of a CARv2, the CARv1 in it."""
     file = BytesIO(data)
     try:
-        layout = car_file.read_layout(file)
-        for _ in car_file.sections(file, layout):
+        layout = read_layout(file)
+        for _ in sections(file, layout):
             pass
     except CarError as error:
         raise CommandError(f"{name} is not a CAR that can be read: {error}") from None
@@ -100,7 +101,7 @@ def _read_lines(file: BinaryIO, first: list[bytes]) -> Iterator[Item]:
 def _read_line(number: int, line: bytes) -> Item:
     try:
         data = _car_text(line)
-        car = car_file.without_v2(multibase.decode(data, multibase.MAX_NUMBER))
+        car = without_v2(multibase.decode(data, multibase.MAX_NUMBER))
         return _item(number, len(line), data, car)
     except (ValueError, RecursionError) as error:
         return Item(number, len(line), "", problem=_why(error))

@@ -24,8 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from nacl.signing import SigningKey
 
-from recon_node.ceramic.auth.did import controller_of
-from recon_node.ceramic.auth.keys import PrivateKey
+from recon_node.ceramic.auth.did import PrivateKey, controller_of
 from recon_node.client.errors import InvalidArgumentError, KeyFileError
 
 KeyKind: TypeAlias = Literal["ed25519", "secp256k1", "p256"]

@@ -14,7 +14,8 @@ from typing import Final
 from recon_node.dag.errors import DagError, LeftOut
 from recon_node.dag.protocol.shards import walk
 from recon_node.dag.slices import Slice, Slices
-from recon_node.ipld import CID, IDENTITY, CarError, car_file, links
+from recon_node.ipld import CID, IDENTITY, CarError, links
+from recon_node.ipld.car import read_layout, sections
 
 _MAX_NAMED: Final = 10
 """CIDs that an error or a note names."""
@@ -41,8 +42,8 @@ class CarFile:
         number = self._slices.add(path)
         try:
             with path.open("rb") as file:
-                layout = car_file.read_layout(file)
-                for cid, offset, size in car_file.sections(file, layout):
+                layout = read_layout(file)
+                for cid, offset, size in sections(file, layout):
                     if cid.hash_code != IDENTITY:
                         self._places[cid] = Slice(number, offset, size)
         except OSError as error:

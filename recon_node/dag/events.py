@@ -30,8 +30,7 @@ from recon_node.ceramic import (
     ed25519_did,
     parse_event,
 )
-from recon_node.ceramic.auth.did import controller_of, ed25519_key
-from recon_node.ceramic.auth.keys import PrivateKey
+from recon_node.ceramic.auth.did import PrivateKey, controller_of, ed25519_key
 from recon_node.ceramic.builder import signed_event
 from recon_node.ceramic.header import DAG_SORT_KEY
 from recon_node.dag.errors import DagEventError

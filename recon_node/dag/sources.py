@@ -12,7 +12,8 @@ from recon_node.dag.car_source import CarFile
 from recon_node.dag.errors import DagError, LeftOut
 from recon_node.dag.file_tree import FileTree, Preserve
 from recon_node.dag.unixfs import Layout
-from recon_node.ipld import CID, car_file
+from recon_node.ipld import CID
+from recon_node.ipld.car import BEGINNING_SIZE, looks_like_car
 
 
 class DagSource(Protocol):
@@ -79,4 +80,4 @@ def open_source(
 
 def _begins_like_car(path: Path) -> bool:
     with path.open("rb") as file:
-        return car_file.looks_like_car(file.read(car_file.BEGINNING_SIZE))
+        return looks_like_car(file.read(BEGINNING_SIZE))

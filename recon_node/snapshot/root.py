@@ -31,9 +31,8 @@ from typing import Any, Final, NamedTuple
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import InvalidEventError, Network
-from recon_node.ceramic.auth.did import DID_KEY, controller_of, public_key
+from recon_node.ceramic.auth.did import DID_KEY, algorithm_of, controller_of, public_key, sign
 from recon_node.ceramic.auth.envelope import Envelope, parse_envelope
-from recon_node.ceramic.auth.keys import algorithm_of, sign
 from recon_node.ceramic.errors import DidError
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, DagCborError, car, dag_cbor
 from recon_node.recon import KeyRange, Sha256a

@@ -18,7 +18,7 @@ from recon_node.ceramic import (
     sort_value_range,
     stream_range,
 )
-from recon_node.ceramic.auth.addresses import did_spellings
+from recon_node.ceramic.auth.did import did_spellings
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.recon import KeyRange, merge_ranges
 from recon_node.store.contents import Writer

@@ -27,8 +27,7 @@ import structlog
 from pydantic.dataclasses import dataclass as settings_dataclass
 
 from recon_node.ceramic import METAMODEL, EventId, StreamId, StreamIdError, StreamType
-from recon_node.ceramic.auth.addresses import canonical_did, did_spellings
-from recon_node.ceramic.auth.did import is_did
+from recon_node.ceramic.auth.did import canonical_did, did_spellings, is_did
 from recon_node.ceramic.event_id import short_hash
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, model_hash

@@ -34,7 +34,7 @@ from hashlib import sha256
 from typing import Final
 
 from recon_node.ceramic import Event, EventKind
-from recon_node.ceramic.auth.keys import has_low_s
+from recon_node.ceramic.auth.did import has_low_s
 from recon_node.ipld import CID
 
 _DETERMINISTIC: Final = "EdDSA"

@@ -24,7 +24,7 @@ from recon_node.ceramic.builder import (
     proof_block,
     time_event_car,
 )
-from recon_node.ceramic.development_time import DEVELOPMENT_CHAIN, transaction_of
+from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN, transaction_of
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import Store
 

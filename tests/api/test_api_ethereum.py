@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from recon_node.ceramic import EventId, StreamId, StreamType
-from recon_node.ceramic.auth.addresses import eip55
+from recon_node.ceramic.auth.did import eip55
 from recon_node.ceramic.builder import deterministic_init_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID, DAG_CBOR

@@ -13,7 +13,7 @@ from nacl.signing import SigningKey
 
 from recon_node.api import Limits, Services, create_app
 from recon_node.ceramic import Event, StreamId, StreamType
-from recon_node.ceramic.auth.addresses import keccak_256
+from recon_node.ceramic.auth.did import keccak_256
 from recon_node.ceramic.auth.wallets import address_of, personal_message
 from recon_node.ceramic.builder import (
     controller_of,

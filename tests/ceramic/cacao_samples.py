@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import Event
-from recon_node.ceramic.auth.addresses import eip55, keccak_256
-from recon_node.ceramic.auth.keys import sign
+from recon_node.ceramic.auth.did import eip55, keccak_256, sign
 from recon_node.ceramic.auth.wallets import address_of, personal_message
 from recon_node.ceramic.builder import controller_of, signed_event
 from recon_node.ipld import CID, DAG_CBOR, dag_cbor, multibase

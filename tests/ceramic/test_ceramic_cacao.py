@@ -43,7 +43,7 @@ from recon_node.ceramic import (
     signer,
     verify_signature,
 )
-from recon_node.ceramic.auth.addresses import eip55, keccak_256
+from recon_node.ceramic.auth.did import eip55, keccak_256
 from recon_node.ceramic.auth.signature import MAX_REMEMBERED
 from recon_node.ceramic.builder import controller_of, data_event, signed_event
 from recon_node.ipld import CID, car, dag_cbor, multibase

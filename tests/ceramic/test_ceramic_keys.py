@@ -21,17 +21,21 @@ from recon_node.ceramic import (
     signer,
     verify_signature,
 )
-from recon_node.ceramic.auth.addresses import did_spellings, same_did
 from recon_node.ceramic.auth.did import (
     ChainAccount,
+    algorithm_of,
     chain_account,
+    did_spellings,
     ed25519_key,
+    has_low_s,
     is_did,
     p256_did,
     public_key,
+    same_did,
     secp256k1_did,
+    sign,
+    with_low_s,
 )
-from recon_node.ceramic.auth.keys import algorithm_of, has_low_s, sign, with_low_s
 from recon_node.ceramic.builder import controller_of, data_event, init_event
 from recon_node.ipld import multibase, varint
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from recon_node.ceramic import Event, InvalidEventError, event, parse_event
-from recon_node.ceramic.plain_event import read_plain
+from recon_node.ceramic.auth.envelope import read_plain
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor, multibase
 
 SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
-from recon_node.ceramic.auth.did import controller_of, ed25519_did
-from recon_node.ceramic.auth.keys import PrivateKey
+from recon_node.ceramic.auth.did import PrivateKey, controller_of, ed25519_did
 from recon_node.dag.protocol.ucan import (
     FOREVER,
     MAX_NESTING,

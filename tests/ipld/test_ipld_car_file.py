@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.ipld import CID, DAG_CBOR, RAW, CarError, IpldError, car, car_file, cid_of_block
+from recon_node.ipld import CID, DAG_CBOR, RAW, CarError, IpldError, car, cid_of_block
+from recon_node.ipld.car import BEGINNING_SIZE, looks_like_car, read_layout, sections
 
 DATA = Path(__file__).parent.parent / "data" / "ipld"
 CARS = json.loads((DATA / "cars.json").read_text())["cars"]
@@ -27,8 +28,8 @@ V1 = car.encode([ROOT], BLOCKS)
 
 def read(path: Path) -> tuple[tuple[CID, ...], list[tuple[CID, bytes]]]:
     with path.open("rb") as file:
-        layout = car_file.read_layout(file)
-        places = list(car_file.sections(file, layout))
+        layout = read_layout(file)
+        places = list(sections(file, layout))
     data = path.read_bytes()
     return layout.roots, [(cid, data[at : at + size]) for cid, at, size in places]
 
@@ -57,17 +58,17 @@ def test_what_others_refuse_is_refused_with_the_place_in_the_file(name: str) -> 
 
 @pytest.mark.parametrize("name", [*INTACT, "sample-rootless-v42.car", "sample-corrupt-pragma.car"])
 def test_cars_are_told_from_other_files_by_their_first_bytes(name: str) -> None:
-    assert car_file.looks_like_car((DATA / name).read_bytes()[: car_file.BEGINNING_SIZE])
+    assert looks_like_car((DATA / name).read_bytes()[:BEGINNING_SIZE])
 
 
 @given(st.binary(max_size=60) | st.text().map(str.encode))
 def test_other_files_are_not_taken_for_cars(data: bytes) -> None:
-    assert not car_file.looks_like_car(data)
+    assert not looks_like_car(data)
 
 
 @pytest.mark.parametrize("text", [b"", b"the roots of version 1", b'{"version": 1, "roots": []}'])
 def test_text_about_roots_is_not_a_car(text: bytes) -> None:
-    assert not car_file.looks_like_car(text)
+    assert not looks_like_car(text)
 
 
 @pytest.mark.parametrize("padding", [0, 1, 4096])

@@ -8,7 +8,7 @@ import coincurve
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import Event, StreamId
-from recon_node.ceramic.auth.addresses import keccak_256
+from recon_node.ceramic.auth.did import keccak_256
 from recon_node.ceramic.auth.wallets import address_of, personal_message
 from recon_node.ceramic.builder import (
     controller_of,

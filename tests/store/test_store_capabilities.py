@@ -12,7 +12,7 @@ from nacl.signing import SigningKey
 from store_helpers import MODEL, NETWORK, OTHER_MODEL, feed_of
 
 from recon_node.ceramic import Event, StreamId, parse_event
-from recon_node.ceramic.auth.addresses import keccak_256
+from recon_node.ceramic.auth.did import keccak_256
 from recon_node.ceramic.auth.wallets import address_of, personal_message
 from recon_node.ceramic.builder import controller_of, signed_event, time_event
 from recon_node.ipld import DAG_JOSE, car, dag_cbor

@@ -10,8 +10,8 @@ from store_helpers import KEYS, MODEL, NETWORK, World, feed_of
 from test_store_capabilities import SESSION, capability
 
 from recon_node.ceramic import EventId
+from recon_node.ceramic.auth.did import sign
 from recon_node.ceramic.auth.envelope import Envelope
-from recon_node.ceramic.auth.keys import sign
 from recon_node.ceramic.builder import controller_of
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 from recon_node.store import StoreSettings, open_store

@@ -14,7 +14,8 @@ from recon_node.api.endpoint import NDJSON, Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Body, Parameters, Parsed, reply
 from recon_node.ceramic import EventId
-from recon_node.ipld import CID, IpldError, car_file, multibase
+from recon_node.ipld import CID, IpldError, multibase
+from recon_node.ipld.car import without_v2
 from recon_node.store import Verdict
 from recon_node.store.judging import ASK_AGAIN
 
@@ -121,7 +122,7 @@ def _car_of(text: bytes, name: str) -> bytes:
     except IpldError as error:
         raise bad_request(f"Invalid event data: multibase error: {error}") from None
     try:
-        return car_file.without_v2(car)
+        return without_v2(car)
     except IpldError as error:
         raise bad_request(f"Invalid event data: {error}") from None
 

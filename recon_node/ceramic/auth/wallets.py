@@ -23,10 +23,8 @@ from typing import Final
 
 import coincurve
 
-from recon_node.ceramic.auth.addresses import eip55, keccak_256
 from recon_node.ceramic.auth.cacao import Cacao, unix_seconds
-from recon_node.ceramic.auth.did import ChainAccount, chain_account
-from recon_node.ceramic.auth.keys import Ed25519Key
+from recon_node.ceramic.auth.did import ChainAccount, Ed25519Key, chain_account, eip55, keccak_256
 from recon_node.ceramic.errors import DidError, InvalidSignatureError
 from recon_node.ipld import MultibaseError, multibase
 

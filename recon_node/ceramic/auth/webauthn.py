@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from recon_node.ceramic import strict
 from recon_node.ceramic.auth.cacao import Cacao
-from recon_node.ceramic.auth.did import public_key
-from recon_node.ceramic.auth.keys import SIGNATURE_SIZE, P256Key
+from recon_node.ceramic.auth.did import SIGNATURE_SIZE, P256Key, public_key
 from recon_node.ceramic.errors import DidError, InvalidEventError, InvalidSignatureError
 from recon_node.ipld import CID, DAG_CBOR, DagCborError, MultibaseError, dag_cbor, multibase
 

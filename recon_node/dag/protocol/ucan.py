@@ -32,8 +32,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from recon_node.ceramic.auth.did import controller_of, is_did, public_key
-from recon_node.ceramic.auth.keys import PrivateKey, algorithm_of, sign
+from recon_node.ceramic.auth.did import (
+    PrivateKey,
+    algorithm_of,
+    controller_of,
+    is_did,
+    public_key,
+    sign,
+)
 from recon_node.ceramic.errors import DidError
 
 VERSION: Final = "0.8.1"

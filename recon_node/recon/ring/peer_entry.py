@@ -20,8 +20,7 @@ from typing import Any, Final
 
 from nacl.signing import SigningKey
 
-from recon_node.ceramic.auth.did import ed25519_did
-from recon_node.ceramic.auth.keys import Ed25519Key
+from recon_node.ceramic.auth.did import Ed25519Key, ed25519_did
 from recon_node.ipld import multibase
 from recon_node.recon.keys.ranges import KeyRange
 

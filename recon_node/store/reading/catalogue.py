@@ -23,7 +23,7 @@ from recon_node.ceramic import (
     StreamType,
     parse_event,
 )
-from recon_node.ceramic.auth.addresses import did_spellings
+from recon_node.ceramic.auth.did import did_spellings
 from recon_node.ceramic.event_id import short_hash
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID, CarError

@@ -19,7 +19,7 @@ from itertools import compress
 from typing import Any, Final
 
 from recon_node.ceramic import EventKind, Network, controller_range, sort_value_range
-from recon_node.ceramic.auth.addresses import did_spellings
+from recon_node.ceramic.auth.did import did_spellings
 from recon_node.ipld import CID, CarError
 from recon_node.store.damage import (
     Damage,
