@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.client.errors import InvalidArgumentError, InvalidContentError
 from recon_node.ipld import CID, IpldError
-from recon_node.streams.json_diff import pointer
+from recon_node.streams.json_values import pointer
 
 if TYPE_CHECKING:
     from recon_node.client.reading import Document

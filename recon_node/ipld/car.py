@@ -17,9 +17,9 @@ A CARv2 is a CARv1 with a header before it, and perhaps an index after it, which
     offset, size                of the CARv1 in the file, and the offset of the index: each 8 bytes,
                                 little-endian
 
-Source: https://ipld.io/specs/transport/car/carv2/. `read_layout` and `sections` find a file's blocks
-and don't read them, so nothing is checked against its CID. Errors count bytes from the
-start of the file.
+Source: https://ipld.io/specs/transport/car/carv2/. `read_layout` and `sections` say where blocks
+are, and don't read them, so nothing is checked against its CID. Errors count bytes from the start
+of the file.
 """
 
 from __future__ import annotations

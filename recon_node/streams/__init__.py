@@ -6,33 +6,36 @@
 
 from recon_node.streams.graph import (
     ForgottenError,
+    Statements,
     StreamEvent,
     StreamShapeError,
     causal_order,
     heights,
+    statements_of,
 )
-from recon_node.streams.json_diff import json_diff, json_equal
+from recon_node.streams.json_values import json_diff, json_equal
 from recon_node.streams.merging import Conflict, MergeProposal, open_tips, propose_merge
-from recon_node.streams.model_rules import unique_of, why_unusable
-from recon_node.streams.model_versions import (
+from recon_node.streams.model_rules import (
     Definitions,
     definitions_of,
     event_metadata,
     named_versions,
+    unique_of,
+    why_unusable,
 )
 from recon_node.streams.state import (
     EventState,
+    StreamData,
     StreamState,
     StreamStates,
     accepted_tip,
+    data_json,
     dimensions,
     no_version,
     shape_of,
     stream_state,
 )
-from recon_node.streams.statements import Statements, statements_of
 from recon_node.streams.stream import Stream, StreamEnd
-from recon_node.streams.stream_data import StreamData, data_json
 from recon_node.streams.tip import Decision, Rule, Tip, select_tip
 
 __all__ = [

@@ -26,7 +26,7 @@ import jsonschema_rs
 from recon_node.ipld import CID
 from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.json_values import JsonPatchError, measure
-from recon_node.streams.schema_form import (
+from recon_node.streams.schema_loops import (
     EACH,
     EITHER,
     HERE,

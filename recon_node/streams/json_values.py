@@ -1,4 +1,4 @@
-"""JSON values: their weight, their depth, and their equality.
+"""JSON values: their weight, their depth, their equality, and the patch from one to another.
 
 Values are those of DAG-CBOR. They may share parts and thus be far larger than their memory. All
 functions work level by level, where possible in loops that run in C.
@@ -7,18 +7,22 @@ The weight of a value is what it takes where it is written out, in rows and answ
 its JSON, with bytes and links as in DAG-JSON, and a comma. It is the sum of its parts' weights, so
 that it can be kept up to date while a value changes; hence there is a comma after the last member,
 too. In CBOR a value may take a tenth of that.
+
+`json_diff` returns the JSON Patch (RFC 6902) that turns one value into another. Objects are
+compared member by member. Equal items at both ends of two arrays stay as they are; those between
+are compared one by one, and the rest is added or removed. The patch need not be the shortest one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from recon_node.ipld import CID
-from recon_node.streams.budget import BudgetError
+from recon_node.streams.budget import Budget, BudgetError
 
 MAX_WEIGHT: Final = 16_000_000
 """Approximate bytes of a document's JSON: js-ceramic's limit (its MAX_DOCUMENT_SIZE)."""
@@ -197,3 +201,93 @@ def _same_kinds(kinds: list[type], others: list[type]) -> bool:
         kind is other or {kind, other} == _NUMBERS
         for kind, other in zip(kinds, others, strict=True)
     )
+
+
+WRITTEN: Final = 16
+"""Steps of a byte of an answer, which is in memory several times until it is sent."""
+_PLACE: Final = 100
+"""Steps of a place at which two values are compared."""
+_COMPARED: Final = 25
+"""Steps of a value that is measured and compared."""
+
+
+def json_diff(before: Any, after: Any, budget: Budget) -> list[dict[str, Any]]:
+    """Return the operations that turn `before` into `after`; none if they are equal as JSON.
+
+    `apply_patch` with them gives `after`. Values are those of DAG-CBOR; neither is changed, and the
+    operations share parts of `after`.
+
+    Raises:
+        BudgetError: they take too much work, or too many bytes: each repeats the path to its place.
+    """
+    return list(_Difference(budget).changes("", before, after))
+
+
+def json_equal(one: Any, other: Any) -> bool:
+    """Whether two values are equal as JSON: 1 and 1.0 are, 1 and true are not."""
+    return is_equal(one, other, lambda _: None)
+
+
+def pointer(path: str, token: str) -> str:
+    """Return the JSON Pointer (RFC 6901) of a member of what `path` points to."""
+    return f"{path}/{token.replace('~', '~0').replace('/', '~1')}"
+
+
+class _Difference:
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+
+    def changes(self, path: str, before: Any, after: Any) -> Iterator[dict[str, Any]]:
+        self._budget.spend(_PLACE + len(path))
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from self._of_object(path, before, after)
+        elif isinstance(before, list) and isinstance(after, list):
+            yield from self._of_array(path, before, after)
+        elif not self._are_equal(before, after):
+            yield self._operation("replace", path, after)
+
+    def _of_object(
+        self, path: str, before: dict[str, Any], after: dict[str, Any]
+    ) -> Iterator[dict[str, Any]]:
+        for name in before:
+            if name not in after:
+                yield self._operation("remove", pointer(path, name))
+        for name, value in after.items():
+            if name in before:
+                yield from self.changes(pointer(path, name), before[name], value)
+            else:
+                yield self._operation("add", pointer(path, name), value)
+
+    def _of_array(self, path: str, before: list[Any], after: list[Any]) -> Iterator[dict[str, Any]]:
+        start, shorter = 0, min(len(before), len(after))
+        while start < shorter and self._are_equal(before[start], after[start]):
+            start += 1
+        end = 0  # items that are equal, counted from the end
+        while end < shorter - start and self._are_equal(before[-1 - end], after[-1 - end]):
+            end += 1
+        both = shorter - end
+        for index in range(start, both):
+            yield from self.changes(f"{path}/{index}", before[index], after[index])
+        for index in reversed(range(both, len(before) - end)):
+            yield self._operation("remove", f"{path}/{index}")
+        for index in range(both, len(after) - end):
+            yield self._operation("add", f"{path}/{index}", after[index])
+
+    def _operation(self, name: str, path: str, *value: Any) -> dict[str, Any]:
+        self._budget.spend(WRITTEN * len(path))
+        return {"op": name, "path": path, **dict(zip(("value",), value, strict=False))}
+
+    def _are_equal(self, one: Any, other: Any) -> bool:
+        return equal_within(self._budget, one, other)
+
+
+def equal_within(budget: Budget, one: Any, other: Any) -> bool:
+    """Whether two values are equal as JSON.
+
+    Raises:
+        BudgetError: to compare them takes too much work.
+    """
+    if isinstance(one, dict | list) and type(one) is type(other):
+        size = measure(one, budget.left // _COMPARED)
+        budget.spend(_COMPARED * (size.steps + size.weight // TEXT_A_STEP))
+    return json_equal(one, other)

@@ -29,11 +29,16 @@ from recon_node.ceramic.event import MAX_PREVS
 from recon_node.ipld import CID
 from recon_node.streams.budget import Budget
 from recon_node.streams.graph import StreamEvent
-from recon_node.streams.json_diff import WRITTEN, equal_within, json_diff, json_equal, pointer
 from recon_node.streams.json_patch import parse_pointer
-from recon_node.streams.json_values import measure
-from recon_node.streams.state import StreamStates
-from recon_node.streams.stream_data import StreamData
+from recon_node.streams.json_values import (
+    WRITTEN,
+    equal_within,
+    json_diff,
+    json_equal,
+    measure,
+    pointer,
+)
+from recon_node.streams.state import StreamData, StreamStates
 from recon_node.streams.tip import Tip
 
 

@@ -19,15 +19,17 @@ from itertools import chain
 from operator import add
 from typing import Any, Final, NamedTuple
 
-from recon_node.streams.schema_form import (
+from recon_node.streams.schema_loops import (
     EACH,
     EITHER,
     HERE,
+    MAX_NESTING,
+    Loops,
     SchemaError,
+    find_loops,
     needs_backtracking,
     target_of,
 )
-from recon_node.streams.schema_loops import MAX_NESTING, Loops, find_loops
 
 MAX_PARTS: Final = 100_000
 """Parts of an unfolded schema."""

@@ -33,18 +33,23 @@ changes, so all states of a long stream of a large document may take a thousand 
 its events. `StreamStates` can be told which of them to keep.
 
 The names are those of ceramic-one: `event_states` of its pipeline, `StreamState` of its API.
+
 """
 
 from __future__ import annotations
 
+import json
 from collections import ChainMap, Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
+
+import orjson
 
 from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, StreamType, validity_of
 from recon_node.ipld import CID
 from recon_node.streams.budget import Budget, BudgetError
+from recon_node.streams.document_schema import dag_json
 from recon_node.streams.graph import (
     ForgottenError,
     StreamEvent,
@@ -54,15 +59,54 @@ from recon_node.streams.graph import (
 )
 from recon_node.streams.json_patch import JsonPatchError, apply_patch, weigh_json
 from recon_node.streams.json_values import measure
-from recon_node.streams.model_rules import Change, ContentRules
-from recon_node.streams.model_versions import (
+from recon_node.streams.model_rules import (
     MAX_DEFINITION,
+    Change,
+    ContentRules,
     Definitions,
     event_metadata,
     version_of,
 )
-from recon_node.streams.stream_data import StreamData
 from recon_node.streams.tip import Tip, select_tip
+
+
+@dataclass(frozen=True, slots=True)
+class StreamData:
+    """Content and metadata of a stream at one of its events. Other events share parts of them, so
+    they must not be changed."""
+
+    content: Any
+    """A JSON object; None if there is none yet."""
+    metadata: Mapping[str, Any]
+    weight: int = field(default=0, compare=False, repr=False)
+    """Of the content, at most; see `recon_node.streams.json_patch`."""
+    conforms: bool = field(default=True, compare=False, repr=False)
+    """Whether the content was accepted; only that of a rejected init event was not."""
+    _json: bytes | None = field(default=None, init=False, compare=False, repr=False)
+
+    def to_json(self) -> bytes:
+        """Return `data_json` of it, which is cached."""
+        if self._json is None:
+            object.__setattr__(self, "_json", data_json(dict(self.metadata), self.content))
+        assert self._json is not None
+        return self._json
+
+
+def data_json(metadata: dict[str, Any], content: Any) -> bytes:
+    """Return `{"metadata": ..., "content": ...}` as ceramic-one has it.
+
+    Bytes and links are written as in DAG-JSON.
+    """
+    value = {"metadata": metadata, "content": content}
+    try:
+        return orjson.dumps(value, default=dag_json)
+    except orjson.JSONEncodeError:  # an integer beyond 64 bits, or nested too deep for it
+        return _ENCODER.encode(value).encode()
+
+
+_ENCODER: Final = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, separators=(",", ":"), default=dag_json
+)
 
 _COMPILED: Final = 1_500
 """Steps for each byte of a model's definition that is compiled. Classes of Unicode characters are
@@ -445,7 +489,7 @@ def shape_of(
         time: the block time (Unix seconds) that a time event proves, if it was looked up.
         valid: whether its signature is right. If not, its capability may be anything, and is not
             looked at.
-        rank: its order in ties (`recon_node.streams.statements`).
+        rank: its order in ties (`recon_node.streams.graph`).
     """
     expires = validity_of(event).expires if valid else None
     return StreamEvent(event.cid, event.kind.value, event.prevs, time, valid, expires, rank)

@@ -21,9 +21,15 @@ from typing import Final
 from recon_node.ceramic import Event, InitHeader, StreamId, StreamType
 from recon_node.ceramic.event import MAX_PREVS
 from recon_node.ipld import CID
-from recon_node.streams.graph import ForgottenError, StreamEvent, StreamShapeError
+from recon_node.streams.graph import (
+    ForgottenError,
+    Statements,
+    StreamEvent,
+    StreamShapeError,
+    statements_of,
+)
 from recon_node.streams.merging import MergeProposal, open_tips, propose_merge
-from recon_node.streams.model_versions import MAX_VERSIONS, Definitions, named_versions
+from recon_node.streams.model_rules import MAX_VERSIONS, Definitions, named_versions
 from recon_node.streams.state import (
     Earlier,
     EventState,
@@ -33,7 +39,6 @@ from recon_node.streams.state import (
     shape_of,
     stream_state,
 )
-from recon_node.streams.statements import Statements, statements_of
 from recon_node.streams.tip import Tip, earliest_times, select_tip
 
 _NEVER: Final = float("inf")

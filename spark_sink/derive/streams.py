@@ -94,7 +94,7 @@ class Entry:
 class FeedStream:
     """A stream, complete up to some feed position, with its entries in feed order.
 
-    There is one entry for each statement (`recon_node.streams.statements`), that of the copy which
+    There is one entry for each statement (`recon_node.streams.graph`), that of the copy which
     was delivered first: so further copies change no row.
 
     The entries may be the later ones only, after the `StreamEnd` of those before. If that is not

@@ -15,7 +15,7 @@ from recon_node.streams import document_schema
 from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.document_schema import DocumentSchema, compiled
 from recon_node.streams.json_values import weigh_json
-from recon_node.streams.schema_form import SchemaError
+from recon_node.streams.schema_loops import SchemaError
 
 CODE = CID.of(DAG_CBOR, b"code")
 

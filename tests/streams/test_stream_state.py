@@ -36,7 +36,7 @@ from recon_node.streams import (
     stream_state,
     unique_of,
 )
-from recon_node.streams.model_versions import MAX_VERSIONS
+from recon_node.streams.model_rules import MAX_VERSIONS
 
 KEY = SigningKey(bytes(32))
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))

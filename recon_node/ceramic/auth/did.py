@@ -20,7 +20,7 @@ Each kind of key signs by one JOSE algorithm:
 From an ECDSA signature (r, s) anyone can make the second form (r, n - s), and thereby a second CID
 for the same event. Both forms are accepted, as by js-did and ceramic-one: half of what libraries,
 browsers and security chips sign has s in the upper half. Whatever decides treats the two as copies
-of one statement (`recon_node.streams.statements`). What is signed here has s in the lower half.
+of one statement (`recon_node.streams.graph`). What is signed here has s in the lower half.
 
 Points are compressed, 33 bytes, as did:key has them.
 """

@@ -4,7 +4,7 @@ Nobody signs a time event, and one transaction can prove the time of one event b
 them, of up to 1 MB each. So whatever is computed of a stream must not depend on how many there are,
 or on how large they are. `anchors` has all that a stream needs of each: its `prev`, and its
 `statement`, a hash of the transaction and of what that prev states (see
-`recon_node.streams.statements`). Copies of one statement have the same one. Like the height, it is
+`recon_node.streams.graph`). Copies of one statement have the same one. Like the height, it is
 known once the history is: until then it is null.
 
 Nothing here begins or ends a transaction.
