@@ -22,7 +22,7 @@ from recon_node.backup import (
 )
 from recon_node.cli.output import CommandError, counted
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
-from recon_node.cli.snapshot_support import errors, step_bar
+from recon_node.cli.snapshot import errors, step_bar
 from recon_node.json_output import json_option, print_result
 from recon_node.settings import Settings
 from recon_node.sizes import human_size

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from recon_node.cli import dag_pull, dag_push
+from recon_node.cli import dag_transfer
 from recon_node.cli.client import node_options
 from recon_node.cli.dag_publish import grant, publish, resolve, show_key
 from recon_node.cli.dag_support import (
@@ -102,7 +102,7 @@ def push(
         opened = open_source(source, chosen, room, all_blocks=all_blocks, preserve=preserve)
         task = bar.add_task("", total=opened.size)
         try:
-            done = dag_push.push_dag(
+            done = dag_transfer.push_dag(
                 node,
                 key,
                 opened,
@@ -189,7 +189,7 @@ def pull(
     subject = parse_subject(name)
     if isinstance(subject, Identifier):
         want(node, subject)
-        root = dag_pull.wait_for_link(node, subject, timeout)
+        root = dag_transfer.wait_for_link(node, subject, timeout)
         click.echo(f"{subject} resolves to {root}", err=True)
     else:
         root = subject
@@ -197,17 +197,17 @@ def pull(
     want(node, root)
     with bytes_bar("waiting") as bar:
         task = bar.add_task("", total=None)
-        dag_pull.wait_for_dag(
+        dag_transfer.wait_for_dag(
             node, root, timeout, lambda state: bar.update(task, completed=state["bytes"])
         )
     with bytes_bar("writing") as bar:
         advance = partial(bar.advance, bar.add_task("", total=state_of(node, root)["bytes"]))
         if out is None:
             target = car_file or Path(f"{root}.car")
-            dag_pull.download(node, root, target, max_size, advance)
+            dag_transfer.download(node, root, target, max_size, advance)
             written, facts["path"] = str(target), str(target)
         else:
-            done = dag_pull.download_files(node, root, out, max_size, advance)
+            done = dag_transfer.download_files(node, root, out, max_size, advance)
             written = f"{out} ({counted(done.files, 'file')})"
             if done.symlinks:
                 written = f"{written[:-1]}, {counted(done.symlinks, 'symlink')})"
@@ -241,7 +241,7 @@ def status(cid: str, node: Connection, as_json: bool) -> None:
             f"{counted(shards, 'shard')}; replica {head}"
         )
     else:
-        click.echo(dag_pull.missing(state))
+        click.echo(dag_transfer.missing(state))
     if not state["complete"]:
         raise SystemExit(1)
 

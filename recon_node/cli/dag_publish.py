@@ -13,7 +13,6 @@ from nacl.signing import SigningKey
 
 from recon_node.ceramic.auth.did import ed25519_did, public_key
 from recon_node.cli.client import node_options
-from recon_node.cli.dag_push import join_heads
 from recon_node.cli.dag_support import (
     DagCommand,
     key_option,
@@ -22,6 +21,7 @@ from recon_node.cli.dag_support import (
     publication_of,
     want,
 )
+from recon_node.cli.dag_transfer import join_heads
 from recon_node.cli.output import CommandError, counted
 from recon_node.connection import Connection
 from recon_node.dag import Identifier, parse_root

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from recon_node.cli.listing import list_models
-from recon_node.cli.writing import new_model
+from recon_node.cli.stream import new_model
 
 
 @click.group()

@@ -1,12 +1,54 @@
-"""`recon-node snapshot`: snapshots in object stores."""
+"""`recon-node snapshot`: snapshots in object stores.
+
+`sync` works on a stopped node, or by the API of a running one; the other commands need no node.
+"""
 
 from __future__ import annotations
 
-import click
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
 
-from recon_node.cli.snapshot_create import create
-from recon_node.cli.snapshot_sync import sync
-from recon_node.cli.snapshot_upkeep import gc, list_, verify
+import click
+import msgspec
+import trio
+from rich.progress import TextColumn, TimeRemainingColumn
+
+from recon_node.ceramic import Network
+from recon_node.cli.client import command_error, node_options
+from recon_node.cli.output import CommandError, counted, make_console, make_table, progress_bar
+from recon_node.cli.settings_flags import SettingsCommand, read_settings
+from recon_node.connection import Connection, UnreachableError
+from recon_node.exception_groups import unwrapped
+from recon_node.json_output import json_option, print_json, print_result
+from recon_node.p2p import P2PError
+from recon_node.p2p.transport.identity import open_identity, peer_id_of, signing_key_of
+from recon_node.settings import Settings
+from recon_node.sizes import human_size
+from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
+from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.faults import SnapshotError
+from recon_node.snapshot.objects import ObjectError, Objects
+from recon_node.snapshot.reading import read_root
+from recon_node.snapshot.root import LATEST, RootObject
+from recon_node.snapshot.settings import parse_period
+from recon_node.snapshot.sources import LogSource
+from recon_node.snapshot.upkeep import collect, list_roots, verify_snapshot
+from recon_node.store import (
+    Interest,
+    PolicyError,
+    StoreError,
+    is_in_use,
+    open_store,
+    parse_interest,
+)
+from recon_node.terminal_text import echo
 
 
 @click.group(short_help="Make snapshots in object stores, and sync from them.")
@@ -33,5 +75,380 @@ def snapshot() -> None:
     """
 
 
-for each in (create, sync, list_, verify, gc):
-    snapshot.add_command(each)
+SHOWN: Final = 20
+"""Lines of each kind that a command prints; the rest is only counted."""
+
+signer_option = click.option(
+    "--signer",
+    "signers",
+    multiple=True,
+    metavar="DID",
+    help="Read only snapshots signed by this did:key. May be repeated. "
+    "[default: the setting snapshot_signers, or anyone]",
+)
+root_option = click.option(
+    "--root",
+    "name",
+    default=LATEST,
+    metavar="NAME",
+    help="An older snapshot, by its name in `snapshot list`. [default: the newest]",
+)
+
+
+def described(root: RootObject) -> dict[str, Any]:
+    """Describe a snapshot as JSON."""
+    found = root.manifest
+    return {
+        "name": root.name,
+        "network": found.network.name,
+        "interests": list(found.interests),
+        "created": found.created_text,
+        "root": None if found.tree is None else str(found.tree.link.cid),
+        "ahash": None if found.tree is None else str(found.tree.link.hash),
+        "events": found.count,
+        "bytes": sum(size for _, size in found.packs),
+        "feed": None
+        if found.feed is None
+        else {"epoch": found.feed.epoch, "position": found.feed.position},
+        "signer": root.signer,
+    }
+
+
+def print_faults(faults: Sequence[object], count: int) -> None:
+    """Print the first of some faults to standard error, and how many more there are."""
+    for fault in faults[:SHOWN]:
+        echo(str(fault), err=True)
+    if count > SHOWN:
+        echo(f"... and {count - SHOWN:,} more", err=True)
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """Turn errors into one line."""
+    try:
+        yield
+    except (SnapshotError, ObjectError, StoreError, P2PError, OSError) as error:
+        raise CommandError(str(error)) from None
+
+
+@contextmanager
+def step_bar() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Show a progress bar; yields what the steps report to."""
+    percent = TextColumn("{task.percentage:>3.0f}%")
+    with progress_bar(TextColumn("{task.description}"), percent, TimeRemainingColumn()) as bar:
+        task = bar.add_task("", total=None)
+
+        def report(step: str, done: int, total: int | None) -> None:
+            bar.update(task, description=step, completed=done, total=total)
+
+        yield report
+
+
+@snapshot.command("create", cls=SettingsCommand)
+@click.argument("url", metavar="URL")
+@click.option(
+    "--interest",
+    "texts",
+    multiple=True,
+    metavar="INTEREST",
+    help="Only events of this interest, such as a model's StreamID. May be repeated.",
+)
+@click.option("--afresh", is_flag=True, help="Write everything, even what URL already has.")
+@json_option
+def create(
+    url: str,
+    texts: tuple[str, ...],
+    afresh: bool,
+    as_json: bool,
+    config: Path | None,
+    data_dir: Path | None,
+) -> None:
+    """Write a snapshot of a node's events to URL.
+
+    The node may be running or not: this command reads its log beside it, and needs its data
+    directory (--data-dir). If URL has an earlier snapshot of this node, only what is new is
+    written. The snapshot is signed by the node's key, and appears when it is complete; a command
+    that was interrupted can be run again, and continues.
+
+    To make snapshots on a schedule, see the settings snapshot_url, snapshot_every, snapshot_keep.
+
+    \b
+    Examples:
+      recon-node snapshot create file:///srv/snapshots
+      recon-node snapshot create s3://bucket/ceramic --interest kjzl6hvfrbw6c...
+    """
+    settings = read_settings(config, {"data_dir": data_dir})
+    with errors(), step_bar() as progress:
+        interests = [_interest(text) for text in texts]
+        key = signing_key_of(open_identity(settings.data_dir))
+        objects = Objects.open(url, make=True)
+        progress("reading keys", 0, None)
+        with LogSource(settings.data_dir, interests) as source:
+            done = create_snapshot(source, objects, key, progress, afresh=afresh)
+    for event_id in done.left_out[:SHOWN]:
+        echo(f"damaged in the log, left out: {event_id}", err=True)
+    if as_json:
+        print_json(
+            {
+                **described(done.root),
+                "new": done.is_new,
+                "events_written": done.events,
+                "nodes_written": done.nodes,
+                "packs_written": done.packs,
+                "bytes_written": objects.traffic.sent,
+                "left_out": len(done.left_out),
+            }
+        )
+    elif done.is_new:
+        echo(
+            f"{done.root.name}: {counted(done.root.manifest.count, 'event')}; wrote "
+            f"{counted(done.events, 'event')}, {counted(done.nodes, 'node')} "
+            f"({human_size(objects.traffic.sent)})"
+        )
+    else:
+        echo(f"nothing is new since {done.root.name}")
+
+
+def _interest(text: str) -> Interest:
+    try:
+        found = parse_interest(text)
+    except ValueError as error:
+        raise click.UsageError(f"--interest: {error}") from None
+    if not isinstance(found, Interest):
+        raise click.UsageError(
+            f"--interest: a stream needs its model and controller: model=STREAM_ID "
+            f"controller=DID stream={text}"
+        )
+    return found
+
+
+_PATH: Final = "/ceramic/snapshots/sync"
+_POLL: Final = 0.5
+"""Seconds between two looks at a running node's sync."""
+
+Progress = Callable[[str, int, int | None], None]
+
+
+@snapshot.command("sync", cls=SettingsCommand, all_flags=False)
+@click.argument("urls", metavar="URL...", nargs=-1, required=True)
+@signer_option
+@node_options
+@json_option
+def sync(
+    urls: tuple[str, ...],
+    signers: tuple[str, ...],
+    node: Connection,
+    as_json: bool,
+    config: Path | None,
+    data_dir: Path | None,
+) -> None:
+    """Fetch what a node lacks of the newest snapshot at each URL.
+
+    Sub-trees that the node already has are skipped by their hash. Every object is checked against
+    its CID, and every event as if a peer had sent it. Several URLs are read one after the other:
+    each fills in what those before it lack. A sync that was interrupted can be run again: it
+    fetches what is still missing.
+
+    The node may be stopped, running, or not exist yet. A running one is asked to sync through its
+    API (--url, --token-file), and reads the URLs itself: paths are those of its machine, and
+    credentials come from its environment. Ctrl-C cancels the sync there, too. For a stopped one,
+    the network and the interests are those of the settings (--config, or RECON_NODE_NETWORK).
+
+    Exit code 1 if any source, object or event could not be used.
+
+    \b
+    Examples:
+      recon-node snapshot sync https://example.com/ceramic --data-dir /var/lib/recon-node
+      recon-node snapshot sync s3://bucket/ceramic file:///mnt/archive
+    """
+    settings = read_settings(config, {"data_dir": data_dir})
+    with errors():
+        if is_in_use(settings.data_dir):
+            found = _sync_running(node, settings.data_dir, urls, signers)
+        else:
+            found = _sync_stopped(settings, urls, signers)
+    print_faults(found["faults"], found["fault_count"])
+    failures = [each["error"] for each in found["sources"] if each["error"]]
+    for failure in failures:
+        echo(failure, err=True)
+    received, requests = (
+        sum(each[name] for each in found["sources"]) for name in ("received", "requests")
+    )
+    print_result(
+        found,
+        f"{found['new']:,} new, {found['known']:,} known, {found['refused']:,} refused; "
+        f"{human_size(received)} in {counted(requests, 'request')}, {found['seconds']:.1f} s",
+        as_json=as_json,
+    )
+    if found["state"] == "cancelled":
+        raise CommandError("the sync was cancelled: run it again to continue where it stopped")
+    if failures or found["fault_count"]:
+        sys.exit(1)
+
+
+def _sync_stopped(
+    settings: Settings, urls: tuple[str, ...], signers: tuple[str, ...]
+) -> dict[str, Any]:
+    """Open the store and sync it."""
+    from recon_node.api.routes.snapshots import describe_sync
+
+    try:
+        policy = settings.policy.load()
+    except PolicyError as error:
+        raise CommandError(f"cannot use the setting `write_policy`: {error}") from None
+    report = SnapshotSync([SourceReport(url) for url in urls])
+    chosen = signers or settings.snapshot.signers
+
+    async def main(progress: Progress) -> None:
+        def show() -> None:
+            progress("syncing", report.synced.done, report.synced.total)
+
+        network = Network.parse(settings.network)
+        async with open_store(
+            settings.data_dir, network, settings=settings.store, policy=policy
+        ) as store:
+            await store.wanted.configure(settings.wanted())
+            await sync_all(report, store, chosen, settings.data_dir, show)
+
+    with step_bar() as progress, unwrapped(StoreError):
+        trio.run(main, progress)
+    described: dict[str, Any] = msgspec.to_builtins(describe_sync(report))
+    return described
+
+
+def _sync_running(
+    node: Connection, data_dir: Path, urls: tuple[str, ...], signers: tuple[str, ...]
+) -> dict[str, Any]:
+    """Have the node that uses a data directory sync."""
+    own = peer_id_of(open_identity(data_dir))
+    try:
+        found: dict[str, Any] = node.request("POST", "/api/v0/id")
+    except UnreachableError as error:
+        why = command_error(node.url, error)
+        raise CommandError(f"the data directory {data_dir} is in use, but {why}") from None
+    if found["ID"] != own:
+        raise CommandError(
+            f"the data directory {data_dir} is in use by the node {own}, but the one at {node.url} "
+            f"is {found['ID']}: --url and --data-dir must name the same node"
+        )
+    body: dict[str, Any] = {"urls": list(map(_absolute, urls))}
+    if signers:
+        body["signers"] = list(signers)
+    found = node.request("POST", _PATH, json=body)
+    try:
+        with step_bar() as progress:
+            while found["state"] == "running":
+                progress("syncing", found["done"], found["total"] or None)
+                time.sleep(_POLL)
+                found = node.request("GET", _PATH)
+    except KeyboardInterrupt:
+        node.request("DELETE", _PATH)
+        raise
+    return found
+
+
+def _absolute(url: str) -> str:
+    """Return a path as the node needs it: it has a working directory of its own."""
+    return url if urlsplit(url).scheme else str(Path(url).expanduser().absolute())
+
+
+@snapshot.command("list")
+@click.argument("url", metavar="URL")
+@json_option
+def list_(url: str, as_json: bool) -> None:
+    """List the snapshots at URL, oldest first, with who signed them.
+
+    Plain web servers cannot list files: there, only the newest snapshot can be read.
+
+    \b
+    Example:
+      recon-node snapshot list s3://bucket/ceramic
+    """
+    with errors():
+        roots, faults = list_roots(Objects.open(url))
+    if as_json:
+        print_json([described(root) for root in roots])
+    else:
+        table = make_table("name", "network", "events", "packs", "signer", numbers=("events",))
+        for root in roots:
+            found = root.manifest
+            size = human_size(sum(size for _, size in found.packs))
+            table.add_row(root.name, found.network.name, f"{found.count:,}", size, root.signer)
+        make_console().print(table)
+    print_faults(faults, len(faults))
+    if faults:
+        sys.exit(1)
+
+
+@snapshot.command("verify")
+@click.argument("url", metavar="URL")
+@root_option
+@signer_option
+@json_option
+def verify(url: str, name: str, signers: tuple[str, ...], as_json: bool) -> None:
+    """Read a whole snapshot, and check each node and event against its CID and its hash.
+
+    Exit code 1 if anything is missing or damaged; each such object is named.
+
+    \b
+    Example:
+      recon-node snapshot verify s3://bucket/ceramic --signer did:key:z6Mk...
+    """
+    with errors(), step_bar() as progress:
+        objects = Objects.open(url)
+        root = read_root(objects, name, signers or None)
+        found = verify_snapshot(objects, root, partial(progress, "verifying"))
+    print_faults(found.faults, len(found.faults))
+    print_result(
+        {
+            **described(root),
+            "sound_events": found.events,
+            "fault_count": len(found.faults),
+            "faults": list(map(str, found.faults)),
+        },
+        f"{root.name}: {found.events:,} of {counted(root.manifest.count, 'event')} sound, "
+        f"signed by {root.signer}",
+        as_json=as_json,
+    )
+    if found.faults:
+        sys.exit(1)
+
+
+@snapshot.command("gc")
+@click.argument("url", metavar="URL")
+@click.option(
+    "--keep", type=click.IntRange(min=1), default=7, show_default=True, help="Snapshots to keep."
+)
+@click.option(
+    "--min-age",
+    default="1d",
+    show_default=True,
+    metavar="TIME",
+    help="Keep younger packs: they may belong to a snapshot that is being written.",
+)
+@json_option
+def gc(url: str, keep: int, min_age: str, as_json: bool) -> None:
+    """Delete all but the newest snapshots at URL, and packs that none of the others needs.
+
+    Do not run it while a snapshot that takes longer than --min-age is being made there.
+
+    \b
+    Example:
+      recon-node snapshot gc s3://bucket/ceramic --keep 30
+    """
+    try:
+        seconds = 0.0 if min_age == "0" else parse_period(min_age) or 0.0
+    except ValueError as error:
+        raise click.UsageError(f"--min-age: {error}") from None
+    with errors():
+        done = collect(Objects.open(url), keep, timedelta(seconds=seconds), datetime.now(UTC))
+    print_result(
+        {
+            "snapshots_deleted": done.roots,
+            "packs_deleted": done.packs,
+            "bytes_deleted": done.size,
+        },
+        f"deleted {counted(done.roots, 'snapshot')} and {counted(done.packs, 'pack')} "
+        f"({human_size(done.size)})",
+        as_json=as_json,
+    )

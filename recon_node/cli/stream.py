@@ -1,23 +1,326 @@
-"""`recon-node stream show`; lists are in `listing`, and what writes streams is in `writing`."""
+"""`recon-node stream`, and `model new`; lists of both are in `listing`.
+
+The commands that write are the client (`recon_node.client`) for the shell: events are signed here,
+with a key from a file, and the node gets nothing else.
+"""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import click
 
+from recon_node.ceramic import CeramicError
 from recon_node.cli.anchor import anchor_stream
 from recon_node.cli.client import node_options
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.listing import list_streams
 from recon_node.cli.output import CommandError
-from recon_node.cli.writing import get_stream, merge_stream, new_stream, update_stream
+from recon_node.client import (
+    Ceramic,
+    Document,
+    Key,
+    MergeConflictError,
+    MergeProposal,
+)
+from recon_node.client.definitions import with_defaults
 from recon_node.connection import Connection
-from recon_node.ipld import CID
+from recon_node.ipld import CID, IpldError
+from recon_node.json_output import json_option, print_json
 from recon_node.streams import StreamEvent, StreamShapeError
+from recon_node.streams.document_schema import as_dag_json
 from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
+from recon_node.terminal_text import echo
+
+
+def writer_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which node, and --key; the command gets a client, `ceramic`."""
+
+    @node_options
+    @click.option(
+        "--key",
+        "key_file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar="RECON_NODE_KEY",
+        show_envvar=True,
+        required=True,
+        metavar="FILE",
+        help="The signing key: the stream's controller. `recon-node key new` makes one.",
+    )
+    @wraps(command)
+    def with_client(*args: Any, node: Connection, key_file: Path, **options: Any) -> None:
+        with client_of(node, Key.load(key_file)) as ceramic:
+            command(*args, ceramic=ceramic, **options)
+
+    return with_client
+
+
+@contextmanager
+def client_of(node: Connection, key: Key | None = None) -> Iterator[Ceramic]:
+    """Open the client of a node, whose events may be wrong."""
+    try:
+        with Ceramic(node.url, key=key, token=node.token) as ceramic:
+            yield ceramic
+    except (CeramicError, IpldError) as error:
+        raise CommandError(str(error)) from None
+
+
+class JsonText(click.ParamType[Any]):
+    """JSON: the text itself, @FILE, or - for standard input."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read the JSON."""
+        try:
+            return json.loads(_text(value))
+        except OSError as error:
+            self.fail(f"{value}: {error.strerror or error}", param, ctx)
+        except ValueError as error:
+            self.fail(f"not JSON: {error}", param, ctx)
+        except RecursionError:
+            self.fail("not JSON that can be read: it is nested too deeply", param, ctx)
+
+
+class JsonObject(JsonText):
+    """JSON of an object; else as `JsonText`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read the JSON."""
+        found = super().convert(value, param, ctx)
+        if not isinstance(found, dict):
+            self.fail("not a JSON object: it should begin with {", param, ctx)
+        return found
+
+
+def _text(value: str) -> str:
+    if value == "-":
+        with click.open_file("-", encoding="utf-8") as file:
+            return str(file.read())
+    return Path(value[1:]).read_text(encoding="utf-8") if value.startswith("@") else value
+
+
+class CidText(click.ParamType[CID]):
+    """A CID."""
+
+    name = "cid"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> CID:
+        """Read the CID."""
+        try:
+            return value if isinstance(value, CID) else CID.parse(value)
+        except IpldError as error:
+            self.fail(f"{value!r} is not a CID: {error}", param, ctx)
+
+
+@click.command("get")
+@click.argument("stream_id")
+@click.option(
+    "--at", type=CidText(), metavar="CID", help="As of this event of the stream, not of its tip."
+)
+@node_options
+@json_option
+def get_stream(stream_id: str, at: CID | None, node: Connection, as_json: bool) -> None:
+    """Print the content of the stream STREAM_ID as JSON; --json adds its tip and metadata.
+
+    The content is computed here, from the events that the node has. Of a model it is the
+    definition.
+
+    \b
+    Examples:
+      recon-node stream get kjzl6kcy...
+      recon-node stream get kjzl6kcy... --at bagcqcera... --json
+    """
+    with client_of(node) as ceramic:
+        document = ceramic.read(stream_id, at=at)
+    if as_json:
+        show_document(document, as_json)
+    else:
+        print_json(as_dag_json(document.content))
+
+
+@click.command("new")
+@click.argument("model")
+@click.argument("content", type=JsonObject(), required=False)
+@writer_options
+@json_option
+def new_stream(model: str, content: dict[str, Any] | None, ceramic: Ceramic, as_json: bool) -> None:
+    """Create a document of MODEL, a StreamID, and print its StreamID.
+
+    CONTENT is a JSON object, @FILE, or - for standard input. Of a model that allows one document
+    per account (or per value of some fields), the document is created once: if it exists, it gets
+    this content.
+
+    \b
+    Examples:
+      recon-node stream new kjzl6hvf... '{"title": "Hello"}' --key my.key
+      recon-node stream new kjzl6hvf... @post.json --key my.key
+    """
+    show_document(ceramic.create(model, content), as_json)
+
+
+@click.command("update")
+@click.argument("stream_id")
+@click.argument("content", type=JsonObject(), required=False)
+@click.option(
+    "--patch",
+    type=JsonText(),
+    metavar="JSON",
+    help="The change as JSON Patch (RFC 6902), instead of CONTENT; @FILE reads it from a file.",
+)
+@click.option(
+    "--at", type=CidText(), metavar="CID", help="Build on this event of the stream, not on its tip."
+)
+@writer_options
+@json_option
+def update_stream(
+    stream_id: str,
+    content: dict[str, Any] | None,
+    patch: list[Any] | None,
+    at: CID | None,
+    ceramic: Ceramic,
+    as_json: bool,
+) -> None:
+    """Change the stream STREAM_ID to CONTENT, and print the CID of the new tip.
+
+    CONTENT is a JSON object, @FILE, or - for standard input. Only what differs is written. Nothing
+    is written if nothing differs.
+
+    \b
+    Examples:
+      recon-node stream update kjzl6kcy... '{"title": "Hello again"}' --key my.key
+      recon-node stream update kjzl6kcy... --key my.key \\
+        --patch '[{"op": "replace", "path": "/title", "value": "Hello again"}]'
+    """
+    if (content is None) is (patch is None):
+        raise click.UsageError("give either the new CONTENT or a --patch")
+    if patch is not None and not isinstance(patch, list):
+        raise click.UsageError("a --patch is a JSON array of operations: it should begin with [")
+    if patch is not None and not all(isinstance(operation, dict) for operation in patch):
+        raise click.UsageError('an operation of a --patch is an object: {"op": ..., "path": ...}')
+    show_document(ceramic.update(stream_id, content, patch=patch, at=at), as_json, tip=True)
+
+
+@click.command("merge")
+@click.argument("stream_id")
+@click.option(
+    "--content",
+    type=JsonObject(),
+    metavar="JSON",
+    help="What the merge leads to, instead of what the branches lead to together; @FILE, or -.",
+)
+@click.option(
+    "--prefer",
+    type=CidText(),
+    metavar="CID",
+    help="One of the tips, whose values win where the branches conflict.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the merge as JSON, and send nothing.")
+@writer_options
+@json_option
+def merge_stream(
+    stream_id: str,
+    content: dict[str, Any] | None,
+    prefer: CID | None,
+    dry_run: bool,
+    ceramic: Ceramic,
+    as_json: bool,
+) -> None:
+    """Merge the stream STREAM_ID, which has diverged, and print the CID of the merge (CIP-145).
+
+    What changed on one branch is taken over. If several branches changed the same part in
+    different ways, the command shows these conflicts and fails (exit code 1): decide with --prefer
+    or --content.
+
+    \b
+    Examples:
+      recon-node stream merge kjzl6kcy... --key my.key --dry-run
+      recon-node stream merge kjzl6kcy... --key my.key --prefer bagcqcera...
+    """
+    if content is not None and prefer is not None:
+        raise click.UsageError("give --content or --prefer, not both")
+    if dry_run:
+        proposal = ceramic.propose_merge(stream_id, content, prefer=prefer)
+        print_json(None if proposal is None else describe_proposal(proposal))
+        return
+    try:
+        merged = ceramic.merge(stream_id, content, prefer=prefer)
+    except MergeConflictError as error:
+        raise CommandError(_conflicts_text(error.proposal)) from None
+    if not merged.sent:
+        echo("nothing to merge: the stream has not diverged; its tip is", err=True)
+    show_document(merged, as_json, tip=True)
+
+
+@click.command("new")
+@click.argument("definition", type=JsonObject())
+@writer_options
+@json_option
+def new_model(definition: dict[str, Any], ceramic: Ceramic, as_json: bool) -> None:
+    """Create a model from its DEFINITION, and print its StreamID.
+
+    DEFINITION is a JSON object, @FILE, or - for standard input: version, name, schema,
+    accountRelation and so on, see docs/api.md. What is missing and has a default is added: version
+    2.0, an account relation of the type list, and no interface.
+
+    \b
+    Example:
+      recon-node model new --key my.key \\
+        '{"name": "Post", "schema": {"properties": {"title": {"type": "string"}}}}'
+    """
+    show_document(ceramic.create_model(with_defaults(definition)), as_json)
+
+
+def describe_proposal(proposal: MergeProposal) -> dict[str, Any]:
+    """Return a merge as JSON."""
+    return {
+        "prev": [str(prev) for prev in proposal.prevs],
+        "content": as_dag_json(proposal.content),
+        "patch": as_dag_json(proposal.patch),
+        "conflicts": [
+            {
+                "path": conflict.path,
+                "values": {str(cid): as_dag_json(value) for cid, value in conflict.values.items()},
+            }
+            for conflict in proposal.conflicts
+        ],
+    }
+
+
+def _conflicts_text(proposal: MergeProposal) -> str:
+    lines = ["the branches changed the same parts in different ways:"]
+    for conflict in proposal.conflicts:
+        lines.append(f"  {conflict.path}")
+        for prev in proposal.prevs:
+            value = "(removed)"
+            if prev in conflict.values:
+                value = json.dumps(as_dag_json(conflict.values[prev]), ensure_ascii=False)
+            lines.append(f"    {prev}: {value}")
+    lines.append("Decide with --prefer CID or --content JSON.")
+    return "\n".join(lines)
+
+
+def show_document(document: Document, as_json: bool, *, tip: bool = False) -> None:
+    """Print the StreamID of a document, or the CID of its tip; as JSON, more of it."""
+    if as_json:
+        print_json(
+            {
+                "id": str(document.id),
+                "event": str(document.event),
+                "controller": document.controller,
+                "content": as_dag_json(document.content),
+                "metadata": dict(document.metadata),
+                "open_tips": [str(each) for each in document.open_tips],
+            }
+        )
+    else:
+        echo(str(document.event if tip else document.id))
 
 
 @click.group()

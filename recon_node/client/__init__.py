@@ -28,10 +28,10 @@ from recon_node.client.errors import (
     TooMuchWorkError,
 )
 from recon_node.client.feed import FeedEntry, FeedPage
-from recon_node.client.given import CidRef, StreamRef
 from recon_node.client.keys import Key, KeyKind
 from recon_node.client.lists import Interest, ListedDocument, ListedModel, ListPage
 from recon_node.client.reading import Document
+from recon_node.client.session import CidRef, StreamRef
 from recon_node.client.tangles import Thread, ThreadMessage
 from recon_node.client.writing import Patch
 from recon_node.connection import (

@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from recon_node.client.given import CidRef, StreamRef, to_cid, to_stream_id
-from recon_node.client.session import Session, Steps, get, segment
+from recon_node.client.session import (
+    CidRef,
+    Session,
+    Steps,
+    StreamRef,
+    get,
+    segment,
+    to_cid,
+    to_stream_id,
+)
 from recon_node.connection import Request
 from recon_node.ipld import CID
 

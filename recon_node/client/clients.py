@@ -17,13 +17,12 @@ import anyio
 import httpx
 
 from recon_node import DEFAULT_URL
-from recon_node.client import anchors, lists, merging, reading, session, writing
+from recon_node.client import anchors, lists, reading, session, writing
 from recon_node.client import feed as feeds
 from recon_node.client import tangles as threads
 from recon_node.client.errors import TooMuchWorkError
-from recon_node.client.given import CidRef, StreamRef
 from recon_node.client.keys import Key
-from recon_node.client.session import Session, Steps
+from recon_node.client.session import CidRef, Session, Steps, StreamRef
 from recon_node.connection import TIMEOUT, AsyncConnection, Connection
 from recon_node.streams.budget import BudgetError
 
@@ -99,9 +98,9 @@ class Ceramic(Connection):
     update = _blocking(writing.update)
     read = _blocking(reading.read)
     events = _blocking(reading.events)
-    diverged = _blocking(merging.diverged)
-    propose_merge = _blocking(merging.propose_merge)
-    merge = _blocking(merging.merge)
+    diverged = _blocking(writing.diverged)
+    propose_merge = _blocking(writing.propose_merge)
+    merge = _blocking(writing.merge)
     tangles = _blocking(threads.tangles)
     tangle = _blocking(threads.tangle)
     reply = _blocking(threads.reply)
@@ -209,9 +208,9 @@ class AsyncCeramic(AsyncConnection):
     update = _async(writing.update)
     read = _async(reading.read)
     events = _async(reading.events)
-    diverged = _async(merging.diverged)
-    propose_merge = _async(merging.propose_merge)
-    merge = _async(merging.merge)
+    diverged = _async(writing.diverged)
+    propose_merge = _async(writing.propose_merge)
+    merge = _async(writing.merge)
     tangles = _async(threads.tangles)
     tangle = _async(threads.tangle)
     reply = _async(threads.reply)

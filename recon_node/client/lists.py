@@ -11,8 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.client.errors import InvalidArgumentError
-from recon_node.client.given import StreamRef, to_stream_id
-from recon_node.client.session import Session, Steps, get
+from recon_node.client.session import Session, Steps, StreamRef, get, to_stream_id
 from recon_node.connection import NotANodeError, Request
 
 T_co = TypeVar("T_co", covariant=True)

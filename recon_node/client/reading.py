@@ -32,8 +32,16 @@ from recon_node.ceramic import (
     verify_signature,
 )
 from recon_node.client import session as node
-from recon_node.client.given import CidRef, StreamRef, to_cid_or_none, to_stream_id
-from recon_node.client.session import Session, Steps, fetch_matching, get
+from recon_node.client.session import (
+    CidRef,
+    Session,
+    Steps,
+    StreamRef,
+    fetch_matching,
+    get,
+    to_cid_or_none,
+    to_stream_id,
+)
 from recon_node.connection import NodeError, NotFoundError
 from recon_node.ipld import CID
 from recon_node.streams import Definitions, Stream, StreamShapeError, definitions_of

@@ -8,10 +8,17 @@ from typing import Any
 
 from recon_node.ceramic import StreamId
 from recon_node.client.errors import InvalidArgumentError
-from recon_node.client.given import StreamRef, to_object, to_stream_id
 from recon_node.client.keys import Key
 from recon_node.client.reading import Document
-from recon_node.client.session import Session, Steps, get, segment
+from recon_node.client.session import (
+    Session,
+    Steps,
+    StreamRef,
+    get,
+    segment,
+    to_object,
+    to_stream_id,
+)
 from recon_node.client.writing import create
 
 
