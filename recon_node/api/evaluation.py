@@ -31,7 +31,8 @@ import trio
 from recon_node.api.errors import ApiError
 from recon_node.ipld import CID
 from recon_node.latest import Latest
-from recon_node.processes.pool import CannotStartError, ProcessDiedError, Processes
+from recon_node.processes.pool import CannotStartError, Processes
+from recon_node.processes.process import ProcessDiedError
 
 T = TypeVar("T")
 

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
 import trio
 
-from recon_node.processes.child import read_frame, write_frame
+from recon_node.processes.process import Process, ProcessDiedError
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
 START_PATIENCE: Final = 60.0
 """Seconds for a process to start, which takes a fifth of a second."""
-
-
-class ProcessDiedError(Exception):
-    """The process ended before it answered, or was killed because it took too long."""
 
 
 class CannotStartError(Exception):
@@ -39,7 +31,7 @@ class Processes:
 
     def __init__(self, command: Sequence[str], count: int) -> None:
         self._command = command
-        self._idle: list[_Process] = []
+        self._idle: list[Process] = []
         self._threads = trio.CapacityLimiter(max(1, count))
 
     async def ask(
@@ -79,16 +71,16 @@ class Processes:
             for process in idle:
                 nursery.start_soon(self.in_thread, process.end)
 
-    async def _start(self) -> _Process:
+    async def _start(self) -> Process:
         try:
-            process = await self.in_thread(_Process, self._command)
+            process = await self.in_thread(Process, self._command)
             await self._bounded(process, START_PATIENCE, process.receive)
         except (OSError, ProcessDiedError) as error:
             raise CannotStartError(f"no process can be started: {error}") from None
         return process
 
     async def _bounded(
-        self, process: _Process, patience: float, work: Callable[[Unpack[Ts]], T], *args: *Ts
+        self, process: Process, patience: float, work: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> T:
         """Wait for a process, and kill it if it takes too long."""
         try:
@@ -106,61 +98,3 @@ class Processes:
         except trio.Cancelled:
             process.kill()
             raise
-
-
-class _Process:
-    """A process; used from one thread at a time, except for `kill` and `reap`.
-
-    Raises:
-        OSError: it cannot be started.
-    """
-
-    def __init__(self, command: Sequence[str]) -> None:
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._requests, self._answers = self._process.stdin, self._process.stdout
-
-    def ask(self, request: Any) -> Any:
-        """Return the answer to a request."""
-        try:
-            write_frame(self._requests, request)
-        except OSError as error:
-            raise ProcessDiedError(f"{error}; {self.reap()}") from None
-        return self.receive()
-
-    def receive(self) -> Any:
-        """Wait for the next answer. The first one says that the process is ready."""
-        answer = read_frame(self._answers)
-        if answer is None:
-            raise ProcessDiedError(self.reap())
-        return answer
-
-    def kill(self) -> None:
-        """End the process at once; a thread that waits for it learns of its death."""
-        self._process.kill()
-
-    def end(self) -> None:
-        """Let the process end, or kill it after a second."""
-        with contextlib.suppress(OSError):
-            self._requests.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
-        self.reap()
-
-    def reap(self) -> str:
-        """End what is left of the process; say how it ended."""
-        self._process.kill()
-        status = self._process.wait()
-        for stream in (self._requests, self._answers):
-            with contextlib.suppress(OSError):
-                stream.close()
-        if status >= 0:
-            return f"its exit code is {status}"
-        return f"it was ended by signal {-status} ({signal.strsignal(-status)})"

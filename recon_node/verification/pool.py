@@ -28,7 +28,8 @@ import structlog
 import trio
 
 from recon_node.latest import Latest
-from recon_node.processes.pool import CannotStartError, ProcessDiedError, Processes
+from recon_node.processes.pool import CannotStartError, Processes
+from recon_node.processes.process import ProcessDiedError
 from recon_node.verification.facts import Broken, Finding, Wire, check_event, from_wire, to_wire
 
 logger = structlog.get_logger(__name__)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from recon_node import __version__
 from recon_node.streams import ForgottenError
-from spark_sink.derive.streams import FeedStream, Row
+from spark_sink.derive.streams import Row
 from spark_sink.errors import SinkError
 from spark_sink.tables.delta import DeltaStore
 
@@ -56,12 +56,18 @@ def reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {text}"[:_MAX_REASON]
 
 
-def unprocessed(stream: FeedStream, reason: str | None) -> Row:
-    """Return the row of a stream that is set aside; without a reason, of one taken up again."""
+def unprocessed(stream_id: str, position: int, reason: str | None) -> Row:
+    """Return the row of a stream that is set aside; without a reason, of one taken up again.
+
+    Args:
+        stream_id: as text.
+        position: of its latest event.
+        reason: why.
+    """
     return {
-        "stream_id": stream.id_text,
+        "stream_id": stream_id,
         "reason": reason,
         "since": int(time.time()),
         "version": __version__,
-        "position": stream.entries[-1].position,
+        "position": position,
     }

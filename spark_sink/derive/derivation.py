@@ -4,10 +4,11 @@ Theory of operation. The tables are the only state. For each stream that has eve
 position, all its events are read back from `raw_events`, and what changed is computed from them
 (`derive.portion`). Tables at the same position, which is nearly always the case, share the reading.
 A long step is divided by the partitions of the tables, which Spark's workers compute in parallel. A
-short step, of up to a few hundred events, is computed in this process.
+short step, of up to a few hundred events, is computed without them. Both are computed in processes
+that may be killed (`derive.apart`), because the content is strangers'.
 
 Of a long stream, which would take seconds to read back, a short step reads only the events after
-its *end*, if this process has computed the stream before and its next event builds on its tip
+its *end*, if the same process has computed the stream before and its next event builds on its tip
 (`derive.ends`).
 
 The content of a document depends on its model, which is another stream. Models usually come before
@@ -26,16 +27,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+import pyarrow as pa
+
 from recon_node.streams import no_version
+from spark_sink.derive.apart import Apart, Here, compute_partition
 from spark_sink.derive.aside import Aside
-from spark_sink.derive.ends import Ends
-from spark_sink.derive.models import Models
-from spark_sink.derive.portion import Portion, Step, compute, compute_anew, compute_partition
+from spark_sink.derive.portion import Portion, Step
 from spark_sink.derive.transforms import NEED_MODELS
 from spark_sink.derive.workers import InProcess, Workers
-from spark_sink.schema import PARTITIONS, UNPROCESSED, partition_of
+from spark_sink.schema import PARTITIONS, TABLES, UNPROCESSED, partition_of
 from spark_sink.tables.directory import Tables
-from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import Staged, Stager
 
 # Positions per step when the tables are far behind. Each step reads whole streams back, so a few
@@ -56,17 +57,23 @@ _DOCUMENTS_PER_COMMIT: Final = 2_000
 
 
 class Derivation:
-    """Keeps the derived tables of `tables` up to date; `workers` compute long steps.
+    """Keeps the derived tables of `tables` up to date.
 
-    `doing` says what it does at the moment.
+    Args:
+        tables: which.
+        workers: compute long steps, and say where strangers' content is computed; without any, all
+            is done in this process.
+
+    Attributes:
+        doing: what it does at the moment.
     """
 
     def __init__(self, tables: Tables, workers: Workers | None = None) -> None:
         self._tables = tables
         self._workers = workers or InProcess()
-        self._models = Models(RawFiles(()), 0, 0)
+        apart = self._workers.apart
+        self._portions = Here() if apart is None else Apart(apart)
         self._aside = Aside.read(tables.derived.get(UNPROCESSED))
-        self._ends = Ends()
         self.doing = "computing tables"
         tables.clear_staging()
 
@@ -123,7 +130,7 @@ class Derivation:
         is_short = (
             upto - after <= _SHORT_POSITIONS and raw.bytes_between(after, upto) <= _SHORT_BYTES
         )
-        portion = self._short(step, touched) if is_short else self._long(step)
+        portion = self._portions.compute(step, touched) if is_short else self._long(step)
         if after and (portion.arrived or portion.changed):
             self._revise_documents(step, portion, touched)
         for name in names:
@@ -134,17 +141,16 @@ class Derivation:
         self._tables.clear_staging()
         return portion.streams
 
-    def _short(self, step: Step, touched: Sequence[bytes]) -> Portion:
-        self._models.move(step.raw, step.after, step.upto, set(touched), step.without)
-        return compute(step, touched, self._models, self._ends)
-
     def _long(self, step: Step) -> Portion:
-        self._ends.clear()
+        self._portions.close()  # for its memory
         aside = {name: self._tables.staged_aside(name) for name in step.names}
         whole = replace(step, stagers={**aside, **step.stagers}, aside=aside)
         portion = Portion()
-        for part in self._workers.map(partial(compute_partition, whole), range(PARTITIONS)):
+        work = partial(compute_partition, whole, self._workers.apart)
+        for part in self._workers.map(work, range(PARTITIONS)):
             portion.add(part)
+        if UNPROCESSED in portion.rows:
+            portion.rows[UNPROCESSED] = _each_once(portion.rows[UNPROCESSED])
         return portion
 
     def _own_stagers(self, names: Sequence[str]) -> dict[str, Stager]:
@@ -183,8 +189,7 @@ class Derivation:
         documents += table.streams_of_models(portion.changed.values(), errors)
         # Neighbours in the files of raw_events are one small read.
         others = sorted(set(documents).difference(touched), key=lambda c: (partition_of(c), c))
-        anew = Step(step.raw, names, step.after, step.upto, without=self._aside.by_this)
-        self._compute_anew(anew, others)
+        self._compute_anew(Step(step.raw, names, step.after, step.upto), others)
 
     def _take_up(self) -> None:
         """Compute the streams that other versions have set aside."""
@@ -204,10 +209,23 @@ class Derivation:
     def _compute_anew(
         self, step: Step, streams: Sequence[bytes], taken_up: Collection[bytes] = ()
     ) -> None:
-        models = Models(step.raw, step.after, step.upto, step.without)
+        names = (*step.names, UNPROCESSED)
+        anew = replace(step, names=names, after=0, taken_up=frozenset(taken_up))
         for start in range(0, len(streams), _DOCUMENTS_PER_COMMIT):
             some = streams[start : start + _DOCUMENTS_PER_COMMIT]
-            for name, rows in compute_anew(step, some, models, taken_up).items():
+            anew = replace(anew, without=self._aside.by_this)
+            for name, rows in self._portions.compute(anew, some).rows.items():
                 if name in self._tables.derived:
-                    self._revise(name, Staged(tables=(rows,)), step.upto)
-        self._aside = Aside.read(self._tables.derived.get(UNPROCESSED))
+                    self._revise(name, rows, step.upto)
+            self._aside = Aside.read(self._tables.derived.get(UNPROCESSED))
+
+    def close(self) -> None:
+        """End the process that computes short steps. It is started again when it is needed."""
+        self._portions.close()
+
+
+def _each_once(rows: Staged) -> Staged:
+    """Return one row for each stream: several partitions may have set one model aside."""
+    read = rows.read(TABLES[UNPROCESSED].schema)
+    at = {cid: number for number, cid in enumerate(read["stream_cid"].to_pylist())}
+    return Staged(tables=(read.take(pa.array([*at.values()], pa.int64())),))

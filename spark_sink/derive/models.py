@@ -14,6 +14,7 @@ from typing import Final
 from recon_node.ipld import CID
 from recon_node.streams import Definitions, definitions_of
 from spark_sink.derive.aside import NOT_OF_A_STREAM, ModelSetAsideError, reason_of
+from spark_sink.derive.mark import computing
 from spark_sink.derive.streams import FeedStream, read_streams
 from spark_sink.tables.raw_files import RawFiles
 
@@ -36,18 +37,12 @@ class _Model:
 
 
 class Models:
-    """The models of a step, from the position `after` to `upto` of `raw`.
+    """The models of a step, and of the next one."""
 
-    Those among `without` were set aside: they are not computed again for each of their documents.
-    """
-
-    def __init__(
-        self, raw: RawFiles, after: int, upto: int, without: Collection[bytes] = ()
-    ) -> None:
-        self._raw = raw
-        self._after = after
-        self._upto = upto
-        self._without = without
+    def __init__(self) -> None:
+        self._raw = RawFiles(())
+        self._upto = 0
+        self._without: Collection[bytes] = ()
         self._models: dict[bytes, _Model] = {}
 
     def move(
@@ -58,12 +53,20 @@ class Models:
         touched: Collection[bytes],
         without: Collection[bytes] = (),
     ) -> None:
-        """Continue with the step from `after` to `upto`, in which streams `touched` get events."""
-        self._without = without
-        if self._upto != after or len(self._models) > _MAX_CACHED:
+        """Continue with a step.
+
+        Args:
+            raw: the events.
+            after: where the step before ended.
+            upto: where this one ends.
+            touched: the streams that get events in it.
+            without: those that are set aside: they are not read, and their documents are told so.
+        """
+        if self._upto not in (after, upto) or len(self._models) > _MAX_CACHED:
             self._models.clear()
-        self._raw, self._after, self._upto = raw, after, upto
-        self._models = {cid: m for cid, m in self._models.items() if cid not in touched}
+        self._raw, self._upto, self._without = raw, upto, without
+        for cid in {*touched, *without}.intersection(self._models):
+            del self._models[cid]
 
     def load(self, streams: Iterable[FeedStream]) -> None:
         """Read the models of these documents, and those among the streams, at once."""
@@ -79,14 +82,13 @@ class Models:
                 wanted[cid] = frozenset(versions).union(known.asked if known else ())
         if not wanted:
             return
-        self._models |= {cid: _Model(None, named) for cid, named in wanted.items()}
-        found = self._raw.events_of(wanted.keys(), self._upto)
+        for cid, named in wanted.items():
+            fault = "it is set aside" if cid in self._without else None
+            self._models[cid] = _Model(None, named, fault=fault)
+        found = self._raw.events_of(wanted.keys() - set(self._without), self._upto)
         for model in read_streams(found, models_only=True):
-            named = wanted[model.cid]
-            if model.cid in self._without:
-                self._models[model.cid] = _unread(model, named, "it is set aside")
-            else:
-                self._models[model.cid] = _read(model, named)
+            with computing(model.cid, model.size):
+                self._models[model.cid] = _read(model, wanted[model.cid])
 
     def of(self, stream: FeedStream) -> Definitions | None:
         """Return the definitions of a document's model, which must have been loaded.
@@ -123,11 +125,7 @@ def _read(model: FeedStream, named: frozenset[CID]) -> _Model:
     except NOT_OF_A_STREAM:
         raise
     except Exception as error:  # its documents are set aside, and it is
-        return _unread(model, named, reason_of(error))
-
-
-def _unread(model: FeedStream, named: frozenset[CID], fault: str) -> _Model:
-    return _Model(None, named, _positions(model, named), fault)
+        return _Model(None, named, positions, reason_of(error))
 
 
 def _positions(model: FeedStream, named: frozenset[CID]) -> dict[CID, int]:

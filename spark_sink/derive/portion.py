@@ -14,16 +14,18 @@ from itertools import islice
 from typing import Final, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from recon_node.ceramic import EventKind
-from recon_node.garbage import no_garbage_collection
+from recon_node.ceramic import CeramicError, EventKind, parse_event
+from recon_node.ipld import CID
 from recon_node.streams import ForgottenError
 from spark_sink.derive.aside import NOT_OF_A_STREAM, reason_of, unprocessed
 from spark_sink.derive.ends import Ends
+from spark_sink.derive.mark import computing
 from spark_sink.derive.models import Models
-from spark_sink.derive.streams import FeedStream, Row, read_later, read_streams
+from spark_sink.derive.streams import FeedStream, Row, read_later, read_streams, stream_columns
 from spark_sink.derive.transforms import NEED_MODELS, rows_of
-from spark_sink.schema import TABLES, UNPROCESSED, TableSpec
+from spark_sink.schema import PARTITION_COLUMN, TABLES, UNPROCESSED, TableSpec, partition_of
 from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import MAX_STAGED_BYTES, Staged, Stager
 
@@ -43,6 +45,7 @@ class Step:
         stagers: of the tables whose rows the worker writes to files.
         aside: stagers for earlier rows that change because a model did.
         without: streams that are set aside.
+        taken_up: those that were, by another version of this software.
     """
 
     raw: RawFiles
@@ -52,6 +55,7 @@ class Step:
     stagers: Mapping[str, Stager] = field(default_factory=dict)
     aside: Mapping[str, Stager] = field(default_factory=dict)
     without: frozenset[bytes] = frozenset()
+    taken_up: frozenset[bytes] = frozenset()
 
     @property
     def needs_models(self) -> bool:
@@ -90,17 +94,6 @@ class Portion:
         self.versions |= other.versions
 
 
-def compute_partition(step: Step, partition: int) -> Portion:
-    """Compute the portion of the streams in a partition.
-
-    Raises:
-        TablesError: `raw_events` is damaged, or files cannot be written.
-    """
-    with no_garbage_collection():
-        streams = step.raw.streams_between(step.after, step.upto, [partition])
-        return compute(step, streams, Models(step.raw, step.after, step.upto, step.without))
-
-
 def compute(
     step: Step, streams: Sequence[bytes], models: Models, ends: Ends | None = None
 ) -> Portion:
@@ -108,15 +101,16 @@ def compute(
 
     Args:
         step: which.
-        streams: that have events in it.
-        models: of the step.
+        streams: that have events in it, or are to be computed anew (`Step.anew`).
+        models: of this process.
         ends: of long streams, if they are kept from step to step.
 
     Raises:
-        TablesError: as `compute_partition`.
+        TablesError: `raw_events` is damaged, or files cannot be written.
     """
-    work = _Work(step, models, ends or Ends())
     streams = [cid for cid in streams if cid not in step.without]
+    models.move(step.raw, step.after, step.upto, streams, step.without)
+    work = _Work(step, models, ends or Ends())
     whole = work.add_later(streams)
     left_out = len(whole)
     for some in _streams_of(step, whole):
@@ -126,6 +120,38 @@ def compute(
         for stream in some:
             work.add(stream)
     return work.finish(len(streams) - left_out)
+
+
+def set_aside(
+    step: Step, reasons: Mapping[bytes, str], unreadable: Collection[bytes] = ()
+) -> Portion:
+    """Return the rows that say that streams of a step are set aside.
+
+    Args:
+        step: which.
+        reasons: why, by stream CID.
+        unreadable: those whose init event cannot be read, so that only the CID is known.
+    """
+    rows = _Rows(TABLES[UNPROCESSED], step.stagers.get(UNPROCESSED))
+    for cid, reason in reasons.items() if UNPROCESSED in step.names else ():
+        events = step.raw.events_of([cid], step.upto)
+        span = pc.min_max(events["position"]).as_py()
+        init = events["car"][pc.index(events["position"], span["min"]).as_py()].as_py()
+        stream_id, columns = _identity(cid, b"" if cid in unreadable else init)
+        rows.add(columns, unprocessed(stream_id, span["max"], reason))
+    return Portion(rows={UNPROCESSED: rows.finish()})
+
+
+def _identity(cid: bytes, init: bytes) -> tuple[str, Row]:
+    """Return the StreamID and the columns of a stream, as far as its init event can be read."""
+    try:
+        with computing(cid, len(init)):
+            event = parse_event(init)
+            assert event.header is not None
+            return str(event.stream_id()), stream_columns(cid, event.header)
+    except (CeramicError, AssertionError):
+        columns = {"stream_cid": cid, "stream_type": -1, "controller": "", "dimensions": []}
+        return str(CID(cid)), {**columns, PARTITION_COLUMN: partition_of(cid)}
 
 
 class _Work:
@@ -170,8 +196,10 @@ class _Work:
         every = [*self._rows.values(), *self._revised.values()]
         for rows in every:
             rows.begin()
+        reason = None
         try:
-            self._add(stream)
+            with computing(stream.cid, stream.size):
+                self._add(stream)
         except NOT_OF_A_STREAM:
             raise
         except Exception as error:
@@ -179,9 +207,10 @@ class _Work:
                 rows.undo()
             self.portion.arrived.pop(stream.cid, None)
             self.portion.changed.pop(stream.cid, None)
-            if UNPROCESSED in self._rows:
-                row = unprocessed(stream, reason_of(error))
-                self._rows[UNPROCESSED].add(stream.columns, row)
+            reason = reason_of(error)
+        if UNPROCESSED in self._rows and (reason or stream.cid in self._step.taken_up):
+            row = unprocessed(stream.id_text, stream.entries[-1].position, reason)
+            self._rows[UNPROCESSED].add(stream.columns, row)
 
     def _add(self, stream: FeedStream) -> None:
         step, revises = self._step, False
@@ -215,45 +244,6 @@ class _Work:
         self.portion.rows = {name: rows.finish() for name, rows in self._rows.items()}
         self.portion.revised = {name: rows.finish() for name, rows in self._revised.items()}
         return self.portion
-
-
-def compute_anew(
-    step: Step,
-    streams: Sequence[bytes],
-    models: Models,
-    taken_up: Collection[bytes] = (),
-) -> dict[str, pa.Table]:
-    """Compute all rows of these streams as of the end of the step.
-
-    Args:
-        step: with the names of the tables; there are rows for `unprocessed_streams`, too.
-        streams: which.
-        models: those of the step.
-        taken_up: the streams among them that were set aside before.
-
-    Raises:
-        TablesError: `raw_events` is damaged.
-    """
-    rows = {name: _Rows(TABLES[name], None) for name in (*step.names, UNPROCESSED)}
-    for some in _streams_of(step, [cid for cid in streams if cid not in step.without]):
-        models.load(some)
-        for stream in some:
-            reason = None
-            for each in rows.values():
-                each.begin()
-            try:
-                defined = stream.with_definitions(models.of(stream))
-                for name, row in rows_of(defined, step.names):
-                    rows[name].add(stream.columns, row)
-            except NOT_OF_A_STREAM:
-                raise
-            except Exception as error:
-                for each in rows.values():
-                    each.undo()
-                reason = reason_of(error)
-            if reason is not None or stream.cid in taken_up:
-                rows[UNPROCESSED].add(stream.columns, unprocessed(stream, reason))
-    return {name: each.finish().read(TABLES[name].schema) for name, each in rows.items()}
 
 
 def _streams_of(step: Step, streams: Sequence[bytes]) -> Iterator[list[FeedStream]]:

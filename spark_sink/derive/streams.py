@@ -1,10 +1,9 @@
 """Converts rows of `raw_events` to streams, whose events are read once for all tables."""
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Final
 
@@ -30,48 +29,16 @@ from recon_node.streams import (
     dimensions,
     statements_of,
 )
+from spark_sink.derive.mark import computing
 from spark_sink.errors import TablesError
 from spark_sink.schema import HISTORY_COLUMNS, PARTITION_COLUMN, partition_of
 from spark_sink.tables.raw_files import ordered_slices
 
 Row = dict[str, Any]
 
-PATIENCE: Final = 60.0
-"""CPU seconds that the content of a stream may take: all that its events pay for takes a sixth."""
-PATIENCE_A_BYTE: Final = 6e-6
-"""The same for each byte of its events in addition."""
 _ROWS_AT_ONCE: Final = 4096
 # The init event of a model names the metamodel as its own model.
 _MODEL_HEADER: Final = METAMODEL.to_bytes()
-
-
-class TooSlowError(Exception):
-    """The content of a stream takes longer than what its events pay for."""
-
-
-class InTime:
-    """Raises `TooSlowError` when the content of a stream takes too long.
-
-    The count of steps (`recon_node.streams.budget`) decides in all cases that it foresaw; this is
-    for the others. It is checked between two events. CPU time is what counts, so that it does not
-    matter what else the machine does.
-
-    Args:
-        size: bytes of the stream's events.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._seconds = PATIENCE + PATIENCE_A_BYTE * size
-        self._began = 0.0
-        self._deadline: float | None = None
-
-    def __call__(self) -> None:
-        """Check the time, which begins with the first call."""
-        now = time.monotonic()
-        if self._deadline is None:
-            self._began, self._deadline = time.thread_time(), now + self._seconds
-        elif now > self._deadline and time.thread_time() - self._began > self._seconds:
-            raise TooSlowError(f"its content takes more than {self._seconds:.3g} s to compute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +97,11 @@ class FeedStream:
         """The stream CID of the stream's model; None if it has none."""
         return None if self.header.model is None else bytes(self.header.model.cid)
 
+    @cached_property
+    def size(self) -> int:
+        """Bytes of the entries' events."""
+        return sum(len(entry.event.car) for entry in self.entries)
+
     @property
     def goes_on(self) -> bool:
         """Whether these are the later events only."""
@@ -166,14 +138,18 @@ class FeedStream:
     @cached_property
     def columns(self) -> Row:
         """The columns of every row about the stream."""
-        header = self.header
-        return {
-            "stream_cid": self.cid,
-            "stream_type": int(header.stream_type),
-            "controller": header.controller,
-            "dimensions": [*dimensions(header).items()],
-            PARTITION_COLUMN: partition_of(self.cid),
-        }
+        return stream_columns(self.cid, self.header)
+
+
+def stream_columns(cid: bytes, header: InitHeader) -> Row:
+    """Return the columns of every row about a stream."""
+    return {
+        "stream_cid": cid,
+        "stream_type": int(header.stream_type),
+        "controller": header.controller,
+        "dimensions": [*dimensions(header).items()],
+        PARTITION_COLUMN: partition_of(cid),
+    }
 
 
 def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator[FeedStream]:
@@ -194,7 +170,7 @@ def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator
             continue
         if models_only and _MODEL_HEADER not in first["car"]:
             continue
-        stream = _read_stream(cid, (first, *group))
+        stream = _read_stream(cid, chain([first], group))
         if not models_only or stream.is_model:
             yield stream
 
@@ -232,6 +208,12 @@ def _read_stream(cid: bytes, rows: Iterable[Row], end: StreamEnd | None = None) 
         ForgottenError: they do not simply follow the end.
         TablesError: they are not the events of the stream.
     """
+    rows = tuple(rows)
+    with computing(cid, sum(len(row["car"]) for row in rows)):
+        return _stream_of(cid, rows, end)
+
+
+def _stream_of(cid: bytes, rows: Iterable[Row], end: StreamEnd | None) -> FeedStream:
     entries = {entry.event.cid: entry for entry in map(_read_entry, rows)}
     if any(entry.event.init != cid for entry in entries.values()):
         raise TablesError(f"raw_events holds events of another stream under {cid.hex()}")
@@ -239,8 +221,7 @@ def _read_stream(cid: bytes, rows: Iterable[Row], end: StreamEnd | None = None) 
     events = (entry.event for entry in entries.values())
     statements = statements_of(events, faults, keep_first=True)
     times = {cid: entry.time for cid, entry in entries.items() if entry.time is not None}
-    in_time = InTime(sum(len(event.car) for event in statements.events))
-    stream = Stream(statements, times, faults, on_event=in_time, end=end)
+    stream = Stream(statements, times, faults, end=end)
     try:
         _ = stream.shapes
     except CeramicError as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
+from spark_sink.derive.apart import COMMAND
 from spark_sink.tables.dags import without_dags
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import StagedFeed, Stager, stage_feed
@@ -27,7 +28,14 @@ _JOIN_PATIENCE: Final = 10.0
 
 
 class Workers(Protocol):
-    """Calls a function for each of some items."""
+    """Calls a function for each of some items.
+
+    Attributes:
+        apart: the command of processes in which strangers' content is computed
+            (`derive.apart`), by whoever does so; None: it does so itself.
+    """
+
+    apart: Sequence[str] | None
 
     def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
         """Return the results, in any order."""
@@ -35,6 +43,9 @@ class Workers(Protocol):
 
 class InProcess:
     """Works in this process, one item after the other."""
+
+    def __init__(self, apart: Sequence[str] | None = None) -> None:
+        self.apart = apart
 
     def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
         """Yield the results in order, each computed on demand."""
@@ -47,8 +58,9 @@ class SparkWorkers:
     Items and results are pickled; results should be small.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, apart: Sequence[str] | None = COMMAND) -> None:
         self._spark = spark
+        self.apart = apart
 
     def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
         """Return the results, in any order, when all are there."""

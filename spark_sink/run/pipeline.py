@@ -177,6 +177,7 @@ class Sink:
         finished = self._busy.acquire(timeout=patience)
         self._closed = True
         if finished:
+            self._derivation.close()
             self._busy.release()
         return finished
 

@@ -22,7 +22,9 @@ from typing import Final
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from spark_sink.derive.apart import COMMAND
 from spark_sink.derive.derivation import Derivation
+from spark_sink.derive.workers import InProcess
 from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.source.feed import Feed
@@ -154,12 +156,13 @@ def _rebuild_all(
 
 
 def _derive(new: Tables, on_progress: OnProgress) -> None:
-    derivation = Derivation(new)
+    derivation = Derivation(new, InProcess(COMMAND))
     while new.position < new.raw_position:
         derivation.catch_up(steps=1)
         for name, table in new.derived.items():
             table.tidy(idle=True)
             on_progress(name, table.position, new.raw_position)
+    derivation.close()
 
 
 def _swap(directory: Location, new: Tables, name: str) -> None:

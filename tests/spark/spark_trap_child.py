@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_sink.cli import main
 from spark_sink.derive import derivation, workers
-from spark_sink.derive.portion import compute_partition
+from spark_sink.derive.apart import compute_partition
 from spark_sink.tables import delta, delta_files
 from spark_sink.tables.staging import stage_feed
 

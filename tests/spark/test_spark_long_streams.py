@@ -30,10 +30,10 @@ from spark_samples import (
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, model_event, signed_event, time_event
 from recon_node.streams import no_version
-from spark_sink.derive import derivation, ends
+from spark_sink.derive import apart, derivation, ends
 from spark_sink.derive.ends import Ends
 from spark_sink.derive.models import Models
-from spark_sink.derive.portion import Step, compute, compute_anew
+from spark_sink.derive.portion import Portion, Step, compute
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FORMER, TABLES, UNPROCESSED, with_partition
 from spark_sink.tables.delta import DeltaStore
@@ -152,7 +152,7 @@ class Run:
         raw = RawFiles(self.raw, self.directory)
         step = Step(raw, DERIVED, self.position, upto)
         touched = raw.streams_between(self.position, upto)
-        models = Models(raw, self.position, upto)
+        models = Models()
         done = compute(step, touched, models, self.ends)
         for name in COMPARED:
             self._put(name, done.rows[name].read(TABLES[name].schema))
@@ -170,10 +170,10 @@ class Run:
             if not lacking.isdisjoint(row["validation_errors"])
         ]
         if done.arrived or done.changed:
-            anew = Step(raw, ("event_states", "stream_states"), self.position, upto)
-            revised = compute_anew(anew, sorted({*of_changed} - {*touched}), models)
+            anew = Step(raw, ("event_states", "stream_states"), 0, upto)
+            revised = compute(anew, sorted({*of_changed} - {*touched}), models).rows
             for name in anew.names:
-                self._put(name, revised[name])
+                self._put(name, revised[name].read(TABLES[name].schema))
         self.position = upto
 
     def _staged(self, staged: Staged) -> tuple[RawFile, ...]:
@@ -338,13 +338,14 @@ def test_a_model_s_author_does_not_have_its_documents_computed_again(
     anchor = time_event(model, model.cid)
     times = {anchor.cid: 5}
     computed: list[list[bytes]] = []
-    real = derivation.compute_anew
+    real = apart.Here.compute
 
-    def compute_anew(step: Step, streams: list[bytes], *rest: Any) -> Any:
-        computed.append([*streams])
-        return real(step, streams, *rest)
+    def compute(here: apart.Here, step: Step, streams: list[bytes]) -> Portion:
+        if not step.after and step.upto > len(documents):  # anew
+            computed.append([*streams])
+        return real(here, step, streams)
 
-    monkeypatch.setattr(derivation, "compute_anew", compute_anew)
+    monkeypatch.setattr(apart.Here, "compute", compute)
     events: list[Event] = []
     tables = Tables(tmp_path / "tables", "epoch")
     for new, expected in (

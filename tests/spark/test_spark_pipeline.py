@@ -29,7 +29,7 @@ from spark_helpers import PATIENCE, Borrowed, Node, feed_rows, wait_until
 from spark_oracle import assert_tables, table_rows
 from spark_samples import scenario
 
-from recon_node.ceramic import Event
+from recon_node.ceramic import Event, StreamType
 from recon_node.dag.events import shard_event
 from recon_node.ipld import CID, RAW
 from spark_sink.derive import derivation as derive
@@ -265,6 +265,25 @@ def test_the_bytes_of_dags_are_left_out_by_the_workers(
         (row["position"], row["car"]) for row in rows
     ]
     assert_tables(pipeline.directory, [row for row in rows if row["car"]], DERIVED)
+
+
+def test_a_stream_that_holds_a_worker_s_process(
+    pipeline: Pipeline, sample: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark goes on without it; nothing else would end the call."""
+    monkeypatch.setattr(derive, "_SHORT_POSITIONS", 0)
+    pipeline.node.add(sample[:30])
+    documents = (event for event in sample[:30] if event.header and event.header.model)
+    bad = next(e.cid for e in documents if e.stream_id().type == StreamType.MODEL_INSTANCE)
+    child = Path(__file__).with_name("spark_apart_child.py")
+    workers = SparkWorkers(pipeline.spark, (sys.executable, str(child), "hangs", bad.hex()))
+    tables = Tables(pipeline.directory, pipeline.node.epoch)
+    pipeline.run_once(Sink(tables, pipeline.reports.append, workers=workers))
+    [row] = table_rows(pipeline.directory, "unprocessed_streams")
+    assert row["stream_cid"] == bad
+    assert row["reason"] == "its content takes more than 0.2 s"
+    others = [row for row in pipeline.node.feed() if row["stream_cid"] != bad]
+    assert_tables(pipeline.directory, others, ("stream_tips", "stream_states", "event_states"))
 
 
 def test_an_end_is_for_what_ends(spark: SparkSession, full_node: Node) -> None:

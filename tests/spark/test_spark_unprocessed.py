@@ -1,6 +1,6 @@
 """One bad stream never stops a table: it is set aside, by name, until another version comes."""
 
-import time
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,17 @@ from recon_node.ceramic.builder import data_event, init_event, model_event, time
 from recon_node.ipld import CID
 from recon_node.streams import Stream, budget
 from spark_sink.cli import main
-from spark_sink.derive import aside, portion, streams
+from spark_sink.derive import aside, derivation, portion, streams
+from spark_sink.derive.apart import COMMAND, in_worker
 from spark_sink.derive.derivation import Derivation
+from spark_sink.derive.portion import Step
+from spark_sink.derive.workers import InProcess
+from spark_sink.errors import SinkError, TablesError
 from spark_sink.schema import DERIVED, UNPROCESSED
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.status import read_unprocessed
 
+CHILD = Path(__file__).with_name("spark_apart_child.py")
 KEY = SigningKey(bytes(range(32)))
 DEFINITION = {
     "version": "2.0",
@@ -213,26 +218,78 @@ def large_stream(name: str, size: int, updates: int) -> list[Event]:
     return events
 
 
-def test_a_stream_that_takes_too_long_in_spite_of_its_price(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("way", "long"),
+    [
+        ("hangs", True),
+        ("sleeps", False),
+        ("crashes", True),
+        ("crashes when it is read", False),
+    ],
+)
+def test_a_stream_that_holds_or_ends_its_process(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, way: str, long: bool
 ) -> None:
-    """No price foresees everything: a document once held a batch for 130 s."""
-    monkeypatch.setattr(budget, "EVENT", 10**12)
-    monkeypatch.setattr(budget, "STREAM", 10**15)
-    monkeypatch.setattr(streams, "PATIENCE", 0.1)
-    monkeypatch.setattr(streams, "PATIENCE_A_BYTE", 0.0)
-    slow = {"anyOf": [*[{"pattern": f"^(a|b)*c{n}$"} for n in range(60)], {}]}
-    schema = {"type": "object", "additionalProperties": False, "properties": {"a": slow}}
-    model = model_event(KEY, {**DEFINITION, "schema": schema})
-    init = init_event(KEY, model.stream_id(), {"a": "ab" * 60_000}, unique=b"slow")
-    bad = [init]
-    for n in range(200):  # 30 ms each
-        patch = [{"op": "replace", "path": "/a", "value": "ab" * 60_000 + str(n)}]
-        bad.append(data_event(KEY, init, [bad[-1].cid], patch))
-    started = time.thread_time()
-    derive(tables, [MODEL, model, *bad, *GOOD])
-    assert time.thread_time() - started < 4
-    [row] = rows(tables, UNPROCESSED)
-    assert row["stream_id"] == str(init.stream_id())
-    assert row["reason"] == "TooSlowError: its content takes more than 0.1 s to compute"
-    assert streams_in(tables, "event_states") == {MODEL.cid, model.cid, GOOD[0].cid}
+    """A call of native code cannot be interrupted: it once held a step, and Spark, for good."""
+    monkeypatch.setattr(derivation, "_SHORT_POSITIONS", 0 if long else 1000)
+    bad = [stream(f"{way} {n}", 3) for n in range(2)]
+    good = [stream(f"good {n}", 3) for n in range(9)]
+    events = [event for part in (*good, *bad) for event in part]
+    command = (sys.executable, str(CHILD), way, *(each[0].cid.hex() for each in bad))
+    tables.append(feed_rows([MODEL, *events]))
+    made = Derivation(tables, InProcess(command))
+    made.catch_up()
+    made.close()
+    in_worker(command).close()
+    for name in set(DERIVED) - {UNPROCESSED}:
+        assert streams_in(tables, name) == {MODEL.cid, *(each[0].cid for each in good)}
+    reason = "takes more than 0.2 s" if way in ("hangs", "sleeps") else "signal 6 (Aborted)"
+    unprocessed = {row["stream_cid"]: row for row in rows(tables, UNPROCESSED)}
+    assert unprocessed.keys() == {each[0].cid for each in bad}
+    for init, *_ in bad:
+        row = unprocessed[init.cid]
+        assert reason in row["reason"]
+        readable = "read" not in way
+        assert row["stream_id"] == str(init.stream_id() if readable else init.cid)
+    derive(tables, [MODEL, *events, *stream("later", 1)])  # they are not touched again
+    assert set(tables.positions.values()) == {len(events) + 3}
+
+
+def test_a_model_that_holds_its_process(tables: Tables) -> None:
+    """It is set aside by name, and so are its documents."""
+    command = (sys.executable, str(CHILD), "hangs", MODEL.cid.hex())
+    tables.append(feed_rows([MODEL, *GOOD]))
+    made = Derivation(tables, InProcess(command))
+    made.catch_up()
+    made.close()
+    reasons = {row["stream_cid"]: row["reason"] for row in rows(tables, UNPROCESSED)}
+    assert "takes more than 0.2 s" in reasons[MODEL.cid]
+    assert "its model cannot be computed: it is set aside" in reasons[GOOD[0].cid]
+
+
+def test_a_process_that_somebody_kills(tables: Tables, tmp_path: Path) -> None:
+    """No stream is to blame."""
+    command = (sys.executable, str(CHILD), f"killed once {tmp_path / 'mark'}", GOOD[0].cid.hex())
+    tables.append(feed_rows([MODEL, *GOOD]))
+    made = Derivation(tables, InProcess(command))
+    made.catch_up()
+    made.close()
+    assert (tmp_path / "mark").exists()
+    assert rows(tables, UNPROCESSED) == []
+    assert GOOD[0].cid in streams_in(tables, "stream_states")
+
+
+def test_errors_of_the_tables_come_from_the_process(tables: Tables) -> None:
+    tables.append(feed_rows([MODEL, *GOOD]))
+    made = Derivation(tables, InProcess(COMMAND))
+    [*files] = tables.directory.glob("raw_events/**/*.parquet")
+    for file in files:
+        file.write_bytes(b"damaged")
+    with pytest.raises(TablesError, match="spark-sink rebuild"):
+        made.catch_up()
+    made.close()
+    broken = Derivation(tables, InProcess((sys.executable, "-c", "raise SystemExit(3)")))
+    tables_before = tables.positions
+    with pytest.raises(SinkError, match="its exit code is 3"):
+        broken._portions.compute(Step(tables.raw.files_upto(1), DERIVED, 0, 1), [GOOD[0].cid])
+    assert tables.positions == tables_before

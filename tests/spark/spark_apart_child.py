@@ -1,0 +1,54 @@
+"""A process that computes portions, in which the content of some streams does not end well.
+
+python spark_apart_child.py WAY CID... IDLE FILE
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from recon_node.streams import Stream
+from spark_sink.derive import apart, mark, portion, streams
+
+
+def end(cid: bytes) -> None:
+    """What a stream does to the process."""
+    if cid.hex() not in sys.argv[2:-2]:
+        return
+    way, _, mark = sys.argv[1].rpartition(" ")
+    if sys.argv[1] == "hangs":
+        while True:  # nothing that Python could interrupt would differ for the kernel
+            pass
+    if sys.argv[1] == "sleeps":
+        time.sleep(1e6)
+    if way == "killed once":
+        if not Path(mark).exists():
+            Path(mark).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return
+    os.abort()
+
+
+def states(stream: Stream) -> Any:
+    end(bytes(stream.id.cid))
+    return of_stream(stream)
+
+
+def parse_event(car: bytes) -> Any:
+    event = parse(car)
+    end(bytes(event.init))
+    return event
+
+
+if __name__ == "__main__":
+    vars(mark).update(PATIENCE=0.2, PATIENCE_A_BYTE=0.0, SLOWNESS=5)
+    of_stream: Any = Stream.states.fget  # type: ignore[attr-defined]
+    parse = streams.parse_event
+    if "read" in sys.argv[1]:
+        streams.parse_event = portion.parse_event = parse_event
+    else:
+        Stream.states = property(states)  # type: ignore[assignment,method-assign]
+    apart.main()
