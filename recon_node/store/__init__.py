@@ -12,8 +12,7 @@
     ring_keys         the keys as ceramic-one nodes have them
     reading/          the questions about the log, which `Store` has as its attribute log
     damage            events whose bytes are not what was written
-    interests         which keys the node is interested in
-    interest_notation how people write interests
+    interests         which keys the node is interested in, and how people write that
     directory         the lock of the data directory, and the reserve on its disk
     values, errors    what goes in and comes out
     maintenance/      what `recon-node store` does, while no node has the log
@@ -29,7 +28,7 @@ from recon_node.store.errors import (
     StoreError,
     UnknownTimeError,
 )
-from recon_node.store.interest_notation import format_interest, is_of_a_document, parse_interest
+from recon_node.store.interests import format_interest, is_of_a_document, parse_interest
 from recon_node.store.policy import (
     Lists,
     Policy,

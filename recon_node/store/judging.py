@@ -29,9 +29,8 @@ from recon_node.ceramic import EventId, EventIdError, Network, StreamId, StreamT
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.latest import Latest
-from recon_node.store.admission.judgement import UNJUDGED, Judgement, PolicyRefusal
-from recon_node.store.admission.records import StreamRecord
-from recon_node.store.db.records import MAX_REASON
+from recon_node.store.admission.records import UNJUDGED, Judgement, PolicyRefusal, StreamRecord
+from recon_node.store.db.rows import MAX_REASON
 from recon_node.store.policy import (
     Policy,
     StreamFacts,

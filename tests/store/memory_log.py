@@ -11,14 +11,16 @@ from store_helpers import NETWORK
 from recon_node.ceramic import EventId
 from recon_node.ipld import CID
 from recon_node.store import StoreSettings, Verdict
-from recon_node.store.admission.known import Known, Steps, Want
 from recon_node.store.admission.ladder import Ladder
 from recon_node.store.admission.records import (
+    Known,
     Marks,
     ProofVerdict,
     Record,
     State,
+    Steps,
     StreamRecord,
+    Want,
     share_limits,
 )
 from recon_node.store.admission.rules import Rules, Terms

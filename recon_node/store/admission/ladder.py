@@ -56,14 +56,16 @@ from recon_node.ceramic import (
     parse_event,
 )
 from recon_node.ipld import CID
-from recon_node.store.admission.known import Known, Steps, Want
 from recon_node.store.admission.records import (
     Amount,
+    Known,
     Marks,
     Record,
     Share,
     State,
+    Steps,
     StreamRecord,
+    Want,
     share_of_record,
 )
 from recon_node.store.damage import Damage, DamagedEventError

@@ -33,10 +33,19 @@ from recon_node.ceramic.auth.cacao import CLOCK_SKEW
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, covers
-from recon_node.store.admission.judgement import UNJUDGED, Judgement, PolicyRefusal
-from recon_node.store.admission.known import Known, Steps, Want
 from recon_node.store.admission.ladder import Ladder
-from recon_node.store.admission.records import Marks, Record, State, StreamRecord
+from recon_node.store.admission.records import (
+    UNJUDGED,
+    Judgement,
+    Known,
+    Marks,
+    PolicyRefusal,
+    Record,
+    State,
+    Steps,
+    StreamRecord,
+    Want,
+)
 from recon_node.store.values import Cause, Submission, Verdict
 from recon_node.verification import Broken, Facts, Refusal, Unreadable, check_event
 

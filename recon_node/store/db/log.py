@@ -40,9 +40,9 @@ from recon_node.store.admission.records import (
     share_of,
 )
 from recon_node.store.damage import Damage
-from recon_node.store.db import proofs, schema, time_statements
+from recon_node.store.db import proofs, schema
 from recon_node.store.db.blocks import full_size
-from recon_node.store.db.records import (
+from recon_node.store.db.rows import (
     FAULT,
     delete_records,
     insert_records,
@@ -302,7 +302,7 @@ class EventLog:
             proofs.insert_proofs(connection, added)
             unproven = [r for r in touched if r.is_unproven]
             proofs_added = proofs.await_lookup(connection, [*changed, *unproven], self.now())
-            time_statements.note_statements(connection, changed)
+            proofs.note_statements(connection, changed)
         if any(r.state is State.PENDING for r in changed):
             proofs.look_up_first(connection, changed, self.now())
         if moved:

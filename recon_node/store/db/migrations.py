@@ -22,7 +22,6 @@ from recon_node.ceramic.event_id import SHORT_HASH_SIZE
 from recon_node.ipld import DAG_JOSE, CarError
 from recon_node.store.db import (
     blocks,
-    time_statements,
 )
 from recon_node.store.db import proofs as anchors
 from recon_node.store.db.blocks import is_packed, sections
@@ -179,6 +178,6 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
         after INTEGER NOT NULL   -- events.id of the last waiter that was looked at
     ) STRICT, WITHOUT ROWID;
     """,
-    time_statements.add_statements,
+    anchors.add_statements,
     "CREATE TABLE own_streams (init_cid BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;",
 )

@@ -18,23 +18,33 @@ Badly signed events are never in the ring, and hide what is below them: a cerami
 an event on top of one waits for that one, and never comes to the anchor.
 
 Nothing here begins or ends a transaction.
+
+Nobody signs a time event, and one transaction can prove the time of one event by any number of
+them, of up to 1 MB each. So whatever is computed of a stream must not depend on how many there are,
+or on how large they are. `anchors` has all that a stream needs of each: its `prev`, and its
+`statement`, a hash of the transaction and of what that prev states (see
+`recon_node.streams.graph`). Copies of one statement have the same one. Like the height, it is
+known once the history is: until then it is null.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from itertools import chain
 from typing import Final
 
 import structlog
 
 from recon_node.ceramic import EventId, EventKind, InvalidEventError, TimeProof, parse_event
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
-from recon_node.ipld import CID
+from recon_node.ipld import CID, CarError
 from recon_node.store.admission.records import ProofVerdict, Record, State
-from recon_node.store.db.records import MAX_REASON
-from recon_node.store.db.sql import select_in
+from recon_node.store.db.blocks import BlockReader
+from recon_node.store.db.rows import MAX_REASON
+from recon_node.store.db.sql import read_in_pieces, select_in
 from recon_node.verification import Refusal
 
 logger = structlog.get_logger(__name__)
@@ -305,3 +315,73 @@ def doubt(connection: sqlite3.Connection, not_found: Iterable[CID]) -> set[Event
 def forget_doubts(connection: sqlite3.Connection, settled: Iterable[CID]) -> None:
     """Forget what was noted of proofs that are settled."""
     connection.executemany("DELETE FROM not_found WHERE proof = ?", [(proof,) for proof in settled])
+
+
+_TIME_EVENTS_AT_ONCE: Final = 100
+
+
+def note_statements(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
+    """Note what those of some time events state whose history has just become known."""
+    known = [
+        record
+        for record in records
+        if record.kind is EventKind.TIME
+        and record.state >= State.UNCOVERED
+        and (record.logged_state is None or record.logged_state < State.UNCOVERED)
+    ]
+    for record in sorted(known, key=lambda each: each.height):
+        _note(connection, record.row)
+
+
+def _note(connection: sqlite3.Connection, row: int) -> None:
+    found = connection.execute(
+        "SELECT chain_id, tx_hash, prev, (SELECT statement FROM events "
+        "JOIN anchors AS below ON below.event = events.id WHERE cid = anchors.prev "
+        "AND statement NOTNULL) FROM anchors JOIN proofs USING (proof) WHERE event = ?",
+        (row,),
+    ).fetchone()
+    if found is None or found[2] is None:  # damaged
+        return
+    chain_id, tx_hash, prev, below = found
+    transaction = chain_id.encode() + CID(tx_hash).digest  # whatever the codec that its CID names
+    statement = sha256(transaction + (below or prev)).digest()
+    connection.execute("UPDATE anchors SET statement = ? WHERE event = ?", (statement, row))
+
+
+def add_statements(connection: sqlite3.Connection) -> None:
+    """Fill the new columns from the CARs of time events, except damaged ones: a migration."""
+    for column in ("prev BLOB", "statement BLOB"):
+        connection.execute(f"ALTER TABLE anchors ADD COLUMN {column}")
+    connection.execute(
+        "CREATE INDEX events_undelivered_by_stream ON events (init_cid) WHERE position IS NULL"
+    )
+    for rows in read_in_pieces(connection, _TIME_EVENTS, _TIME_EVENTS_AT_ONCE):
+        cars = BlockReader(connection).restore_each([car for *_, car in rows])
+        connection.executemany(
+            "UPDATE anchors SET prev = ? WHERE event = ?",
+            ((prev, row[0]) for row, car in zip(rows, cars, strict=True) for prev in _prevs(car)),
+        )
+    delivered = connection.execute(
+        "SELECT id FROM events WHERE kind = 'time' AND position NOTNULL ORDER BY position"
+    ).fetchall()
+    waiting = connection.execute(
+        "SELECT event_id, id FROM events WHERE kind = 'time' AND position IS NULL AND state >= ?",
+        (State.UNCOVERED,),
+    ).fetchall()
+    by_height = sorted((EventId(event_id).height, row) for event_id, row in waiting)
+    for row in chain((row for (row,) in delivered), (row for _, row in by_height)):
+        _note(connection, row)
+
+
+_TIME_EVENTS: Final = (
+    "SELECT events.id, car FROM events JOIN cars USING (id) "
+    "WHERE events.id > ? AND kind = 'time' ORDER BY events.id LIMIT ?"
+)
+
+
+def _prevs(car: bytes | CarError) -> Iterator[CID]:
+    try:
+        if isinstance(car, bytes):
+            yield parse_event(car).prevs[0]
+    except InvalidEventError:
+        return

@@ -19,11 +19,10 @@ share are in `blocks` (see `packing`). `waits` has a row for each event that an 
 builds on, to find those that wait for an event that arrives. `streams` has what later events of a
 stream are checked against. `refused` remembers EventIds that were proven wrong (`inherent`: the
 event itself is wrong, under any EventId). `proofs` and `anchors` are about time events, see
-`recon_node.store.db.proofs` and `recon_node.store.db.time_statements`; `not_found` says of which
-the chain did not have the transaction, see `recon_node.store.db.proofs`. `deliveries` says when
-positions were given, see `recon_node.store.reading.feed`. `faults` says which events are badly
-signed, see `recon_node.store.db.records`. `releases` has what is left of moving crowds, see
-`recon_node.store.db.records`.
+`recon_node.store.db.proofs`, and `not_found` says of which the chain did not have the transaction.
+`deliveries` says when positions were given, see `recon_node.store.reading.feed`. `faults` says
+which events are badly signed, and `releases` what is left of moving crowds: see
+`recon_node.store.db.rows`.
 """
 
 from __future__ import annotations

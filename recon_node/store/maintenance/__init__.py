@@ -4,9 +4,7 @@ Callers hold the lock of the data directory, except of `import_events`, which ta
 of `backup_log`, which needs none. Long steps report to a `Progress`. In reading order:
 
     closed_log    what a log has, and making it smaller
-    check         everything that can be wrong with a log
-    check_events  the same of its events
-    table_list    the list of tables, which nothing can be read without
+    check         everything that can be wrong with a log and its events
     repair        a new log from what can be saved
     salvage       what can be saved
     backup        a copy of the log, while a node writes it or not

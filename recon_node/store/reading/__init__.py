@@ -10,6 +10,5 @@ In reading order:
     stream         the events of one stream, in shares
     block_index    which event holds which block
     catalogue      lists of streams, and searches by name
-    name_prefixes  which CIDs have a name that starts with some characters
     undelivered    what the feed does not have, and why
 """

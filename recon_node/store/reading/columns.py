@@ -29,7 +29,7 @@ from recon_node.store.damage import (
     row_fault,
 )
 from recon_node.store.db.blocks import full_size
-from recon_node.store.db.records import faults_of
+from recon_node.store.db.rows import faults_of
 from recon_node.store.db.sql import select_in
 from recon_node.store.reading.reader import Reader
 from recon_node.store.values import FeedColumns, FeedFilter

@@ -13,7 +13,7 @@ from recon_node.ceramic import EventId, EventKind, TimeProof
 from recon_node.ipld import CID
 from recon_node.store.admission.records import StreamRecord
 from recon_node.store.damage import Damage, DamagedEventError, check_stored
-from recon_node.store.db.records import select_streams
+from recon_node.store.db.rows import select_streams
 from recon_node.store.db.sql import select_in
 from recon_node.store.reading.reader import Reader
 from recon_node.store.values import PendingProof

@@ -22,7 +22,7 @@ from typing import Final
 from recon_node.ceramic import EventId, EventKind
 from recon_node.ipld import CID, CarError
 from recon_node.store.damage import Damage, DamagedEventError, name_damage
-from recon_node.store.db.records import FAULT, faults_of
+from recon_node.store.db.rows import FAULT, faults_of
 from recon_node.store.errors import UnknownTimeError
 from recon_node.store.reading.columns import (
     COLUMNS,

@@ -3,7 +3,7 @@
 A stream is what its controller signed, and the times that transactions prove of that. Everybody can
 add more: any number of time events for one transaction, time events whose transaction does not
 exist, and badly signed events. Each has a share of its own here, whose limit does not count for the
-others, and the CARs of time events are not read at all (`recon_node.store.db.time_statements`).
+others, and the CARs of time events are not read at all (`recon_node.store.db.proofs`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from recon_node.ceramic import EventId, TimeProof
 from recon_node.ipld import CID
 from recon_node.store.admission.records import State
 from recon_node.store.damage import Damage, DamagedEventError, check_stored
-from recon_node.store.db.records import FAULT
+from recon_node.store.db.rows import FAULT
 from recon_node.store.db.sql import select_in
 from recon_node.store.reading.columns import ROWS
 from recon_node.store.reading.feed import MOST, read_whole_rows

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from recon_node.ceramic import EventId, EventKind, StreamId
 from recon_node.ipld import CID
 from recon_node.store.admission.records import State
-from recon_node.store.db.records import FAULT
+from recon_node.store.db.rows import FAULT
 from recon_node.store.db.sql import select_in
 from recon_node.store.reading.catalogue import stream_ids
 from recon_node.store.reading.reader import Reader
