@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from recon_node.ceramic.auth.cacao import parse_cacao
 from recon_node.ceramic.auth.did import DID_KEY, PrivateKey, algorithm_of, controller_of, sign
 from recon_node.ceramic.auth.envelope import Envelope
 from recon_node.ceramic.event import Event, parse_event
@@ -45,21 +46,27 @@ def init_event(
     context: bytes | None = None,
     should_index: bool | None = None,
     model_version: CID | None = None,
+    capability: bytes | None = None,
 ) -> Event:
     """Build a signed init event: the first of a new document of that model, controlled by the key.
+
+    With a `capability` (see `signed_event`), its issuer controls the document.
 
     Raises:
         InvalidEventError: the event would be invalid, or too large.
         DagCborError: the data cannot be represented in DAG-CBOR.
     """
-    header = _header(controller_of(key), model, unique)
+    controller = controller_of(key)
+    if capability is not None:
+        controller = parse_cacao(dag_cbor.decode(capability)).issuer
+    header = _header(controller, model, unique)
     if context is not None:
         header["context"] = context
     if should_index is not None:
         header["shouldIndex"] = should_index
     if model_version is not None:
         header["modelVersion"] = model_version
-    return signed_event(key, {"header": header, "data": data})
+    return signed_event(key, {"header": header, "data": data}, capability=capability)
 
 
 def model_event(key: PrivateKey, definition: Any) -> Event:
@@ -84,6 +91,7 @@ def data_event(
     *,
     should_index: bool | None = None,
     model_version: CID | None = None,
+    capability: bytes | None = None,
 ) -> Event:
     """Build a signed data event of `init`'s stream. Several prevs merge their branches (CIP-145).
 
@@ -103,7 +111,7 @@ def data_event(
         header["modelVersion"] = model_version
     if header:
         payload["header"] = header
-    return signed_event(key, payload)
+    return signed_event(key, payload, capability=capability)
 
 
 def time_event(

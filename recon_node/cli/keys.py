@@ -1,15 +1,21 @@
-"""`recon-node key new` and `recon-node key show`."""
+"""`recon-node key new`, `key show` and `key sign-in`."""
 
 from __future__ import annotations
 
+import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
+from recon_node.cli.dag_publish import expires_option
 from recon_node.cli.output import CommandError
-from recon_node.client import Key, KeyFileError
+from recon_node.client import ClientError, Key, KeyFileError
+from recon_node.client.accounts import LASTS, account_of
 from recon_node.json_output import json_option, print_result
+from recon_node.terminal_text import echo
 
 
 @click.group("key")
@@ -52,6 +58,65 @@ def show_key(file: Path, as_json: bool) -> None:
     except KeyFileError as error:
         raise CommandError(str(error)) from None
     _print_key(found, file, as_json=as_json)
+
+
+@key.command("sign-in")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("capability", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--account",
+    required=True,
+    metavar="DID",
+    help="The account: did:pkh:eip155:1:0x... or did:pkh:solana:...:...",
+)
+@click.option(
+    "--domain", default="localhost", show_default=True, help="Who asks, as the wallet shows it."
+)
+@click.option(
+    "--model", "models", multiple=True, metavar="STREAM_ID", help="Only documents of this model."
+)
+@expires_option("7 days")
+@json_option
+def sign_in(
+    file: Path,
+    capability: Path,
+    account: str,
+    domain: str,
+    models: tuple[str, ...],
+    expires: int | None,
+    as_json: bool,
+) -> None:
+    """Let the key in FILE write in the name of an account; write what that takes to CAPABILITY.
+
+    Shows a text, which the account's wallet has to sign (Ethereum: personal_sign; Solana: Ed25519),
+    and reads the signature from standard input, as the wallet prints it. Then give --capability to
+    the commands that write. To renew it, sign in again.
+
+    \b
+    Example:
+      recon-node key sign-in my.key my.cacao --account did:pkh:eip155:1:0x...
+      recon-node stream new kjzl6hvf... '{"title": "Hello"}' --key my.key --capability my.cacao
+    """
+    lasts = LASTS if expires is None else timedelta(seconds=expires - time.time())
+    try:
+        signing = Key.load(file)
+        owner = account_of(account)
+        request = owner.request(signing, domain=domain, models=models or None, lasts=lasts)
+        echo(request.message, err=True, lines=True)
+        echo("\nThe signature of the lines above:", err=True, lines=True)
+        signed = owner.complete(request, sys.stdin.readline().strip())
+        granted = signed.capability
+        assert granted is not None, "signing in makes one"
+        granted.save(capability)
+    except ClientError as error:
+        raise CommandError(str(error)) from None
+    facts = {
+        "did": signed.did,
+        "key": signed.signer,
+        "file": str(capability),
+        "expires": str(granted.expires),
+    }
+    print_result(facts, signed.did, as_json=as_json)
 
 
 def _print_key(key: Key, file: Path, *, as_json: bool) -> None:

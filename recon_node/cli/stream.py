@@ -23,6 +23,7 @@ from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.listing import list_streams
 from recon_node.cli.output import CommandError
 from recon_node.client import (
+    Capability,
     Ceramic,
     Document,
     Key,
@@ -53,9 +54,27 @@ def writer_options(command: Callable[..., None]) -> Callable[..., None]:
         metavar="FILE",
         help="The signing key: the stream's controller. `recon-node key new` makes one.",
     )
+    @click.option(
+        "--capability",
+        "capability_file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar="RECON_NODE_CAPABILITY",
+        show_envvar=True,
+        metavar="FILE",
+        help="Lets the key write for an account. `recon-node key sign-in` makes it.",
+    )
     @wraps(command)
-    def with_client(*args: Any, node: Connection, key_file: Path, **options: Any) -> None:
-        with client_of(node, Key.load(key_file)) as ceramic:
+    def with_client(
+        *args: Any,
+        node: Connection,
+        key_file: Path,
+        capability_file: Path | None,
+        **options: Any,
+    ) -> None:
+        key = Key.load(key_file)
+        if capability_file is not None:
+            key = key.acting_for(Capability.load(capability_file))
+        with client_of(node, key) as ceramic:
             command(*args, ceramic=ceramic, **options)
 
     return with_client

@@ -15,10 +15,20 @@ never leaves it. docs/client.md is the guide.
 """
 
 from recon_node.ceramic import METAMODEL, Event, StreamId
+from recon_node.client.accounts import (
+    Account,
+    Assertion,
+    EthereumAccount,
+    PasskeyAccount,
+    SignIn,
+    SolanaAccount,
+)
 from recon_node.client.anchors import Anchor
+from recon_node.client.capabilities import Capability
 from recon_node.client.clients import AsyncCeramic, Ceramic
 from recon_node.client.definitions import AccountRelation, ModelDefinition, Relation, View
 from recon_node.client.errors import (
+    CapabilityExpiredError,
     InvalidArgumentError,
     InvalidContentError,
     KeyFileError,
@@ -48,14 +58,19 @@ from recon_node.streams import Conflict, MergeProposal, json_diff
 __all__ = [
     "CID",
     "METAMODEL",
+    "Account",
     "AccountRelation",
     "Anchor",
+    "Assertion",
     "AsyncCeramic",
+    "Capability",
+    "CapabilityExpiredError",
     "Ceramic",
     "CidRef",
     "ClientError",
     "Conflict",
     "Document",
+    "EthereumAccount",
     "Event",
     "FeedEntry",
     "FeedPage",
@@ -75,9 +90,12 @@ __all__ = [
     "NodeError",
     "NotANodeError",
     "NotFoundError",
+    "PasskeyAccount",
     "Patch",
     "RefusedEventError",
     "Relation",
+    "SignIn",
+    "SolanaAccount",
     "StreamId",
     "StreamRef",
     "Thread",

@@ -64,7 +64,22 @@ def _described(method: _M) -> _M:
     return method
 
 
-class Ceramic(Connection):
+class _Signing:
+    """What both clients know about who signs."""
+
+    _session: Session
+
+    @property
+    def key(self) -> Key | None:
+        """Signs what is written; replace it once its account has renewed its capability."""
+        return self._session.key
+
+    @key.setter
+    def key(self, key: Key | None) -> None:
+        self._session.key = key
+
+
+class Ceramic(_Signing, Connection):
     """A client of one node.
 
         with Ceramic("http://127.0.0.1:5101", key=Key.load("my.key")) as ceramic:
@@ -182,7 +197,7 @@ class Ceramic(Connection):
             raise TooMuchWorkError(str(error)) from None
 
 
-class AsyncCeramic(AsyncConnection):
+class AsyncCeramic(_Signing, AsyncConnection):
     """`Ceramic` for programs on asyncio or trio: the same methods, to be awaited.
 
         async with AsyncCeramic("http://127.0.0.1:5101", key=Key.load("my.key")) as ceramic:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from recon_node.connection import ClientError, NodeError
@@ -30,6 +31,21 @@ class NoKeyError(ClientError):
         return (
             "there is no key to sign with: give one to the client, `Ceramic(url, key=...)`, or to "
             "the call, `key=...`; `Key.generate()` makes one"
+        )
+
+
+class CapabilityExpiredError(ClientError):
+    """The account of a key has to sign again. Nothing was sent."""
+
+    def __init__(self, account: str, expired: datetime | None) -> None:
+        super().__init__(account, expired)
+        self.account = account
+        self.expired = expired
+
+    def __str__(self) -> str:
+        return (
+            f"the capability of {self.account} does not hold now (until {self.expired}): have the "
+            "account sign again, `client.key = account.renew(client.key)`"
         )
 
 

@@ -9,7 +9,7 @@ the node's file for `recon-node dag --key`, and PEM for the others.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, Self, TypeAlias
 
@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 from nacl.signing import SigningKey
 
 from recon_node.ceramic.auth.did import PrivateKey, controller_of
+from recon_node.client.capabilities import Capability
 from recon_node.client.errors import InvalidArgumentError, KeyFileError
 
 KeyKind: TypeAlias = Literal["ed25519", "secp256k1", "p256"]
@@ -36,9 +37,13 @@ _SEED_SIZE: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A private key. Its `did` is the controller of the streams that it starts."""
+    """A private key. Its `did` is the controller of the streams that it starts.
+
+    With a capability, it writes in the name of the account that has signed it.
+    """
 
     private: PrivateKey = field(repr=False)
+    capability: Capability | None = None
 
     @classmethod
     def generate(cls, kind: KeyKind = "ed25519") -> Self:
@@ -124,8 +129,30 @@ class Key:
 
     @property
     def did(self) -> str:
-        """The key's did:key."""
+        """The DID that it writes for: its own did:key, or the account of its capability."""
+        return self.signer if self.capability is None else self.capability.issuer
+
+    @property
+    def signer(self) -> str:
+        """Its own did:key."""
         return controller_of(self.private)
+
+    def acting_for(self, capability: Capability) -> Self:
+        """Return the key as it writes in the name of an account.
+
+        Raises:
+            InvalidArgumentError: the capability is for another key.
+        """
+        if capability.audience != self.signer:
+            raise InvalidArgumentError(
+                f"the capability is for the key {capability.audience}, not for {self.signer}"
+            )
+        return replace(self, capability=capability)
+
+    @property
+    def capability_block(self) -> bytes | None:
+        """The block that events name, if the key writes for an account."""
+        return None if self.capability is None else self.capability.block
 
 
 def _from_pem(data: bytes) -> PrivateKey:

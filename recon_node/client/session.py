@@ -16,6 +16,7 @@ wrong with one is an `InvalidArgumentError`, and with content an
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -24,7 +25,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from recon_node.ceramic import Event, InvalidEventError, StreamId, StreamIdError, parse_event
+from recon_node.ceramic.auth.cacao import CLOCK_SKEW
 from recon_node.client.errors import (
+    CapabilityExpiredError,
     InvalidArgumentError,
     InvalidContentError,
     NoKeyError,
@@ -169,12 +172,16 @@ class Session:
         Raises:
             NoKeyError: there is neither.
             InvalidArgumentError: it is something else.
+            CapabilityExpiredError: its account has to sign again.
         """
         chosen = key or self.key
         if chosen is None:
             raise NoKeyError
         if not isinstance(chosen, Key):
             raise InvalidArgumentError("`key` is a Key: Key.load(FILE) reads one from a file")
+        capability, now = chosen.capability, int(time.time())
+        if capability is not None and not capability.cacao.validity.covers(now, CLOCK_SKEW):
+            raise CapabilityExpiredError(capability.issuer, capability.expires)
         return chosen
 
 

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from secrets import token_bytes
 from typing import Any, Final, Self
 
-from recon_node.ceramic import METAMODEL, Event, InvalidEventError, StreamId
+from recon_node.ceramic import (
+    METAMODEL,
+    CeramicError,
+    Event,
+    InvalidEventError,
+    StreamId,
+    check_authority,
+)
 from recon_node.ceramic.builder import (
     data_event,
     deterministic_init_event,
@@ -131,7 +138,12 @@ def create_model(
     if isinstance(definition, ModelDefinition):
         definition = definition.to_json()
     with explained():
-        event = init_event(signing.private, METAMODEL, to_object(definition, "a definition"))
+        event = init_event(
+            signing.private,
+            METAMODEL,
+            to_object(definition, "a definition"),
+            capability=signing.capability_block,
+        )
     stream = Stream.of([event])
     check(stream, event)
     if (reason := why_unusable(event.data)) is not None:
@@ -194,6 +206,7 @@ def create(
             context=None if context is None else to_stream_id(context).to_bytes(),
             should_index=should_index,
             model_version=change.model_version,
+            capability=signing.capability_block,
         )
     return (yield from _send(session, Stream.of([event], definitions=definitions), event))
 
@@ -289,6 +302,7 @@ def _changed(
             patch,
             should_index=change.should_index,
             model_version=change.model_version,
+            capability=key.capability_block,
         )
     definitions = stream.definitions
     if change.model_version is not None and before.model is not None and definitions is not None:
@@ -304,7 +318,12 @@ def _send(session: Session, stream: Stream, event: Event) -> Steps[Document]:
 
 
 def check(stream: Stream, event: Event) -> None:
-    """Check that an event would not be rejected."""
+    """Check that an event would not be rejected, and that its capability covers the stream."""
+    try:
+        if event.capability is not None:
+            check_authority(event, stream.header.controller, stream.header.model)
+    except CeramicError as error:
+        raise InvalidArgumentError(str(error)) from None
     state = stream.at(event.cid)
     if state.validation_errors:
         raise InvalidContentError(state.validation_errors)
@@ -359,7 +378,9 @@ def merge(
         if proposal.conflicts:
             raise MergeConflictError(proposal)
         with explained():
-            event = signed_event(signing.private, proposal.payload())
+            event = signed_event(
+                signing.private, proposal.payload(), capability=signing.capability_block
+            )
         loaded = loaded.with_event(event)
         check(loaded, event)
         events.append(event)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from eth_account import Account as EthAccount
+from eth_account.messages import encode_defunct
 
 from recon_node.cli import main
 from recon_node.testnet import TestnetNode
@@ -82,6 +87,38 @@ def test_a_document_from_its_model_to_its_merge(shell: Shell, tmp_path: Path) ->
     earlier = json.loads(shell("stream", "get", post, "--at", first["event"], "--json").stdout)
     assert (earlier["event"], earlier["content"]) == (first["event"], first["content"])
     assert shell("stream", "merge", post, "--dry-run").stdout == "null\n"
+
+
+def test_a_key_writes_for_an_account(shell: Shell, tmp_path: Path) -> None:
+    """The text goes to the wallet by hand, and its signature comes back on standard input."""
+    wallet = EthAccount.from_key(b"e" * 32)
+    did = f"did:pkh:eip155:1:{wallet.address.lower()}"
+    command = [sys.executable, "-m", "recon_node", "key", "sign-in", str(tmp_path / "my.key")]
+    command += [str(tmp_path / "my.cacao"), "--account", did, "--expires", "1h", "--json"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as asking:
+        assert asking.stderr is not None
+        text = "".join(takewhile(str.strip, asking.stderr))  # up to the blank line after it
+        text += "\n" + "".join(takewhile(str.strip, asking.stderr))
+        signed = wallet.sign_message(encode_defunct(text=text.rstrip("\n"))).signature
+        shown, _ = asking.communicate("0x" + signed.hex() + "\n", timeout=60)
+    assert asking.returncode == 0
+    assert json.loads(shown)["did"] == did
+    under = ("--capability", str(tmp_path / "my.cacao"))
+    model = shell.line("model", "new", json.dumps(POST), *under)
+    post = shell.json("stream", "new", model, '{"title": "a"}', *under)
+    assert post["controller"] == did
+    shell("stream", "update", post["id"], '{"title": "b"}', exit_code=1)  # the key alone may not
+    updated = shell.json("stream", "update", post["id"], '{"title": "b"}', *under)
+    assert updated["content"] == {"title": "b"}
+    (tmp_path / "my.cacao").write_text("u")
+    error = shell("stream", "update", post["id"], "{}", *under, exit_code=1).stderr
+    assert "my.cacao" in error
+    sign_in = ("key", "sign-in", str(tmp_path / "my.key"), str(tmp_path / "new"), "--account")
+    assert "signature" in shell(*sign_in, did, data="0x00\n", exit_code=1).stderr
+    assert "not an account" in shell(*sign_in, "did:pkh:bip122:1:x", exit_code=1).stderr
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_conflict_is_shown_and_decided(shell: Shell) -> None:

@@ -107,7 +107,7 @@ def verify_signature(
         raise InvalidSignatureError(f"the signature of {event.envelope.signer} is wrong")
     if event.capability is None:
         return ALWAYS
-    capability = _verified_capability(event.capability)
+    capability = verified_capability(event.capability)
     _check_audience(capability, event.envelope.signer)
     return capability.validity
 
@@ -188,8 +188,13 @@ def _key(envelope: Envelope) -> PublicKey:
 # block alone, so it can be cached.
 
 
-def _verified_capability(block: bytes) -> Cacao:
-    """The capability of that block, its signature checked."""
+def verified_capability(block: bytes) -> Cacao:
+    """Return the capability of that block, its signature checked.
+
+    Raises:
+        InvalidSignatureError: not a CACAO, or not signed by its issuer.
+        UnsupportedSignatureError: a kind that this node cannot check.
+    """
     return (_remembered if len(block) <= MAX_REMEMBERED else _verify_capability)(block)
 
 

@@ -1,0 +1,205 @@
+"""Sessions of accounts: signed in, written under, renewed, and refused where they do not hold."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from client_samples import POST, PROFILE
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from eth_account import Account as EthAccount
+from eth_account.messages import encode_defunct
+from nacl.signing import SigningKey
+
+from recon_node.ceramic.builder import controller_of
+from recon_node.client import (
+    METAMODEL,
+    Account,
+    Assertion,
+    AsyncCeramic,
+    Capability,
+    CapabilityExpiredError,
+    Ceramic,
+    EthereumAccount,
+    InvalidArgumentError,
+    Key,
+    KeyFileError,
+    PasskeyAccount,
+    SignIn,
+    SolanaAccount,
+)
+from recon_node.ipld import multibase
+from recon_node.testnet import Testnet
+
+DOMAIN = "notes.example"
+WALLET = EthAccount.from_key(b"e" * 32)
+SOLANA = SigningKey(b"o" * 32)
+PASSKEY = ec.derive_private_key(7, ec.SECP256R1())
+
+
+def ethereum(sign: bool = True) -> EthereumAccount:
+    """An account of eth-account, which knows nothing of this project."""
+
+    def personal_sign(text: str) -> bytes:
+        return bytes(WALLET.sign_message(encode_defunct(text=text)).signature)
+
+    return EthereumAccount(WALLET.address, personal_sign if sign else None)
+
+
+def solana() -> SolanaAccount:
+    address = multibase.encode(bytes(SOLANA.verify_key), "base58btc")[1:]
+    return SolanaAccount(address, lambda text: SOLANA.sign(text.encode()).signature)
+
+
+def passkey() -> PasskeyAccount:
+    """As a browser answers: the challenge in base64url, in JSON, hashed and signed."""
+
+    def answer(challenge: bytes) -> Assertion:
+        text = base64.urlsafe_b64encode(challenge).rstrip(b"=").decode()
+        origin = {"type": "webauthn.get", "challenge": text, "origin": f"https://{DOMAIN}"}
+        client, auth = json.dumps(origin).encode(), bytes(32) + b"\x05\0\0\0\1"
+        message = auth + hashlib.sha256(client).digest()
+        return Assertion(auth, client, PASSKEY.sign(message, ec.ECDSA(SHA256())))
+
+    return PasskeyAccount(controller_of(PASSKEY), answer)
+
+
+ACCOUNTS = {"ethereum": ethereum, "solana": solana, "passkey": passkey}
+
+
+@pytest.mark.parametrize("kind", ACCOUNTS)
+@pytest.mark.parametrize("session", ["ed25519", "p256"])
+async def test_a_session_writes_for_an_account(
+    ceramic: AsyncCeramic, kind: str, session: str
+) -> None:
+    account: Account = ACCOUNTS[kind]()
+    ceramic.key = key = account.sign_in(Key.generate(session), domain=DOMAIN)
+    assert (key.did, key.signer.startswith("did:key:")) == (account.did, True)
+    model = await ceramic.create_model(POST)
+    post = await ceramic.create(model.id, {"title": "a"})
+    assert post.controller == account.did
+    post = await ceramic.update(post.id, {"title": "b"})
+    await ceramic.update(post.id, {"title": "b", "stars": 1}, at=post.event)
+    await ceramic.update(post.id, {"title": "b", "tags": ["x"]}, at=post.event)
+    merged = await ceramic.merge(post.id)
+    assert merged.content == {"title": "b", "stars": 1, "tags": ["x"]}
+    assert (await ceramic.read(post.id)).rejected == {}
+    profiles = await ceramic.create_model(PROFILE)
+    profile = await ceramic.create(profiles.id, {"name": "Ada"})
+    assert profile.controller == account.did
+    ceramic.key = account.sign_in(Key.generate(session), domain=DOMAIN)  # another session
+    assert (await ceramic.create(profiles.id, {"name": "Eve"})).id == profile.id
+
+
+def in_the_past(request: SignIn[str]) -> tuple[SignIn[str], bytes]:
+    """What was asked for, long ago, and the wallet's signature of it."""
+    payload, text = dict(request.fields["p"]), request.message
+    for name, time in (("iat", "2024-08-29T09:59:07Z"), ("exp", "2024-09-01T00:00:00Z")):
+        text = text.replace(payload[name], time)
+        payload[name] = time
+    signed = WALLET.sign_message(encode_defunct(text=text)).signature
+    return replace(request, fields={**request.fields, "p": payload}), bytes(signed)
+
+
+async def test_a_session_is_renewed(ceramic: AsyncCeramic) -> None:
+    account = ethereum()
+    over = account.complete(*in_the_past(account.request(Key.generate(), domain=DOMAIN)))
+    ceramic.key = over
+    with pytest.raises(CapabilityExpiredError, match=r"account\.renew") as caught:
+        await ceramic.create_model(POST)
+    assert caught.value.account == account.did
+    key = account.renew(over, lasts=timedelta(days=1))
+    assert key.capability is not None
+    assert over.capability is not None
+    assert key.capability.expires is not None
+    assert timedelta(hours=23) < key.capability.expires - datetime.now(UTC) < timedelta(hours=25)
+    assert key.signer == over.signer
+    assert key.capability.resources == over.capability.resources
+    with pytest.raises(InvalidArgumentError, match="does not write for"):
+        account.renew(Key.generate())
+    with pytest.raises(InvalidArgumentError, match="does not write for"):
+        solana().renew(key)
+
+
+async def test_a_session_writes_only_what_it_may(ceramic: AsyncCeramic) -> None:
+    account = ethereum()
+    ceramic.key = account.sign_in(Key.generate(), domain=DOMAIN, models=[METAMODEL])
+    model = await ceramic.create_model(POST)
+    with pytest.raises(InvalidArgumentError, match="which is not this stream"):
+        await ceramic.create(model.id, {"title": "a"})
+    ceramic.key = account.sign_in(Key.generate(), domain=DOMAIN, models=[model.id])
+    post = await ceramic.create(model.id, {"title": "a"})
+    other = solana().sign_in(Key.generate(), domain=DOMAIN)
+    with pytest.raises(InvalidArgumentError, match="the stream's controller is"):
+        await ceramic.update(post.id, {"title": "b"}, key=other)
+
+
+async def test_a_wallet_signs_elsewhere(ceramic: AsyncCeramic, tmp_path: Path) -> None:
+    """The text goes to somebody who shows it, and the signature comes back as digits."""
+    account, key = ethereum(sign=False), Key.generate()
+    with pytest.raises(InvalidArgumentError, match="`request` and `complete`"):
+        account.sign_in(key, domain=DOMAIN)
+    request = account.request(key, domain=DOMAIN, statement="Write notes", lasts=None)
+    assert request.message.startswith(
+        f"{DOMAIN} wants you to sign in with your Ethereum account:\n{WALLET.address}\n\n"
+        f"Write notes\n\nURI: {key.did}\n"
+    )
+    signed = WALLET.sign_message(encode_defunct(text=request.message)).signature
+    for wrong in ("0x" + bytes(64).hex(), signed[:-1] + bytes([signed[-1] ^ 7]), b""):
+        with pytest.raises(InvalidArgumentError, match=r"signature|signed"):
+            account.complete(request, wrong)
+    ready = account.complete(request, "0x" + signed.hex())
+    assert ready.capability is not None
+    ready.capability.save(tmp_path / "session.cacao")
+    capability = Capability.load(tmp_path / "session.cacao")
+    assert (capability, capability.expires) == (ready.capability, None)
+    ceramic.key = key.acting_for(capability)
+    assert (await ceramic.create_model(POST)).controller == account.did
+    with pytest.raises(InvalidArgumentError, match="is for the key"):
+        Key.generate().acting_for(capability)
+
+
+def test_what_is_not_an_account_or_a_capability(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="not a did:pkh"):
+        EthereumAccount("0x1/2")
+    with pytest.raises(InvalidArgumentError, match="passkeys have P-256 keys"):
+        PasskeyAccount(Key.generate().did)
+    with pytest.raises(InvalidArgumentError, match="line break"):
+        ethereum().sign_in(Key.generate(), domain=DOMAIN, statement="a\nb")
+    with pytest.raises(KeyFileError, match="No such file"):
+        Capability.load(tmp_path / "none")
+    (tmp_path / "wrong").write_text("uAAAA")
+    with pytest.raises(KeyFileError, match="the capability"):
+        Capability.load(tmp_path / "wrong")
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Testnet]:
+    with Testnet(2, flags=("--sync-interval", "1")) as net:
+        yield net
+
+
+@pytest.mark.parametrize("kind", ACCOUNTS)
+def test_what_a_session_writes_spreads(pair: Testnet, kind: str) -> None:
+    """Between two daemons: the other one verifies the capability and the signature itself."""
+    account: Account = ACCOUNTS[kind]()
+    key = account.sign_in(Key.generate(), domain=DOMAIN)
+    with (
+        Ceramic(pair.nodes[0].api_url, key=key, timeout=60) as here,
+        Ceramic(pair.nodes[1].api_url, timeout=60) as there,
+    ):
+        start = there.feed_token()
+        post = here.create(here.create_model(POST).id, {"title": "a"})
+        post = here.update(post.id, {"title": kind}, key=account.renew(key))
+        for page in there.tail(start):
+            if any(e.event is not None and e.event.cid == post.event for e in page.entries):
+                break
+        read = there.read(post.id)
+    assert (read.content, read.controller) == ({"title": kind}, account.did)
