@@ -104,6 +104,10 @@ class TablesError(SinkError):
     """The tables on disk are damaged, in use, or not written by this pipeline."""
 
 
+class ConflictError(TablesError):
+    """Another process is writing the tables, or has written one since it was read."""
+
+
 class JavaMissingError(SinkError):
     """There is no Java runtime that Spark can use."""
 
@@ -187,9 +191,9 @@ def other_rules(path: Place) -> TablesError:
     )
 
 
-def written_by_another(path: Place) -> TablesError:
+def written_by_another(path: Place) -> ConflictError:
     """Return the error for a table to which another process has committed meanwhile."""
-    return TablesError(
+    return ConflictError(
         f"another process has written the table {path} since this one read it: only one spark-sink "
         "may write it. Nothing is lost, and nothing is there twice: stop the other one, and start "
         "again"

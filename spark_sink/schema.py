@@ -150,13 +150,35 @@ UNPROCESSED_STREAMS: Final = pa.schema(
 )
 
 
+# Columns of every view, before and after those of the model's fields.
+_OF_A_VIEW: Final = [
+    _required("stream_id", pa.string()),
+    _required("stream_cid", pa.binary()),
+    _required("controller", pa.string()),
+    pa.field("event_cid", pa.binary()),
+    _required("position", pa.int64()),
+    pa.field("should_index", pa.bool_()),
+]
+_MISFITS: Final = _list(
+    "misfits", pa.struct([_required("field", pa.string()), _required("reason", pa.string())])
+)
+#: The names that no column of a field can have.
+TAKEN: Final = frozenset(field.name for field in (*_OF_A_VIEW, _MISFITS, _PARTITION))
+
+
+def view_schema(fields: list[pa.Field]) -> pa.Schema:
+    """Return the columns of a view with these fields of a model."""
+    return pa.schema([*_OF_A_VIEW, *fields, _MISFITS, _PARTITION])
+
+
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A table. The values of the column `key` are unique."""
+    """A table. The values of the column `key` are unique; `model` is that of a view."""
 
     name: str
     schema: pa.Schema
     key: str
+    model: str | None = None
 
     @property
     def is_history(self) -> bool:
@@ -166,7 +188,7 @@ class TableSpec:
     @property
     def rules(self) -> int | None:
         """The version of the rules for its rows; None if they never changed."""
-        return None if self.name in ("raw_events", "stream_tips", UNPROCESSED) else RULES
+        return RULES if self.name in _COMPUTED_BY_RULES else None
 
     @property
     def order(self) -> str:
@@ -175,6 +197,7 @@ class TableSpec:
 
 
 _ORDER: Final = "conclusion_event_order"
+_COMPUTED_BY_RULES: Final = ("conclusion_events", "event_states", "stream_states")
 
 #: All tables by name, each after the tables it is computed from.
 TABLES: Final = {

@@ -31,6 +31,7 @@ from spark_sink.cli.options import (
 )
 from spark_sink.cli.serve import serve
 from spark_sink.cli.table_commands import changes, check, optimize, query, rebuild, status, vacuum
+from spark_sink.cli.view_commands import view
 from spark_sink.errors import INSTALL, SinkError
 from spark_sink.schema import DERIVED, RAW, TABLES
 
@@ -93,7 +94,7 @@ def main() -> None:
     os.environ.setdefault("RUST_LOG", "off")
 
 
-for command in (status, check, query, changes, serve, rebuild, optimize, vacuum):
+for command in (status, check, query, view, changes, serve, rebuild, optimize, vacuum):
     main.add_command(command)
 main.add_command(completion_command("spark-sink", lambda: main))
 

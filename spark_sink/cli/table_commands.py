@@ -160,7 +160,7 @@ def query(
 
 @click.command(short_help="Print what has changed in a table since the last time.")
 @tables_option()
-@click.argument("name", type=click.Choice(tuple(TABLES)), metavar="TABLE")
+@click.argument("name", metavar="TABLE")
 @click.option("--since", metavar="TOKEN", help="The token that the last call printed.")
 @click.option(
     "--checkpoint",
@@ -170,6 +170,8 @@ def query(
 )
 def changes(tables: Location, name: str, since: str | None, checkpoint: Path | None) -> None:
     """Print the rows of TABLE that are new or have changed since TOKEN, as JSON lines.
+
+    TABLE is a table, or a typed view of a model.
 
     {"row": {...}} is a row as it is now; if one comes twice, the last counts.
     {"token": "..."}, the last line, is for the next call; without a token, all rows come.

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from spark_sink.errors import TablesError, cannot_open
-from spark_sink.schema import TABLES, TableSpec
+from spark_sink.schema import TableSpec
 from spark_sink.tables.delta_files import data_files
 from spark_sink.tables.delta_state import epoch_of, position_of
 from spark_sink.tables.location import (
@@ -33,6 +33,7 @@ from spark_sink.tables.location import (
 )
 from spark_sink.tables.retention import LOG, held
 from spark_sink.tables.staging import read_file
+from spark_sink.tables.views import path_of, spec_of
 
 #: Tables whose rows never change.
 APPENDED: Final = ("raw_events", "conclusion_events")
@@ -85,27 +86,31 @@ class Changes:
 
     Args:
         directory: of the tables.
-        name: of the table.
+        name: of the table or view.
         since: of the last call; None: from the beginning.
 
     Attributes:
         token: for the next call.
+        table: in its latest version.
+        spec: what the table is like.
+        epoch: of the log that it was made from.
 
     Raises:
         TablesError: there is no such table, or it cannot be opened.
     """
 
     def __init__(self, directory: Location, name: str, since: Token | None) -> None:
-        self._spec: TableSpec = TABLES[name]
-        self._path = directory / name
+        self._path = path_of(directory, name)
         try:
             if not is_delta(self._path):
                 raise TablesError(f"there is no table {name} in {directory}")
-            self._table: DeltaTable = open_delta_table(self._path)
+            self.table: DeltaTable = open_delta_table(self._path)
         except FAULTS as error:
             raise cannot_open(self._path, error) from error
-        table = self._table
-        position = position_of(table, epoch_of(table))
+        table = self.table
+        self.spec: TableSpec = spec_of(name, table)
+        self.epoch = epoch_of(table)
+        position = position_of(table, self.epoch)
         self.token = Token(str(table.metadata().id), table.version(), position)
         is_same = since is not None and since.table == self.token.table
         is_older = is_same and since is not None and since.version <= self.token.version
@@ -126,19 +131,29 @@ class Changes:
                 except _GoneError:
                     pass
             if not self._is_first:
-                yield "reset", self._spec.schema.empty_table()
+                yield "reset", self.spec.schema.empty_table()
             yield from self._between(0)
+
+    def all_rows(self) -> Iterator[pa.Table]:
+        """Yield all rows of the table.
+
+        Raises:
+            TablesError: a file of the table is missing or damaged.
+        """
+        with held(self._path, self.token.version):
+            for _, rows in self._between(0):
+                yield rows
 
     def _after(self, since: Token) -> Iterator[tuple[Kind, pa.Table]]:
         """Yield older rows that were changed, and at last those with new positions.
 
         Most changes of a row give it a new position, and then its latest state is enough.
         """
-        if self._spec.name not in APPENDED:
+        if self.spec.name not in APPENDED:
             for version in range(since.version + 1, self.token.version + 1):
                 for rows, kinds in self._changed(version) if self._updates(version) else ():
                     changed = rows.filter(pc.is_in(kinds, pa.array(_NEW)))
-                    changed = changed.filter(pc.field(self._spec.order) <= since.position)
+                    changed = changed.filter(pc.field(self.spec.order) <= since.position)
                     if changed.num_rows:
                         yield "row", changed
         yield from self._between(since.position)
@@ -160,11 +175,11 @@ class Changes:
     def _changed(self, version: int) -> list[tuple[pa.Table, pa.ChunkedArray]]:
         """Return the rows that a commit concerns, with what it did to them."""
         try:
-            reader = self._table.load_cdf(starting_version=version, ending_version=version)
+            reader = self.table.load_cdf(starting_version=version, ending_version=version)
             found = [pa.table(batch) for batch in reader]
         except Exception as error:  # the reader of the answer raises no class of its own
             raise _GoneError from error
-        schema = self._spec.schema
+        schema = self.spec.schema
         return [
             (rows.select(schema.names).cast(schema), rows[_CHANGE].cast(pa.string()))
             for rows in found
@@ -172,13 +187,13 @@ class Changes:
 
     def _between(self, after: int) -> Iterator[tuple[Kind, pa.Table]]:
         """Yield the rows of the latest version with positions after this one."""
-        order = self._spec.order
+        order = self.spec.order
         for file in sorted(
-            data_files(self._table, self._spec, self._path), key=lambda file: file.first or 0
+            data_files(self.table, self.spec, self._path), key=lambda file: file.first or 0
         ):
             if file.last is not None and file.last <= after:
                 continue
-            rows = read_file(self._path, file.path, file.partition, self._spec.schema)
+            rows = read_file(self._path, file.path, file.partition, self.spec.schema)
             rows = rows.filter(pc.field(order) > after).sort_by(order)
             if rows.num_rows:
                 yield "row", rows

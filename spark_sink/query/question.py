@@ -44,6 +44,7 @@ from spark_sink.tables.location import (
 from spark_sink.tables.retention import held
 from spark_sink.tables.status import no_tables
 from spark_sink.tables.versions import At, open_at
+from spark_sink.tables.views import path_of, spec_of, view_names
 
 # Delta stores the partition in directory names.
 _PARTITIONED: Final = f", hive_partitioning=true, hive_types={{'{PARTITION_COLUMN}': INTEGER}}"
@@ -94,13 +95,14 @@ def run_query(directory: Location, sql: str, at: At = None) -> Iterator[QueryAns
     here = [name for name in TABLES if _is_table(directory / name)]
     if not here:
         raise no_tables(directory)
+    here += view_names(directory)
     with ExitStack() as holds, opened() as duck, _as_sink_errors(here):
         register_duckdb_functions(duck.connection)
         *before, last = _statements(duck.connection, sql)
         weaves = TANGLES in sql.lower() and SOURCE in here
         for name in dict.fromkeys([*_asked(duck.connection, sql, here), *([SOURCE] * weaves)]):
-            version = _register(duck.connection, directory / name, at)
-            holds.enter_context(held(directory / name, version))
+            version = _register(duck.connection, path_of(directory, name), at)
+            holds.enter_context(held(path_of(directory, name), version))
         if weaves:
             duck.do(partial(register_tangles, duck.connection))
         written = _written([duck.do(partial(_run, duck.connection, each)) for each in before])
@@ -245,7 +247,7 @@ def _register(connection: DuckDBPyConnection, path: Location, at: At) -> int:
         table = open_at(path, at)
         files = delta_files.names_of(table)
     if not files:
-        connection.register(path.name, TABLES[path.name].schema.empty_table())
+        connection.register(path.name, spec_of(path.name, table).schema.empty_table())
         return table.version()
     if not isinstance(path, Path) or not has_literal_path(path):
         connection.register(path.name, dataset_of(path, table, files))

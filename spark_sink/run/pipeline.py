@@ -51,6 +51,7 @@ from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import FAULTS
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import StagedFeed
+from spark_sink.views.keeping import Views
 
 #: Positions per batch unless told otherwise. Between two batches, the node waits for the commit and
 #: for Spark.
@@ -123,6 +124,7 @@ class Sink:
         self._feed_head = head
         self._placement = placement or tables.following
         self._derivation = Derivation(tables, workers)
+        self._views = Views(tables.directory, tables.history)
         self.error: SinkError | None = None
         self._on_batch = on_batch
         self._busy = threading.Lock()
@@ -200,6 +202,7 @@ class Sink:
         appended = self.tables.append_staged(parts, placement)
         self.tables.clear_staging()
         streams = 0 if self._is_far_behind() else self.catch_up()
+        self._keep_views()
         self._tidy(idle=appended < _IDLE_ROWS)
         seconds = time.monotonic() - started
         positions = self.tables.positions
@@ -226,6 +229,25 @@ class Sink:
         with self.as_sink_errors():
             return self._derivation.catch_up(window, goes_on=self._goes_on)
 
+    def _keep_views(self) -> None:
+        if self._goes_on():
+            self._doing = "writing views"
+            self._views.keep()
+
+    def look(self) -> None:
+        """Fill views that were created since the last batch, unless there is a batch.
+
+        Raises:
+            SinkError: this failed.
+        """
+        if self._busy.acquire(blocking=False):
+            try:
+                with self.as_sink_errors():
+                    self._keep_views()
+            finally:
+                self._doing = None
+                self._busy.release()
+
     def _tidy(self, *, idle: bool) -> None:
         if self._goes_on():
             self._doing = "merging small files and deleting old ones"
@@ -239,6 +261,7 @@ class Sink:
         """
         self.catch_up()
         with self.as_sink_errors():
+            self._keep_views()
             self._tidy(idle=True)
 
     @contextmanager

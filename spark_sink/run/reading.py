@@ -230,6 +230,7 @@ class FeedReader:
             asked = time.monotonic()
             head = self.head()
             self._on_look(head)
+            sink.look()
             if head is not None:
                 heard = time.monotonic()
             if (head is not None) != answers:

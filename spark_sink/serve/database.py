@@ -31,18 +31,20 @@ from spark_sink.serve.statement import FEED, Statement, query_error, understand
 from spark_sink.serve.views import (
     CATALOG,
     CREATE_SCHEMAS,
-    CREATE_VIEWS,
     MACRO_NAMES,
     MACROS,
     NAMES,
     ROWS,
+    TYPED,
     V0,
+    create_views,
 )
 from spark_sink.tables.delta_files import names_of
 from spark_sink.tables.delta_state import epoch_of, position_of, reading_of
 from spark_sink.tables.location import Location, has_literal_path, is_delta
 from spark_sink.tables.retention import held
 from spark_sink.tables.versions import open_at
+from spark_sink.tables.views import open_view, path_of, view_names
 
 _BATCH_ROWS: Final = 10_000
 _OWN_FUNCTIONS: Final = (
@@ -51,10 +53,8 @@ _OWN_FUNCTIONS: Final = (
     "stream_id_to_cid",
     *(each.name for each in FUNCTIONS),
 )
-_ALLOWED: Final = Allowed(
-    CATALOG,
-    {(schema, name) for schema, names in (*NAMES.items(), ("", NAMES[V0])) for name in names},
-    {*_OWN_FUNCTIONS, *MACRO_NAMES},
+_NAMES: Final = frozenset(
+    (schema, name) for schema, names in (*NAMES.items(), ("", NAMES[V0])) for name in names
 )
 
 # Further behind, the tables are not waited for. Seconds between two looks.
@@ -83,6 +83,9 @@ class Wanted:
 class Database:
     """The tables at a location, as views that a client's statement can read.
 
+    Attributes:
+        specs: what the tables are like, by name.
+
     Raises:
         TablesError: a table cannot be read.
     """
@@ -105,11 +108,16 @@ class Database:
         self.connection.create_function("stream_id_to_cid", _stream_cid, ["BLOB"], "BLOB")
         for command in MACROS:
             self.connection.execute(command)
-        for name in TABLES:
-            self.show_rows(name, TABLES[name].schema.empty_table())
-            self.show_rows(name + FEED, TABLES[name].schema.empty_table())
+        typed = view_names(location)
+        self.specs = TABLES | {name: open_view(location, name)[0] for name in typed}
+        for name, spec in self.specs.items():
+            self.show_rows(name, spec.schema.empty_table())
+            self.show_rows(name + FEED, spec.schema.empty_table())
+        self._names = {TYPED: tuple(name + end for name in typed for end in ("", FEED))}
+        own = {(TYPED, name) for name in self._names[TYPED]}
+        self._allowed = Allowed(CATALOG, _NAMES | own, {*_OWN_FUNCTIONS, *MACRO_NAMES})
         for command in (
-            *CREATE_VIEWS,
+            *create_views(typed),
             f"SET allowed_directories = [{_quoted(location)}]",
             "SET enable_external_access = false",
             "SET lock_configuration = true",
@@ -127,7 +135,7 @@ class Database:
         Raises:
             RequestError: see `statement.understand`.
         """
-        return understand(self.connection, sql, _ALLOWED)
+        return understand(self.connection, sql, self._allowed)
 
     def open_tables(self, statement: Statement, wanted: Wanted | None = None) -> None:
         """Open the tables that a statement reads.
@@ -139,7 +147,7 @@ class Database:
         """
         deadline = monotonic() + (wanted.seconds if wanted else 0)
         goal = self._goal(wanted) if wanted else None
-        for name in TABLES:
+        for name in self.specs:
             if name not in statement.tables:
                 continue
             table = self.open(name)
@@ -152,7 +160,8 @@ class Database:
 
     def held(self, table: DeltaTable) -> AbstractContextManager[Callable[[int], None]]:
         """Keep a version of a table readable; see `retention.held`."""
-        return held(self._location / str(table.metadata().name), table.version())
+        name = str(table.metadata().name)
+        return held(path_of(self._location, name), table.version())
 
     def _goal(self, wanted: Wanted) -> int | None:
         """Return the position of tables with what is wanted; None if they follow another log."""
@@ -171,7 +180,7 @@ class Database:
         Raises:
             TablesError: it cannot be read.
         """
-        path = self._location / name
+        path = path_of(self._location, name)
         return open_at(path, None) if is_delta(path) else None
 
     def schema(self, statement: Statement, values: Values) -> pa.Schema:
@@ -213,7 +222,7 @@ class Database:
             (schema, name): self.connection.execute(f"SELECT * FROM {CATALOG}.{schema}.{name}")
             .to_arrow_reader()
             .schema
-            for schema, names in NAMES.items()
+            for schema, names in (NAMES | self._names).items()
             for name in names
         }
 
@@ -221,9 +230,9 @@ class Database:
         self, name: str, table: DeltaTable, files: Sequence[str], where: str = ""
     ) -> None:
         """Make files of a table its rows, or those of its feed; `where` is SQL after its name."""
-        path = self._location / name.removesuffix(FEED)
+        path = path_of(self._location, name.removesuffix(FEED))
         if not files:
-            self.show_rows(name, TABLES[path.name].schema.empty_table())
+            self.show_rows(name, self.specs[path.name].schema.empty_table())
         elif isinstance(path, Path) and has_literal_path(path):
             whole = (str(path.resolve() / file) for file in files)
             names = ", ".join("'" + file.replace("'", "''") + "'" for file in whole)

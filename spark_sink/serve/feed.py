@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from spark_sink.query.changes import APPENDED
-from spark_sink.schema import TABLES
 from spark_sink.serve.database import Database
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.statement import FEED
@@ -56,7 +55,7 @@ class Feed:
         self, database: Database, name: str, wait: Callable[[float], None] = time.sleep
     ) -> None:
         self._database = database
-        self._spec = TABLES[name]
+        self._spec = database.specs[name]
         self._wait = partial(wait, _POLL if database.is_local else _STORE_POLL)
         self._window = _WINDOW
         self._repeat = False

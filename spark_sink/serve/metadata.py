@@ -15,11 +15,12 @@ from spark_sink.schema import TABLES
 from spark_sink.serve.messages import Message, name_of
 from spark_sink.serve.sql_info import sql_info
 from spark_sink.serve.statement import FEED
-from spark_sink.serve.views import CATALOG, NAMES
+from spark_sink.serve.views import CATALOG, OWN, TYPED, V0
 
 #: The columns of all tables, by schema and name, as Arrow writes them.
 TableSchemas = Mapping[tuple[str, str], bytes]
 
+_KEY_OF_VIEWS: Final = "stream_cid"
 _TABLE: Final = "TABLE"
 _VIEW: Final = "VIEW"
 
@@ -106,7 +107,7 @@ def answer(command: Message, schemas: Callable[[], TableSchemas]) -> pa.Table | 
 
     Args:
         command: any command of Flight SQL.
-        schemas: returns the columns of the tables; called only if the answer has them.
+        schemas: returns the columns of the tables; called only if the answer is about tables.
     """
     name = name_of(command)
     if name == "CommandGetCatalogs":
@@ -115,7 +116,7 @@ def answer(command: Message, schemas: Callable[[], TableSchemas]) -> pa.Table | 
         return _table(_SCHEMAS, _schemas(command))
     if name == "CommandGetTables":
         columns = _TABLES_AND_COLUMNS if command.include_schema else _TABLES
-        return _table(columns, _tables(command, schemas() if command.include_schema else {}))
+        return _table(columns, _tables(command, schemas()))
     if name == "CommandGetTableTypes":
         return _table(_TABLE_TYPES, [{"table_type": kind} for kind in (_TABLE, _VIEW)])
     if name == "CommandGetSqlInfo":
@@ -123,7 +124,7 @@ def answer(command: Message, schemas: Callable[[], TableSchemas]) -> pa.Table | 
     if name == "CommandGetXdbcTypeInfo":
         return _xdbc_types(command.data_type if command.HasField("data_type") else None)
     if name == "CommandGetPrimaryKeys":
-        return _table(_PRIMARY_KEYS, _primary_keys(command))
+        return _table(_PRIMARY_KEYS, _primary_keys(command, schemas()))
     if name in ("CommandGetExportedKeys", "CommandGetImportedKeys", "CommandGetCrossReference"):
         return _KEY_REFERENCES.empty_table()
     return None
@@ -138,7 +139,8 @@ def _schemas(command: Message) -> list[dict[str, Any]]:
     if command.HasField("catalog") and command.catalog != CATALOG:
         return []
     pattern = _pattern(command, "db_schema_filter_pattern")
-    return [{"catalog_name": CATALOG, "db_schema_name": n} for n in NAMES if pattern.fullmatch(n)]
+    names = (V0, OWN, TYPED)
+    return [{"catalog_name": CATALOG, "db_schema_name": n} for n in names if pattern.fullmatch(n)]
 
 
 def _tables(command: Message, schemas: TableSchemas) -> list[dict[str, Any]]:
@@ -146,14 +148,16 @@ def _tables(command: Message, schemas: TableSchemas) -> list[dict[str, Any]]:
     pattern = _pattern(command, "table_name_filter_pattern")
     rows = []
     for schema in _schemas(command):
-        for name in NAMES[schema["db_schema_name"]]:
+        for of, name in schemas:
+            if of != schema["db_schema_name"]:
+                continue
             kind = _VIEW if name.endswith(FEED) else _TABLE
             if not pattern.fullmatch(name) or (
                 command.table_types and kind not in command.table_types
             ):
                 continue
             row = {**schema, "table_name": name, "table_type": kind}
-            if schemas:
+            if command.include_schema:
                 row["table_schema"] = schemas[schema["db_schema_name"], name]
             rows.append(row)
     return rows
@@ -167,23 +171,22 @@ def _pattern(command: Message, field: str) -> re.Pattern[str]:
     return re.compile("".join(wild.get(part) or re.escape(part[-1]) for part in parts), re.DOTALL)
 
 
-def _primary_keys(command: Message) -> list[dict[str, Any]]:
+def _primary_keys(command: Message, schemas: TableSchemas) -> list[dict[str, Any]]:
     """Return the primary key of a table, as rows."""
     found = [
         (schema, name)
-        for schema, names in NAMES.items()
-        for name in names
+        for schema, name in schemas
         if name == command.table
         and command.catalog in ("", CATALOG)
         and command.db_schema in ("", schema)
-        and name in TABLES
+        and not name.endswith(FEED)
     ]
     return [
         {
             "catalog_name": CATALOG,
             "db_schema_name": schema,
             "table_name": name,
-            "column_name": TABLES[name].key,
+            "column_name": TABLES[name].key if name in TABLES else _KEY_OF_VIEWS,
             "key_sequence": 1,
         }
         for schema, name in found

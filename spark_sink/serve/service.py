@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from time import monotonic
 from typing import Any, Final
 
 import pyarrow as pa
@@ -47,6 +49,8 @@ _ACTIONS: Final = {
 _MAX_PUT: Final = 8
 _COMMAND: Final = 2  # the type of a descriptor with a command
 _UNKNOWN: Final = -1
+# Seconds for which the columns of the tables are remembered: views come and go.
+_SCHEMAS_FOR: Final = 5.0
 _READ_ONLY: Final = "the tables are read-only here"
 
 
@@ -79,6 +83,7 @@ class FlightSql:
         self._prepared = PreparedStatements()
         self._lock = threading.Lock()
         self._schemas: dict[tuple[str, str], bytes] = {}
+        self._schemas_at = -math.inf
 
     def get_flight_info(self, descriptor: Message, call: Call) -> Message:
         """Return the columns of an answer, and the ticket for its rows.
@@ -209,8 +214,9 @@ class FlightSql:
 
     def _table_schemas(self, client: str) -> dict[tuple[str, str], bytes]:
         with self._lock:
-            if not self._schemas:
+            if monotonic() - self._schemas_at > _SCHEMAS_FOR:
                 self._schemas = self._workers.table_schemas(client)
+                self._schemas_at = monotonic()
             return self._schemas
 
 

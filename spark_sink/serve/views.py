@@ -4,6 +4,7 @@
 |---|---|
 | `v0`, the default | those of ceramic-one's Flight SQL server, with its columns and types |
 | `tables` | those of docs/tables.md |
+| `views` | the typed views of models |
 
 Each table has a feed beside it, `NAME_feed`. All are views of the rows in schema `rows`, which has
 the pipeline's tables as they are on disk.
@@ -11,10 +12,12 @@ the pipeline's tables as they are on disk.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from spark_sink.schema import PARTITION_COLUMN, TABLES
 from spark_sink.serve.statement import FEED
+from spark_sink.tables.views import VIEWS
 
 #: The only catalog, as ceramic-one names it.
 CATALOG: Final = "ceramic"
@@ -22,6 +25,8 @@ CATALOG: Final = "ceramic"
 V0: Final = "v0"
 #: The schema of the pipeline's tables.
 OWN: Final = "tables"
+#: The schema of the typed views of models.
+TYPED: Final = VIEWS
 #: The schema that the views read.
 ROWS: Final = "rows"
 
@@ -56,28 +61,35 @@ _SELECTED: Final = {
     ),
 }
 
-#: The tables by schema.
+#: The tables by schema, without those of models.
 NAMES: Final = {
     V0: tuple(f"{name}{end}" for name in _SELECTED for end in ("", FEED)),
     OWN: tuple(f"{name}{end}" for name in TABLES for end in ("", FEED)),
 }
 
-#: Makes the schemas; the tables in `ROWS` must exist before `CREATE_VIEWS`.
+#: Makes the schemas; the tables in `ROWS` must exist before `create_views`.
 CREATE_SCHEMAS: Final = (
     f"ATTACH ':memory:' AS {CATALOG}",
-    *(f"CREATE SCHEMA {CATALOG}.{schema}" for schema in (V0, OWN, ROWS)),
+    *(f"CREATE SCHEMA {CATALOG}.{schema}" for schema in (V0, OWN, TYPED, ROWS)),
     f"USE {CATALOG}.{V0}",
 )
-CREATE_VIEWS: Final = tuple(
-    f"CREATE VIEW {CATALOG}.{schema}.{name}{end} AS SELECT {columns} "
-    f"FROM {CATALOG}.{ROWS}.{name}{end}"
-    for end in ("", FEED)
+_PARTITION_LAST: Final = f"* EXCLUDE ({PARTITION_COLUMN}), {PARTITION_COLUMN}"
+
+
+def create_views(typed: Iterable[str]) -> Iterator[str]:
+    """Return the statements that make the tables, with the views of models of these names."""
     for schema, selected in (
         (V0, _SELECTED),
-        (OWN, dict.fromkeys(TABLES, f"* EXCLUDE ({PARTITION_COLUMN}), {PARTITION_COLUMN}")),
-    )
-    for name, columns in selected.items()
-)
+        (OWN, dict.fromkeys(TABLES, _PARTITION_LAST)),
+        (TYPED, dict.fromkeys(typed, _PARTITION_LAST)),
+    ):
+        for name, columns in selected.items():
+            for end in ("", FEED):
+                yield (
+                    f"CREATE VIEW {CATALOG}.{schema}.{name}{end} AS SELECT {columns} "
+                    f"FROM {CATALOG}.{ROWS}.{name}{end}"
+                )
+
 
 #: Functions of ceramic-one's SQL that DuckDB lacks.
 MACROS: Final = (

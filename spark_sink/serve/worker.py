@@ -30,7 +30,6 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from spark_sink.errors import SinkError, one_line
-from spark_sink.schema import TABLES
 from spark_sink.serve import ipc
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.serve.errors import RequestError, invalid
@@ -167,7 +166,7 @@ def _send_rows(database: Database, statement: Statement, request: Request, frame
     left = _rows_at_most(statement, request.values)
     if left == 0:
         return
-    feed = Feed(database, _table_of(statement.feed[1]))
+    feed = Feed(database, _table_of(database, statement.feed[1]))
     for _ in feed.steps():
         is_first = True
         try:
@@ -182,9 +181,9 @@ def _send_rows(database: Database, statement: Statement, request: Request, frame
             return
 
 
-def _table_of(feed: str) -> str:
+def _table_of(database: Database, feed: str) -> str:
     name = feed.removesuffix(FEED)
-    if name not in TABLES:
+    if name not in database.specs:
         raise invalid(f"there is no feed {feed}")
     return name
 

@@ -14,7 +14,7 @@ sorted only when `tidy` or `optimize` rewrites them.
 
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal
@@ -58,6 +58,8 @@ from spark_sink.tables.raw_files import RawFile, RawFiles
 from spark_sink.tables.retention import KEPT_RATIO, LEAST_KEPT, Leftovers
 from spark_sink.tables.staging import Staged, Stager
 
+#: How long older versions are kept, and the change data feed: the arguments of `keep_history`.
+History = tuple[float, float | None, float | None]
 # What delta-rs says if another commit came first.
 _CONFLICT: Final = re.compile("(?i)concurrent transaction|changed since last commit|existing table")
 _STEP: Final = "/step"
@@ -194,9 +196,19 @@ class DeltaStore:
             self._commit([added(file) for file in files], properties)
         return Staged(tuple(files))
 
-    def put(self, rows: pa.Table, position: int) -> None:
-        """Insert or update rows by key in one commit, which brings the table to `position`."""
-        with self._committing(position) as properties:
+    def followed(self, table: str) -> int | None:
+        """Return up to which version of another table, by its identity, this one follows it."""
+        return self._table.transaction_version(_followed_name(self.epoch, table))
+
+    def put(self, rows: pa.Table, position: int, following: tuple[str, int] | None = None) -> None:
+        """Insert or update rows by key in one commit, which brings the table to `position`.
+
+        Args:
+            rows: to insert or update.
+            position: of the table.
+            following: the identity of another table, and the version up to which the rows are.
+        """
+        with self._committing(position, following=following) as properties:
             if rows.num_rows:
                 self._merge(rows, properties)
             else:
@@ -209,6 +221,20 @@ class DeltaStore:
         """
         with self._committing(self._position, under_way=towards) as properties:
             self._merge(rows, properties)
+
+    def fill(
+        self,
+        spec: TableSpec,
+        rows: Iterable[pa.Table],
+        position: int,
+        following: tuple[str, int],
+    ) -> None:
+        """Replace all rows and the columns in one commit; the arguments are as in `put`."""
+        self.spec = spec
+        stager = Stager(spec, self.path)
+        files = [file for some in rows if some.num_rows for file in stager.stage(some).files]
+        with self._committing(position, following=following) as properties:
+            self._commit([added(file) for file in files], properties, mode="overwrite")
 
     def replace(self, other: "DeltaStore") -> None:
         """Replace all rows and the position by those of `other`, in one commit.
@@ -365,7 +391,11 @@ class DeltaStore:
 
     @contextmanager
     def _committing(
-        self, position: int, under_way: int | None = None, reading: Reading | None = None
+        self,
+        position: int,
+        under_way: int | None = None,
+        reading: Reading | None = None,
+        following: tuple[str, int] | None = None,
     ) -> Iterator[CommitProperties]:
         """Provide the properties of a commit that brings the table to a position.
 
@@ -382,10 +412,12 @@ class DeltaStore:
         if reading is not None:
             named[read_suffix(reading.log)] = reading.position
         name = app_id(self.epoch)
+        transactions = [Transaction(name + suffix, at) for suffix, at in named.items()]
+        if following is not None:
+            table, at = following
+            transactions.append(Transaction(_followed_name(self.epoch, table), at))
         try:
-            yield CommitProperties(
-                app_transactions=[Transaction(name + suffix, at) for suffix, at in named.items()]
-            )
+            yield CommitProperties(app_transactions=transactions)
         except CommitFailedError as error:
             if _CONFLICT.search(str(error)):
                 raise written_by_another(self.path) from error
@@ -408,3 +440,7 @@ class DeltaStore:
 
 def _literal(value: bytes) -> str:
     return f"X'{value.hex()}'"
+
+
+def _followed_name(epoch: str, table: str) -> str:
+    return f"{app_id(epoch)}/follow/{table}"

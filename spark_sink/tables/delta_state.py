@@ -32,6 +32,8 @@ _DAGS: Final = "dags"
 READING_PROPERTY: Final = "recon.reading"
 #: The property with the version of the rules that computed the rows.
 RULES_PROPERTY: Final = "recon.rules"
+#: The property of a view with its model's StreamID.
+MODEL_PROPERTY: Final = "recon.model"
 #: Properties of every table.
 PROPERTIES: Final = {"delta.enableChangeDataFeed": "true"}
 
@@ -91,12 +93,13 @@ def open_table(
         if not is_delta(path):
             rules = {} if spec.rules is None else {RULES_PROPERTY: str(spec.rules)}
             excluded = {_EXCLUDED: _DAGS} if exclude_dags else {}
+            model = {} if spec.model is None else {MODEL_PROPERTY: spec.model}
             return DeltaTable.create(
                 delta_uri(path),
                 schema=spec.schema,
                 partition_by=[PARTITION_COLUMN],
                 name=spec.name,
-                configuration={_EPOCH: epoch, **rules, **excluded, **PROPERTIES},
+                configuration={_EPOCH: epoch, **rules, **excluded, **model, **PROPERTIES},
                 raise_if_key_not_exists=False,
                 storage_options=storage_options(path),
             )

@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recon_node.files import open_locked
-from spark_sink.errors import TablesError, other_dags
+from spark_sink.errors import ConflictError, TablesError, other_dags
 from spark_sink.schema import DERIVED, FORMER, RAW, TABLES
 from spark_sink.tables.dags import without_dags
-from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.delta import DeltaStore, History
 from spark_sink.tables.delta_state import Reading
 from spark_sink.tables.location import (
     Location,
@@ -75,7 +75,7 @@ def lock(directory: Location, *, make: bool = True) -> Iterator[None]:
         tempfile.TemporaryFile(dir=local).close()  # an existing lock file proves nothing
         file = open_locked(local / _LOCK_FILE)
     except BlockingIOError:
-        raise TablesError(
+        raise ConflictError(
             f"another spark-sink is writing the tables in {directory}: stop it first"
         ) from None
     except OSError as error:
@@ -118,6 +118,7 @@ class Tables:
         self.epoch = epoch
         self._staging = f"{STAGING_DIR}/{uuid.uuid4()}"
         self.on_write = on_write
+        self.history: History | None = None
         wanted = set(names)
         self.raw = DeltaStore(
             TABLES[RAW], (raw or directory) / RAW, epoch, exclude_dags=bool(exclude_dags)
@@ -244,6 +245,7 @@ class Tables:
         self, hours: float, size: float | None = None, changes: float | None = None
     ) -> None:
         """Set how long older versions stay readable; see `DeltaStore.keep_history`."""
+        self.history = (hours, size, changes)
         for table in (self.raw, *self.derived.values()):
             table.keep_history(hours, size, changes)
 

@@ -20,6 +20,7 @@ import httpx
 import pyarrow as pa
 import pyspark
 import pytest
+from click.testing import CliRunner
 from deltalake import DeltaTable
 from nacl.signing import SigningKey
 from pyspark.errors import StreamingQueryException
@@ -30,8 +31,10 @@ from spark_oracle import assert_tables, table_rows
 from spark_samples import scenario
 
 from recon_node.ceramic import Event, StreamType
+from recon_node.ceramic.stream_id import METAMODEL
 from recon_node.dag.events import shard_event
 from recon_node.ipld import CID, RAW
+from spark_sink.cli import main
 from spark_sink.derive import derivation as derive
 from spark_sink.derive.workers import SparkWorkers
 from spark_sink.errors import FeedChangedError, SinkError, TablesError
@@ -466,6 +469,43 @@ def test_tables_go_on_from_another_node_and_back_with_each_event_once(
     rows = table_rows(tables, "raw_events")
     assert len({row["event_cid"] for row in rows}) == len(rows) == 200
     assert_tables(tables, rows)
+
+
+def test_a_view_that_is_created_meanwhile_is_filled_and_kept(
+    spark: SparkSession,
+    node: Node,
+    sample: list[Event],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the run, which holds the lock: also when no event comes."""
+    monkeypatch.setattr(
+        "spark_sink.run.runner.start_session", lambda *args, **named: Borrowed(spark)
+    )
+    monkeypatch.setattr("spark_sink.run.reading._ASK_NODE_EVERY", 0.3)
+    models = Counter(e.header.model for e in sample[:200] if e.header is not None)
+    model = models.most_common(2)[1][0] if models.most_common(1)[0][0] == METAMODEL else None
+    model = model or models.most_common(1)[0][0]
+    tables = tmp_path / "tables"
+    node.add(sample[:200])
+
+    def rows() -> int:
+        return DeltaTable(tables / "views" / "documents").to_pyarrow_table(filesystem=None).num_rows
+
+    with running(RunSettings(node.url, tables)):
+        states = tables / "stream_states"
+        wait_until(
+            lambda: is_delta(states) and len(table_rows(tables, "stream_states")) > 0, "it is read"
+        )
+        wait_until(lambda: len(table_rows(tables, "raw_events")) == 200, "all is read")
+        arguments = ["view", "create", str(model), "--as", "documents", "--tables", str(tables)]
+        result = CliRunner().invoke(main, arguments)
+        assert (result.exit_code, "spark-sink run fills it" in result.output) == (0, True)
+        wait_until(lambda: rows() == models[model], "the run fills it")
+        node.add(sample[200:])
+        all_ = Counter(e.header.model for e in sample if e.header is not None)
+        assert all_[model] > models[model]
+        wait_until(lambda: rows() == all_[model], "it has the others, too")
 
 
 class Fading(Feed):

@@ -1,0 +1,5 @@
+"""Typed views of models: tables with a model's fields as columns.
+
+- `columns`: a model's JSON Schema as columns, and content as their values; pure
+- `keeping`: creates views, fills them, and lets them follow `stream_states`
+"""

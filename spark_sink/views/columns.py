@@ -1,0 +1,336 @@
+"""The columns of a model's view: its JSON Schema as types, and content as values of these types.
+
+Schema and content come from strangers, and a document need not conform to the schema that a view
+has its columns from: it may name another version of the model, or have arrived before it. So
+nothing here raises: a part of a schema that has no type of its own becomes JSON as text, and a
+value that does not fit its type is null, with the reason among the row's misfits.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from itertools import count
+from typing import Any, Final
+
+import pyarrow as pa
+
+from recon_node.ceramic import StreamId, StreamIdError
+
+# Bounds on what a stranger's schema makes: the depth of a type, and the fields of all types.
+_MAX_DEPTH: Final = 12
+_MAX_FIELDS: Final = 2_000
+# Reasons that are kept for a row, and characters of a value in one.
+_MAX_MISFITS: Final = 20
+_SHOWN: Final = 80
+_LONGS: Final = range(-(2**63), 2**63)
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIME: Final = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE
+)
+_REFERENCE: Final = "#/"
+
+Misfit = tuple[str, str]
+"""Where a value is, as a JSON path, and why it does not fit."""
+Convert = Callable[[Any, str, list[Misfit]], Any]
+"""Returns a value that is not null as one of the column; if it does not fit, notes why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of Arrow, and how a JSON value becomes one of it."""
+
+    type: pa.DataType
+    convert: Convert
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: `name` is that of the content's member `member`, as far as it is usable."""
+
+    name: str
+    member: str
+    kind: Kind
+
+
+class Columns:
+    """The columns that a model's definition asks for.
+
+    Args:
+        definition: the content of the model's stream, whatever it is.
+        taken: names that columns cannot have, in lower case.
+    """
+
+    def __init__(self, definition: Any, taken: frozenset[str]) -> None:
+        schema = _mapping(_mapping(definition).get("schema"))
+        relations = _mapping(_mapping(definition).get("relations"))
+        reader = _SchemaReader(schema)
+        kinds: dict[str, Kind] = {}
+        for member, part in _mapping(schema.get("properties")).items():
+            to = _mapping(relations.get(member)).get("type")
+            kinds[member] = _RELATION if to == "document" else reader.kind(part)
+        self.columns = _named(kinds, taken)
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """The columns in Arrow; all can be null."""
+        return [pa.field(column.name, column.kind.type) for column in self.columns]
+
+    def values(self, content: Any) -> tuple[dict[str, Any], list[Misfit]]:
+        """Return the values of a document's content by column, and what does not fit."""
+        misfits: list[Misfit] = []
+        if content is not None and not isinstance(content, dict):
+            _note(misfits, "$", content, "an object")
+        found = _mapping(content)
+        values = {
+            column.name: _converted(
+                column.kind, found.get(column.member), f"$.{column.member}", misfits
+            )
+            for column in self.columns
+        }
+        return values, misfits
+
+
+def _converted(kind: Kind, value: Any, path: str, misfits: list[Misfit]) -> Any:
+    return None if value is None else kind.convert(value, path, misfits)
+
+
+def _named(kinds: Mapping[str, Kind], taken: frozenset[str]) -> tuple[Column, ...]:
+    """Give columns names that all engines accept and can tell apart."""
+    used = set(taken)
+    found = []
+    for member, kind in kinds.items():
+        plain = re.sub(r"\W", "_", member, flags=re.ASCII) or "_"
+        names = (plain + "_" * number for number in count())
+        name = next(name for name in names if name.lower() not in used)
+        used.add(name.lower())
+        found.append(Column(name, member, kind))
+    return tuple(found)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _note(misfits: list[Misfit], path: str, value: Any, wanted: str) -> None:
+    if len(misfits) < _MAX_MISFITS:
+        text = _json(value)
+        if len(text) > _SHOWN:
+            text = f"{text[:_SHOWN]}…"
+        misfits.append((path, f"{text} is not {wanted}"))
+
+
+def _scalar(kind: pa.DataType, wanted: str, convert: Callable[[Any], Any]) -> Kind:
+    """Make a kind of a function that raises a ValueError for what is not `wanted`."""
+
+    def converted(value: Any, path: str, misfits: list[Misfit]) -> Any:
+        try:
+            return convert(value)
+        except (ValueError, OverflowError):
+            _note(misfits, path, value, wanted)
+            return None
+
+    return Kind(kind, converted)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(value)
+    value.encode()  # half of a surrogate pair is not text: a UnicodeEncodeError is a ValueError
+    return value
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(value)
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(value)
+    return float(value)
+
+
+def _long(value: Any) -> int:
+    number = value if isinstance(value, int) and not isinstance(value, bool) else _number(value)
+    whole = int(number)
+    if whole != number or whole not in _LONGS:
+        raise ValueError(value)
+    return whole
+
+
+def _day(value: Any) -> date:
+    if _DATE.fullmatch(_text(value)) is None:
+        raise ValueError(value)
+    return date.fromisoformat(value)
+
+
+def _moment(value: Any) -> datetime:
+    if _TIME.fullmatch(_text(value)) is None:
+        raise ValueError(value)
+    return datetime.fromisoformat(value.upper()).astimezone(UTC)
+
+
+def _relation(value: Any) -> str:
+    try:
+        return str(StreamId.parse(_text(value)))
+    except StreamIdError as error:
+        raise ValueError(value) from error
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
+
+
+_JSON: Final = _scalar(pa.string(), "JSON", _json)
+_STRING: Final = _scalar(pa.string(), "text", _text)
+_RELATION: Final = _scalar(pa.string(), "a StreamID", _relation)
+_BOOLEAN: Final = _scalar(pa.bool_(), "true or false", _truth)
+_INTEGER: Final = _scalar(pa.int64(), "an integer of 64 bits", _long)
+_NUMBER: Final = _scalar(pa.float64(), "a number", _number)
+_FORMATS: Final = {
+    "date": _scalar(pa.date32(), "a date", _day),
+    "date-time": _scalar(pa.timestamp("us", "UTC"), "a date and time with its zone", _moment),
+}
+_SCALARS: Final = {"boolean": _BOOLEAN, "integer": _INTEGER, "number": _NUMBER}
+
+
+@dataclass(slots=True)
+class _SchemaReader:
+    """Reads the parts of one schema; of a part that says too little, or too much, JSON is left."""
+
+    root: Mapping[str, Any]
+    fields: int = field(default=0)
+
+    def kind(self, part: Any, above: tuple[str, ...] = ()) -> Kind:
+        """Return the kind of the values that a part of the schema allows.
+
+        Args:
+            part: of the schema.
+            above: what it is part of: references, so that a type is not part of itself, and an
+                empty text for each level.
+        """
+        self.fields += 1
+        schema, above = self._resolved(part, above)
+        if schema is None or len(above) > _MAX_DEPTH or self.fields > _MAX_FIELDS:
+            return _JSON
+        name = _type_of(schema)
+        if name == "object":
+            return self._object(schema, (*above, ""))
+        if name == "array":
+            items = schema.get("items")
+            if not isinstance(items, dict) or "prefixItems" in schema:
+                return _JSON
+            return _list_of(self.kind(items, (*above, "")))
+        if name == "string":
+            return _FORMATS.get(str(schema.get("format")), _STRING)
+        return _SCALARS.get(str(name), _JSON)
+
+    def _object(self, schema: Mapping[str, Any], above: tuple[str, ...]) -> Kind:
+        members = _mapping(schema.get("properties"))
+        others = schema.get("additionalProperties")
+        if members and not isinstance(others, dict):
+            kinds = {name: self.kind(part, above) for name, part in members.items()}
+            return _struct_of(_named(kinds, frozenset()))
+        if isinstance(others, dict) and not (members or "patternProperties" in schema):
+            return _map_of(self.kind(others, above))
+        return _JSON
+
+    def _resolved(
+        self, part: Any, above: tuple[str, ...]
+    ) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
+        """Follow references, and alternatives that differ only in null; None if that fails."""
+        while isinstance(part, dict) and len(above) <= _MAX_DEPTH:
+            if "$ref" in part:
+                reference = str(part["$ref"])
+                if reference in above:
+                    return None, above
+                part, above = self._referred(reference), (*above, reference)
+                continue
+            name = next((name for name in ("anyOf", "oneOf", "allOf") if name in part), None)
+            if name is None or "type" in part or "properties" in part:
+                return part, above  # alternatives would only narrow it
+            options = part[name] if isinstance(part[name], list) else []
+            some = [each for each in options if each != {"type": "null"}]
+            if len(some) != 1:
+                return None, above
+            part, above = some[0], (*above, "")
+        return None, above
+
+    def _referred(self, reference: str) -> Any:
+        if not reference.startswith(_REFERENCE):
+            return None
+        found: Any = self.root
+        for name in reference.removeprefix(_REFERENCE).split("/"):
+            found = _mapping(found).get(name.replace("~1", "/").replace("~0", "~"))
+        return found
+
+
+def _type_of(schema: Mapping[str, Any]) -> str | None:
+    """Return the one type of a schema's values besides null; None if there are several."""
+    named = schema.get("type")
+    if named is None:
+        options = schema.get("enum", [schema["const"]] if "const" in schema else None)
+        if isinstance(options, list):
+            kinds = {_type_of_value(option) for option in options} - {"null"}
+        else:
+            named = {"properties": "object", "items": "array"}
+            kinds = {kind for name, kind in named.items() if name in schema}
+    else:
+        texts = named if isinstance(named, list) else [named]
+        kinds = {text for text in texts if isinstance(text, str)} - {"null"}
+    if kinds == {"integer", "number"}:
+        return "number"
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _type_of_value(value: Any) -> str:
+    for kind, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string")):
+        if isinstance(value, kind):
+            return name
+    return "null" if value is None else "other"
+
+
+def _list_of(item: Kind) -> Kind:
+    def convert(value: Any, path: str, misfits: list[Misfit]) -> Any:
+        if not isinstance(value, list):
+            _note(misfits, path, value, "a list")
+            return None
+        return [
+            _converted(item, each, f"{path}[{index}]", misfits) for index, each in enumerate(value)
+        ]
+
+    return Kind(pa.list_(pa.field("element", item.type)), convert)
+
+
+def _struct_of(columns: tuple[Column, ...]) -> Kind:
+    def convert(value: Any, path: str, misfits: list[Misfit]) -> Any:
+        if not isinstance(value, dict):
+            _note(misfits, path, value, "an object")
+            return None
+        return {
+            column.name: _converted(
+                column.kind, value.get(column.member), f"{path}.{column.member}", misfits
+            )
+            for column in columns
+        }
+
+    fields = [pa.field(column.name, column.kind.type) for column in columns]
+    return Kind(pa.struct(fields), convert)
+
+
+def _map_of(item: Kind) -> Kind:
+    def convert(value: Any, path: str, misfits: list[Misfit]) -> Any:
+        if not isinstance(value, dict):
+            _note(misfits, path, value, "an object")
+            return None
+        return [
+            (name, _converted(item, each, f"{path}.{name}", misfits))
+            for name, each in value.items()
+        ]
+
+    return Kind(pa.map_(pa.string(), pa.field("value", item.type)), convert)

@@ -1,0 +1,268 @@
+"""Views of models, which follow the table `stream_states`.
+
+Theory of operation. A view is a table of its own, with a row for each document of its model. Each
+of its commits names the version of `stream_states` up to which it has followed that table, as
+`spark-sink changes` does: so it goes on after any crash, and where it cannot, because the changes
+are not kept any more or the table was rebuilt, it is filled anew in one commit. So it is when a
+later version of its model has other columns. Only the process that writes the tables fills views.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from recon_node.ceramic import StreamId, StreamType
+from spark_sink.errors import ConflictError, TablesError
+from spark_sink.query.changes import Changes, Token
+from spark_sink.schema import TABLES, TAKEN, TableSpec, partition_of, view_schema
+from spark_sink.tables.delta import DeltaStore, History
+from spark_sink.tables.delta_files import query
+from spark_sink.tables.delta_state import epoch_of, position_of
+from spark_sink.tables.location import FAULTS, Location, delete_below, is_delta, open_delta_table
+from spark_sink.tables.views import NAME, VIEWS, open_view, view_names
+from spark_sink.views.columns import Columns
+
+STATES: Final = "stream_states"
+# Bytes of rows that are converted and merged at once.
+_MERGE_BYTES: Final = 64 * 1024 * 1024
+_FEED: Final = "_feed"
+
+
+def create_view(directory: Location, model: StreamId, name: str | None) -> str:
+    """Create an empty view of a model; return its name.
+
+    Args:
+        directory: of the tables.
+        model: its StreamID.
+        name: of the view; None: that of the model in lower case.
+
+    Raises:
+        TablesError: the model is not in the tables, or there is a view of this name.
+    """
+    if model.type != StreamType.MODEL:
+        raise TablesError(f"{model} is not the StreamID of a model")
+    states = Changes(directory, STATES, None)
+    definition = _definition(states, model)
+    if definition is None:
+        raise TablesError(
+            f"the model {model} is not in the tables in {directory}: has the node its events, and "
+            "has spark-sink run read them?"
+        )
+    if name is None:
+        name = re.sub(r"\W+", "_", str(definition.get("name")), flags=re.ASCII).strip("_").lower()
+    if not NAME.fullmatch(name) or name in TABLES or name.endswith(_FEED):
+        raise TablesError(
+            f"{name!r} cannot be the name of a view: choose one of letters, digits and _ with --as"
+        )
+    if name in view_names(directory):
+        raise TablesError(f"there is a view {name} already: choose another name with --as")
+    spec = TableSpec(name, _schema(definition), "stream_cid", str(model))
+    DeltaStore(spec, directory / VIEWS / name, states.epoch)
+    return name
+
+
+def drop_view(directory: Location, name: str) -> None:
+    """Delete a view.
+
+    Raises:
+        TablesError: there is none of this name.
+    """
+    open_view(directory, name)
+    delete_below(directory, f"{VIEWS}/{name}")
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStatus:
+    """A view: how many rows it has, and how many of them have values that do not fit."""
+
+    name: str
+    model: str
+    position: int
+    rows: int
+    misfits: int
+
+
+def list_views(directory: Location) -> list[ViewStatus]:
+    """Return all views among the tables in a directory.
+
+    Raises:
+        TablesError: one cannot be read.
+    """
+    return [_status(*open_view(directory, name)) for name in view_names(directory)]
+
+
+def _status(spec: TableSpec, table: DeltaTable) -> ViewStatus:
+    counts = "count(*) AS rows, count(*) FILTER (WHERE array_length(misfits) > 0) AS misfits"
+    (found,) = query({"t": table}, f"SELECT {counts} FROM t").to_pylist()
+    position = position_of(table, epoch_of(table))
+    return ViewStatus(spec.name, str(spec.model), position, **found)
+
+
+def _schema(definition: Mapping[str, Any]) -> pa.Schema:
+    return view_schema(Columns(definition, TAKEN).fields)
+
+
+def _definition(states: Changes, model: StreamId) -> dict[str, Any] | None:
+    """Return the latest definition of a model; None if there is none."""
+    cid = bytes(model.cid)
+    where = f"stream_cid_partition = {partition_of(cid)} AND stream_cid = X'{cid.hex()}'"
+    where += f" AND stream_type = {StreamType.MODEL.value}"
+    found = query({"t": states.table}, f"SELECT data FROM t WHERE {where}")["data"].to_pylist()
+    content = _content(found[0])[0] if found else None
+    return content if isinstance(content, dict) else None
+
+
+def _content(data: bytes | None) -> tuple[Any, bool | None]:
+    """Return a stream's content, and whether it should be indexed; None for what is unknown."""
+    state = json.loads(data) if data is not None else {}
+    return state.get("content"), state.get("metadata", {}).get("shouldIndex")
+
+
+class Views:
+    """The views among the tables in a directory, for the process that writes the tables.
+
+    Args:
+        directory: of the tables.
+        history: hours, bytes and hours, as for `DeltaStore.keep_history`; None: as they are.
+    """
+
+    def __init__(self, directory: Location, history: History | None = None) -> None:
+        self._directory = directory
+        self._history = history
+        self._views: dict[str, _View] = {}
+        self._seen: tuple[int, list[str]] | None = None
+
+    def keep(self) -> int:
+        """Bring all views to where `stream_states` is; return how many of their rows changed.
+
+        Raises:
+            TablesError: a table cannot be read or written.
+        """
+        names = view_names(self._directory)
+        path = self._directory / STATES
+        if not names or not is_delta(path):
+            return 0
+        states = open_delta_table(path)
+        if self._seen == (states.version(), names):
+            return 0
+        rows = 0
+        for name in names:
+            try:
+                rows += self._view(name).follow(self._directory, states)
+            except (ConflictError, *FAULTS):
+                self._views.pop(name, None)
+                if name in view_names(self._directory):
+                    raise
+        self._views = {name: view for name, view in self._views.items() if name in names}
+        self._seen = (states.version(), names)
+        return rows
+
+    def _view(self, name: str) -> _View:
+        spec, table = open_view(self._directory, name)
+        known = self._views.get(name)
+        if known is None or known.identity != str(table.metadata().id):  # or created again
+            store = DeltaStore(
+                spec, self._directory / VIEWS / name, epoch_of(table), for_replacement=True
+            )
+            if self._history is not None:
+                store.keep_history(*self._history)
+            self._views[name] = _View(store)
+        return self._views[name]
+
+
+class _View:
+    """A view in the course of following `stream_states`."""
+
+    def __init__(self, store: DeltaStore) -> None:
+        self._store = store
+        self._model = StreamId.parse(str(store.spec.model))
+        self._columns: Columns | None = None
+        self.identity = store.identity
+
+    def follow(self, directory: Location, now: DeltaTable) -> int:
+        """Take in what has changed in `stream_states`, as it is `now` or later.
+
+        Returns:
+            How many rows of the view that were.
+        """
+        store, table = self._store, str(now.metadata().id)
+        version = store.followed(table)
+        since = None if version is None else Token(table, version, store.position)
+        states = Changes(directory, STATES, since)
+        if self._columns is None and self._finds_columns(states):
+            return self._fill(states)
+        if self._columns is None or states.token == since:
+            return 0
+        if since is None:
+            return self._fill(states)
+        count = 0
+        kept: list[pa.Table] = []
+        has_model = False
+        for kind, some in states.rows():
+            if kind == "reset":
+                return self._fill(states)
+            has_model |= bytes(self._model.cid) in some["stream_cid"].unique().to_pylist()
+            mine = _of_model(some, self._model)
+            count += mine.num_rows
+            kept.append(mine)
+            if sum(each.nbytes for each in kept) > _MERGE_BYTES:
+                store.put(self._rows(pa.concat_tables(kept)), store.position)
+                kept = []
+        if has_model and self._finds_columns(states):
+            return self._fill(states)
+        rows = self._rows(pa.concat_tables(kept)) if kept else store.spec.schema.empty_table()
+        store.put(rows, states.token.position, (table, states.token.version))
+        store.tidy(idle=True)
+        return count
+
+    def _finds_columns(self, states: Changes) -> bool:
+        """Read the model's definition; return whether it has other columns than the view."""
+        definition = _definition(states, self._model)
+        if definition is None:
+            return False
+        self._columns = Columns(definition, TAKEN)
+        return bool(view_schema(self._columns.fields) != self._store.spec.schema)
+
+    def _fill(self, states: Changes) -> int:
+        """Replace all rows and columns."""
+        assert self._columns is not None
+        spec = replace(self._store.spec, schema=view_schema(self._columns.fields))
+        token = states.token
+        count = 0
+
+        def rows() -> Iterator[pa.Table]:
+            nonlocal count
+            for some in states.all_rows():
+                mine = _of_model(some, self._model)
+                count += mine.num_rows
+                yield self._rows(mine)
+
+        self._store.fill(spec, rows(), token.position, (token.table, token.version))
+        self._store.tidy(idle=True)
+        return count
+
+    def _rows(self, states: pa.Table) -> pa.Table:
+        """Convert rows of `stream_states` to rows of the view."""
+        columns = self._columns
+        assert columns is not None
+        names = ("stream_id", "stream_cid", "controller", "event_cid", "position")
+        found = []
+        for row in states.select([*names, "data", "stream_cid_partition"]).to_pylist():
+            content, should_index = _content(row.pop("data"))
+            values, misfits = columns.values(content)
+            reasons = [{"field": field, "reason": reason} for field, reason in misfits]
+            found.append({**row, "should_index": should_index, **values, "misfits": reasons})
+        return pa.Table.from_pylist(found, schema=self._store.spec.schema)
+
+
+def _of_model(states: pa.Table, model: StreamId) -> pa.Table:
+    of = pc.map_lookup(states["dimensions"], pa.scalar("model"), "first")
+    return states.filter(pc.equal(of, pa.scalar(model.to_bytes())))

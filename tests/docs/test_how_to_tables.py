@@ -1,0 +1,45 @@
+"""The guides to what reads the tables, run as a reader runs them, in a new home directory."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from shell_blocks import run, script
+from waiting import kept_port
+
+PAGES = Path(__file__).parents[2] / "docs/how-to"
+LIMIT = 300.0
+"""Seconds, for a busy machine."""
+_PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def run_page(name: str, directory: Path, replaced: dict[str, str] | None = None) -> str:
+    """Run a guide with a node on free ports; its Python blocks come at the end."""
+    page = PAGES / name
+    text = script(page)
+    python = "\n".join(_PYTHON.findall(page.read_text(encoding="utf-8")))
+    (directory / "guide.py").write_text(python)
+    end = "echo the end"
+    text = text.removesuffix(end) + f"python guide.py\n{end}"
+    with ExitStack() as stack:
+        api, peers = (stack.enter_context(kept_port()) for _ in range(2))
+        flags = f"--api 127.0.0.1:{api} --listen /ip4/127.0.0.1/tcp/{peers} --no-discovery"
+        first = "recon-node run --network local-7\n"
+        assert text.count(first) == 1
+        text = text.replace(first, f"{first.rstrip()} {flags}\n")
+        for old, new in (replaced or {}).items():
+            text = text.replace(old, new)
+        text = f"export RECON_NODE_URL=http://127.0.0.1:{api}\n{text}"
+        text = text.replace("recon-node status >", "recon-node status --url $RECON_NODE_URL >")
+        return run(text, directory, LIMIT)
+
+
+@pytest.mark.long
+def test_typed_views(tmp_path: Path) -> None:
+    output = run_page("typed-views.md", tmp_path)
+    assert '{"text": "Welcome!", "title": "Hello", "stars": 3, "new": true}' in output
+    assert '{"title": "Hello, views", "stars": 4}' in output
+    assert re.search(r"^0 +Hello, views +4 +None$", output, re.MULTILINE)

@@ -1,0 +1,390 @@
+"""Typed views: a model's fields as columns, in tables that follow the model's documents."""
+
+import json
+import signal
+import subprocess
+import sys
+from datetime import UTC, date, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import flight_support as support
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
+from spark_helpers import feed_rows
+from spark_samples import KEY, change, document, replace
+
+from recon_node.ceramic import Event, StreamId
+from recon_node.ceramic.builder import model_event
+from spark_sink.cli import main
+from spark_sink.run.pipeline import Sink
+from spark_sink.schema import TAKEN, view_schema
+from spark_sink.tables.directory import Tables
+from spark_sink.views.columns import Columns
+
+EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000061"
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["title"],
+    "$defs": {
+        "place": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "at": {"$ref": "#/$defs/point"}},
+        },
+        "point": {"type": "array", "items": {"type": "number"}},
+        "comment": {
+            "type": "object",
+            "properties": {
+                "text": {"type": "string"},
+                "replies": {"type": "array", "items": {"$ref": "#/$defs/comment"}},
+            },
+        },
+        "state": {"type": "string", "enum": ["draft", "done"]},
+    },
+    "properties": {
+        "title": {"type": "string", "maxLength": 100},
+        "likes": {"type": "integer"},
+        "score": {"type": ["number", "null"]},
+        "open": {"type": "boolean"},
+        "day": {"type": "string", "format": "date"},
+        "when": {"type": "string", "format": "date-time"},
+        "state": {"$ref": "#/$defs/state"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "place": {"anyOf": [{"$ref": "#/$defs/place"}, {"type": "null"}]},
+        "comments": {"type": "array", "items": {"$ref": "#/$defs/comment"}},
+        "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "either": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+        "parent": {"type": "string"},
+        "Position": {"type": "integer"},
+        "stream-id": {"type": "string"},
+    },
+}
+DEFINITION = {
+    "version": "2.0",
+    "name": "Blog Post",
+    "interface": False,
+    "implements": [],
+    "schema": SCHEMA,
+    "accountRelation": {"type": "list"},
+    "relations": {"parent": {"type": "document", "model": None}},
+}
+MODEL = model_event(KEY, DEFINITION)
+OF = MODEL.stream_id()
+PARENT = document(OF, {"title": "the parent"}, b"parent")
+CONTENT = {
+    "title": "A post",
+    "likes": 3,
+    "score": 0.5,
+    "open": True,
+    "day": "2026-02-28",
+    "when": "2026-02-28T12:00:00.25+02:00",
+    "state": "draft",
+    "tags": ["a", "b"],
+    "place": {"city": "Rome", "at": [41.9, 12]},
+    "comments": [{"text": "first", "replies": [{"text": "second"}]}],
+    "counts": {"x": 1},
+    "either": 7,
+    "parent": str(PARENT.stream_id()),
+    "Position": 5,
+    "stream-id": "odd",
+}
+POST = document(OF, CONTENT, b"post")
+BADLY = document(
+    OF, {"title": "early", "likes": "many", "day": "2026-02-30", "tags": ["a", 1]}, b"early"
+)
+TEXT = pa.string()
+
+
+def asked(*arguments: str | Path) -> Any:
+    result = CliRunner().invoke(main, [*(str(argument) for argument in arguments)])
+    assert result.exit_code == 0, result.output
+    if "--json" in arguments:
+        return [json.loads(result.stdout)]
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def rows_of(tables: Path, name: str) -> dict[str, dict[str, Any]]:
+    table = DeltaTable(tables / "views" / name).to_pyarrow_table(filesystem=None)
+    return {row["stream_id"]: row for row in table.to_pylist()}
+
+
+def filled(directory: Path, events: list[Event]) -> Sink:
+    sink = Sink(Tables(directory, EPOCH))
+    added(sink, events)
+    return sink
+
+
+def added(sink: Sink, events: list[Event]) -> None:
+    sink.tables.append(feed_rows(events))
+    sink.catch_up()
+    sink.look()
+
+
+def test_fields_are_typed_columns(tmp_path: Path) -> None:
+    filled(tmp_path, [MODEL, PARENT, POST])
+    (made,) = asked("view", "create", "--tables", tmp_path, str(OF), "--json")
+    assert (made["name"], made["rows"]) == ("blog_post", 2)
+    row = rows_of(tmp_path, "blog_post")[str(POST.stream_id())]
+    assert {name: row[name] for name in made["columns"] if name not in TAKEN} == {
+        "title": "A post",
+        "likes": 3,
+        "score": 0.5,
+        "open": True,
+        "day": date(2026, 2, 28),
+        "when": datetime(2026, 2, 28, 10, 0, 0, 250_000, UTC),
+        "state": "draft",
+        "tags": ["a", "b"],
+        "place": {"city": "Rome", "at": [41.9, 12.0]},
+        "comments": [{"text": "first", "replies": ['{"text": "second"}']}],
+        "counts": [("x", 1)],
+        "either": "7",
+        "parent": str(PARENT.stream_id()),
+        "Position_": 5,
+        "stream_id_": "odd",
+    }
+    assert (row["event_cid"], row["position"], row["misfits"]) == (bytes(POST.cid), 3, [])
+    sql = (
+        "SELECT post.title, parent.title AS of, post.place.city, post.when::DATE = post.day AS same"
+        " FROM blog_post AS post JOIN blog_post AS parent ON post.parent = parent.stream_id"
+    )
+    assert asked("query", "--tables", tmp_path, sql) == [
+        {"title": "A post", "of": "the parent", "city": "Rome", "same": True}
+    ]
+
+
+def test_what_does_not_fit_is_null_with_the_reason(tmp_path: Path) -> None:
+    """A document that came before its model was never checked by its schema."""
+    filled(tmp_path, [BADLY, MODEL])
+    asked("view", "create", "--tables", tmp_path, str(OF), "--as", "posts", "--json")
+    state = rows_of(tmp_path, "posts")[str(BADLY.stream_id())]
+    assert state["event_cid"] is None, "the model has come, and by its schema it is wrong"
+    found, misfits = Columns(DEFINITION, TAKEN).values(BADLY.payload["data"])
+    assert (found["title"], found["likes"], found["day"], found["tags"]) == (
+        "early",
+        None,
+        None,
+        ["a", None],
+    )
+    assert misfits == [
+        ("$.likes", '"many" is not an integer of 64 bits'),
+        ("$.day", '"2026-02-30" is not a date'),
+        ("$.tags[1]", "1 is not text"),
+    ]
+
+
+def test_a_document_of_an_older_version_has_misfits(tmp_path: Path) -> None:
+    post = document(OF, {"title": "old", "likes": 1}, b"old")
+    sink = filled(tmp_path, [MODEL, post])
+    asked("view", "create", "--tables", tmp_path, str(OF), "--as", "posts", "--json")
+    retyped = {"title": {"type": "string"}, "likes": {"type": "array", "items": {"type": "string"}}}
+    version = change(MODEL, replace("/schema/properties", retyped))
+    added(sink, [MODEL, post, version])
+    row = rows_of(tmp_path, "posts")[str(post.stream_id())]
+    assert (row["title"], row["likes"]) == ("old", None)
+    assert row["misfits"] == [{"field": "$.likes", "reason": "1 is not a list"}]
+    assert set(row) == {*TAKEN, "title", "likes"}
+    (listed,) = asked("view", "list", "--tables", tmp_path, "--json")
+    assert listed["views"] == [
+        {"name": "posts", "model": str(OF), "position": 3, "rows": 1, "misfits": 1}
+    ]
+
+
+def history() -> list[Event]:
+    """Documents that change, one that is wrong, other models, and versions of the model."""
+    other = model_event(KEY, {**DEFINITION, "name": "Other"})
+    first, second = (document(OF, {"title": name}, name.encode()) for name in ("one", "two"))
+    more = change(
+        MODEL, {"op": "add", "path": "/schema/properties/extra", "value": {"type": "string"}}
+    )
+    return [
+        first,
+        other,
+        document(other.stream_id(), {"title": "of another model"}, b"x"),
+        MODEL,
+        second,
+        change(first, replace("/title", "uno")),
+        change(second, {"op": "add", "path": "/likes", "value": "wrong"}),
+        document(OF, ["not an object"], b"list"),
+        more,
+        change(MODEL, replace("/name", "the same columns")),
+        document(OF, CONTENT, b"later"),
+    ]
+
+
+@pytest.mark.parametrize("cut", range(4, 11))
+def test_a_view_is_the_same_whenever_it_was_created(tmp_path: Path, cut: int) -> None:
+    """And however often it was brought up to date: as one that is created at the end."""
+    events = history()
+    sink = filled(tmp_path, events[:cut])
+    asked("view", "create", "--tables", tmp_path, str(OF), "--as", "early", "--json")
+    for _, end in pairwise([cut, *range(cut + 1, len(events) + 1)]):
+        added(sink, events[:end])
+    asked("view", "create", "--tables", tmp_path, str(OF), "--as", "late", "--json")
+    early, late = rows_of(tmp_path, "early"), rows_of(tmp_path, "late")
+    assert len(late) == 4
+    assert early == late
+    assert {row["title"] for row in late.values()} == {"uno", "two", None, "A post"}
+    lines = asked("changes", "--tables", tmp_path, "early")
+    assert {line["row"]["stream_id"] for line in lines if "row" in line} == set(early)
+
+
+def test_a_rebuilt_table_is_followed(tmp_path: Path) -> None:
+    events = history()
+    filled(tmp_path, events[:8])
+    asked("view", "create", "--tables", tmp_path, str(OF), "--as", "posts", "--json")
+    before = rows_of(tmp_path, "posts")
+    asked("rebuild", "stream_states", "--tables", tmp_path, "--json")
+    sink = Sink(Tables(tmp_path, EPOCH))
+    sink.look()
+    assert rows_of(tmp_path, "posts") == before
+    added(sink, events)
+    asked("view", "create", "--tables", tmp_path, str(OF), "--as", "anew", "--json")
+    assert rows_of(tmp_path, "posts") == rows_of(tmp_path, "anew")
+
+
+def test_a_view_can_be_dropped_and_created_again_meanwhile(tmp_path: Path) -> None:
+    events = history()
+    sink = filled(tmp_path, events[:5])
+    for cut in (7, 9, 11):
+        asked("view", "create", "--tables", tmp_path, str(OF), "--as", "posts", "--json")
+        added(sink, events[:cut])
+        assert len(rows_of(tmp_path, "posts")) == (2 if cut < 8 else 3 if cut < 11 else 4)
+        asked("view", "drop", "--tables", tmp_path, "posts", "--json")
+        sink.look()
+    assert not (tmp_path / "views" / "posts").exists()
+
+
+def test_a_writer_that_is_killed_goes_on(tmp_path: Path) -> None:
+    """Also between its commits: each names what it has followed."""
+    events = history()
+    filled(tmp_path, events[:4])
+    asked("view", "create", "--tables", tmp_path, str(OF), "--as", "posts", "--json")
+    sink = Sink(Tables(tmp_path, EPOCH))
+    sink.tables.append(feed_rows(events[:8]))  # before the model has another version
+    sink.catch_up()
+    program = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from spark_sink.tables.delta import DeltaStore\n"
+        "from spark_sink.views.keeping import Views\n"
+        "merge = DeltaStore._merge\n"
+        "def killed(self, rows, properties):\n"
+        "    if sys.argv[2] == 'after':\n"
+        "        merge(self, rows, properties)\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "DeltaStore._merge = killed\n"
+        "Views(Path(sys.argv[1])).keep()\n"
+    )
+    for when in ("before", "after"):
+        command = [sys.executable, "-c", program, str(tmp_path), when]
+        killed = subprocess.run(command, check=False)
+        assert killed.returncode == -signal.SIGKILL
+    sink.look()
+    asked("view", "create", "--tables", tmp_path, str(OF), "--as", "anew", "--json")
+    assert rows_of(tmp_path, "posts") == rows_of(tmp_path, "anew")
+
+
+def test_programs_see_views_by_flight_sql(tmp_path: Path) -> None:
+    events = history()
+    sink = filled(tmp_path, events[:5])
+    asked("view", "create", "--tables", tmp_path, str(OF), "--as", "posts", "--json")
+    with support.served(tmp_path) as url, support.connected(url) as connection:
+        assert support.asked(connection, "SELECT count(*) AS n FROM views.posts")[
+            "n"
+        ].to_pylist() == [2]
+        found = connection.adbc_get_objects(depth="columns", db_schema_filter="views").read_all()
+        (schema,) = found.to_pylist()[0]["catalog_db_schemas"]
+        names = {table["table_name"]: table for table in schema["db_schema_tables"]}
+        assert set(names) == {"posts", "posts_feed"}
+        assert "likes" in {each["column_name"] for each in names["posts"]["table_columns"]}
+        sql = "SELECT stream_id, title FROM views.posts_feed LIMIT 3"
+        with support.following(connection, sql) as feed:
+            rows = [next(feed), next(feed)]
+            added(sink, events[:6])
+            rows.append(next(feed))
+        assert [row["title"] for row in rows] == ["one", "two", "uno"]
+
+
+def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+    filled(tmp_path, [MODEL, POST])
+    run = CliRunner().invoke
+    for arguments, told in (
+        (["create", "nonsense"], "is not a StreamID"),
+        (["create", str(POST.stream_id())], "is not the StreamID of a model"),
+        (["create", str(StreamId(2, POST.cid))], "is not in the tables"),
+        (["create", str(OF), "--as", "../x"], "cannot be the name of a view"),
+        (["create", str(OF), "--as", "stream_tips"], "cannot be the name of a view"),
+        (["drop", "posts"], "there is no view posts"),
+    ):
+        result = run(main, ["view", *arguments, "--tables", str(tmp_path)])
+        assert (result.exit_code != 0, told in result.stderr) == (True, True), result.output
+    asked("view", "create", "--tables", tmp_path, str(OF), "--json")
+    result = run(main, ["view", "create", str(OF), "--tables", str(tmp_path)])
+    assert "there is a view blog_post already" in result.stderr
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
+    | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+names = st.sampled_from(["type", "properties", "items", "$ref", "anyOf", "format", "enum", "const"])
+schemas = st.recursive(
+    st.sampled_from(
+        ["string", "integer", "object", "array", "#/properties/a", "#", "date", None, 1]
+    )
+    | st.lists(st.sampled_from(["string", "null", "number"])),
+    lambda inner: (
+        st.dictionaries(names | st.sampled_from(["a", "A", "b c"]), inner, max_size=4)
+        | st.lists(inner, max_size=2)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(max_size=4), schemas, max_size=4), st.data())
+def test_any_schema_has_columns_and_any_content_values(
+    properties: dict[str, Any], data: st.DataObject
+) -> None:
+    columns = Columns({"schema": {"properties": properties}}, TAKEN)
+    members = dict.fromkeys(properties, values)
+    content = data.draw(values | st.fixed_dictionaries({}, optional=members))
+    found, misfits = columns.values(content)
+    row = {"stream_id": "k", "stream_cid": b"", "controller": "", "position": 1}
+    row |= {"misfits": [{"field": f, "reason": r} for f, r in misfits], "stream_cid_partition": 0}
+    schema = view_schema(columns.fields)
+    table = pa.Table.from_pylist([row | found], schema=schema)
+    assert table.num_rows == 1
+    lowered = [name.lower() for name in schema.names]
+    assert len(set(lowered)) == len(lowered)
+
+
+WELL_FORMED = {
+    "string": st.text(),
+    "integer": st.integers(-(2**63), 2**63 - 1),
+    "number": st.floats(allow_nan=False, allow_infinity=False),
+    "boolean": st.booleans(),
+}
+
+
+@given(st.data())
+def test_what_conforms_to_the_schema_has_no_misfits(data: st.DataObject) -> None:
+    """As the node itself checks documents."""
+    kinds = data.draw(st.lists(st.sampled_from(sorted(WELL_FORMED)), min_size=1, max_size=4))
+    schema = {"properties": {f"f{i}": {"type": kind} for i, kind in enumerate(kinds)}}
+    content = {f"f{i}": data.draw(WELL_FORMED[kind]) for i, kind in enumerate(kinds)}
+    found, misfits = Columns({"schema": schema}, TAKEN).values(content)
+    assert misfits == []
+    assert found == content
