@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,4 +34,4 @@ def test_from_nothing_to_an_anchored_stream(tmp_path: Path) -> None:
     assert ": anchored 20" in anchored
     assert "[anchored]" in anchored
     assert "Anchoring on eip155:1337" in anchored
-    assert "1 anchored in 1 tree" in anchored or "anchored in 2 trees" in anchored
+    assert re.search(r"[1-9] anchored in [1-9] trees?\b", anchored)
