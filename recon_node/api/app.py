@@ -91,6 +91,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     undelivered.get_pending,
     undelivered.get_refused,
     undelivered.get_unprocessed,
+    streams.get_stream_preview,
     stream_merge.get_stream_merge,
     feed.get_events,
     feed.get_resume_token,
@@ -107,8 +108,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     dag.get_car,  # first, because the next one's path matches these paths, too
     dag.get_dag,
     dag.get_publication,
+    dag.get_entry,
     dag.get_replicas,
     dag.get_contains,
+    tangles.get_tangles,
     tangles.get_tangle_names,
     tangles.get_tangle,
     anchors.get_anchors,

@@ -5,6 +5,7 @@ publishes into events; `service` indexes those in the log (`schema`, `index`) an
 index (`state`). `sources` cuts CAR files and directories into shards; `unpack` writes directories.
 """
 
+from recon_node.dag.browsing import DagEntry
 from recon_node.dag.containment import Containment
 from recon_node.dag.errors import DagError, DagEventError, IncompleteDagError
 from recon_node.dag.events import (
@@ -28,6 +29,7 @@ __all__ = [
     "MAX_SHARD_SIZE",
     "SORT_KEY",
     "Containment",
+    "DagEntry",
     "DagError",
     "DagEventError",
     "DagState",

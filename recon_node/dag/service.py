@@ -16,7 +16,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import trio
+
 from recon_node.dag import catalogue, containment, index, state
+from recon_node.dag.browsing import Browser, DagEntry
 from recon_node.dag.containment import Containment
 from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.dag.events import Identifier, read_dag_event
@@ -34,6 +37,8 @@ _TOLD: Final = 10_000
 """Publishes for which the cache knows whether their origin contains their link."""
 _SHARDS: Final = 4
 """Shards in memory while a DAG is exported: neighbouring blocks are usually in the same one."""
+_BROWSERS: Final = 2
+"""DAGs that are looked into at once."""
 _MAX_NAMED: Final = 3
 """Missing blocks that an error names."""
 
@@ -65,6 +70,7 @@ class Dags:
         self._data_dir = data_dir
         self._index = index
         self._told: dict[CID, bool] = {}
+        self._browsing = trio.CapacityLimiter(_BROWSERS)
 
     async def state(self, root: CID) -> DagState:
         """Return how much of the DAG is here below `root`.
@@ -118,6 +124,28 @@ class Dags:
             DagError: the index cannot be read, or does not keep up with the feed.
         """
         return await self._index.ask(partial(containment.find, link=link, origin=origin))
+
+    async def look(self, root: CID, path: tuple[str, ...]) -> DagEntry:
+        """Return what a path in the DAG below `root` leads to: a directory, a file, or other data.
+
+        Raises:
+            DagError: a block of it is missing or malformed, there is no such entry, or the index
+                cannot be read.
+            IpldError: a block cannot be decoded.
+            StoreError: the log cannot be read.
+        """
+        shards = Latest[CID, dict[CID, bytes]](_SHARDS)
+
+        async def block(cid: CID) -> bytes:
+            event = await self._index.ask(partial(state.read_place, root=root, cid=cid))
+            if event is None:
+                raise DagError(f"the block {cid} is not here")
+            return (await self._shard(event, shards))[cid]
+
+        def look() -> DagEntry:
+            return Browser(partial(trio.from_thread.run, block)).look(root, path)
+
+        return await trio.to_thread.run_sync(look, limiter=self._browsing)
 
     async def car(self, root: CID) -> AsyncIterator[bytes]:
         """Export the DAG below `root` as a CARv1, in pieces, its blocks depth first.

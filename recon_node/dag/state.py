@@ -175,6 +175,16 @@ def _missing_blocks(connection: sqlite3.Connection, root: CID, lacking: Any) -> 
     return found
 
 
+def read_place(connection: sqlite3.Connection, root: CID, cid: CID) -> CID | None:
+    """Return the event with a block of the DAG below the root; None if the block is not here."""
+    row = connection.execute(
+        "SELECT event FROM nodes JOIN shards ON shards.id = shard "
+        "WHERE nodes.subject = ? AND nodes.cid = ?",
+        (sort_bytes(root), cid),
+    ).fetchone()
+    return None if row is None else CID(row[0])
+
+
 def read_order(connection: sqlite3.Connection, root: CID) -> Iterator[Place]:
     """Yield the locations of the blocks held below the root, depth first, each once."""
     subject = sort_bytes(root)

@@ -85,6 +85,15 @@ class Tangles:
         """
         return await self._index.ask(partial(_read_names, root))
 
+    async def all(self, after: tuple[bytes, str], limit: int) -> list[tuple[CID, str, int]]:
+        """Return the tangles in the order of their roots and names, and how many documents name
+        each; those after a root and a name, at most `limit` of them.
+
+        Raises:
+            TanglesError: the index cannot be read, or does not keep up with the feed.
+        """
+        return await self._index.ask(partial(_read_all, after, limit))
+
     async def candidates(self, root: CID, name: str, limit: int) -> dict[CID, int | None]:
         """Return the documents that name a tangle, as CIDs of their init events, and when each was
         received, in Unix milliseconds; at most `limit` of them.
@@ -109,6 +118,17 @@ async def open_tangles(store: Store, data_dir: Path) -> AsyncIterator[Tangles]:
 def _read_names(root: CID, connection: sqlite3.Connection) -> dict[str, int]:
     sql = "SELECT name, count(*) FROM candidates WHERE root = ? GROUP BY name ORDER BY name"
     return dict(connection.execute(sql, (root,)).fetchall())
+
+
+def _read_all(
+    after: tuple[bytes, str], limit: int, connection: sqlite3.Connection
+) -> list[tuple[CID, str, int]]:
+    sql = (
+        "SELECT root, name, count(*) FROM candidates WHERE (root, name) > (?, ?) "
+        "GROUP BY root, name ORDER BY root, name LIMIT ?"
+    )
+    rows = connection.execute(sql, (*after, limit))
+    return [(CID(root), name, count) for root, name, count in rows]
 
 
 def _read_candidates(

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -19,6 +20,7 @@ from recon_node.dag import DAG_MODEL, Identifier, open_dags, replica_event, shar
 from recon_node.dag.protocol.publishing import make_publish
 from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.protocol.shards import appends, split, walk
+from recon_node.dag.sources import open_source
 from recon_node.ipld import CID, DAG_CBOR, RAW, car, dag_cbor, multibase
 from recon_node.store import Store
 
@@ -181,3 +183,24 @@ async def test_lists_of_dags_and_publishes(dag_api: httpx.AsyncClient) -> None:
     assert [listed[str(each)]["refused"] for each in ids] == [0, 1, 0]
     assert [listed[str(each)]["publishes"] for each in ids] == [1, 1, 1]
     assert (await dag_api.get("/ceramic/dag?after=nonsense")).status_code == 400
+
+
+async def test_a_dag_is_looked_into(dag_api: httpx.AsyncClient, tmp_path: Path) -> None:
+    (tmp_path / "files" / "more").mkdir(parents=True)
+    (tmp_path / "files" / "more" / "words").write_text("Words.")
+    source = open_source(tmp_path / "files")
+    root = source.root
+
+    async def look(path: str, status: int = 200) -> dict[str, Any]:
+        answer = await dag_api.get(f"/ceramic/dag/{root}/entry", params={"path": path})
+        assert answer.status_code == status, answer.text
+        return dict(answer.json())
+
+    assert "not here" in (await look("", 404))["message"]
+    for shard in split(root, walk(root, source.read), 10_000):
+        await post(dag_api, shard_event(KEY, root, shard.car).car)
+    top = await look("")
+    assert (top["kind"], [entry["name"] for entry in top["entries"]]) == ("directory", ["more"])
+    assert (await look("/more/words/"))["text"] == "Words."
+    assert "no entry 'less'" in (await look("less", 404))["message"]
+    assert "64 parts" in (await look("a/" * 65, 400))["message"]

@@ -13,17 +13,25 @@ from typing import Any
 import pytest
 import trio
 from browser import Browser, browser
-from test_api_undelivered import CHAIN, INIT, change, hand_over
+from tangle_samples import ALL, ROOT, THREAD
+from test_api_undelivered import CHAIN, INIT, KEY, change, hand_over
 
+from recon_node.anchoring.opening import open_anchoring
+from recon_node.anchoring.service import Anchoring
+from recon_node.anchoring.settings import AnchorSettings
 from recon_node.api import Access, Services, create_app, open_listener, serve
 from recon_node.api.samples import Sample
 from recon_node.ceramic import network_range
 from recon_node.ceramic.builder import time_event
-from recon_node.dag import open_dags
+from recon_node.chain import ChainSettings, open_anchors
+from recon_node.dag import open_dags, shard_event
+from recon_node.dag.protocol.shards import split, walk
+from recon_node.dag.sources import DagSource, open_source
 from recon_node.ipld import multibase
 from recon_node.p2p import Counters, PeerInfo, SyncReport
 from recon_node.recon import KeyRange
 from recon_node.store import Store
+from recon_node.tangles.index import open_tangles
 
 PEER = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 ADDRESS = f"/ip4/192.0.2.1/tcp/4101/p2p/{PEER}"
@@ -33,6 +41,8 @@ READY = (
     "document.querySelector('main h1') !== null && !document.querySelector('main .loading')"
     " && !document.querySelector('main h1').textContent.includes('Loading')"
 )
+TIME = ChainSettings(development_time=True)
+ANCHORS = AnchorSettings(authority="development", interval=60)
 STREAM = str(INIT.stream_id())
 
 
@@ -107,6 +117,26 @@ async def fill(services: Services, sample: list[dict[str, str]]) -> str:
     return str(anchored.cid)
 
 
+async def fill_products(store: Store, tmp_path: Path, anchoring: Anchoring | None) -> None:
+    """Give the node a thread, a DAG of files, and an anchored event."""
+    events = [event.car for event in ALL]
+    source = dag_source(tmp_path)
+    for shard in split(source.root, walk(source.root, source.read), 100_000):
+        events.append(shard_event(KEY, source.root, shard.car).car)
+    await store.admit_local(events)
+    assert anchoring is not None
+    await anchoring.request(ROOT.cid, ROOT.stream_id())
+    anchoring.anchor_now()
+
+
+def dag_source(tmp_path: Path) -> DagSource:
+    root = tmp_path / "files"
+    (root / "more").mkdir(parents=True, exist_ok=True)
+    (root / "words").write_text("Words of a file.\n" * 100)
+    (root / "more" / "bytes").write_bytes(bytes(range(256)))
+    return open_source(root)
+
+
 async def axe(page: Browser, *rules: str) -> list[str]:
     """What axe finds wrong in the page as it is, by some rules or by all."""
     options = json.dumps({"runOnly": rules} if rules else {})
@@ -123,6 +153,7 @@ async def test_every_view_for_everyone(
 ) -> None:
     """No view breaks a rule of accessibility, is wider than a phone, or fails."""
     tip = await fill(services, sample)
+    dag = dag_source(tmp_path).root
     views = [
         "",
         "feed",
@@ -136,13 +167,26 @@ async def test_every_view_for_everyone(
         "undelivered/waiting",
         "undelivered/pending",
         "undelivered/refused",
+        f"feed?before={services.store.head}",
         "dags",
         f"dags/{INIT.cid}",
+        f"dags/{dag}",
+        f"dags/{dag}?path=words",
+        "tangles",
+        f"tangles/{THREAD}/{ROOT.stream_id()}",
+        "anchors",
+        "anchors?state=anchored",
         "search?q=bagcqcera",
         "nowhere",
     ]
-    async with open_dags(services.store, tmp_path / "node") as dags:
-        services = dataclasses.replace(services, dags=dags)
+    async with (
+        open_dags(services.store, tmp_path / "node") as dags,
+        open_tangles(services.store, tmp_path / "node") as tangles,
+        open_anchors(TIME, services.store),
+        open_anchoring(ANCHORS, TIME, services.store, tmp_path / "node") as anchoring,
+    ):
+        await fill_products(services.store, tmp_path, anchoring)
+        services = dataclasses.replace(services, dags=dags, tangles=tangles, anchoring=anchoring)
         async with shown(services, tmp_path) as (page, url, _):
             # The colours are all that differs between light and dark.
             for width, scheme, rules in ((1280, "light", ()), (390, "dark", ("color-contrast",))):

@@ -264,3 +264,29 @@ async def test_every_stream_of_the_sdk_s_sample(
                 break
         else:
             raise AssertionError(f"no state of the stream {init}")
+
+
+async def test_a_preview_says_what_it_is_and_whether_it_has_diverged(
+    api: httpx.AsyncClient, store: Store
+) -> None:
+    model = model_event(KEY, DEFINITION)
+    init = init_event(KEY, id_of(model), {"text": "a"}, unique=b"u")
+    bad = init_event(KEY, id_of(model), {"text": 7}, unique=b"v")
+    await admit(store, model, init, bad)
+
+    async def preview(event: Event) -> Any:
+        answer = await api.get(f"/ceramic/streams/{id_of(event)}/preview")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    assert await preview(init) == {"content": '{"text": "a"}', "diverged": False}
+    assert await preview(bad) == {"content": None, "diverged": False}
+    assert len((await preview(model))["content"]) == 100
+    left, right = change(init, init, "/text", "b"), change(init, init, "/text", "c")
+    await admit(store, left, right)
+    assert (await preview(init))["diverged"]
+    merged = data_event(KEY, init, [left.cid, right.cid], [])
+    await admit(store, merged)
+    assert not (await preview(init))["diverged"]
+    answer = await api.get(f"/ceramic/streams/{id_of(change(init, init, '/x', 1), init)}x/preview")
+    assert answer.status_code == 400

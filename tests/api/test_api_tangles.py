@@ -27,7 +27,7 @@ from tangle_samples import (
 
 from recon_node.api import Services, create_app
 from recon_node.ceramic import Event
-from recon_node.ceramic.builder import controller_of, data_event
+from recon_node.ceramic.builder import controller_of, data_event, init_event
 from recon_node.store import Store
 from recon_node.tangles.index import open_tangles
 
@@ -121,3 +121,56 @@ async def test_an_index_that_was_deleted_is_made_again(store: Store, tmp_path: P
     delete_index(tmp_path)
     async with served(store, tmp_path) as api:
         assert await read(api, f"{THREAD}/{ROOT.stream_id()}") == before
+
+
+async def test_tangles_are_listed_in_pages(store: Store, tmp_path: Path) -> None:
+    async with served(store, tmp_path) as api:
+        await admit(store, *ALL)
+        others = []
+        for name in ("a.b", "thread"):
+            content = {"text": "x", "tangles": {name: {"root": None, "previous": None}}}
+            unique = name.encode()
+            others.append(init_event(BOB, MODEL.stream_id(), content, unique=unique))
+        await admit(store, *others)
+        whole = (await api.get("/ceramic/tangles")).json()
+        expected = sorted(
+            [(ROOT, THREAD, 6), (others[0], "a.b", 1), (others[1], "thread", 1)],
+            key=lambda tangle: bytes(tangle[0].cid),
+        )
+        assert whole["next"] is None
+        assert whole["tangles"] == [
+            {
+                "root": str(root.stream_id()),
+                "init": str(root.cid),
+                "name": name,
+                "candidates": count,
+            }
+            for root, name, count in expected
+        ]
+        pages, after = [], {}
+        while True:
+            page = (await api.get("/ceramic/tangles", params={"limit": 1, **after})).json()
+            pages += page["tangles"]
+            if page["next"] is None:
+                break
+            after = {"after": page["next"]}
+        assert pages == whole["tangles"]
+        assert (await api.get("/ceramic/tangles", params={"after": "x"})).status_code == 400
+
+
+async def test_a_root_that_is_not_here_has_no_stream_id(store: Store, tmp_path: Path) -> None:
+    async with served(store, tmp_path) as api:
+        await admit(store, *(event for event in ALL if event is not ROOT))
+        [tangle] = (await api.get("/ceramic/tangles")).json()["tangles"]
+        assert (tangle["root"], tangle["init"]) == (None, str(ROOT.cid))
+
+
+async def test_a_tangle_is_drawn_if_asked(store: Store, tmp_path: Path) -> None:
+    async with served(store, tmp_path) as api:
+        await admit(store, *ALL)
+        path = f"{THREAD}/{ROOT.stream_id()}"
+        assert "svg" not in await read(api, path)
+        svg = (await read(api, path, drawn="true"))["svg"]
+        assert svg.startswith("<svg")
+        for event in (ROOT, LEFT, RIGHT, BOTH, WRONG):
+            assert f"<title>{event.stream_id()}</title>" in svg

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
-from msgspec import field
+from msgspec import Raw, field
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
@@ -30,6 +30,7 @@ from recon_node.api.models import (
 from recon_node.api.services import Services
 from recon_node.ceramic import DidError
 from recon_node.dag import (
+    DagEntry,
     DagError,
     Dags,
     Identifier,
@@ -38,9 +39,11 @@ from recon_node.dag import (
     Publication,
     parse_root,
 )
-from recon_node.ipld import CID, IpldError
+from recon_node.ipld import CID, IpldError, dag_json
 
 CAR_TYPE: Final = "application/vnd.ipld.car"
+MAX_PARTS: Final = 64
+"""Parts of a path in a DAG."""
 MAX_REPLICA_BYTES: Final = 4 * 1024 * 1024
 """Bytes of the blocks of a DAG's replicas; a client gets those of a longer log as events."""
 
@@ -149,6 +152,71 @@ async def get_car(call: Call[RootPath]) -> Response:
         "x-content-type-options": "nosniff",
     }
     return StreamedAnswer(pieces, media_type=CAR_TYPE, headers=headers)
+
+
+class EntryQuery(RootPath, frozen=True):
+    """A place in a DAG."""
+
+    path: str = ""
+    """From the root: names of directories and a file, with `/` between them."""
+
+
+class DirectoryEntryBody(Body, frozen=True):
+    """A name in a directory."""
+
+    name: str
+    """Of the file or directory."""
+    cid: CID
+    """Of its block."""
+    size: Whole
+    """Bytes of all blocks below it, as the directory says."""
+
+
+class DagEntryBody(Body, frozen=True):
+    """What is at a place in a DAG."""
+
+    kind: Literal["directory", "file", "symlink", "data"]
+    """data: a block that is not part of a file or directory."""
+    cid: CID
+    """Of its block."""
+    size: Whole | None
+    """Bytes of content; null for a directory."""
+    text: str | None
+    """The first 16 KiB of a file, or a symlink's target; null if it is not UTF-8."""
+    value: Raw
+    """A DAG-CBOR block, as DAG-JSON."""
+    entries: list[DirectoryEntryBody]
+    """Of a directory, the first 1,000."""
+    is_cut: bool
+    """Whether the directory has more."""
+
+
+@endpoint("GET", "/ceramic/dag/{cid}/entry", errors=(404,), own=True)
+async def get_entry(call: Call[EntryQuery]) -> Annotated[Response, DagEntryBody]:
+    """Look into a DAG: list a directory, or read the beginning of a file."""
+    given = call.parameters
+    path = tuple(part for part in given.path.split("/") if part)
+    if len(path) > MAX_PARTS:
+        raise bad_request(f"the path has more than {MAX_PARTS} parts")
+    try:
+        found = await dag_side(call.services).look(given.cid, path)
+    except (DagError, IpldError) as error:
+        raise ApiError(HTTPStatus.NOT_FOUND, str(error)) from None
+    return await call.services.in_thread(partial(_render_entry, found))
+
+
+def _render_entry(found: DagEntry) -> Response:
+    return reply(
+        DagEntryBody(
+            kind=found.kind,
+            cid=found.cid,
+            size=found.size,
+            text=found.text,
+            value=Raw(dag_json.encode(found.value)),
+            entries=DirectoryEntryBody.of_objects(found.entries),
+            is_cut=found.is_cut,
+        )
+    )
 
 
 class DagReplicasBody(Body, frozen=True):

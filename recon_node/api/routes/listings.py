@@ -94,6 +94,8 @@ class ListedStreamBody(Body, frozen=True):
     """Delivered ones."""
     position: Whole
     """Of the latest of them, in the feed."""
+    delivered_at: Whole | None
+    """When this node delivered that one, in Unix milliseconds; null if an earlier version did."""
 
 
 class StreamListBody(PageBody, frozen=True):
@@ -168,6 +170,7 @@ async def describe_streams(
             model_name=names.get(models[each]) if each in models else None,
             events=each.events,
             position=each.position,
+            delivered_at=each.delivered_at,
         )
         for each in streams
     ]

@@ -7,6 +7,7 @@ which is checked after each event. See `recon_node.streams.state` for what a sta
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -65,6 +66,8 @@ class InTime:
             )
 
 
+_PREVIEW = 100
+"""Characters of content in a preview."""
 MAX_ERRORS = 100
 """Events with validation errors that an answer lists, the latest ones."""
 
@@ -118,6 +121,31 @@ async def get_stream(call: Call[StreamPath]) -> Annotated[Response, StreamStateB
     """
     text, stream_id = call.request.path_params["stream_id"], call.parameters.stream_id
     return await compute(call.services, text, stream_id.cid, stream_id, _answer)
+
+
+class StreamPreviewBody(Body, frozen=True):
+    """A stream in a line."""
+
+    content: str | None
+    """The beginning of its content at the tip, as JSON; null if its init event was rejected."""
+    diverged: bool
+    """Whether it has branches that no event merges."""
+
+
+@endpoint("GET", "/ceramic/streams/{stream_id}/preview", errors=(404,), own=True)
+async def get_stream_preview(call: Call[StreamPath]) -> StreamPreviewBody:
+    """Read a stream in a line, for lists."""
+    text, stream_id = call.request.path_params["stream_id"], call.parameters.stream_id
+    return await compute(call.services, text, stream_id.cid, stream_id, _preview)
+
+
+def _preview(stream: Stream) -> StreamPreviewBody:
+    try:
+        content = json.loads(stream.state().data.to_json())["content"]
+    except StreamShapeError:
+        return StreamPreviewBody(None, diverged=False)
+    text = json.dumps(content, ensure_ascii=False)
+    return StreamPreviewBody(text[:_PREVIEW], diverged=bool(stream.open_tips))
 
 
 def _answer(stream: Stream) -> Response:

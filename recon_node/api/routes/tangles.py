@@ -13,13 +13,23 @@ from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Final
 
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 from pydantic_core import from_json
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import Body, FlagParameter, Parameters, Parsed, Whole, as_raw, reply
+from recon_node.api.models import (
+    Body,
+    FlagParameter,
+    Parameters,
+    Parsed,
+    Whole,
+    WholeParameter,
+    as_raw,
+    reply,
+)
+from recon_node.api.routes.listings import MAX_PAGE
 from recon_node.api.routes.streams import (
     Delivered,
     InTime,
@@ -29,6 +39,9 @@ from recon_node.api.routes.streams import (
 )
 from recon_node.api.services import Services
 from recon_node.ceramic import Event, StreamId, parse_event
+from recon_node.draw.layout import fold_runs, lay_out, short_name
+from recon_node.draw.svg import draw_svg
+from recon_node.ipld import CID, CidError
 from recon_node.streams import Stream, data_json, statements_of
 from recon_node.tangles.documents import (
     DocumentMessage,
@@ -37,12 +50,23 @@ from recon_node.tangles.documents import (
     tangle_of_documents,
 )
 from recon_node.tangles.index import Tangles, TanglesError
+from recon_node.tangles.pictures import tangle_picture
 from recon_node.tangles.tangle import Tangle, TangleError
 
 MAX_MESSAGES: Final = 2_000
 """Candidates of a tangle that is computed, at most."""
 _AT_ONCE: Final = 100
 """Messages that are read at once."""
+_ROWS: Final = 200
+"""Rows of a drawing, at most."""
+
+
+def _read_after(text: str) -> tuple[bytes, str]:
+    cid, _, name = text.partition(".")
+    try:
+        return bytes(CID.parse(cid)), name
+    except CidError as error:
+        raise bad_request(f"after: {error}: it is the `next` of another page") from None
 
 
 class RootPath(Parameters, frozen=True):
@@ -63,6 +87,39 @@ class TangleQuery(RootPath, frozen=True):
     message, so that nobody comes first by a wrong clock."""
     content: FlagParameter = True
     """Whether to include the contents."""
+    drawn: FlagParameter = False
+    """Whether to draw it, too."""
+
+
+class TanglesQuery(Parameters, frozen=True):
+    """Which page of the list of tangles."""
+
+    after: Annotated[tuple[bytes, str], Parsed(_read_after)] = (b"", "")
+    """The `next` of the page before; the first page without it."""
+    limit: WholeParameter = 100
+    """Maximum number of tangles: 100 by default, at most 1,000."""
+
+
+class ListedTangleBody(Body, frozen=True):
+    """A tangle, as lists have it."""
+
+    root: str | None
+    """The StreamID of the message that starts it; null if the node does not have the message."""
+    init: CID
+    """The CID of that message's init event."""
+    name: str
+    """The tangle's name."""
+    candidates: Whole
+    """Documents that name it; not all of them may belong to it."""
+
+
+class TangleListBody(Body, frozen=True):
+    """Tangles, in the order of their roots and names."""
+
+    tangles: list[ListedTangleBody]
+    """A page of them."""
+    next: str | None
+    """What `after` is for the following page; null: this is the last one."""
 
 
 class NamedTangleBody(Body, frozen=True):
@@ -128,6 +185,25 @@ class TangleBody(Body, frozen=True):
     """The messages, each after all on which it builds."""
     excluded: list[ExcludedMessageBody]
     """Those that do not belong to it."""
+    svg: str | UnsetType = UNSET
+    """Its drawing, with `drawn`: the latest 200 messages, long runs without forks folded."""
+
+
+@endpoint("GET", "/ceramic/tangles", own=True)
+async def get_tangles(call: Call[TanglesQuery]) -> TangleListBody:
+    """List the tangles that documents name."""
+    given, log = call.parameters, call.services.store.log
+    size = min(given.limit, MAX_PAGE)
+    with _answered_503():
+        found = await _tangles(call.services).all(given.after, size + 1)
+    page = found[:size]
+    cars = await log.cars_by_cid([root for root, _, _ in page])
+    tangles = [
+        ListedTangleBody(None if car is None else str(parse_event(car).stream_id()), *tangle)
+        for tangle, car in zip(page, cars, strict=True)
+    ]
+    last = f"{page[-1][0]}.{page[-1][1]}" if len(found) > size else None
+    return TangleListBody(tangles, last)
 
 
 @endpoint("GET", "/ceramic/tangles/{root}", errors=(404,), own=True)
@@ -237,7 +313,14 @@ def _render(
             )
             for id_, exclusion in tangle.excluded.items()
         ],
+        svg=_draw(given, tangle, messages) if given.drawn else UNSET,
     )
+
+
+def _draw(given: TangleQuery, tangle: Tangle[str], messages: Mapping[str, DocumentMessage]) -> str:
+    authors = {id_: (short_name(message.author),) for id_, message in messages.items()}
+    picture = tangle_picture(f"Tangle {given.name!r} of {given.root}", tangle, authors)
+    return draw_svg(picture, lay_out(fold_runs(picture.nodes, picture.unit), _ROWS))
 
 
 def _describe(

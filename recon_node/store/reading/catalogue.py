@@ -84,6 +84,8 @@ class ListedStream:
     """Delivered ones."""
     position: int
     """Of the latest of them, in the feed."""
+    delivered_at: int | None
+    """When that was delivered, in Unix milliseconds; None if an earlier version delivered it."""
     name: str | None
     """What a model calls itself in its init event."""
 
@@ -277,10 +279,17 @@ def _listed(reader: Reader, rows: Sequence[tuple[Any, ...]]) -> list[ListedStrea
                     _cut(sort_value),
                     events,
                     position,
+                    _delivered_at(reader, position),
                     name,
                 )
             )
     return listed
+
+
+def _delivered_at(reader: Reader, position: int) -> int | None:
+    sql = "SELECT delivered_at FROM deliveries WHERE position <= ? ORDER BY position DESC LIMIT 1"
+    row = reader.connection.execute(sql, (position,)).fetchone()
+    return None if row is None else row[0]
 
 
 def _identify(

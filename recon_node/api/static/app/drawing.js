@@ -8,7 +8,7 @@ const FOCUS = ".node[tabindex] { cursor: pointer } .node:focus-visible { outline
 
 /**
  * @param {{svg: string, label: string, chosen: string | null, choose: (title: string) => void}} props
- *   the nodes whose titles are CIDs can be chosen
+ *   the nodes whose titles are CIDs or StreamIDs can be chosen
  */
 export function Drawing({ svg, label, chosen, choose }) {
   const place = useRef(null);
@@ -32,7 +32,7 @@ export function Drawing({ svg, label, chosen, choose }) {
 
 function makeButton(node, choose) {
   const title = node.querySelector("title")?.textContent ?? "";
-  if (!title.startsWith("ba")) return;
+  if (!/^(ba|k)[a-z0-9]+$/.test(title)) return;
   node.setAttribute("tabindex", "0");
   node.setAttribute("role", "button");
   node.addEventListener("click", () => choose(title));

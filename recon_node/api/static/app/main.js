@@ -17,6 +17,9 @@ import { Syncs } from "../views/syncs.js";
 import { Undelivered } from "../views/undelivered.js";
 import { Dags } from "../views/dags.js";
 import { Dag } from "../views/dag.js";
+import { Tangles } from "../views/tangles.js";
+import { Tangle } from "../views/tangle.js";
+import { Anchors } from "../views/anchors.js";
 import { Search } from "../views/search.js";
 
 const EVERY = 5;
@@ -27,17 +30,19 @@ const MENU = [
   ["feed", "Feed", (node) => node.head],
   ["streams", "Streams"],
   ["models", "Models"],
+  ["tangles", "Tangles"],
+  ["dags", "DAGs"],
+  ["anchors", "Anchors"],
   ["interests", "Interests", (node) => node.interests?.length || null],
   ["peers", "Peers", (node) => (node.peers ?? []).filter((each) => each.connected).length],
   ["syncs", "Syncs"],
   ["undelivered", "Undelivered", (node) => node.waiting + node.pending],
-  ["dags", "DAGs"],
 ];
 
-function view({ parts: [name = "", id], query }, node) {
+function view({ parts: [name = "", id, root], query }, node) {
   switch (name) {
     case "": return html`<${Overview} node=${node} />`;
-    case "feed": return html`<${Feed} />`;
+    case "feed": return html`<${Feed} key=${query.get("before")} query=${query} />`;
     case "streams": return id ? html`<${Stream} key=${id} id=${id} query=${query} />` : html`<${Streams} query=${query} />`;
     case "events": return html`<${EventView} key=${id} cid=${id} />`;
     case "models": return html`<${Models} query=${query} />`;
@@ -45,7 +50,9 @@ function view({ parts: [name = "", id], query }, node) {
     case "peers": return html`<${Peers} node=${node} />`;
     case "syncs": return html`<${Syncs} query=${query} />`;
     case "undelivered": return html`<${Undelivered} kind=${id} query=${query} />`;
-    case "dags": return id ? html`<${Dag} key=${id} id=${id} />` : html`<${Dags} query=${query} />`;
+    case "dags": return id ? html`<${Dag} key=${id} id=${id} query=${query} />` : html`<${Dags} query=${query} />`;
+    case "tangles": return root ? html`<${Tangle} key=${id + root} name=${id} root=${root} />` : html`<${Tangles} query=${query} />`;
+    case "anchors": return html`<${Anchors} query=${query} />`;
     case "search": return html`<${Search} query=${query} />`;
     default: return html`<${Head} title="No such page">Choose one from the menu.<//>`;
   }

@@ -40,21 +40,22 @@ const TONES = { delivered: "good", connected: "good", agreed: "good", pending: "
 export const Badge = ({ state }) => html`<span class=${"badge " + (TONES[state] ?? "soft")}>${state}</span>`;
 
 /**
- * A table.
+ * A table; cards on a phone, which take the roles of a table from its elements, so they are named.
  * @param {{caption: string, hideCaption?: boolean, heads: string[], rows: object[], empty: string}} props
  *   a head that begins with "#" is one of numbers; a row is {key, cells, chosen?}
  */
 export function Table({ caption, hideCaption, heads, rows, empty }) {
   const kinds = heads.map((head) => (head.startsWith("#") ? "n" : ""));
+  const labels = heads.map((head) => head.replace("#", ""));  // of the lines of a card, on a phone
   return html`
-    <div class="box tight"><div class="scroll" tabindex="0" role="region" aria-label=${caption}><table>
+    <div class="box tight"><div class="scroll" tabindex="0" role="region" aria-label=${caption}><table role="table">
       <caption class=${hideCaption ? "hidden" : ""}>${caption}</caption>
-      <thead><tr>${heads.map((head, i) => html`<th scope="col" class=${kinds[i]}>${head.replace("#", "")}</th>`)}</tr></thead>
-      <tbody>
-        ${rows.map(({ key, cells, chosen }) => html`<tr key=${key} class=${chosen ? "chosen" : ""}>
-          ${cells.map((cell, i) => html`<td class=${[kinds[i], cell?.long ? "long" : ""].join(" ")}>${cell?.long ?? cell}</td>`)}
+      <thead role="rowgroup"><tr role="row">${labels.map((label, i) => html`<th role="columnheader" scope="col" class=${kinds[i]}>${label}</th>`)}</tr></thead>
+      <tbody role="rowgroup">
+        ${rows.map(({ key, cells, chosen }) => html`<tr role="row" key=${key} class=${chosen ? "chosen" : ""}>
+          ${cells.map((cell, i) => html`<td role="cell" class=${[kinds[i], cell?.long ? "long" : ""].join(" ")} data-label=${labels[i]}>${cell?.long ?? cell}</td>`)}
         </tr>`)}
-        ${rows.length === 0 && html`<tr><td class="empty" colspan=${heads.length}>${empty}</td></tr>`}
+        ${rows.length === 0 && html`<tr role="row"><td role="cell" class="empty" colspan=${heads.length}>${empty}</td></tr>`}
       </tbody>
     </table></div></div>`;
 }

@@ -5,12 +5,13 @@ import { useData } from "../app/api.js";
 import { bytes, count } from "../app/format.js";
 import { Copied, Facts, Head, Name, Table, Trouble, long } from "../app/parts.js";
 import { href } from "../app/router.js";
+import { Files } from "./files.js";
 
 const EVERY = 10;
 
-export const Dag = ({ id }) => (id.startsWith("did:") ? html`<${Publication} id=${id} />` : html`<${Root} id=${id} />`);
+export const Dag = ({ id, query }) => (id.startsWith("did:") ? html`<${Publication} id=${id} />` : html`<${Root} id=${id} query=${query} />`);
 
-function Root({ id }) {
+function Root({ id, query }) {
   const found = useData(`/ceramic/dag/${id}`, EVERY);
   const { data } = found;
   return html`
@@ -27,7 +28,8 @@ function Root({ id }) {
       ["Heads of its log", names(data.heads)],
       ["Ignored events", data.ignored ? count(data.ignored) : null],
     ]} />
-    ${data.complete && html`<div><a class="button" href=${`/ceramic/dag/${id}.car`} download>Download as CAR</a></div>`}</section>`}`;
+    ${data.complete && html`<div><a class="button" href=${`/ceramic/dag/${id}.car`} download>Download as CAR</a></div>`}</section>
+    ${data.blocks > 0 && html`<${Files} root=${id} path=${query.get("path") ?? ""} />`}`}`;
 }
 
 const MAX_NAMES = 20;

@@ -1,8 +1,8 @@
-// The live tail of the feed, by long polls. What came is kept while the view is open; following can
-// be paused, to read.
+// The live tail of the feed, by long polls, and its past in pages. What came is kept while the view is
+// open; following can be paused, to read.
 
 import { html, useEffect, useState } from "../app/html.js";
-import { get, useToken } from "../app/api.js";
+import { get, useData, useToken } from "../app/api.js";
 import { bytes, count, moment } from "../app/format.js";
 import { Badge, Head, Name, Table, Trouble } from "../app/parts.js";
 import { href } from "../app/router.js";
@@ -12,7 +12,12 @@ const FIRST = 50;
 const WAIT = 25;
 const PAUSE = 3000;
 
-export function Feed() {
+export function Feed({ query }) {
+  const before = query.get("before");
+  return before ? html`<${Earlier} before=${Number(before)} />` : html`<${Live} />`;
+}
+
+function Live() {
   const [state, setState] = useState({ events: null, head: null, error: null });
   const [isPaused, setPaused] = useState(false);
   const token = useToken();
@@ -27,15 +32,33 @@ export function Feed() {
     <div class="row apart"><${Head} title="Feed">Events in the order in which this node delivered them, the latest first.<//>
       <button aria-pressed=${String(isPaused)} onClick=${() => setPaused(!isPaused)}>${isPaused ? "Follow" : "Pause"}</button></div>
     <${Trouble} of=${{ error, loading: !events && !error }} />
-    ${events && html`<${Table} caption="Latest events" hideCaption heads=${["#position", "event", "kind", "stream", "#height", "#size", "anchored", "delivered"]}
-      empty="The feed is empty. Events appear here as soon as they are delivered." rows=${events.map((each) => ({
-        key: each.position,
-        cells: [count(each.position), html`<${Name} of=${each.id} to=${href(["streams", each.init], { event: each.id })} />`, each.kind,
-          html`<${Name} of=${each.init} to=${href(["streams", each.init])} />`, count(each.height), bytes(each.size),
-          each.time == null ? "" : moment(each.time),
-          html`${each.deliveredAt == null ? "" : moment(each.deliveredAt / 1000)} ${each.fault && html`<${Badge} state="badly signed" />`}`],
-      }))} />`}`;
+    ${events && html`<${Events} events=${events} />`}
+    ${events?.length > 0 && html`<${Places} first=${events.at(-1).position} />`}`;
 }
+
+/** A page of the feed's past; it stays as it is. */
+function Earlier({ before }) {
+  const after = Math.max(0, before - 1 - FIRST);
+  const found = useData(`/ceramic/feed/events?details=true&streams=true&limit=${Math.min(FIRST, before - 1)}&resumeAt=${after}`);
+  return html`
+    <${Head} title="Feed">Events before position ${count(before)}, the latest first.<//>
+    <${Trouble} of=${found} />
+    ${found.data && html`<${Events} events=${[...found.data.events].reverse()} /><${Places} first=${after + 1} last=${before - 1} />`}`;
+}
+
+/** Where the feed goes on. */
+const Places = ({ first, last }) => html`<nav class="row" aria-label="Pages">
+  ${first > 1 && html`<a class="button" href=${href(["feed"], { before: first })}>Earlier</a>`}
+  ${last && html`<a class="button" href=${href(["feed"], { before: last + 1 + FIRST })}>Later</a><a class="button" href=${href(["feed"])}>Latest</a>`}</nav>`;
+
+const Events = ({ events }) => html`<${Table} caption="Events" hideCaption heads=${["#position", "event", "kind", "stream", "#height", "#size", "anchored", "delivered"]}
+  empty="No events. They appear here as soon as they are delivered." rows=${events.map((each) => ({
+    key: each.position,
+    cells: [count(each.position), html`<${Name} of=${each.id} to=${href(["streams", each.stream], { event: each.id })} />`, each.kind,
+      html`<${Name} of=${each.stream} to=${href(["streams", each.stream])} />`, count(each.height), bytes(each.size),
+      each.time == null ? "" : moment(each.time),
+      html`${each.deliveredAt == null ? "" : moment(each.deliveredAt / 1000)} ${each.fault && html`<${Badge} state="badly signed" />`}`],
+  }))} />`;
 
 /** Ask for what is new, forever; wait while the tab is hidden. */
 async function follow(from, signal, setState) {
@@ -48,7 +71,7 @@ async function follow(from, signal, setState) {
         const end = await get("/ceramic/feed/resumeToken", signal);
         head = Math.max(0, Number(end.resumeToken) - FIRST);
       }
-      const found = await get(`/ceramic/feed/events?details=true&limit=${KEPT}&wait=${wait}&resumeAt=${head}`, signal);
+      const found = await get(`/ceramic/feed/events?details=true&streams=true&limit=${KEPT}&wait=${wait}&resumeAt=${head}`, signal);
       head = Number(found.resumeToken);
       wait = WAIT;
       const fresh = found.events.reverse();

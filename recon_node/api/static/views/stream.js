@@ -7,6 +7,7 @@ import { count, fromMultibase, moment } from "../app/format.js";
 import { Json } from "../app/json.js";
 import { Badge, Copied, Facts, Head, Name, Table, Trouble } from "../app/parts.js";
 import { go, href } from "../app/router.js";
+import { Transaction } from "./anchors.js";
 import { Blocks } from "./event.js";
 import { SortValue } from "./streams.js";
 
@@ -26,7 +27,9 @@ export function Stream({ id, query }) {
     <section class="box"><div class="row apart"><h2>Events, newest first</h2>
       <a class="button" href=${href(["streams", id], { event: chosen, all: everything ? null : true })}>${everything ? "Fold long runs" : "Show all"}</a></div>
       <${Drawing} svg=${data.svg} label="Drawing of the stream" chosen=${chosen} choose=${choose} /></section>
-    <section class="box"><h2>Why this is the tip</h2>${data.notes.map((note) => html`<p>${lines(note)}</p>`)}</section>
+    <section class="box"><h2>Why this is the tip</h2>
+      <p class="soft small">The tip is the event on which the next one builds. Where a stream has branches, all nodes choose the same one:
+        the branch whose events were anchored first (<abbr title="Ceramic Improvement Proposal">CIP</abbr>-145).</p>${data.notes.map((note) => html`<p>${lines(note)}</p>`)}</section>
     ${chosen && html`<${Chosen} key=${chosen} stream=${data.id} cid=${chosen} events=${listed.data?.events ?? []} choose=${choose} />`}
     <${Trouble} of=${listed} />
     ${listed.data && html`<${Events} id=${id} events=${listed.data.events} chosen=${chosen} tip=${data.tip} />`}`;
@@ -46,10 +49,18 @@ function State({ id, picture }) {
       ["Of", stream && html`<${SortValue} of=${stream} />`],
       ["Controller", stream && html`<a href=${href(["streams"], { controller: stream.controller })}><code>${stream.controller}</code></a>`],
       ["Candidates", picture.candidates.length > 1 ? picture.candidates.map((each) => html`<div><${Name} of=${each} to=${href(["streams", id], { event: each })} /></div>`) : null],
+      ["Tangles", data && tanglesOf(id, data.content)],
       ["Rejected", state.data?.validation_errors.length ? count(state.data.validation_errors.length) : null],
     ]} /></section>
     <section class="box"><h2>Content at the tip</h2><${Trouble} of=${state} />
       ${data && html`<${Json} value=${data.content} label="Content at the tip" />`}</section></div>`;
+}
+
+/** The tangles that a document names in its content: those that it starts, or belongs to. */
+function tanglesOf(id, content) {
+  const named = Object.entries(content?.tangles ?? {}).filter(([, links]) => links && typeof links === "object");
+  if (!named.length) return null;
+  return named.map(([name, { root }]) => html`<a key=${name} href=${href(["tangles", name, typeof root === "string" ? root : id])}>${name}</a> `);
 }
 
 function Chosen({ stream, cid, events, choose }) {
@@ -57,6 +68,7 @@ function Chosen({ stream, cid, events, choose }) {
   const event = events[at];
   const isDelivered = event?.state === "delivered";
   const after = useData(isDelivered ? `/ceramic/streams/${stream}/events/${cid}` : null);
+  const anchor = useData(isDelivered ? `/ceramic/anchors/events/${cid}` : null);
   return html`<section class="box" aria-label="The chosen event">
     <div class="row apart"><h2>Event <${Name} of=${cid} /></h2><div class="row">
       ${at > 0 && html`<button onClick=${() => choose(events[at - 1].cid)}>Earlier</button>`}
@@ -64,6 +76,7 @@ function Chosen({ stream, cid, events, choose }) {
       <a class="button" href=${href(["streams", stream])}>Close</a></div></div>
     <p><${Copied} text=${cid} /></p>
     ${event && html`<p><${Badge} state=${event.state} /> ${event.kind}, height ${count(event.height)}${event.time != null && ", anchored " + moment(event.time)}</p>`}
+    ${anchor.data && anchor.data.state !== "none" && html`<${Anchor} of=${anchor.data} stream=${stream} />`}
     ${event && !isDelivered && html`<p class="notice warn">It is not delivered, and does not count for the content or the tip:
       see <a href=${href(["undelivered", event.state])}>what is ${event.state}</a>.</p>`}
     ${event?.fault && html`<div class="notice bad"><strong>The event is badly signed</strong>, so it is never the tip: ${event.fault}</div>`}
@@ -74,6 +87,16 @@ function Chosen({ stream, cid, events, choose }) {
     <h3>The event itself, as DAG-JSON</h3><${Blocks} cid=${cid} />
   </section>`;
 }
+
+const WAYS = { waiting: "waits for the next tree", in_tree: "in the tree that is being anchored",
+  made: "its time event is here, and its transaction is still to be looked up" };
+
+const Anchor = ({ of, stream }) => html`<${Facts} of=${[
+  ["Existed at", of.time == null ? WAYS[of.state] : moment(of.time)],
+  ["Proven by", of.time_event && html`<${Name} of=${of.time_event} to=${href(["streams", stream], { event: of.time_event })} />`],
+  ["Through", of.anchored_event && of.anchored_event !== of.cid && html`<${Name} of=${of.anchored_event} to=${href(["streams", stream], { event: of.anchored_event })} />, which covers it`],
+  ["Transaction", of.tx_hash && html`<${Transaction} of=${of} /> on ${of.chain_id}`],
+]} />`;
 
 const Events = ({ id, events, chosen, tip }) => html`
   <${Table} caption=${events.length > MAX_ROWS ? `The latest ${MAX_ROWS} of ${count(events.length)} events` : "Events"}

@@ -2,7 +2,7 @@
 
 import { html } from "../app/html.js";
 import { useData, withQuery } from "../app/api.js";
-import { count, counted } from "../app/format.js";
+import { count, counted, fromMultibase, moment } from "../app/format.js";
 import { Field, Head, Name, Pager, Table, Trouble } from "../app/parts.js";
 import { go, href } from "../app/router.js";
 
@@ -40,13 +40,24 @@ function Filter({ filter }) {
 
 /** A table of streams, as the API lists them. */
 export const StreamTable = ({ streams, caption }) => html`
-  <${Table} caption=${caption} hideCaption heads=${["stream", "of", "controller", "#events", "#latest position"]}
+  <${Table} caption=${caption} hideCaption heads=${["stream", "content", "of", "controller", "#events", "changed"]}
     empty="No such streams here." rows=${streams.map((each) => ({
       key: each.id,
-      cells: [html`<${Name} of=${each.id} to=${href(["streams", each.id])} />`, html`<${SortValue} of=${each} />`,
+      cells: [html`<${Name} of=${each.id} to=${href(["streams", each.id])} />`, html`<${Preview} key=${each.position} id=${each.id} />`,
+        html`<${SortValue} of=${each} />`,
         html`<${Name} of=${each.controller} to=${href(["streams"], { controller: each.controller })} />`,
-        count(each.events), count(each.position)],
+        count(each.events), each.delivered_at == null ? "" : moment(each.delivered_at / 1000)],
     }))} />`;
+
+const MAX_PREVIEW = 60;
+
+/** The beginning of a stream's content at its tip, and whether it has diverged. */
+function Preview({ id }) {
+  const state = useData(`/ceramic/streams/${id}/preview`);
+  if (!state.data) return html`<span class="soft">${state.error ? "–" : "…"}</span>`;
+  const text = state.data.content;
+  return html`<span class="preview">${text}</span>${state.data.diverged && html` <span class="badge warn">diverged</span>`}`;
+}
 
 /** What a stream belongs to: a model by its name, or a sort value. */
 export function SortValue({ of: stream }) {

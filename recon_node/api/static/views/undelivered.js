@@ -36,13 +36,13 @@ const Chains = ({ of }) => of.map((each) => html`
       : " This node has no endpoint for the chain, so nothing is looked up: set chain_rpc."}</p>`);
 
 const Held = ({ events, kind }) => html`<${Table} caption=${"Events that are " + kind} hideCaption
-  heads=${["event", "kind", "#height", "stream", "why"]} empty=${"No events are " + kind + "."} rows=${events.map((each) => ({
+  heads=${["event", "why", "stream", "kind", "#height"]} empty=${"No events are " + kind + "."} rows=${events.map((each) => ({
     key: each.cid + each.height,
-    cells: [html`<${Name} of=${each.cid} to=${href(["events", each.cid])} />`, each.kind, count(each.height),
-      each.stream ? html`<${Name} of=${each.stream} to=${href(["streams", each.stream], { event: each.cid })} />` : html`<span class="soft">its init event is missing</span>`,
-      long(html`${each.fault && html`<div class="bad">badly signed, and no valid data event covers it: ${each.fault}</div>`}
+    cells: [html`<${Name} of=${each.cid} to=${href(["events", each.cid])} />`, long(html`${each.fault && html`<div class="bad">badly signed, and no valid data event covers it: ${each.fault}</div>`}
         ${each.builds_on.map((one) => html`<div>builds on <${Name} of=${one.cid} to=${href(["events", one.cid])} /> <${Badge} state=${one.state} /></div>`)}
-        ${each.lookup && html`<${Lookup} of=${each.lookup} />`}`)],
+        ${each.lookup && html`<${Lookup} of=${each.lookup} />`}`),
+      each.stream ? html`<${Name} of=${each.stream} to=${href(["streams", each.stream], { event: each.cid })} />` : html`<span class="soft">its init event is missing</span>`,
+      each.kind, count(each.height)],
   }))} />`;
 
 function Lookup({ of }) {
@@ -53,9 +53,9 @@ function Lookup({ of }) {
     <div class="small soft">transaction <code>${of.transaction}</code></div></div>`;
 }
 
-const Refused = ({ events }) => html`<${Table} caption="Refused events" hideCaption heads=${["event", "#height", "wrong is", "reason"]}
+const Refused = ({ events }) => html`<${Table} caption="Refused events" hideCaption heads=${["event", "reason", "wrong is", "#height"]}
   empty="No event of a peer was refused." rows=${events.map((each) => ({
     key: each.event_id,
-    cells: [html`<${Name} of=${each.cid} title=${each.cid + ", EventID " + each.event_id} />`, count(each.height),
-      each.inherent ? "the event" : "its EventID", long(each.reason)],
+    cells: [html`<${Name} of=${each.cid} title=${each.cid + ", EventID " + each.event_id} />`, long(each.reason),
+      each.inherent ? "the event" : "its EventID", count(each.height)],
   }))} />`;

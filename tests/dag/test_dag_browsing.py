@@ -1,0 +1,95 @@
+"""Looking into a DAG: directories, files, and what cannot be shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.dag.browsing import MAX_BYTES, MAX_ENTRIES, MAX_TEXT, Browser, DagEntry
+from recon_node.dag.directories import directory
+from recon_node.dag.errors import DagError
+from recon_node.dag.sources import open_source
+from recon_node.dag.unixfs import UnixFsEntry
+from recon_node.ipld import CID, DAG_CBOR, RAW, dag_cbor, dag_pb
+from recon_node.ipld.dag_pb import PbLink, PbNode
+
+Blocks = dict[CID, bytes]
+
+
+def test_a_directory_is_listed_and_its_files_begin_as_they_are(tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    (root / "deep" / "er").mkdir(parents=True)
+    long = "ä€𝄞" * 200_000  # in several leaves, cut within a character
+    (root / "deep" / "er" / "long.txt").write_text(long)
+    (root / "bytes").write_bytes(b"\xff\x00" * 10)
+    (root / "none").write_bytes(b"")
+    (root / "link").symlink_to("deep/er")
+    source = open_source(root)
+
+    def look(*path: str) -> DagEntry:
+        return Browser(source.read).look(source.root, path)
+
+    top = look()
+    assert top.kind == "directory"
+    assert [entry.name for entry in top.entries] == ["bytes", "deep", "link", "none"]
+    file = look("deep", "er", "long.txt")
+    assert (file.kind, file.size) == ("file", len(long.encode()))
+    assert file.text is not None
+    assert long.startswith(file.text)
+    assert MAX_TEXT - 4 < len(file.text.encode()) <= MAX_TEXT
+    texts = {
+        name: Browser(source.read).look(source.root, (name,)).text
+        for name in ("bytes", "none", "link")
+    }
+    assert texts == {"bytes": None, "none": "", "link": "deep/er"}
+    for path, reason in (
+        (("deep", "no"), "no entry 'no' in /deep"),
+        (("none", "x"), "not a directory"),
+    ):
+        with pytest.raises(DagError, match=reason):
+            look(*path)
+
+
+@given(st.integers(1, 3 * MAX_ENTRIES))
+def test_of_a_large_directory_the_first_entries_are_listed_and_all_are_found(count: int) -> None:
+    blocks: Blocks = {}
+    leaf = UnixFsEntry(CID.of(RAW, b"x"), 1, 1)
+    blocks[leaf.cid] = b"x"
+    names = [f"{number:0200d}" for number in range(count)]
+    root = directory([(name, leaf) for name in names], blocks.__setitem__).cid
+    found = Browser(blocks.__getitem__).look(root, ())
+    assert {entry.name for entry in found.entries} <= set(names)
+    assert len(found.entries) == min(count, MAX_ENTRIES)
+    assert found.is_cut == (count > MAX_ENTRIES)
+    for name in (names[0], names[-1]):
+        assert Browser(blocks.__getitem__).look(root, (name,)).text == "x"
+
+
+def test_other_data_is_shown_as_it_is() -> None:
+    value = {"a": [1, CID.of(RAW, b"x")]}
+    block = dag_cbor.encode(value)
+    cid = CID.of(DAG_CBOR, block)
+    found = Browser({cid: block}.__getitem__).look(cid, ())
+    assert (found.kind, found.value, found.size) == ("data", value, len(block))
+
+
+def test_what_one_answer_reads_is_bounded() -> None:
+    """A file whose leaves are empty, and a shard that leads to itself by other shards."""
+    blocks: Blocks = {}
+    empty = dag_pb.encode(PbNode((), b"\x08\x02"))
+    blocks[CID.of(0x70, empty)] = empty
+    many = dag_pb.encode(PbNode((PbLink(CID.of(0x70, empty)),) * 10_000, b"\x08\x02"))
+    root = CID.of(0x70, many)
+    blocks[root] = many
+    reads: list[CID] = []
+
+    def read(cid: CID) -> bytes:
+        reads.append(cid)
+        return blocks[cid]
+
+    with pytest.raises(DagError, match=f"more than {MAX_BYTES:,} bytes"):
+        Browser(read).look(root, ())
+    assert len(reads) <= MAX_BYTES // 4096 + 1
