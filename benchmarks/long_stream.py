@@ -31,7 +31,7 @@ from benchmarks.spark_log import KEY, LogFiller
 from recon_node.ceramic import Event, parse_event
 from recon_node.ceramic.builder import data_event
 from recon_node.ipld import multibase
-from spark_sink.derive import ends
+from spark_sink.derive import streams
 from spark_sink.derive.derivation import Derivation
 from spark_sink.schema import FEED
 from spark_sink.source.feed import Feed
@@ -40,7 +40,7 @@ from spark_sink.tables.directory import Tables
 
 def without_ends() -> None:
     """Let this process keep no ends."""
-    ends.LONG = 2**63  # type: ignore[misc]
+    streams.LONG = 2**63  # type: ignore[misc]
 
 
 def following(last: Event, count: int) -> list[Event]:

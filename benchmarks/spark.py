@@ -204,8 +204,7 @@ def run_way(way: str, url: str, directory: Path) -> None:
 
 def _run_spark(way: str, url: str, directory: Path) -> None:
     from benchmarks import spark_state
-    from spark_sink.run.java import find_java
-    from spark_sink.run.session import start_session
+    from spark_sink.run.session import find_java, start_session
 
     spark = start_session(find_java(), directory / "scratch", settings=spark_state.SETTINGS)
     spark.range(1).count()

@@ -31,8 +31,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from recon_node.ceramic import parse_event
 from recon_node.streams import StreamEvent, select_tip
 from spark_sink.errors import SinkError
-from spark_sink.run.java import find_java
-from spark_sink.run.session import start_session
+from spark_sink.run.session import find_java, start_session
 from spark_sink.source.feed import Feed
 
 BUCKETS: Final = 64

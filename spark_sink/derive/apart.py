@@ -33,10 +33,10 @@ from typing import Final
 from recon_node.garbage import no_garbage_collection
 from recon_node.processes.child import answer_requests
 from recon_node.processes.process import Process, ProcessDiedError
-from spark_sink.derive.ends import Ends
 from spark_sink.derive.mark import SIZE, read_mark, share
 from spark_sink.derive.models import Models
 from spark_sink.derive.portion import Portion, Step, compute, set_aside
+from spark_sink.derive.streams import Ends
 from spark_sink.errors import SinkError
 
 COMMAND: Final = (sys.executable, "-P", "-m", "spark_sink.derive.apart")

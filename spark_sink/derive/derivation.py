@@ -9,7 +9,7 @@ that may be killed (`derive.apart`), because the content is strangers'.
 
 Of a long stream, which would take seconds to read back, a short step reads only the events after
 its *end*, if the same process has computed the stream before and its next event builds on its tip
-(`derive.ends`).
+(`derive.streams`).
 
 The content of a document depends on its model, which is another stream. Models usually come before
 their documents. When a model arrives, all its documents are read back, too; when it gets further
@@ -22,22 +22,137 @@ moving the position; so are the rows of very large streams. After a crash in bet
 ahead of the position; the step is repeated and computes the same rows.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
 from recon_node.streams import no_version
-from spark_sink.derive.apart import Apart, Here, compute_partition
-from spark_sink.derive.aside import Aside
+from spark_sink.derive.apart import COMMAND, Apart, Here, compute_partition
 from spark_sink.derive.portion import Portion, Step
+from spark_sink.derive.streams import Aside
 from spark_sink.derive.transforms import NEED_MODELS
-from spark_sink.derive.workers import InProcess, Workers
 from spark_sink.schema import PARTITIONS, TABLES, UNPROCESSED, partition_of
+from spark_sink.tables.dags import without_dags
 from spark_sink.tables.directory import Tables
-from spark_sink.tables.staging import Staged, Stager
+from spark_sink.tables.placement import Placement
+from spark_sink.tables.staging import Staged, StagedFeed, Stager, stage_feed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+Batches = Iterable[pa.RecordBatch]
+
+_ANSWER: Final = "answer binary"
+# Seconds to wait for the warm-up when Spark stops.
+_JOIN_PATIENCE: Final = 10.0
+
+
+class Workers(Protocol):
+    """Calls a function for each of some items.
+
+    Attributes:
+        apart: the command of processes in which strangers' content is computed
+            (`derive.apart`), by whoever does so; None: it does so itself.
+    """
+
+    apart: Sequence[str] | None
+
+    def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
+        """Return the results, in any order."""
+
+
+class InProcess:
+    """Works in this process, one item after the other."""
+
+    def __init__(self, apart: Sequence[str] | None = None) -> None:
+        self.apart = apart
+
+    def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
+        """Yield the results in order, each computed on demand."""
+        return map(function, items)
+
+
+class SparkWorkers:
+    """Works in Spark's workers, with one task per item.
+
+    Items and results are pickled; results should be small.
+    """
+
+    def __init__(self, spark: SparkSession, apart: Sequence[str] | None = COMMAND) -> None:
+        self._spark = spark
+        self.apart = apart
+
+    def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
+        """Return the results, in any order, when all are there."""
+
+        def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield _pickled(function(items[number]))
+
+        tasks = self._spark.range(0, len(items), 1, len(items))
+        return _unpickled(tasks.mapInArrow(answer, _ANSWER))
+
+
+@contextmanager
+def warming_up(spark: SparkSession) -> Iterator[None]:
+    """Start Spark's workers in the background, while the block prepares their first work."""
+    workers = SparkWorkers(spark)
+
+    def warm_up() -> None:
+        with suppress(Exception):  # their first real task reports what is wrong
+            list(workers.map(abs, range(spark.sparkContext.defaultParallelism)))
+
+    thread = threading.Thread(target=warm_up, name="warm-up", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(_JOIN_PATIENCE)
+
+
+def stage_frame(
+    frame: DataFrame,
+    stager: Stager,
+    placement: Placement,
+    *,
+    read: Callable[[Batches], Batches] = iter,
+    exclude_dags: bool = False,
+) -> list[StagedFeed]:
+    """Let the workers write rows of the feed that have a place in the table to files.
+
+    Args:
+        frame: the rows, or what they can be read from.
+        stager: writes the files.
+        placement: says which rows have a place.
+        read: reads the rows; can be sent to a worker.
+        exclude_dags: write the events of DAGs without their bytes.
+    """
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = map(without_dags, read(batches)) if exclude_dags else read(batches)
+        return map(_pickled, stage_feed(rows, stager, placement))
+
+    return list(_unpickled(frame.mapInArrow(stage, _ANSWER)))
+
+
+def _pickled(answer: object) -> pa.RecordBatch:
+    return pa.record_batch({"answer": pa.array([pickle.dumps(answer)], pa.binary())})
+
+
+def _unpickled(answers: DataFrame) -> Iterator[Any]:
+    return map(pickle.loads, answers.toArrow()["answer"].to_pylist())
+
 
 # Positions per step when the tables are far behind. Each step reads whole streams back, so a few
 # long steps are faster than many short ones, within the limits of memory.

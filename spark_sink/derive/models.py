@@ -13,9 +13,14 @@ from typing import Final
 
 from recon_node.ipld import CID
 from recon_node.streams import Definitions, definitions_of
-from spark_sink.derive.aside import NOT_OF_A_STREAM, ModelSetAsideError, reason_of
 from spark_sink.derive.mark import computing
-from spark_sink.derive.streams import FeedStream, read_streams
+from spark_sink.derive.streams import (
+    NOT_OF_A_STREAM,
+    FeedStream,
+    ModelSetAsideError,
+    read_streams,
+    reason_of,
+)
 from spark_sink.tables.raw_files import RawFiles
 
 # With more models than this the cache is cleared.

@@ -19,11 +19,19 @@ import pyarrow.compute as pc
 from recon_node.ceramic import CeramicError, EventKind, parse_event
 from recon_node.ipld import CID
 from recon_node.streams import ForgottenError
-from spark_sink.derive.aside import NOT_OF_A_STREAM, reason_of, unprocessed
-from spark_sink.derive.ends import Ends
 from spark_sink.derive.mark import computing
 from spark_sink.derive.models import Models
-from spark_sink.derive.streams import FeedStream, Row, read_later, read_streams, stream_columns
+from spark_sink.derive.streams import (
+    NOT_OF_A_STREAM,
+    Ends,
+    FeedStream,
+    Row,
+    read_later,
+    read_streams,
+    reason_of,
+    stream_columns,
+    unprocessed,
+)
 from spark_sink.derive.transforms import NEED_MODELS, rows_of
 from spark_sink.schema import PARTITION_COLUMN, TABLES, UNPROCESSED, TableSpec, partition_of
 from spark_sink.tables.raw_files import RawFiles

@@ -1,5 +1,17 @@
-"""Converts rows of `raw_events` to streams, whose events are read once for all tables."""
+"""Converts rows of `raw_events` to streams, whose events are read once for all tables.
 
+The ends of long streams are kept in memory from one short step to the next (`Ends`). A stream of
+50,000 events takes seconds to read back, and nearly always its next event builds on its
+tip. `recon_node.streams.StreamEnd` is what such an event needs of the others. Nothing depends on an
+end being here: without one, after a start for example, the stream is read whole once.
+
+One bad stream never stops a table: it is set aside (`Aside`). A stream of which rows cannot be
+computed (it takes more work than its events pay for, or meets a fault of this software) is left out
+of the derived tables from then on, and gets a row in the table `unprocessed_streams` that says why.
+Another version of the software takes it up again: its rows are computed from all of its events.
+"""
+
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,6 +21,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from recon_node import __version__
 from recon_node.ceramic import (
     CeramicError,
     Event,
@@ -30,8 +43,9 @@ from recon_node.streams import (
     statements_of,
 )
 from spark_sink.derive.mark import computing
-from spark_sink.errors import TablesError
+from spark_sink.errors import SinkError, TablesError
 from spark_sink.schema import HISTORY_COLUMNS, PARTITION_COLUMN, partition_of
+from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.raw_files import ordered_slices
 
 Row = dict[str, Any]
@@ -244,3 +258,104 @@ def _read_entry(row: Row) -> Entry:
     except CeramicError as error:
         raise TablesError(f"raw_events holds no event at position {position}: {error}") from error
     return Entry(position, event, row["time"], row["chain_id"], row["fault"])
+
+
+#: Events of a stream whose end is kept.
+LONG: Final = 512
+# Bytes of ends, about.
+_MAX_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEnd:
+    """The end of a stream, complete up to a position."""
+
+    end: StreamEnd
+    position: int
+
+
+class Ends:
+    """The ends of streams; of too many, those that were used last."""
+
+    def __init__(self) -> None:
+        self._ends: dict[bytes, KeptEnd] = {}
+        self._bytes = 0
+
+    def take(self, streams: Iterable[bytes], after: int) -> dict[bytes, KeptEnd]:
+        """Remove the ends of streams that get events; return those that are not ahead of a step."""
+        taken = {cid: self._ends.pop(cid) for cid in streams if cid in self._ends}
+        self._bytes -= sum(kept.end.weight for kept in taken.values())
+        return {cid: kept for cid, kept in taken.items() if kept.position <= after}
+
+    def keep(self, stream: FeedStream, position: int) -> None:
+        """Keep the end of a stream that is complete up to a position, if it is long."""
+        # Models are read whole for their documents anyway.
+        if stream.stream.count < LONG or stream.is_model:
+            return
+        end = stream.stream.end()
+        if end is None or end.weight > _MAX_BYTES:
+            return
+        self._ends[stream.cid] = KeptEnd(end, position)
+        self._bytes += end.weight
+        while self._bytes > _MAX_BYTES:
+            self._bytes -= self._ends.pop(next(iter(self._ends))).end.weight
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._ends.clear()
+        self._bytes = 0
+
+
+# What is wrong with the tables or the machine, and not with a stream.
+NOT_OF_A_STREAM: Final = (SinkError, OSError, ForgottenError, pa.ArrowException)
+_MAX_REASON: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """The streams that are set aside, by their CIDs.
+
+    Attributes:
+        by_this: by this version, which leaves them out.
+        by_others: by other versions: this one is to take them up again.
+    """
+
+    by_this: frozenset[bytes] = frozenset()
+    by_others: frozenset[bytes] = frozenset()
+
+    @classmethod
+    def read(cls, table: DeltaStore | None) -> "Aside":
+        """Read the table `unprocessed_streams`; without one, no stream is set aside."""
+        if table is None or not table.position:
+            return cls()
+        rows = table.select("stream_cid, version", "reason IS NOT NULL").to_pylist()
+        mine = {row["stream_cid"] for row in rows if row["version"] == __version__}
+        others = {row["stream_cid"] for row in rows} - mine
+        return cls(frozenset(mine), frozenset(others))
+
+
+class ModelSetAsideError(Exception):
+    """The model of a document cannot be computed."""
+
+
+def reason_of(error: Exception) -> str:
+    """Say why a stream is set aside."""
+    text = str(error) or "no further reason"
+    return f"{type(error).__name__}: {text}"[:_MAX_REASON]
+
+
+def unprocessed(stream_id: str, position: int, reason: str | None) -> Row:
+    """Return the row of a stream that is set aside; without a reason, of one taken up again.
+
+    Args:
+        stream_id: as text.
+        position: of its latest event.
+        reason: why.
+    """
+    return {
+        "stream_id": stream_id,
+        "reason": reason,
+        "since": int(time.time()),
+        "version": __version__,
+        "position": position,
+    }

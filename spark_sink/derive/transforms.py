@@ -98,7 +98,7 @@ def rows_of(stream: FeedStream, names: Iterable[str], after: int = 0) -> Iterato
         after: rows that are events are yielded for later positions only.
     """
     for name in names:
-        if name == UNPROCESSED:  # see `derive.aside`
+        if name == UNPROCESSED:  # see `derive.streams`
             continue
         for row in _ROWS[name](stream, after):
             yield name, row

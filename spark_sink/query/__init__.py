@@ -1,7 +1,7 @@
 """SQL queries over the tables, by DuckDB.
 
 - `question`: runs a query, with functions for CIDs and StreamIDs
-- `duck`: DuckDB in its own thread, which Ctrl-C can interrupt
+- `duck`: DuckDB in its own thread, which Ctrl-C can interrupt, and its values
 - `hints`: likely mistakes in a query that finds nothing
-- `types`, `show`: values as text and as JSON
+- `show`: values as text and as JSON
 """

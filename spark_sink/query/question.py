@@ -29,9 +29,8 @@ from duckdb import (
 
 from spark_sink.errors import TablesError, cannot_open, store_fault
 from spark_sink.functions import register_duckdb_functions
-from spark_sink.query.duck import Duck, opened
+from spark_sink.query.duck import Duck, fetched_as, is_number, opened, reader_of
 from spark_sink.query.tangles import SOURCE, TANGLES, register_tangles
-from spark_sink.query.types import fetched_as, is_number, reader_of
 from spark_sink.schema import PARTITION_COLUMN, TABLES
 from spark_sink.tables import delta_files
 from spark_sink.tables.location import (

@@ -1,8 +1,8 @@
 """One streaming query that keeps the tables up to date with a node's feed, exactly once.
 
 Spark divides the feed into batches and records the end of each in its checkpoint before it starts.
-A batch is a few ranges of the feed (`source.ranges`). Spark's workers fetch their rows in parallel
-and write them to files (`tables.staging`). Then `Sink` takes two steps:
+A batch is a few ranges of the feed (`source.data_source`). Spark's workers fetch their rows in
+parallel and write them to files (`tables.staging`). Then `Sink` takes two steps:
 
 1. It appends to `raw_events` the rows after the table's position, which must follow without a gap.
 2. It brings the other tables to the position of `raw_events` (`spark_sink.derive`), each in one
@@ -41,12 +41,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink.derive.derivation import Derivation
-from spark_sink.derive.workers import Batches, Workers, stage_frame
+from spark_sink.derive.derivation import Batches, Derivation, Workers, stage_frame
 from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.run.session import translate
+from spark_sink.source.data_source import RangeReader, ReconRanges
 from spark_sink.source.options import SourceOptions
-from spark_sink.source.ranges import RangeReader, ReconRanges
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import FAULTS
 from spark_sink.tables.placement import Placement

@@ -13,18 +13,17 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from spark_sink.derive.workers import SparkWorkers, warming_up
+from spark_sink.derive.derivation import SparkWorkers, warming_up
 from spark_sink.errors import SinkError, TablesError, another_log
 from spark_sink.exposition import served
 from spark_sink.run.backfill import Backfill, find_backfill
 from spark_sink.run.cluster import WORKERS_PATIENCE, calling_after, check_workers, is_local
-from spark_sink.run.java import Java, find_java
 from spark_sink.run.memory import allowance, heap_within, tasks_within, why_killed
 from spark_sink.run.metrics import SinkMetrics
 from spark_sink.run.nodes import RunNodes
 from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink
 from spark_sink.run.reading import FeedReader
-from spark_sink.run.session import java_exit, start_session, translate
+from spark_sink.run.session import Java, find_java, java_exit, start_session, translate
 from spark_sink.schema import DERIVED, RAW, TABLES, UNPROCESSED
 from spark_sink.source.feed import Feed, Head
 from spark_sink.tables.delta_state import Reading

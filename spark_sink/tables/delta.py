@@ -43,6 +43,7 @@ from spark_sink.tables.delta_state import (
     READING_PROPERTY,
     RULES_PROPERTY,
     Reading,
+    add_missing_columns,
     app_id,
     excludes_dags,
     has_changed_logs,
@@ -53,7 +54,6 @@ from spark_sink.tables.delta_state import (
     rules_of,
 )
 from spark_sink.tables.location import Location, delete_below
-from spark_sink.tables.migration import add_missing_columns
 from spark_sink.tables.raw_files import RawFile, RawFiles
 from spark_sink.tables.retention import KEPT_RATIO, LEAST_KEPT, Leftovers
 from spark_sink.tables.staging import Staged, Stager

@@ -23,8 +23,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from spark_sink.derive.apart import COMMAND
-from spark_sink.derive.derivation import Derivation
-from spark_sink.derive.workers import InProcess
+from spark_sink.derive.derivation import Derivation, InProcess
 from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.source.feed import Feed

@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 from spark_helpers import Node, NodeProcesses, sample_events
 
 from recon_node.ceramic import Event
-from spark_sink.run.java import find_java
-from spark_sink.run.session import start_session
+from spark_sink.run.session import find_java, start_session
 from spark_sink.tables.location import Location, StoreUrl
 
 _OTHER_STORE = os.environ.get("RECON_TEST_STORE")

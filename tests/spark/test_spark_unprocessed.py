@@ -14,11 +14,10 @@ from recon_node.ceramic.builder import data_event, init_event, model_event, time
 from recon_node.ipld import CID
 from recon_node.streams import Stream, budget
 from spark_sink.cli import main
-from spark_sink.derive import aside, derivation, portion, streams
+from spark_sink.derive import derivation, portion, streams
 from spark_sink.derive.apart import COMMAND, in_worker
-from spark_sink.derive.derivation import Derivation
+from spark_sink.derive.derivation import Derivation, InProcess
 from spark_sink.derive.portion import Step
-from spark_sink.derive.workers import InProcess
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.schema import DERIVED, UNPROCESSED
 from spark_sink.tables.directory import Tables
@@ -100,7 +99,7 @@ def test_it_is_left_out_until_another_version_takes_it_up(
         derive(tables, [MODEL, *BAD[:30], *GOOD])
     derive(tables, [MODEL, *BAD[:30], *GOOD, *BAD[30:]])
     assert BAD[0].cid not in streams_in(tables, "stream_states")  # not even without the bug
-    monkeypatch.setattr(aside, "__version__", "next")
+    monkeypatch.setattr(streams, "__version__", "next")
     again = Tables(tables.directory, "epoch")
     Derivation(again).catch_up()
     states = {row["stream_cid"]: row for row in rows(again, "stream_states")}
