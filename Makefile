@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # One more process than cores, because tests also wait for disks, timers and other processes.
 WORKERS = $(shell expr $$(nproc) + 1)
 
-# tests/watchdog.py fails a test that hangs. One that keeps even Python's signal handlers from running
+# tests/support/watchdog.py fails a test that hangs. One that keeps even Python's signal handlers from running
 # ends its process, which shows where its threads are, and with it the run.
 HANGS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
-from watchdog import limited
+from support.watchdog import limited
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from recon_node.store import values

@@ -14,7 +14,7 @@ import pytest
 import trio
 from click.testing import CliRunner
 from nacl.signing import SigningKey
-from waiting import wait_until
+from support.waiting import wait_until
 
 from recon_node.ceramic import StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import controller_of

@@ -9,8 +9,9 @@ from contextlib import suppress
 
 import pytest
 import trio
-from anchoring_support import NETWORK, Opened, until
+from anchoring_support import NETWORK, Opened
 from nacl.signing import SigningKey
+from support.waiting import eventually
 
 from recon_node.anchoring.journal import RequestState
 from recon_node.anchoring.service import Anchoring, FullError
@@ -73,7 +74,7 @@ async def test_tips_of_own_streams_are_anchored_once(opened: Callable[..., Opene
     async with opened(interval=3600) as (store, anchoring):
         await receive(store, foreign, foreign, 0)
         await write(store, own, one, left, right)
-        await until(lambda: anchoring.follower.position >= store.head)
+        await eventually(lambda: anchoring.follower.position >= store.head)
         anchoring.anchor_now()
         events = await settled(store, anchoring)
         assert anchored(events.values()) == {left.cid: 1, right.cid: 1}
@@ -96,11 +97,11 @@ async def test_a_time_event_from_elsewhere_is_enough(opened: Callable[..., Opene
     async with opened(interval=3600) as (store, anchoring):
         await write(store, init)
         await store.admit_local([time_event_car(init.cid, init.cid, proof, "", {})])
-        await until(lambda: anchoring.follower.position >= 2)
+        await eventually(lambda: anchoring.follower.position >= 2)
         assert (await anchoring.status()).counts[RequestState.COVERED] == 1
         await write(store, later)
         anchoring.anchor_now()
-        await until(lambda: anchoring.follower.position >= 3)
+        await eventually(lambda: anchoring.follower.position >= 3)
         anchoring.anchor_now()
         events = await settled(store, anchoring)
         assert anchored(events.values()) == {init.cid: 1, later.cid: 1}
@@ -175,7 +176,7 @@ async def test_requests_of_other_nodes_get_their_proofs(opened: Callable[..., Op
     async with opened(streams=("none",), max_requests=1) as (store, anchoring):
         request = await anchoring.request(root, MODEL)
         assert (request.state, request.init) == (RequestState.WAITING, None)
-        await until(lambda: bool(anchoring.trees_done))
+        await eventually(lambda: bool(anchoring.trees_done))
         found = await anchoring.find(root)
         assert found is not None
         witness = await anchoring.witness(found)

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import npm_packages
 import pytest
 from click.testing import CliRunner
-from dev_chain import ADDRESS, CHAIN, FOLDER, KEY, DevChain, dev_chain
 from nacl.signing import SigningKey
-from waiting import recon, wait_until
+from support import npm_packages
+from support.dev_chain import ADDRESS, CHAIN, FOLDER, KEY, DevChain, dev_chain
+from support.waiting import recon, wait_until
 
 from recon_node.anchoring import contract
 from recon_node.anchoring.keys import load_signer

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from forging import forged
 from nacl.signing import SigningKey
+from support.forging import forged
 
 from recon_node.api import Limits, Services, create_app
 from recon_node.api.routes.streams import read_delivered

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tangle_samples import (
+from support.tangle_samples import (
     ALL,
     BOB,
     BOTH,

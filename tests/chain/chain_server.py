@@ -12,7 +12,7 @@ from typing import Any
 
 import h11
 import trio
-from waiting import kept_port
+from support.waiting import kept_port
 
 from recon_node.ceramic import TimeProof, expected_input
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 import trio
 from chain_server import ANSWERS, KEY, Chain, serving
 from click.testing import CliRunner
-from waiting import kept_port
+from support.waiting import eventually, kept_port
 
 from recon_node.ceramic import parse_event
 from recon_node.cli import main
@@ -56,12 +56,6 @@ async def metrics_of(client: httpx.AsyncClient, url: str) -> set[str]:
     return set((await client.get(f"{url}/metrics")).text.splitlines())
 
 
-async def wait_for(condition: Callable[[], bool], limit: float = 60) -> None:
-    with trio.fail_after(limit):
-        while not condition():  # noqa: ASYNC110 (what another process does)
-            await trio.sleep(0.02)
-
-
 async def test_a_time_event_waits_for_its_chain_and_is_asked_for_once(tmp_path: Path) -> None:
     recorded = ANSWERS["sepolia"]
     proof = parse_event(multibase.decode(recorded["cars"][2])).proof
@@ -91,7 +85,7 @@ async def test_a_time_event_waits_for_its_chain_and_is_asked_for_once(tmp_path: 
 
                 node.kill()
                 await trio.to_thread.run_sync(node.restart)
-                await wait_for(lambda: chain.count("eth_chainId") == 2)
+                await eventually(lambda: chain.count("eth_chainId") == 2)
                 feed = await client.get(f"{node.api_url}/ceramic/feed/events")
                 assert len(feed.json()["events"]) == 3
                 assert await trio.to_thread.run_sync(node.stop) == 0

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 from nacl.signing import SigningKey
-from waiting import kept_port
+from support.waiting import kept_port
 
 from recon_node import __version__
 from recon_node.ceramic import METAMODEL, StreamId, StreamType

@@ -19,7 +19,7 @@ import httpx
 import pytest
 import trio
 from click.testing import CliRunner
-from waiting import wait_until
+from support.waiting import wait_until
 
 import recon_node
 from recon_node.api.server import GRACE

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 from client_samples import KEY, POST
-from waiting import equal, wait_until
+from support.waiting import equal, wait_until
 
 from recon_node.ceramic.builder import data_event
 from recon_node.client import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from client_samples import POST
-from forging import other_form
+from support.forging import other_form
 
 from recon_node.ceramic import Event
 from recon_node.client import AsyncCeramic, Key

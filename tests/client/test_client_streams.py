@@ -9,7 +9,7 @@ import httpx
 import pytest
 import trio
 from client_samples import KEY, POST, PROFILE, VOTE
-from forging import forged
+from support.forging import forged
 
 from recon_node.api import Limits, Services, create_app
 from recon_node.ceramic import METAMODEL, StreamType, verify_signature

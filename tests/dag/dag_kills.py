@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 from dag_nodes import Row
 from dag_samples import contents, make_files
-from waiting import wait_until
+from support.waiting import wait_until
 
 from recon_node.dag.sources import FileTree
 from recon_node.testnet import TestnetNode

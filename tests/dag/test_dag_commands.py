@@ -17,7 +17,7 @@ from dag_kills import MB, transfer
 from dag_nodes import Row, call, done
 from dag_samples import contents, make_dag, make_files
 from nacl.signing import SigningKey
-from waiting import wait_until
+from support.waiting import wait_until
 
 from recon_node.ceramic import parse_event
 from recon_node.ceramic.auth.did import ed25519_did

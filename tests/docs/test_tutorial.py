@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from shell_blocks import run, script
-from waiting import kept_port
+from support.waiting import kept_port
 
 PAGE = Path(__file__).parents[2] / "docs/tutorial.md"
 LIMIT = 450.0

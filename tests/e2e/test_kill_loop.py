@@ -17,7 +17,7 @@ import pyarrow.ipc
 import pytest
 from click.testing import CliRunner
 from nacl.signing import SigningKey
-from waiting import wait_until
+from support.waiting import wait_until
 
 from recon_node.ceramic import METAMODEL
 from recon_node.ceramic.builder import data_event, init_event
@@ -166,7 +166,7 @@ def test_kills_under_load_lose_nothing(testnet: Testnet, kills: int, rng: random
 
     with httpx.Client(base_url=victim.api_url) as client:
         head = "/ceramic/feed/head"
-        wait_until(lambda: client.get(head).json()["head"] >= len(written), SETTLE_LIMIT)
+        wait_until(lambda: client.get(head).json()["head"] >= len(written), limit=SETTLE_LIMIT)
         reader.read(client)
     assert written <= set(reader.event_at.values())
     assert len(set(reader.event_at.values())) == len(reader.event_at), "an event stands twice"

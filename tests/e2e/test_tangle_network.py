@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 from nacl.signing import SigningKey
-from waiting import wait_until
+from support.waiting import wait_until
 
 from recon_node.ceramic import Event, StreamId
 from recon_node.ceramic.builder import init_event, model_event

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from nacl.signing import SigningKey
-from waiting import equal, recon, wait_until
+from support.waiting import equal, recon, wait_until
 
 from recon_node.ceramic import METAMODEL, Event, parse_event
 from recon_node.ceramic.builder import init_event

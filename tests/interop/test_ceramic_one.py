@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 import pytest
 from nacl.signing import SigningKey
-from waiting import recon, wait_until
+from support.waiting import recon, wait_until
 
 from benchmarks.ceramic_one_node import (
     BINARY_VARIABLE,
@@ -158,7 +158,7 @@ class World:
 
     def settle(self, count: int, limit: float = LIMIT) -> None:
         """Wait until all nodes hold the same events, and check that those are so many."""
-        wait_until(lambda: all(self.count(each) >= count for each in self.nodes), limit)
+        wait_until(lambda: all(self.count(each) >= count for each in self.nodes), limit=limit)
         found = {holdings(self.address(each), self.network) for each in self.nodes}
         assert len(found) == 1, "as many events, but not the same ones"
         assert found.pop().count == count
@@ -199,7 +199,7 @@ def test_what_is_written_to_ours_is_in_their_feed(world: World) -> None:
     world.settle(len(sample()))
     theirs.stop()
     theirs.start()
-    wait_until(lambda: feed(theirs) == feed(ours), LIMIT)
+    wait_until(lambda: feed(theirs) == feed(ours), limit=LIMIT)
 
 
 def test_both_are_written_to_at_once(world: World, rng: random.Random) -> None:
@@ -207,7 +207,7 @@ def test_both_are_written_to_at_once(world: World, rng: random.Random) -> None:
     ours = world.ours(theirs.address)
     here, there = made_up(rng, EVENTS // 2), made_up(rng, EVENTS // 2)
     write(ours, sample()[:3])  # the models
-    wait_until(lambda: world.count(theirs) == 3, LIMIT)
+    wait_until(lambda: world.count(theirs) == 3, limit=LIMIT)
     write_at_once((ours, here), (theirs, there))
     syncs = model_syncs(ours)
     world.settle(3 + STREAM * (len(here) + len(there)))
@@ -236,7 +236,7 @@ def test_a_node_killed_in_the_middle_catches_up(
         write_at_once((other, part))
         written += STREAM * len(part)
         before = written - STREAM * len(part)
-        wait_until(lambda before=before: world.count(victim) > before, LIMIT)  # type: ignore[misc]
+        wait_until(lambda before=before: world.count(victim) > before, limit=LIMIT)  # type: ignore[misc]
         victim.kill()
         if isinstance(victim, CeramicOneNode):
             victim.start()
@@ -258,7 +258,7 @@ def test_five_nodes_in_a_chain_become_equal(world: World, rng: random.Random) ->
     parts = [streams[number::5] for number in range(5)]
     write_at_once(*zip([first, second, third, fourth, fifth], parts, strict=True))
     world.settle(3 + STREAM * len(streams))
-    wait_until(lambda: connected(fifth, second.peer_id), LIMIT)
+    wait_until(lambda: connected(fifth, second.peer_id), limit=LIMIT)
 
 
 def connected(node: TestnetNode, peer_id: str) -> bool:
@@ -270,13 +270,13 @@ def test_interests_registered_over_http_reach_the_other_kind(world: World) -> No
     source = world.ours()
     write(source, sample())
     theirs = world.theirs(source.addresses[0], wants=[one])
-    wait_until(lambda: world.count(theirs) == 3 + models()[one], LIMIT)
+    wait_until(lambda: world.count(theirs) == 3 + models()[one], limit=LIMIT)
     ours = world.ours(theirs.address, flags=("--interest", one))
-    wait_until(lambda: recon(ours)["head"] == models()[one], LIMIT)
+    wait_until(lambda: recon(ours)["head"] == models()[one], limit=LIMIT)
     theirs.want([two])
-    wait_until(lambda: world.count(theirs) == 3 + models()[one] + models()[two], LIMIT)
+    wait_until(lambda: world.count(theirs) == 3 + models()[one] + models()[two], limit=LIMIT)
     httpx.post(f"{ours.api_url}/ceramic/interests/model/{two}").raise_for_status()
-    wait_until(lambda: recon(ours)["head"] == models()[one] + models()[two], LIMIT)
+    wait_until(lambda: recon(ours)["head"] == models()[one] + models()[two], limit=LIMIT)
 
 
 def test_a_merge_does_not_keep_the_rest_from_theirs(world: World) -> None:
@@ -295,13 +295,13 @@ def test_a_merge_does_not_keep_the_rest_from_theirs(world: World) -> None:
         post = ceramic.create(model, {"title": "a"})
         for title in ("b", "c"):
             last = ceramic.update(post, {"title": title}, at=post.event)
-        wait_until(lambda: world.count(theirs) == 4, LIMIT)
+        wait_until(lambda: world.count(theirs) == 4, limit=LIMIT)
         ceramic.merge(post, prefer=last.event)
-        wait_until(lambda: refusals() > 0, LIMIT)
+        wait_until(lambda: refusals() > 0, limit=LIMIT)
         for number in range(3):
             time.sleep(2)  # some syncs
             ceramic.create(model, {"title": str(number)})
-            wait_until(lambda number=number: world.count(theirs) == 5 + number, LIMIT)
+            wait_until(lambda number=number: world.count(theirs) == 5 + number, limit=LIMIT)
         assert refusals() <= 3
 
 
@@ -392,7 +392,7 @@ def test_what_only_one_kind_takes_does_not_keep_the_rest_apart(world: World) -> 
     theirs = world.theirs()
     ours = world.ours(theirs.address)
     write(ours, sample()[:3])  # the models
-    wait_until(lambda: world.count(theirs) == 3, LIMIT)
+    wait_until(lambda: world.count(theirs) == 3, limit=LIMIT)
     taken: dict[str, set[str]] = {ours.name: set(), theirs.name: set()}
     for number, node in enumerate((ours, theirs), 1):
         for name, (_, event) in odd_events(number).items():
@@ -408,9 +408,9 @@ def test_what_only_one_kind_takes_does_not_keep_the_rest_apart(world: World) -> 
     for number, node in ((1, theirs), (2, ours)):
         for name in both:
             cid, _ = odd_events(number)[name]
-            wait_until(lambda: holds(node, cid), LIMIT)  # noqa: B023
+            wait_until(lambda: holds(node, cid), limit=LIMIT)  # noqa: B023
     cid, _ = odd_events(1)[renamed]
-    wait_until(lambda: holds(theirs, CID(cid_head(DAG_JOSE) + cid.digest)), LIMIT)
+    wait_until(lambda: holds(theirs, CID(cid_head(DAG_JOSE) + cid.digest)), limit=LIMIT)
 
     def refusals() -> int:
         return theirs.log_path.read_text(errors="replace").count("it will never allow")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from dev_chain import CHAIN, CHAIN_ID, CONFIRMATIONS, DevChain, dev_chain
 from eth_account import Account
 from nacl.signing import SigningKey
-from waiting import wait_until
+from support.dev_chain import CHAIN, CHAIN_ID, CONFIRMATIONS, DevChain, dev_chain
+from support.waiting import wait_until
 
 from benchmarks.ceramic_one_node import BINARY_VARIABLE, CeramicOneNode, binary_from_environment
 from recon_node.ceramic import Event, EventKind, StreamId, parse_event

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
-import npm_packages
-from waiting import wait_until
+from support import npm_packages
+from support.waiting import wait_until
 
 from recon_node.ceramic import StreamId, StreamType
 from recon_node.ipld import CID, DAG_CBOR

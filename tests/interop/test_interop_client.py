@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import npm_packages
 import pytest
-from waiting import wait_until
+from support import npm_packages
+from support.waiting import wait_until
 
 from benchmarks.ceramic_one_node import BINARY_VARIABLE, CeramicOneNode, binary_from_environment
 from recon_node.ceramic import EventKind

@@ -6,9 +6,9 @@ import json
 import subprocess
 from pathlib import Path
 
-import npm_packages
 import pyarrow as pa
 import pytest
+from support import npm_packages
 
 from recon_node.ceramic import parse_event
 from recon_node.ipld import multibase

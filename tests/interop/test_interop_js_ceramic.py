@@ -11,8 +11,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from npm_packages import install, node
-from waiting import equal, recon, wait_until
+from support.npm_packages import install, node
+from support.waiting import equal, recon, wait_until
 
 from recon_node.testnet import Testnet
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import npm_packages
 import pytest
-from waiting import equal, recon, wait_until
+from support import npm_packages
+from support.waiting import equal, recon, wait_until
 
 from recon_node import __version__
 from recon_node.testnet import Testnet, TestnetNode

@@ -13,6 +13,7 @@ from typing import Any
 
 import trio
 from libp2p.crypto.ed25519 import create_new_key_pair
+from support.waiting import eventually as eventually
 
 from recon_node.ceramic import EventId, Network
 from recon_node.ipld import varint
@@ -42,13 +43,6 @@ async def loopback_host(**changes: Any) -> AsyncIterator[Host]:
 def encode_frame(data: bytes) -> bytes:
     """Put the length before a frame's bytes."""
     return varint.encode(len(data)) + data
-
-
-async def eventually(condition: Any, seconds: float = PATIENCE) -> None:
-    """Wait until a condition holds; fail the test when it does not in time."""
-    with trio.fail_after(seconds):
-        while not condition():  # noqa: ASYNC110 (not all that is waited for has an event)
-            await trio.sleep(0.01)
 
 
 async def read_to_end(stream: Any) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from forging import forged
 from nacl.signing import SigningKey
 from p2p_support import NETWORK, Node, eventually, node
+from support.forging import forged
 
 from recon_node.backoff import Backoff
 from recon_node.ceramic import StreamId, StreamType

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import trio
-from forging import forged
 from libp2p.peer.id import ID
 from nacl.signing import SigningKey
 from p2p_support import LOOPBACK, NETWORK, PATIENCE, eventually, loopback_host, node, read_to_end
 from structlog.testing import capture_logs
-from waiting import kept_port
+from support.forging import forged
+from support.waiting import kept_port
 
 from recon_node import __version__
 from recon_node.ceramic import METAMODEL, Network, StreamId

@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +16,7 @@ import httpx
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from waiting import kept_port
+from support.waiting import kept_port, wait_until
 
 from recon_node.ceramic import Event, parse_event
 from recon_node.ipld import CID, multibase
@@ -154,14 +153,6 @@ def environment_for(place: Location, state: Path) -> dict[str, str]:
     what belongs to them on this machine."""
     secrets = dict(place.options) if isinstance(place, StoreUrl) else {}
     return {**os.environ, **secrets, "XDG_STATE_HOME": str(state)}
-
-
-def wait_until(condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
-    """Wait for a condition; fail when it does not come true in time."""
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {patience} s in vain until {what}"
-        time.sleep(0.01)
 
 
 def await_end_of(pids: set[int], what: str) -> None:

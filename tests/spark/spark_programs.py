@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from spark_helpers import wait_until
+from support.waiting import wait_until
 
 from spark_sink.run.session import _write_python, find_java
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
-from spark_helpers import Node, wait_until
+from spark_helpers import Node
 from spark_oracle import assert_tables
 from spark_programs import (
     BIN,
@@ -25,6 +25,7 @@ from spark_programs import (
     free_port,
     listens,
 )
+from support.waiting import wait_until
 
 from recon_node.ceramic import Event
 

@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from spark_helpers import Node, NodeProcesses, wait_until
+from spark_helpers import Node, NodeProcesses
 from spark_oracle import assert_tables
 from spark_samples import scenario
+from support.waiting import wait_until
 
 from spark_sink.cli import main
 from spark_sink.errors import TablesError, cannot_write

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pytest
 from deltalake import QueryBuilder
 from nacl.signing import SigningKey
-from spark_helpers import Node, environment_for, wait_until
+from spark_helpers import Node, environment_for
+from support.waiting import wait_until
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event, model_event
@@ -107,7 +108,7 @@ class Driver:
             assert self.process.poll() is None, self.log.read_text()
             return any(map(wanted, self.told()))
 
-        wait_until(there, what, PATIENCE)
+        wait_until(there, what, limit=PATIENCE)
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)

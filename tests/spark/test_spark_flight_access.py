@@ -29,7 +29,8 @@ from flight_support import asked, connected, fill, following, raw_client, rows_o
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import flight
-from spark_helpers import processes_under, wait_until
+from spark_helpers import processes_under
+from support.waiting import wait_until
 
 from spark_sink.errors import SinkError
 from spark_sink.serve.allowed import FUNCTIONS, OPERATORS

@@ -22,7 +22,7 @@ from flight_support import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spark_helpers import wait_until
+from support.waiting import wait_until
 
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED, RAW, TABLES, with_partition

@@ -26,9 +26,10 @@ from nacl.signing import SigningKey
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from spark_helpers import PATIENCE, Borrowed, Node, feed_rows, wait_until
+from spark_helpers import PATIENCE, Borrowed, Node, feed_rows
 from spark_oracle import assert_tables, table_rows
 from spark_samples import scenario
+from support.waiting import wait_until
 
 from recon_node.ceramic import Event, StreamType
 from recon_node.ceramic.stream_id import METAMODEL

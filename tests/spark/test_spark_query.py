@@ -24,8 +24,9 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from spark_helpers import feed_rows, wait_until
+from spark_helpers import feed_rows
 from spark_samples import KEY
+from support.waiting import wait_until
 
 from recon_node.ceramic import Event
 from recon_node.dag import DAG_MODEL, shard_event

@@ -16,7 +16,8 @@ import pytest
 from click.testing import CliRunner
 from flight_support import fill, raw_client, rows_of_scenario
 from pyarrow import flight
-from spark_helpers import processes_under, wait_until
+from spark_helpers import processes_under
+from support.waiting import wait_until
 
 from spark_sink.cli import main
 from spark_sink.serve.messages import new, packed

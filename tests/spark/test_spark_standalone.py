@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from spark_helpers import PATIENCE, Node, wait_until
+from spark_helpers import PATIENCE, Node
 from spark_oracle import assert_tables
 from spark_programs import EXAMPLES, FRUGAL, Cluster, configured
-from waiting import kept_port
+from support.waiting import kept_port, wait_until
 
 from recon_node.ceramic import Event
 from spark_sink.errors import SinkError

@@ -6,11 +6,11 @@ import random
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from forging import other_form
 from hypothesis import given
 from hypothesis import strategies as st
 from spark_helpers import feed_rows
 from spark_samples import DEFINITION, KEY
+from support.forging import other_form
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event, model_event, time_event

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
-from spark_helpers import feed_rows, wait_until
+from spark_helpers import feed_rows
 from spark_oracle import assert_each_row_once, assert_tables
 from spark_samples import scenario
+from support.waiting import wait_until
 
 from spark_sink.cli import main
 from spark_sink.errors import TablesError, store_fault

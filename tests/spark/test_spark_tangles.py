@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from spark_helpers import feed_rows
-from tangle_samples import ALL, BOTH, LEFT, LOOSE, RIGHT, ROOT, THREAD, WRONG, ids
+from support.tangle_samples import ALL, BOTH, LEFT, LOOSE, RIGHT, ROOT, THREAD, WRONG, ids
 
 from spark_sink.query.question import run_query
 from spark_sink.run.pipeline import Sink

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable, WriterProperties, write_deltalake
-from spark_helpers import Node, feed_rows, wait_until
+from spark_helpers import Node, feed_rows
 from spark_oracle import KEYS, assert_tables, table_rows
 from spark_samples import scenario
+from support.waiting import wait_until
 from test_spark_crashes import Bomb, KilledError
 
 from recon_node.ceramic import Event

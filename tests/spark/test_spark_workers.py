@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
-from spark_helpers import PATIENCE, Node, environment_for, wait_until
+from spark_helpers import PATIENCE, Node, environment_for
 from spark_oracle import assert_tables
 from spark_samples import scenario
+from support.waiting import wait_until
 from test_spark_cli import CHILD, running
 
 from recon_node.ceramic import Event

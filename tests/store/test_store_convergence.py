@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from forging import forged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_helpers import KEYS, MODEL, NETWORK, OTHER_MODEL, World, check_tables, feed_of
+from support.forging import forged
 from test_store_capabilities import SESSION, capability
 
 from recon_node.ceramic import Event, EventId, InitHeader

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from forging import forged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 from store_helpers import KEYS, NETWORK, World, check_feed, check_tables, feed_of
+from support.forging import forged
 from test_store_convergence import shuffled
 
 from recon_node.ceramic import Event, parse_event

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from forging import forged
 from nacl.signing import SigningKey
 from store_helpers import KEYS, MODEL, NETWORK, World, check_feed, controller, feed_of
+from support.forging import forged
 
 from recon_node.ceramic import (
     MAX_CAR_SIZE,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from forging import forged
 from nacl.signing import SigningKey
 from store_helpers import KEYS, MODEL, NETWORK, check_feed, check_tables, controller, feed_of
+from support.forging import forged
 
 from recon_node.ceramic import Event, EventId
 from recon_node.ceramic.builder import (

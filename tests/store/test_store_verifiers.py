@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_helpers import KEYS, MODEL, NETWORK, World, check_feed, feed_of, sdk_cars
+from support.waiting import wait_until
 from test_store_refusals import LOCAL, Case
 
 from recon_node.ceramic.builder import init_event, time_event
@@ -53,13 +52,6 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> bool:
-    end = time.monotonic() + seconds
-    while not (met := condition()) and time.monotonic() < end:
-        time.sleep(0.01)
-    return met
 
 
 async def test_large_events_are_verified_in_a_process_however_few_they_are() -> None:
@@ -248,7 +240,7 @@ def test_processes_do_not_outlive_a_killed_node(tmp_path: Path) -> None:
         node.kill()
         node.wait()
         assert node.stdout.read() == b""
-    assert wait_until(lambda: not any(map(is_alive, processes)))
+    wait_until(lambda: not any(map(is_alive, processes)))
 
 
 def test_a_process_imports_no_more_than_it_needs() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import coincurve
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from forging import forged, other_form
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
+from support.forging import forged, other_form
 
 from recon_node.ceramic import Event, parse_event, verify_signature
 from recon_node.ceramic.auth.did import PrivateKey, has_low_s

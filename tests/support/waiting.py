@@ -1,4 +1,4 @@
-"""Waiting for real processes, by conditions and never by fixed sleeps; and their ports."""
+"""Waiting for processes and tasks, by conditions and never by fixed sleeps; and their ports."""
 
 from __future__ import annotations
 
@@ -9,19 +9,31 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import trio
 
 from recon_node.testnet import TestnetNode
 
+LIMIT = 120.0
+"""Seconds to wait, which a busy machine may need."""
 PAUSE = 0.05
 """Seconds between two looks: a node that is asked without a pause gets nothing else done."""
 
 
-def wait_until(condition: Callable[[], bool], limit: float = 60.0) -> None:
-    """Look until a condition holds, for `limit` seconds at most."""
+def wait_until(
+    condition: Callable[[], bool], what: str = "it came true", limit: float = LIMIT
+) -> None:
+    """Look until a condition holds; fail the test if it does not in time."""
     deadline = time.monotonic() + limit
     while not condition():
-        assert time.monotonic() < deadline, f"it did not come true within {limit:g} s"
+        assert time.monotonic() < deadline, f"waited {limit:g} s in vain until {what}"
         time.sleep(PAUSE)
+
+
+async def eventually(condition: Callable[[], Any], limit: float = LIMIT) -> None:
+    """Let other tasks run until a condition holds; fail the test if it does not in time."""
+    with trio.fail_after(limit):
+        while not condition():  # noqa: ASYNC110 (not all that is waited for has an event)
+            await trio.sleep(0.01)
 
 
 @contextmanager

@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import npm_packages
 import pytest
 import trio
 from eth_account import Account
-from waiting import kept_port, wait_until
 
 from recon_node.anchoring.contract import deploy
 from recon_node.anchoring.keys import Signer
 from recon_node.chain import ChainReport, ChainSettings
 from recon_node.chain.rpc import open_provider
+from support import npm_packages
+from support.waiting import kept_port, wait_until
 
-FOLDER = Path(__file__).parent / "dev_chain"
+FOLDER = Path(__file__).parent.parent / "dev_chain"
 CHAIN_ID = 1337
 CHAIN = f"eip155:{CHAIN_ID}"
 KEY = bytes(range(1, 33))

@@ -1,0 +1,9 @@
+"""What tests of several folders share.
+
+waiting          conditions of processes and tasks, and ports
+watchdog         a test that hangs fails, and says where
+forging          events that are badly signed
+tangle_samples   threads and their tangles
+dev_chain        a chain on this machine, by anvil
+npm_packages     JavaScript programs, as oracles
+"""
