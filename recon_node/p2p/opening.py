@@ -75,9 +75,10 @@ async def open_p2p(
             open_host(settings, identity, partial(_note_cut_off, book), swarm_key) as host,
             trio.open_nursery() as nursery,
         ):
-            p2p = P2P(host, store, book, settings, versions, nursery)
+            ring_keys = None
             if store.ring_keys is not None:
-                p2p.join_rings(store, store.ring_keys, _peer_ring(identity, book))
+                ring_keys = store, store.ring_keys, _peer_ring(identity, book)
+            p2p = P2P(host, store, book, settings, versions, nursery, ring_keys)
             if settings.discovery:
                 p2p.discover_by(
                     Discovery(

@@ -50,7 +50,11 @@ ADDRESS_INTERVAL: Final = 30.0
 
 
 class P2P:
-    """The running network side of the node. Get one from ``open_p2p``."""
+    """The running network side of the node. Get one from ``open_p2p``.
+
+    To sync with ceramic-one nodes, too, it takes the store, the keys of its model ring, and the
+    entries of the peer ring.
+    """
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class P2P:
         settings: P2PSettings,
         versions: Sequence[Version[Any]],
         nursery: trio.Nursery,
+        ring_keys: tuple[Store, KeyView, PeerRing] | None = None,
     ) -> None:
         self._host = host
         self._network = store.network
@@ -69,7 +74,7 @@ class P2P:
         self._nursery = nursery
         self.counters = Counters(memory=host.budget)
         """Totals since the start, for metrics."""
-        self._history = SyncHistory(self.counters, self._note_delivery)
+        self._history = SyncHistory(self.counters)
         self.sync_reports = self._history.reports
         """The latest sessions, the newest last."""
         self.transfers = self._history.transfers
@@ -85,15 +90,35 @@ class P2P:
             book,
             settings,
             self.counters,
-            self._meet_stranger,
+            self._sync,
             versions,
             purses,
             self._sessions,
         )
         self._events = EventServer(store, book, settings, self.counters, purses)
         self._gossip = InterestGossip(
-            host, store, book, settings, self._sync_about, nursery, self.counters.gossip
+            host, store, book, settings, self._sync, nursery, self.counters.gossip
         )
+        self._candidates = Candidates(
+            host, book, store.wanted, self._overlap.shares, settings.max_connections
+        )
+        self.has_enough = self._candidates.has_enough
+        """Tells whether more peers need to be found; see ``Candidates``."""
+        self.has_some = self._candidates.has_some
+        """Tells whether a connected peer shares an interest; see ``Candidates``."""
+        self._rings = None
+        if ring_keys is not None:
+            self._rings = Rings(
+                host,
+                *ring_keys,
+                book,
+                settings,
+                self._sessions,
+                self._reconciler.memory,
+                self.found,
+                [version.id for version in versions],
+            )
+            nursery.start_soon(self._rings.run)
         self._syncer = Syncer(
             host,
             store,
@@ -102,24 +127,10 @@ class P2P:
             settings,
             self.counters,
             self._gossip.wait_until_told,
-            lambda peer_id: self._candidates.is_needed(peer_id),  # noqa: PLW0108 (made below)
+            self._candidates.is_needed,
+            self._rings,
         )
-        self._candidates = Candidates(
-            host,
-            book,
-            store.wanted,
-            self._overlap.shares,
-            self._syncer.request,
-            settings.max_connections,
-        )
-        self.found = self._candidates.found
-        """Takes a peer that was found; see ``Candidates``."""
-        self.has_enough = self._candidates.has_enough
-        """Tells whether more peers need to be found; see ``Candidates``."""
-        self.has_some = self._candidates.has_some
-        """Tells whether a connected peer shares an interest; see ``Candidates``."""
         self._discovery: Finder | None = None
-        self._rings: Rings | None = None
         for protocol in (EVENTS_PROTOCOL, EVENTS_BY_ID_PROTOCOL):
             host.handle(protocol, self._events.serve)
         if versions:  # the rings state their interests themselves
@@ -139,31 +150,16 @@ class P2P:
         self._discovery = discovery
         self._nursery.start_soon(discovery.run)
 
-    def join_rings(self, store: Store, keys: KeyView, peer_ring: PeerRing) -> None:
-        """Sync with ceramic-one nodes, too.
+    def found(self, peer_id: str, addresses: Sequence[str], sort_value: str | None = None) -> None:
+        """Take a peer that was found, and sync with it if more of its kind are needed.
 
         Args:
-            store: that of this node.
-            keys: the keys of its model ring.
-            peer_ring: the entries of the peer ring.
+            peer_id: the peer.
+            addresses: multiaddrs, with or without /p2p/<peer id>.
+            sort_value: at whose rendezvous it was found; None: it is a node of the network.
         """
-        self._rings = Rings(
-            self._host,
-            store,
-            keys,
-            peer_ring,
-            self._book,
-            self._settings,
-            self._sessions,
-            self._reconciler.memory,
-            self.found,
-            [version.id for version in self._versions],
-        )
-        self._nursery.start_soon(self._rings.run)
-
-    def _note_delivery(self, peer_id: str) -> None:
-        self._host.note_delivery(peer_id)
-        self._book.delivered(peer_id)
+        if self._candidates.found(peer_id, addresses, sort_value):
+            self._syncer.request(peer_id)
 
     @property
     def addresses(self) -> list[str]:
@@ -270,18 +266,10 @@ class P2P:
             self._nursery.start_soon(self._discovery.join, peer_id)
         if self._versions:
             self._gossip.meet(peer_id)
-        if self._host.has_dialled(peer_id):  # one side's sync does for both
-            self._syncer.request(peer_id)
-        if self._rings is not None:
-            self._rings.meet(peer_id)
+        self._syncer.meet(peer_id)
 
-    def _sync_about(self, peer_id: str, ranges: Sequence[KeyRange]) -> None:
-        """Sync about ranges that a peer and this node are interested in, but were not before."""
+    def _sync(self, peer_id: str, ranges: Sequence[KeyRange] | None = None) -> None:
         self._syncer.request(peer_id, ranges)
-
-    def _meet_stranger(self, peer_id: str) -> None:
-        """Sync with a peer of another network once, so that it learns which one is ours."""
-        self._syncer.request(peer_id)
 
     async def _watch_addresses(self) -> None:
         """Announce the node again when its addresses have changed."""

@@ -39,7 +39,6 @@ class Here:
             self.book,
             self,
             lambda *question: self.known.get(question),
-            self.dialled.append,
             MAX_CONNECTIONS,
         )
 
@@ -52,9 +51,13 @@ class Here:
     async def wait_for_change(self, known: object) -> None:
         await trio.sleep_forever()  # `want` is called before, or while nobody waits
 
+    def found(self, peer_id: str, addresses: list[str], sort_value: str | None = None) -> None:
+        if self.candidates.found(peer_id, addresses, sort_value):
+            self.dialled.append(peer_id)
+
     def find(self, kind: str, count: int, sort_value: str | None = None) -> None:
         for number in range(count):
-            self.candidates.found(f"{kind} {number}", ADDRESS, sort_value)
+            self.found(f"{kind} {number}", ADDRESS, sort_value)
 
     def dialled_of(self, kind: str) -> int:
         return sum(each.startswith(f"{kind} ") for each in self.dialled)
@@ -147,10 +150,10 @@ async def test_where_a_peer_was_found_counts_for_a_while(here, autojump_clock: M
 
 async def test_who_cannot_be_reached_is_not_noted(here):
     for addresses in ([], ["/ip4/0.0.0.0/tcp/4101"], ["/ip4/127.0.0.1/tcp/4101"], ["nonsense"]):
-        here.candidates.found("peer", addresses)
+        here.found("peer", addresses)
     assert len(here.book) == 0
     here.addresses = ["/ip4/127.0.0.1/tcp/4101"]
-    here.candidates.found("peer", ["/ip4/127.0.0.1/tcp/4102"])
+    here.found("peer", ["/ip4/127.0.0.1/tcp/4102"])
     assert here.dialled == ["peer"]
 
 

@@ -55,15 +55,13 @@ class Node:
         self.all = tuple(Interest("family", each) for each in sort_values)
         self.changed = trio.Event()
         self.book = PeerBook(1000, self.random)
-        self.candidates = Candidates(
-            self, self.book, self, lambda peer, sort_value: None, self.dial, 200
-        )
+        self.candidates = Candidates(self, self.book, self, lambda peer, sort_value: None, 200)
         self.discovery = Discovery(
             lambda: self,
             NETWORK,
             self,
             600,
-            self.candidates.found,
+            self.found,
             self.random,
             self.candidates.has_enough,
             self.candidates.has_some,
@@ -72,6 +70,10 @@ class Node:
 
     def connected_peers(self) -> list[str]:
         return [each for each in self.connected if self.world.nodes[each].is_alive]
+
+    def found(self, peer_id: str, addresses: Sequence[str], sort_value: str | None = None) -> None:
+        if self.candidates.found(peer_id, addresses, sort_value):
+            self.dial(peer_id)
 
     def dial(self, peer_id: str) -> None:
         if self.world.nodes[peer_id].is_alive:

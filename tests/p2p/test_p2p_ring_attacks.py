@@ -37,9 +37,10 @@ from recon_node.p2p import AGREED
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.peers.book import MAX_INTERESTS
 from recon_node.p2p.sync import ring_events, rings
+from recon_node.p2p.sync.driver import BETWEEN_RING_SYNCS
 from recon_node.p2p.sync.reports import SyncReport
 from recon_node.p2p.sync.ring_events import RingWire
-from recon_node.p2p.sync.rings import BETWEEN_SYNCS, MODEL_RING, PEER_RING
+from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon.keys.ordered_keys import Summary
@@ -263,7 +264,7 @@ async def test_answers_that_lead_nowhere(tmp_path, sdk_cars, answer):
         begun = [each.finished_at - each.seconds for each in reports_about(victim, attacker)]
         pauses = [start - end for start, end in zip(begun[1:], ended, strict=False)]
         for failures, pause in enumerate(pauses, 1):
-            shortest = (1 - SPREAD) * BETWEEN_SYNCS.wait(failures)
+            shortest = (1 - SPREAD) * BETWEEN_RING_SYNCS.wait(failures)
             assert pause > shortest - CLOCK_SLACK, "it is left alone for longer and longer"
 
 

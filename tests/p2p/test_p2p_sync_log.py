@@ -54,7 +54,7 @@ def _all_levels() -> Iterator[None]:
 
 
 async def test_a_minute_has_one_line(autojump_clock: MockClock) -> None:
-    history = SyncHistory(Counters(), lambda peer: None)
+    history = SyncHistory(Counters())
     with capture_logs() as logs:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(history.log_summaries)
@@ -84,7 +84,7 @@ async def test_a_minute_has_one_line(autojump_clock: MockClock) -> None:
 
 
 async def test_nothing_is_said_of_nothing(autojump_clock: MockClock) -> None:
-    history = SyncHistory(Counters(), lambda peer: None)
+    history = SyncHistory(Counters())
     with capture_logs() as logs:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(history.log_summaries)
@@ -97,7 +97,7 @@ async def test_nothing_is_said_of_nothing(autojump_clock: MockClock) -> None:
 
 
 async def test_a_few_failures_have_lines_of_their_own(autojump_clock: MockClock) -> None:
-    history = SyncHistory(Counters(), lambda peer: None)
+    history = SyncHistory(Counters())
     with capture_logs() as logs:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(history.log_summaries)

@@ -53,14 +53,13 @@ None if that is not known."""
 
 
 class Candidates:
-    """Takes the peers that were found, and has some of them dialled.
+    """Takes the peers that were found, and says which of them to dial.
 
     Args:
         host: knows who is connected.
         book: all that are found are added to it.
         wanted: the interests of this node.
         shares: what peers say of their interests.
-        dial: connects to a peer of the book, and syncs with it.
         max_connections: the maximum number of connections.
     """
 
@@ -70,22 +69,20 @@ class Candidates:
         book: PeerBook,
         wanted: Wanted,
         shares: Shares,
-        dial: Callable[[str], None],
         max_connections: int,
     ) -> None:
         self._host = host
         self._book = book
         self._wanted = wanted
         self._shares = shares
-        self._dial = dial
         self._most = max_connections // MOST_PLACES
         self._found_at: dict[str, Latest[str, float]] = {}
         """The peers found at the rendezvous of each interest, and until when that counts."""
         self._dialling: dict[str, float] = {}
         """Peers to be dialled, and until when they count as connected."""
 
-    def found(self, peer_id: str, addresses: Sequence[str], sort_value: str | None = None) -> None:
-        """Note a peer, and have it dialled if there are not enough of its kind.
+    def found(self, peer_id: str, addresses: Sequence[str], sort_value: str | None = None) -> bool:
+        """Note a peer; return whether to dial it: there are not enough of its kind.
 
         Args:
             peer_id: the peer.
@@ -93,27 +90,27 @@ class Candidates:
             sort_value: at whose rendezvous it was found; None: it is a node of the network.
         """
         if peer_id == self._host.peer_id:  # others tell of this node, too
-            return
+            return False
         others = [each for each in addresses if not is_loopback(each)]
         if len(others) < len(addresses) and not all(map(is_loopback, self._host.addresses)):
             addresses = others
         if self._book.get(peer_id) is None and not any(map(is_dialable, addresses)):
-            return
+            return False
         peer = self._book.heard_of(peer_id, addresses)
         now = trio.current_time()
         if sort_value is not None:
             self._remember(peer_id, sort_value, now)
         self._dialling = {each: until for each, until in self._dialling.items() if until > now}
         if peer_id in self._dialling or peer.not_before > now or not peer.addresses:
-            return
+            return False
         connected = {*self._host.connected_peers(), *self._dialling}
-        if peer_id in connected:
-            return
-        if len(connected) >= self._most or self._are_enough(connected, sort_value):
-            return
+        if peer_id in connected or len(connected) >= self._most:
+            return False
+        if self._are_enough(connected, sort_value):
+            return False
         self._dialling[peer_id] = now + DIALLING
         log.info("Found a peer", peer=peer_id, addresses=addresses, sort_value=sort_value)
-        self._dial(peer_id)
+        return True
 
     def shares(self, peer_id: str, sort_value: str | None) -> bool:
         """Return whether a peer is interested in a sort value, or (None) in anything that this node

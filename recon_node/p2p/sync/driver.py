@@ -3,6 +3,10 @@
 One task at a time syncs with a peer. A request that arrives meanwhile is not lost: another sync
 follows, because the one under way may already have passed the range of a new key. ``push`` decides
 which peers new keys are pushed to.
+
+With a ceramic-one node, only the side that dialled starts sessions, as such nodes do: one a
+second after the other, and after longer and longer pauses if they fail. ``rings`` has what they are
+about.
 """
 
 from __future__ import annotations
@@ -12,12 +16,13 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from dataclasses import replace
+from typing import Final, TypeVar
 
 import structlog
 import trio
 
-from recon_node.backoff import jittered
+from recon_node.backoff import Backoff, jittered
 from recon_node.p2p.errors import (
     BROKEN_PROTOCOL,
     MISBEHAVED,
@@ -31,10 +36,11 @@ from recon_node.p2p.peers.connections import VISIT
 from recon_node.p2p.peers.overlap import Overlap
 from recon_node.p2p.peers.peer import Peer
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.sync.bootstrap import keep_connected
 from recon_node.p2p.sync.push import Pusher
 from recon_node.p2p.sync.reconciler import Reconciler
 from recon_node.p2p.sync.reports import Counters
+from recon_node.p2p.sync.rings import Rings
+from recon_node.p2p.transport.addresses import peer_id_in
 from recon_node.recon import KeyRange, intersect_ranges, merge_ranges
 from recon_node.store import StoreError
 
@@ -60,6 +66,15 @@ PEERS_TURN: Final = 10.0
 MENDING_PAUSE: Final = 5.0
 """Seconds between two rounds that fetch damaged events: damage often comes in many at once."""
 
+BETWEEN_RING_SYNCS: Final = Backoff(first=1.0, longest=600.0)
+"""The pauses between syncs with a ceramic-one node, in seconds: the first after success, as its."""
+BOOTSTRAP_BACKOFF: Final = Backoff(first=1.0, longest=60.0)
+"""The waits between tries to reach a bootstrap peer."""
+CONNECTION_POLL: Final = 1.0
+"""Seconds between two looks whether a bootstrap peer is still connected."""
+
+T = TypeVar("T")
+
 
 async def _no_wait(peer_id: str) -> None:
     """Do not wait for a peer's interests."""
@@ -77,6 +92,7 @@ class Syncer:
         counters: counts failed dials.
         until_told: waits until the interests of a connected peer are known, if it tells them.
         is_needed: tells whether to keep a connection that the random order has led to.
+        rings: runs the syncs of 0.1.0, unless this node does not speak it.
     """
 
     def __init__(
@@ -89,6 +105,7 @@ class Syncer:
         counters: Counters,
         until_told: Callable[[str], Awaitable[None]] = _no_wait,
         is_needed: Callable[[str], bool] = lambda peer_id: True,
+        rings: Rings | None = None,
     ) -> None:
         self._host = host
         self._store = store
@@ -98,6 +115,7 @@ class Syncer:
         self._counters = counters
         self._until_told = until_told
         self._is_needed = is_needed
+        self._rings = rings
         self._overlap = Overlap(store, book)
         self._pusher = Pusher(
             store,
@@ -117,6 +135,7 @@ class Syncer:
         self._running: set[str] = set()
         self._due: dict[str, list[KeyRange] | None] = {}
         """The peers to sync with, and about which ranges; None for all."""
+        self._in_rings: set[str] = set()
         self._visits: set[str] = set()
         """Peers that are dialled for one sync."""
         self._nursery: trio.Nursery | None = None
@@ -130,7 +149,17 @@ class Syncer:
             nursery.start_soon(self._ask_for_new_interests)
             nursery.start_soon(self._mend_damage)
             for address in self._settings.bootstrap:
-                nursery.start_soon(keep_connected, address, self._host, self._book, self._counters)
+                nursery.start_soon(self._keep_connected, address)
+
+    def meet(self, peer_id: str) -> None:
+        """Sync with a peer that has connected, if it is this node that dialled: one side does for
+        both."""
+        if not self._host.has_dialled(peer_id):
+            return
+        self.request(peer_id)
+        if self._rings is not None and self._nursery is not None and peer_id not in self._in_rings:
+            self._in_rings.add(peer_id)
+            self._nursery.start_soon(self._keep_in_rings, peer_id, self._rings)
 
     def request(self, peer_id: str, ranges: Sequence[KeyRange] | None = None) -> None:
         """Request a sync with a peer, soon.
@@ -294,24 +323,75 @@ class Syncer:
             return False
         return True
 
+    async def _keep_connected(self, address: str) -> None:
+        """Connect to a bootstrap peer, and again whenever the connection is gone."""
+        peer_id = peer_id_in(address)
+        if peer_id == self._host.peer_id:
+            return  # all nodes of a network may have the same list
+        failures = 0
+        while True:
+            try:
+                known = self._host.is_connected(peer_id)
+                await self._host.connect(address)
+            except PeerError as error:
+                self._counters.dials_failed += 1
+                failures += 1
+                wait = BOOTSTRAP_BACKOFF.wait(failures, random.random())
+                log.info(
+                    "Cannot reach a bootstrap peer", reason=str(error), next_try_in=round(wait, 1)
+                )
+                await trio.sleep(wait)
+                continue
+            if not known:
+                self._book.reached_at(peer_id, address)
+            while self._host.is_connected(peer_id):  # noqa: ASYNC110 (there is no event for it)
+                await trio.sleep(CONNECTION_POLL)
+            if self._book.get(peer_id) is not None:
+                failures = 0
+            else:  # this node cannot sync with it
+                failures += 1
+                await trio.sleep(BOOTSTRAP_BACKOFF.wait(failures, random.random()))
+
+    async def _keep_in_rings(self, peer_id: str, rings: Rings) -> None:
+        """Sync with a peer that speaks 0.1.0 as long as it is connected."""
+        spoken, is_one_of_ours = rings.spoken_with(peer_id)
+        first = self._settings.sync_interval if is_one_of_ours else BETWEEN_RING_SYNCS.first
+        pauses, failures = replace(BETWEEN_RING_SYNCS, first=first), 0
+        try:
+            while spoken and self._host.is_connected(peer_id):
+                interests = self._store.wanted.all
+                is_complete = await self._attempt(peer_id, rings.sync(peer_id, spoken))
+                failures = 1 if is_complete else failures + 1
+                with trio.move_on_after(pauses.wait(failures, random.random())):
+                    await self._store.wanted.wait_for_change(interests)
+                    failures = 0  # there may be more to take now: sync at once
+        finally:
+            self._in_rings.discard(peer_id)
+
     async def _try_to_sync(self, peer_id: str, due: Sequence[KeyRange] | None) -> bool:
         """Sync with a peer, record the result in the book, and return whether it succeeded."""
         ranges = self._ranges_to_ask_for(peer_id, due)
         if not ranges or not self._reconciler.can_sync_with(peer_id):
             return True
-        try:
-            undelivered = 0
-            for key_range in ranges:
-                undelivered += await self._reconciler.reconcile(peer_id, key_range)
-        except PEER_FAILURES as error:
-            self._note_failure(peer_id, error)
-            return False
-        except StoreError as error:
-            log.error("Cannot sync: the store is failing", peer=peer_id, reason=str(error))
+        undelivered = await self._attempt(peer_id, self._reconcile(peer_id, ranges))
+        if undelivered is None:
             return False
         latency = self._host.latency(peer_id)
         self._book.synced(peer_id, latency, time.time(), delivered=not undelivered)
         return True
+
+    async def _reconcile(self, peer_id: str, ranges: Sequence[KeyRange]) -> int:
+        return sum([await self._reconciler.reconcile(peer_id, each) for each in ranges])
+
+    async def _attempt(self, peer_id: str, sync: Awaitable[T]) -> T | None:
+        """Return what a sync returns; None if it fails, which the book has then."""
+        try:
+            return await sync
+        except PEER_FAILURES as error:
+            self._note_failure(peer_id, error)
+        except StoreError as error:
+            log.error("Cannot sync: the store is failing", peer=peer_id, reason=str(error))
+        return None
 
     def _note_failure(self, peer_id: str, error: Exception) -> None:
         severity = MISBEHAVED if isinstance(error, BROKEN_PROTOCOL) else 1

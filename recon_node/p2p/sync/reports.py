@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Final, Literal, get_args
@@ -160,16 +159,10 @@ class Counters:
 
 
 class SyncHistory:
-    """The latest sessions.
+    """The latest sessions; `counters` counts all of them."""
 
-    Args:
-        counters: counts all of them.
-        on_delivery: called with each peer that has delivered events.
-    """
-
-    def __init__(self, counters: Counters, on_delivery: Callable[[str], None]) -> None:
+    def __init__(self, counters: Counters) -> None:
         self._counters = counters
-        self._on_delivery = on_delivery
         self.reports: deque[SyncReport] = deque(maxlen=MAX_REPORTS)
         """The latest sessions, the newest last."""
         self.transfers: deque[SyncReport] = deque(maxlen=MAX_TRANSFERS)
@@ -188,8 +181,6 @@ class SyncHistory:
             self.reports.append(report)
         if report.moved_events:
             self.transfers.append(report)
-        if report.events_received:
-            self._on_delivery(report.peer)
         self._counters.count(report)
         self._since.add(report)
         _log_report(report, shown=self._since.failed <= FAILURES_SHOWN)

@@ -1,8 +1,5 @@
-"""Syncing with ceramic-one nodes: the model ring and the peer ring of `/ceramic/recon/0.1.0`.
-
-Of two connected nodes, only the one that dialled starts sessions, one at a time: first the peer
-ring's, then the model ring's, and again a second after that. A session that fails is followed by a
-longer and longer pause.
+"""What sessions with ceramic-one nodes are about: the peer ring, and the model ring, of
+`/ceramic/recon/0.1.0`. ``driver`` says when there is one.
 
 The peer ring is kept with every peer that speaks it. Events are exchanged on the model ring only
 with peers that speak no version of recon that is better; so nothing comes twice.
@@ -14,7 +11,6 @@ import random
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -22,14 +18,9 @@ from typing import Final
 import structlog
 import trio
 
-from recon_node.backoff import Backoff
 from recon_node.ceramic.heightless_event_id import is_fencepost
 from recon_node.p2p.errors import (
-    BROKEN_PROTOCOL,
-    MISBEHAVED,
-    PEER_FAILURES,
     PeerProtocolError,
-    describe_error,
 )
 from recon_node.p2p.interfaces import PeerHost
 from recon_node.p2p.peers.book import MAX_INTERESTS, PeerBook
@@ -47,14 +38,12 @@ from recon_node.recon.ring.peer_ring import MAX_ENTRIES, PeerRing, Verdict
 from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.session import Initiator, Responder
 from recon_node.recon.session import Admit, Value
-from recon_node.store import Store, StoreError
+from recon_node.store import Store
 
 log = structlog.get_logger(__name__)
 
 PEER_RING: Final = "/ceramic/recon/0.1.0/peer"
 MODEL_RING: Final = "/ceramic/recon/0.1.0/model"
-BETWEEN_SYNCS: Final = Backoff(first=1.0, longest=600.0)
-"""The pauses between syncs with a peer, in seconds: the first after success, as ceramic-one's."""
 IDLE_TIMEOUT: Final = 60.0
 """Seconds in which a peer must send or take something; a ceramic-one node is slow to admit."""
 FOUND_AT_ONCE: Final = 32
@@ -110,74 +99,50 @@ class Rings:
         self._at_once = trio.CapacityLimiter(settings.max_sessions)
         self._to_find = FOUND_AT_ONCE
         """How many more entries are passed on before the ring is looked after again."""
-        self._syncing: set[str] = set()
         self._peer_interests: dict[str, list[KeyRange]] = {}
-        self._nursery: trio.Nursery | None = None
         sessions.speak((PEER_RING, MODEL_RING), self)
 
     async def run(self) -> None:
-        """Keep the peer ring up to date, and sync with the peers that `meet` names."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            while True:
-                wait = self._peer_ring.refresh(int(time.time()), self._host.addresses)
-                self._to_find = FOUND_AT_ONCE
-                others = self._peer_ring.others()
-                for entry in random.sample(others, min(FOUND_AT_ONCE // 2, len(others))):
-                    self._note_found(entry)
-                await trio.sleep(min(wait, self._settings.sync_interval))
-
-    def meet(self, peer_id: str) -> None:
-        """Sync with a connected peer from now on, if it is this node that dialled it."""
-        speaks = self._host.known_protocols(peer_id)
-        is_ours_to_start = self._host.has_dialled(peer_id) and not speaks.isdisjoint(
-            (PEER_RING, MODEL_RING)
-        )
-        if is_ours_to_start and peer_id not in self._syncing and self._nursery is not None:
-            self._syncing.add(peer_id)
-            self._nursery.start_soon(self._keep_in_sync, peer_id, speaks)
+        """Keep the peer ring up to date, until cancelled."""
+        while True:
+            wait = self._peer_ring.refresh(int(time.time()), self._host.addresses)
+            self._to_find = FOUND_AT_ONCE
+            others = self._peer_ring.others()
+            for entry in random.sample(others, min(FOUND_AT_ONCE // 2, len(others))):
+                self._note_found(entry)
+            await trio.sleep(min(wait, self._settings.sync_interval))
 
     def interests_of(self, peer_id: str) -> list[KeyRange]:
         """Return what a connected peer has said to be interested in on the model ring."""
         return self._peer_interests.get(peer_id, [])
 
-    async def _keep_in_sync(self, peer_id: str, speaks: frozenset[str]) -> None:
+    def spoken_with(self, peer_id: str) -> tuple[list[str], bool]:
+        """Return the rings to sync with a connected peer, and whether events are exchanged by a
+        better version."""
+        speaks = self._host.known_protocols(peer_id)
         is_one_of_ours = not speaks.isdisjoint(self._better)
-        rings = [PEER_RING] if is_one_of_ours else [PEER_RING, MODEL_RING]
-        pause = self._settings.sync_interval if is_one_of_ours else BETWEEN_SYNCS.first
-        pauses = replace(BETWEEN_SYNCS, first=pause)
-        failures = 0
-        try:
-            while self._host.is_connected(peer_id):
-                interests = self._store.wanted.all
-                went_well = True
-                for ring in rings:
-                    if ring in speaks:
-                        async with self._at_once:
-                            went_well = went_well and await self._try_to_sync(peer_id, ring)
-                failures = 1 if went_well else failures + 1
-                with trio.move_on_after(pauses.wait(failures, random.random())):
-                    await self._store.wanted.wait_for_change(interests)
-                    failures = 0  # there may be more to take now: sync at once
-        finally:
-            self._syncing.discard(peer_id)
+        rings = (PEER_RING,) if is_one_of_ours else (PEER_RING, MODEL_RING)
+        return [ring for ring in rings if ring in speaks], is_one_of_ours
 
-    async def _try_to_sync(self, peer_id: str, protocol: str) -> bool:
-        """Run a session that this node starts; tell whether to come back soon."""
-        try:
-            run = await self._sessions.initiate(
-                peer_id, [protocol], partial(self._begin, Initiator)
-            )
-        except PEER_FAILURES as error:
-            severity = MISBEHAVED if isinstance(error, BROKEN_PROTOCOL) else 1
-            self._book.failed(peer_id, severity=severity)
-            log.info("Cannot sync with a peer now", peer=peer_id, reason=describe_error(error))
-            return False
-        except StoreError as error:
-            log.error("Cannot sync: the store is failing", peer=peer_id, reason=str(error))
-            return False
-        self._book.synced(peer_id, self._host.latency(peer_id), time.time())
-        return run.is_complete
+    async def sync(self, peer_id: str, rings: Sequence[str]) -> bool:
+        """Run a session for each ring, one after the other, until one is not complete.
+
+        Returns:
+            Whether the next ones may come soon: what is refused will not come again in them.
+
+        Raises:
+            Exception: one of ``PEER_FAILURES`` if a session fails.
+            StoreError: the disk failed.
+        """
+        for ring in rings:
+            async with self._at_once:
+                run = await self._sessions.initiate(
+                    peer_id, [ring], partial(self._begin, Initiator)
+                )
+            self._book.synced(peer_id, self._host.latency(peer_id), time.time())
+            if not run.is_complete:
+                return False
+        return True
 
     def answer(self, opened: OpenStream) -> _Run:
         """Begin a session that a peer starts."""

@@ -6,7 +6,7 @@
 
 What a session is about is up to the protocol of its stream: ``Reconciler`` has those that reconcile
 in turns, ``Rings`` those of ceramic-one. ``Sessions`` opens streams and serves those of peers; one
-function, ``run_session``, runs what either begins. Whatever goes wrong in a session ends only that
+function, ``converse``, runs what either begins. Whatever goes wrong in a session ends only that
 session.
 """
 
@@ -188,46 +188,6 @@ class Run(ABC, Generic[M]):
         )
 
 
-async def run_session(
-    run: Run[Any], limit: float, history: SyncHistory, give_way: trio.CancelScope | None = None
-) -> None:
-    """Run a session to its end, and report it, however it ends.
-
-    Args:
-        run: the session.
-        limit: seconds that it may take.
-        history: gets the report.
-        give_way: is cancelled when a peer at another address needs its slot.
-
-    Raises:
-        StaleStreamError: the stream was kept, and has ended before the session began.
-        Exception: one of ``PEER_FAILURES``, or StoreError, which are reported already.
-    """
-    outcome: str | None = CANCELLED
-    hung_up = False
-    try:
-        with trio.move_on_after(limit) as deadline, give_way or nullcontext():
-            await converse(
-                run.session, run.wire, run.events, run.meter, initiates=run.role == "initiator"
-            )
-        if deadline.cancelled_caught:
-            raise PeerProtocolError(f"the session took longer than {limit:g} s")
-        if give_way is not None and give_way.cancelled_caught:
-            raise PeerError(GAVE_WAY)
-        outcome = run.outcome()
-    except Exception as error:
-        outcome, hung_up = describe_error(error), isinstance(error, HUNG_UP)
-        if hung_up and run.opened.has_served and not run.session.rounds:
-            outcome = None  # nothing has begun
-            raise StaleStreamError(str(error)) from error
-        if not isinstance(error, (*PEER_FAILURES, StoreError)):
-            log.exception("A bug in this node ended a sync", peer=run.peer_id)
-        raise
-    finally:
-        if outcome is not None:
-            history.add(run.end(outcome, hung_up=hung_up), keep_idle=run.keeps_idle)
-
-
 async def converse(
     session: Session[M],
     wire: Wire[M],
@@ -353,7 +313,7 @@ class Sessions:
             opened = OpenStream(stream, self._frames(stream))
         run = begin(opened)
         try:
-            await run_session(run, self._settings.session_timeout, self._history)
+            await self._run(run)
         except StaleStreamError:  # the kept stream is gone; this opens a new one
             await opened.stream.reset()
             return await self.initiate(peer_id, protocols, begin)
@@ -391,7 +351,7 @@ class Sessions:
                 return False
             run = answerer.answer(opened)
             try:
-                await run_session(run, self._settings.session_timeout, self._history, scope)
+                await self._run(run, scope)
             except (*PEER_FAILURES, StoreError) as error:  # reported already
                 if isinstance(error, BROKEN_PROTOCOL):
                     self._book.failed(stream.peer_id, severity=MISBEHAVED)
@@ -402,6 +362,47 @@ class Sessions:
         if run.tally.undelivered:
             self._book.failed(stream.peer_id, misled=True)
         return True
+
+    async def _run(self, run: Run[Any], give_way: trio.CancelScope | None = None) -> None:
+        """Run a session to its end, and report it, however it ends.
+
+        Args:
+            run: the session.
+            give_way: is cancelled when a peer at another address needs its slot.
+
+        Raises:
+            StaleStreamError: the stream was kept, and has ended before the session began.
+            Exception: one of ``PEER_FAILURES``, or StoreError, which are reported already.
+        """
+        outcome: str | None = CANCELLED
+        hung_up, limit = False, self._settings.session_timeout
+        try:
+            with trio.move_on_after(limit) as deadline, give_way or nullcontext():
+                await converse(
+                    run.session, run.wire, run.events, run.meter, initiates=run.role == "initiator"
+                )
+            if deadline.cancelled_caught:
+                raise PeerProtocolError(f"the session took longer than {limit:g} s")
+            if give_way is not None and give_way.cancelled_caught:
+                raise PeerError(GAVE_WAY)
+            outcome = run.outcome()
+        except Exception as error:
+            outcome, hung_up = describe_error(error), isinstance(error, HUNG_UP)
+            if hung_up and run.opened.has_served and not run.session.rounds:
+                outcome = None  # nothing has begun
+                raise StaleStreamError(str(error)) from error
+            if not isinstance(error, (*PEER_FAILURES, StoreError)):
+                log.exception("A bug in this node ended a sync", peer=run.peer_id)
+            raise
+        finally:
+            if outcome is not None:
+                self._report(run.end(outcome, hung_up=hung_up), keep_idle=run.keeps_idle)
+
+    def _report(self, report: SyncReport, *, keep_idle: bool) -> None:
+        if report.events_received:
+            self._host.note_delivery(report.peer)
+            self._book.delivered(report.peer)
+        self._history.add(report, keep_idle=keep_idle)
 
     def _keeps_stream(self, protocol: str) -> bool:
         return self._answerers[protocol].keeps_stream(protocol)
