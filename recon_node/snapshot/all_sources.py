@@ -8,11 +8,13 @@ the node's data directory (see `kept`) until a sync has found nothing wrong.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import structlog
 import trio
 
 from recon_node.exception_groups import unwrapped
@@ -22,7 +24,9 @@ from recon_node.snapshot.objects import ObjectError, Objects
 from recon_node.snapshot.reading import SnapshotReader, read_root
 from recon_node.snapshot.root import RootObject
 from recon_node.snapshot.syncing import Synced, in_thread, sync_snapshot
-from recon_node.store import Store
+from recon_node.store import Store, StoreError
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -119,14 +123,26 @@ async def _read_roots(
         return read_root(source.objects, trusted=signers or None)
 
     for source in sources:
-        try:
+        with _ending_only(source):
             root = await in_thread(partial(read, source))
-        except (SnapshotError, ObjectError) as error:
-            source.error = str(error)
-        else:
             source.name = root.name
             roots.append((source, root))
     return roots
+
+
+@contextmanager
+def _ending_only(source: SourceReport) -> Iterator[None]:
+    """Let whatever goes wrong with a source end only that one: what it holds is somebody else's."""
+    try:
+        with unwrapped(SnapshotError, StoreError):
+            yield
+    except (SnapshotError, ObjectError) as error:
+        source.error = str(error)
+    except StoreError:
+        raise
+    except Exception as error:
+        log.exception("A snapshot could not be read: a bug in this node", url=source.url)
+        source.error = f"this node failed to read it: {error!r}"
 
 
 async def _sync_one(
@@ -139,8 +155,5 @@ async def _sync_one(
 ) -> None:
     assert source.objects is not None
     reader = SnapshotReader(source.objects, root, result.note, kept)
-    try:
-        with unwrapped(SnapshotError):
-            await sync_snapshot(reader, store, result, store.wanted.ranges, kept.drop, on_progress)
-    except SnapshotError as error:
-        source.error = str(error)
+    with _ending_only(source):
+        await sync_snapshot(reader, store, result, store.wanted.ranges, kept.drop, on_progress)

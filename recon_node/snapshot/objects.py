@@ -29,7 +29,7 @@ TIMEOUT: Final = 30.0
 LONGEST: Final = 120.0
 """Seconds for one request, however steadily its answer trickles."""
 RETRIES: Final = 3
-MAX_WHOLE: Final = 16 * 1024 * 1024
+MAX_WHOLE: Final = 1024 * 1024
 """Bytes of an object that is read as a whole, at most: only root objects are."""
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AZURITE_BLOB_STORAGE_URL", "STORAGE_EMULATOR_HOST")
 """Variables with the address of a server that speaks a provider's protocol."""

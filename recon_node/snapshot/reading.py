@@ -68,7 +68,7 @@ def read_root(
         SnapshotError: it is missing, damaged, or signed by somebody else.
     """
     try:
-        root = decode_root(objects.get(name))
+        return decode_root(objects.get(name), None if trusted is None else set(trusted))
     except MissingObjectError as error:
         raise SnapshotError(
             f"{error}: no snapshot exists there yet; `recon-node snapshot create` makes one"
@@ -77,12 +77,6 @@ def read_root(
         raise SnapshotError(str(error)) from None
     except RootError as error:
         raise SnapshotError(f"{name} in {objects.url} is not usable: {error}") from None
-    if trusted is not None and root.signer not in set(trusted):
-        raise SnapshotError(
-            f"the snapshot {name} in {objects.url} is signed by {root.signer}, which is not "
-            "trusted: add it to the setting `snapshot_signers`, or give --signer"
-        )
-    return root
 
 
 class SnapshotReader:
@@ -230,7 +224,14 @@ class SnapshotReader:
         """Return the blocks and locators of nodes."""
         top = self.root.top
         found = {cid: top[cid] for cid in cids if cid in top}
-        asked = {cid: self._places[cid] for cid in cids if cid not in top}
+        asked: dict[CID, tuple[Place, Sha256a]] = {}
+        for cid in cids:
+            if cid in top:
+                continue
+            if (noted := self._places.get(cid)) is None:  # it was taken, and forgotten
+                self._on_fault(Fault(f"the node {cid}", "two nodes of the tree name it"))
+            else:
+                asked[cid] = noted
 
         def check(cid: CID, data: bytes) -> tuple[bytes, bytes]:
             return split_located(data, cid, asked[cid][1])

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -46,6 +46,8 @@ LATEST: Final = "latest.car"
 ROOTS: Final = "roots"
 PACKS: Final = "packs"
 FEEDS: Final = "feeds"
+MAX_ENVELOPE: Final = 32 * 1024
+"""Bytes of the block that has the signature."""
 MAX_TOP_BYTES: Final = 64 * 1024
 """Nodes of so many bytes come with the root object."""
 
@@ -247,16 +249,23 @@ def encode_root(
     return RootObject(cid, did, manifest, top), car.encode([cid], blocks)
 
 
-def decode_root(data: bytes) -> RootObject:
-    """Read a root object and check its signature.
+def decode_root(data: bytes, trusted: Collection[str] | None = None) -> RootObject:
+    """Read a root object and check its signature, before anything else is read of it.
+
+    Args:
+        data: the object.
+        trusted: did:keys of whom it must be signed; None: by anyone.
 
     Raises:
-        RootError: it is damaged, something else, or the signature is wrong.
+        RootError: it is damaged, something else, the signature is wrong, or by somebody else.
     """
     try:
         content = car.decode(data)
         [cid] = content.roots
-        envelope = parse_envelope(dag_cbor.decode(content.blocks.get(cid, b"")))
+        signed = content.blocks.get(cid, b"")
+        if len(signed) > MAX_ENVELOPE:
+            raise ValueError(f"its envelope has more than {MAX_ENVELOPE} bytes")
+        envelope = parse_envelope(dag_cbor.decode(signed))
         key = public_key(envelope.signer)
     except (CarError, DagCborError, InvalidEventError, DidError, ValueError) as error:
         raise RootError(f"it is not a root object: {error}") from None
@@ -264,6 +273,11 @@ def decode_root(data: bytes) -> RootObject:
         envelope.signing_input, envelope.signature
     ):
         raise RootError(f"its signature by {envelope.signer} is wrong")
+    if trusted is not None and envelope.signer not in trusted:
+        raise RootError(
+            f"it is signed by {envelope.signer}, which is not trusted: add it to the setting "
+            "`snapshot_signers`, or give --signer"
+        )
     block = content.blocks.get(envelope.payload)
     if block is None:
         raise RootError("its manifest is missing")

@@ -18,6 +18,10 @@ _ALIGNMENT: Final = 8
 # Many clients refuse messages of more than 4 MiB.
 _PIECE_BYTES: Final = 2 * 1024 * 1024
 
+# Kinds of messages.
+_SCHEMA: Final = 1
+_BATCH: Final = 3
+
 #: The header and the body of a message.
 Parts = tuple[bytes, bytes]
 
@@ -67,18 +71,57 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def read_batches(messages: list[Parts]) -> pa.Table:
-    """Return the rows in messages, the first of which has the schema.
+    """Return the rows in a client's messages, the first of which has the schema.
+
+    Arrow reads any bytes, but only the frames are checked by that: offsets may lead anywhere in
+    this process, a compressed body may have any size, and a nested value any number of nulls. So
+    only plain values are taken, uncompressed, and all of them are checked before one is touched.
 
     Raises:
         pa.ArrowInvalid: they are not such messages.
     """
     stream = pa.BufferOutputStream()
-    for header, body in messages:
+    for number, (header, body) in enumerate(messages):
+        _check_header(header, _SCHEMA if number == 0 else _BATCH)
         padding = -len(header) % _ALIGNMENT
         stream.write(struct.pack("<II", _CONTINUATION, len(header) + padding))
         stream.write(header + bytes(padding) + body)
     stream.write(struct.pack("<II", _CONTINUATION, 0))
-    return pa.ipc.open_stream(stream.getvalue()).read_all()
+    rows = pa.ipc.open_stream(stream.getvalue()).read_all()
+    for field in rows.schema:
+        if field.type.num_fields or pa.types.is_dictionary(field.type):
+            raise pa.ArrowInvalid(f"{field.name} is a {field.type}: bind plain values")
+    rows.validate(full=True)
+    return rows
+
+
+def _check_header(header: bytes, kind: int) -> None:
+    """Check what kind of message a header is of, and that its body is not compressed.
+
+    The header is a flatbuffer (https://flatbuffers.dev/internals), and its tables are those of
+    Arrow's Message.fbs.
+    """
+    try:
+        (root,) = struct.unpack_from("<I", header)
+        at_kind, at_body = (_field(header, root, number) for number in (1, 2))
+        if at_kind is None or at_body is None or header[at_kind] != kind:
+            raise pa.ArrowInvalid("these are not a schema and the rows of it")
+        (offset,) = struct.unpack_from("<I", header, at_body)
+        if kind == _BATCH and _field(header, at_body + offset, 3) is not None:
+            raise pa.ArrowInvalid("the rows are compressed: send them as they are")
+    except (struct.error, IndexError):
+        raise pa.ArrowInvalid("a header is broken") from None
+
+
+def _field(buffer: bytes, table: int, number: int) -> int | None:
+    """Return where a field of a flatbuffer's table is; None if the table does not have it."""
+    (back,) = struct.unpack_from("<i", buffer, table)
+    entry = 2 * number + 4
+    (size,) = struct.unpack_from("<H", buffer, table - back)
+    if entry >= size:
+        return None
+    (offset,) = struct.unpack_from("<H", buffer, table - back + entry)
+    return table + int(offset) if offset else None
 
 
 def value_bytes(values: Mapping[str, Any]) -> bytes:

@@ -11,8 +11,11 @@ Calls come from threads of gRPC; a `Call` is what is known about one.
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 import json
 import math
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -51,6 +54,8 @@ _COMMAND: Final = 2  # the type of a descriptor with a command
 _UNKNOWN: Final = -1
 # Seconds for which the columns of the tables are remembered: views come and go.
 _SCHEMAS_FOR: Final = 5.0
+_NOT_OURS: Final = "the ticket was not issued by this server, or before it was last started"
+_SEAL: Final = hashlib.sha256().digest_size
 _READ_ONLY: Final = "the tables are read-only here"
 
 
@@ -81,6 +86,7 @@ class FlightSql:
         self._workers = workers
         self._wanted = wanted
         self._prepared = PreparedStatements()
+        self._key = secrets.token_bytes(32)
         self._lock = threading.Lock()
         self._schemas: dict[tuple[str, str], bytes] = {}
         self._schemas_at = -math.inf
@@ -191,26 +197,41 @@ class FlightSql:
             sql = _sql(command)
             plan = self._workers.plan(sql, call.client)
             check_bound(ipc.read_schema(plan.parameters), {})
-            return plan.schema, _ticket(sql, {}, feed=plan.feed)
+            return plan.schema, self._ticket(sql, {}, feed=plan.feed)
         if name == "CommandPreparedStatementQuery":
             found = self._prepared.get(command.prepared_statement_handle)
             check_bound(ipc.read_schema(found.plan.parameters), found.values)
-            return found.plan.schema, _ticket(found.sql, found.values, feed=found.plan.feed)
+            return found.plan.schema, self._ticket(found.sql, found.values, feed=found.plan.feed)
         if (table := metadata.answer(command, partial(self._table_schemas, call.client))) is None:
             raise _unsupported(command)
         return ipc.schema_bytes(table.schema), data
 
     def _rows(self, handle: bytes, call: Call) -> Iterator[ipc.Parts]:
         try:
-            asked = json.loads(handle)
+            asked = json.loads(self._unsealed(handle))
             values = ipc.read_values(base64.b64decode(asked["values"]))
             sql, feed = str(asked["sql"]), bool(asked["feed"])
         except (ValueError, KeyError, TypeError, OSError):
-            raise invalid("the ticket was not issued by this server") from None
+            raise invalid(_NOT_OURS) from None
         wanted = None if feed else self._wanted()
         return self._workers.rows(
             sql, values, feed=feed, client=call.client, on_gone=call.on_gone, wanted=wanted
         )
+
+    def _ticket(self, sql: str, values: dict[str, Any], *, feed: bool) -> bytes:
+        """Return a ticket, sealed: the values in it are read here, and must not be a client's."""
+        data = base64.b64encode(ipc.value_bytes(values)).decode()
+        handle = json.dumps({"sql": sql, "feed": feed, "values": data}).encode()
+        return packed(new("TicketStatementQuery", statement_handle=self._seal(handle) + handle))
+
+    def _unsealed(self, handle: bytes) -> bytes:
+        seal, content = handle[:_SEAL], handle[_SEAL:]
+        if not hmac.compare_digest(seal, self._seal(content)):
+            raise invalid(_NOT_OURS)
+        return content
+
+    def _seal(self, content: bytes) -> bytes:
+        return hmac.digest(self._key, content, "sha256")
 
     def _table_schemas(self, client: str) -> dict[tuple[str, str], bytes]:
         with self._lock:
@@ -244,12 +265,6 @@ def _sql(command: Message) -> str:
     if len(sql) > MAX_SQL:
         raise invalid(f"the statement has {len(sql)} characters; at most {MAX_SQL} are allowed")
     return sql
-
-
-def _ticket(sql: str, values: dict[str, Any], *, feed: bool) -> bytes:
-    data = base64.b64encode(ipc.value_bytes(values)).decode()
-    handle = json.dumps({"sql": sql, "feed": feed, "values": data}).encode()
-    return packed(new("TicketStatementQuery", statement_handle=handle))
 
 
 def _unsupported(command: Message) -> RequestError:

@@ -14,19 +14,29 @@ import trio
 from nacl.signing import SigningKey
 from snapshot_support import NETWORK, events, make_log
 
-from recon_node.ceramic import Network
-from recon_node.ipld import CID, DAG_CBOR, RAW, varint
+from recon_node.ceramic import Network, network_range
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car, varint
 from recon_node.recon import KeyRange, Sha256a
+from recon_node.recon.keys.sha256a import spread
 from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.faults import Fault, SnapshotError
 from recon_node.snapshot.objects import MAX_WHOLE, ObjectError, Objects, UnavailableError
-from recon_node.snapshot.places import Place, encode_locator
+from recon_node.snapshot.places import Place, encode_locator, located
 from recon_node.snapshot.reading import SnapshotReader, read_root
-from recon_node.snapshot.root import LATEST, Manifest, RootObject, encode_root, pack_name
+from recon_node.snapshot.root import (
+    LATEST,
+    Manifest,
+    RootError,
+    RootObject,
+    decode_root,
+    encode_root,
+    pack_name,
+)
 from recon_node.snapshot.sources import LogSource
 from recon_node.snapshot.tree import (
     Branch,
+    Inner,
     Leaf,
     Link,
     NodeFormatError,
@@ -36,6 +46,7 @@ from recon_node.snapshot.tree import (
     unpack,
     whole,
 )
+from recon_node.snapshot.tree.nodes import LOWEST, node_cid
 from recon_node.store import StoreSettings, open_store
 
 KEY = SigningKey(b"k" * 32)
@@ -276,3 +287,57 @@ def test_a_store_that_only_fails_is_given_up(log: Path, tmp_path: Path) -> None:
 def replace_link(link: Link) -> Link:
     """A link to a node that is not at the top."""
     return link._replace(cid=CID.of(DAG_CBOR, b"elsewhere"))
+
+
+def test_a_tree_that_names_one_node_3000_times(tmp_path: Path) -> None:
+    """It once ended the node, at every start."""
+    span, count = KeyRange(*network_range(NETWORK)), 3000
+    bounds = [LOWEST, *(span.lower + n.to_bytes(2, "big") for n in range(1, count))]
+    missing, hashed = CID.of(DAG_CBOR, b"no such node"), Sha256a.from_lanes(1)
+    inner = Inner([Link(0, bound, hashed, missing) for bound in bounds])
+    total = Sha256a.from_lanes(sum(spread(link.hash) for link in inner.children))
+    locator = encode_locator([Place(0, n * 100, 100) for n in range(count)])
+    node = located(inner, locator)
+    content = node + bytes(310_000)
+    packed = CID.of(RAW, content)
+    (tmp_path / "store/packs").mkdir(parents=True)
+    (tmp_path / "store" / pack_name(packed)).write_bytes(content)
+    tree = Root(Link(1, LOWEST, total, node_cid(inner.encode())), count)
+    packs = ((packed, len(content)),)
+    manifest = Manifest(NETWORK, (), (span,), 0, tree, Place(0, 0, len(node)), packs, 1)
+    (tmp_path / "store" / LATEST).write_bytes(encode_root(manifest, KEY, {})[1])
+    report, held = sync(tmp_path / "node", str(tmp_path / "store"))
+    assert held == 0
+    assert report.synced.fault_count
+    assert not report.is_whole
+
+
+def test_whoever_signs_is_known_before_the_manifest_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A megabyte of empty lists takes 60 MB."""
+    whole_range = (KeyRange(*network_range(NETWORK)),)
+    root, data = encode_root(Manifest(NETWORK, (), whole_range, 0, None, None, (), 0), KEY, {})
+    assert decode_root(data, {root.signer}).cid == root.cid
+    read: list[bytes] = []
+    monkeypatch.setattr(Manifest, "decode", read.append)
+    with pytest.raises(RootError, match="not trusted"):
+        decode_root(data, {"did:key:z6Mkh"})
+    assert not read
+
+
+def test_a_signature_has_no_megabytes() -> None:
+    block = b"\x9a" + (900_000).to_bytes(4, "big") + b"\x80" * 900_000
+    cid = CID.of(DAG_JOSE, block)
+    with pytest.raises(RootError, match="its envelope has more than"):
+        decode_root(car.encode([cid], {cid: block}))
+
+
+def test_what_nobody_foresaw_ends_only_its_source(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(log, Objects.open(str(tmp_path / "store"), make=True))
+    monkeypatch.setattr(SnapshotReader, "events", lambda *given: 1 / 0)
+    report, held = sync(tmp_path / "node", str(tmp_path / "store"))
+    assert held == 0
+    assert "ZeroDivisionError" in str(report.sources[0].error)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
+import struct
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -33,8 +35,9 @@ from spark_helpers import processes_under
 from support.waiting import wait_until
 
 from spark_sink.errors import SinkError
+from spark_sink.serve import ipc
 from spark_sink.serve.allowed import FUNCTIONS, OPERATORS
-from spark_sink.serve.messages import new, packed
+from spark_sink.serve.messages import new, packed, unpacked
 from spark_sink.serve.metrics import FlightMetrics
 from spark_sink.serve.workers import Limits, Workers
 
@@ -279,8 +282,73 @@ def test_the_ticket_of_a_feed_is_no_ticket_of_a_query(url: str) -> None:
                 else ticket.replace(b'"feed": true, ', b'"feed": false,')
             )
             assert forged != ticket
-            with pytest.raises(pa.ArrowInvalid, match="belongs to another statement"):
+            with pytest.raises(pa.ArrowInvalid, match="not issued by this server"):
                 raw.do_get(flight.Ticket(forged)).read_all()
+
+
+def written(column: pa.Array, **options: Any) -> list[ipc.Parts]:
+    """The messages of a row."""
+    row, stream = pa.record_batch([column], ["1"]), pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, row.schema, options=pa.ipc.IpcWriteOptions(**options)) as to:
+        to.write_batch(row)
+    messages = pa.ipc.MessageReader.open_stream(stream.getvalue())
+    return [(bytes(each.metadata), bytes(each.body or b"")) for each in messages]
+
+
+def lying(first: int) -> list[ipc.Parts]:
+    """A value that begins before its bytes."""
+    schema, (header, body) = written(pa.array([b"AAAA"]))
+    return [schema, (header, body.replace(struct.pack("<ii", 0, 4), struct.pack("<ii", first, 0)))]
+
+
+HOSTILE = {
+    "heap": (lying(-4096), "Arrow data"),
+    "crash": (lying(-(1 << 30)), "Arrow data"),
+    "nulls": (written(pa.FixedSizeListArray.from_arrays(pa.nulls(1 << 27), 1 << 27)), "plain"),
+    "text": (written(pa.array([b"\xff"]).view(pa.string())), "Arrow data"),
+    "zeros": (written(pa.array([bytes(1 << 24)]), compression="zstd"), "compressed"),
+    "dictionary": (written(pa.array(["a"]).dictionary_encode()), "Arrow data"),
+}
+
+
+@pytest.mark.parametrize("values", HOSTILE)
+def test_values_that_lie_are_refused_before_they_are_touched(url: str, values: str) -> None:
+    """They are read in the process that all clients share, and offsets once read its memory."""
+    messages, reason = HOSTILE[values]
+    with raw_client(url) as raw:
+        request = new("ActionCreatePreparedStatementRequest", query="SELECT $1 AS v")
+        [made] = raw.do_action(flight.Action("CreatePreparedStatement", packed(request)))
+        handle = unpacked(made.body.to_pybytes()).prepared_statement_handle
+    command = packed(new("CommandPreparedStatementQuery", prepared_statement_handle=handle))
+    descriptor = new("FlightDescriptor", type=2, cmd=command)
+    sent = [new("FlightData", flight_descriptor=descriptor)]
+    sent += [new("FlightData", data_header=header, data_body=body) for header, body in messages]
+    with grpc.insecure_channel(url.removeprefix("grpc://")) as channel:
+        put = channel.stream_stream(
+            "/arrow.flight.protocol.FlightService/DoPut",
+            request_serializer=lambda message: message.SerializeToString(),
+        )
+        with pytest.raises(grpc.RpcError) as refused:
+            list(put(iter(sent), timeout=60))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert reason in refused.value.details()
+
+
+@given(st.binary(max_size=200), st.integers(0, 2**32))
+def test_broken_headers_are_refused(noise: bytes, seed: int) -> None:
+    """Also those with a few bytes changed."""
+    row = pa.record_batch([pa.array([b"a"]), pa.array([1])], ["a", "b"])
+    messages = [ipc.parts_of(row.schema), ipc.parts_of(row)]
+    assert ipc.read_batches(messages).to_pylist() == row.to_pylist()
+    rng = random.Random(seed)
+    header = bytearray(messages[rng.randrange(2)][0])
+    header[rng.randrange(len(header))] = rng.randrange(256)
+    for broken in (noise, bytes(header)):
+        for at in range(2):
+            changed = [*messages]
+            changed[at] = (broken, messages[at][1])
+            with suppress(pa.ArrowException, OSError, ValueError):
+                ipc.read_batches(changed)
 
 
 def test_what_is_not_offered_is_refused(url: str) -> None:
