@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from shell_blocks import run, script
-from waiting import kept_port
+from support.waiting import kept_port
 
 PAGES = Path(__file__).parents[2] / "docs/how-to"
 LIMIT = 300.0
