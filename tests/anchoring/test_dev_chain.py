@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,21 +14,24 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from click.testing import CliRunner
 from nacl.signing import SigningKey
 from support import npm_packages
 from support.dev_chain import ADDRESS, CHAIN, FOLDER, KEY, DevChain, dev_chain
-from support.waiting import recon, wait_until
+from support.waiting import kept_port, recon, wait_until
 
 from recon_node.anchoring import contract
 from recon_node.anchoring.keys import load_signer
 from recon_node.ceramic import Event, EventKind, StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.cli import main
+from recon_node.client import Ceramic, Key, ModelDefinition
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.testnet import TestnetNode
 
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
+COMPOSE = Path(__file__).parents[2] / "config" / "docker-compose.yml"
 NETWORK = ("--network", "local-4712", "--sync-interval", "1")
 
 
@@ -114,9 +120,13 @@ def test_events_are_anchored_on_the_chain(chain: DevChain, tmp_path: Path) -> No
     assert "Sent a transaction" in log
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
-def test_killed_again_and_again(chain: DevChain, tmp_path: Path, kills: int) -> None:
-    """With three reorganisations, and an endpoint that goes away for a while."""
+@pytest.mark.parametrize(
+    ("kills", "silence"), [(3, 1), pytest.param(20, 60, marks=pytest.mark.long)]
+)
+def test_killed_again_and_again(
+    chain: DevChain, tmp_path: Path, kills: int, silence: float
+) -> None:
+    """With three reorganisations, and an endpoint that says nothing for some seconds."""
     rng = random.Random(kills)
     before = len(chain.roots())
     keys = [SigningKey(bytes([n]) * 32) for n in range(11, 14)]
@@ -142,6 +152,7 @@ def test_killed_again_and_again(chain: DevChain, tmp_path: Path, kills: int) -> 
             if number == kills // 2:
                 with chain.silent():
                     node.restart()
+                    time.sleep(silence)
                 continue
             node.restart()
         wait_until(lambda: is_settled(node, len(written)), limit=180)
@@ -175,3 +186,41 @@ def test_a_contract_is_deployed_by_a_command(
     assert result.exit_code == 0, result.output
     code = chain.call("eth_getCode", json.loads(result.output)["contract"], "latest")
     assert contract.BYTECODE.hex().endswith(code[2:])
+
+
+def is_up(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/ceramic/liveness").is_success
+    except httpx.HTTPError:
+        time.sleep(0.2)
+        return False
+
+
+@pytest.mark.long
+def test_the_compose_file_has_a_node_that_anchors(chain: DevChain, tmp_path: Path) -> None:
+    """The command of its container, without the container."""
+    service = yaml.safe_load(COMPOSE.read_text())["services"]["anchoring"]
+    command = service["command"][0].replace("$$", "$").replace("/data/", f"{tmp_path}/")
+    command = command.replace("http://chain:8545", chain.url)
+    command, bootstrap, _ = command.partition(" --bootstrap")
+    assert bootstrap
+    with kept_port() as port, kept_port() as peers:
+        settings = service["environment"] | {
+            "RECON_NODE_CHAIN_RPC": f"{CHAIN}={chain.url}",
+            "RECON_NODE_ANCHOR_KEY_FILE": str(tmp_path / "anchor.key"),
+            "RECON_NODE_ANCHOR_INTERVAL": "1s",
+            "RECON_NODE_CHAIN_CONFIRMATIONS": "3",
+            "RECON_NODE_DATA_DIR": str(tmp_path),
+            "RECON_NODE_API": f"127.0.0.1:{port}",
+            "RECON_NODE_LISTEN": f"/ip4/127.0.0.1/tcp/{peers}",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        with subprocess.Popen(["bash", "-c", command], env={**os.environ, **settings}) as shell:
+            try:
+                with Ceramic(f"http://127.0.0.1:{port}", key=Key.generate()) as ceramic:
+                    wait_until(lambda: is_up(port))
+                    model = ceramic.create_model(ModelDefinition(name="Note", schema={}))
+                    anchor = ceramic.wait_until_anchored(model.event, timeout=60)
+                    assert (anchor.chain_id, anchor.tx_hash[:2]) == (CHAIN, "0x")
+            finally:
+                shell.terminate()
