@@ -31,6 +31,9 @@ _APART: Final = (
     "recon_node/api/samples.py",
     "recon_node/feed_index.py",
     "recon_node/store/reading/",
+    "recon_node/store/damage.py",
+    "recon_node/store/db/blocks.py",
+    "recon_node/ceramic/plain_car.py",
 )
 
 

@@ -23,7 +23,7 @@ from recon_node.snapshot.tree import matcher
 from recon_node.store import Interest, Store, format_interest
 from recon_node.store.db import schema
 from recon_node.store.db.rows import select_withheld
-from recon_node.store.errors import explained_errors
+from recon_node.store.db.sql import explained_errors
 from recon_node.store.interests import key_ranges
 from recon_node.store.maintenance import find_log, network_of
 from recon_node.store.reading.events import read_cars_for_peers

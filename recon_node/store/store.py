@@ -18,8 +18,9 @@ from recon_node.recon import KeyStore, id_of
 from recon_node.store.contents import Contents, Writer
 from recon_node.store.db.changes import commit_proofs, postpone_proofs, release_unsigned
 from recon_node.store.db.log import EventLog
+from recon_node.store.db.sql import explained_errors
 from recon_node.store.directory import DiskReserve, directory_lock, free_space
-from recon_node.store.errors import StoreError, explained_errors
+from recon_node.store.errors import StoreError
 from recon_node.store.intake import Intake
 from recon_node.store.interests import Interests, load_interests
 from recon_node.store.judging import PolicyGate

@@ -21,7 +21,8 @@ from trio.testing import wait_all_tasks_blocked
 from recon_node.ipld import varint
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.settings import ConnectionLimits
-from recon_node.p2p.transport import build, hardening
+from recon_node.p2p.transport import hardening
+from recon_node.p2p.transport import host as host_module
 from recon_node.p2p.transport.hardening import MAX_PEER_ADDRESSES, MAX_PEER_PROTOCOLS
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import PeerStream
@@ -301,7 +302,7 @@ async def test_a_cancelled_opening_gives_its_slot_back():
 
 
 async def test_an_endless_negotiation_line_is_refused_unread(monkeypatch):
-    monkeypatch.setattr(build, "_NEGOTIATION_TIMEOUT", 3600.0)  # which would end it, too
+    monkeypatch.setattr(host_module, "_NEGOTIATION_TIMEOUT", 3600.0)  # which would end it, too
     async with loopback_host() as b:
         port = int(b.addresses[0].split("/")[4])
         async with await trio.open_tcp_stream("127.0.0.1", port) as raw:

@@ -18,7 +18,7 @@ from p2p_support import LOOPBACK, eventually, loopback_host
 from recon_node.p2p.errors import P2PError, PeerError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import check_port, peer_id_in, resolve
-from recon_node.p2p.transport.build import IdentifyingHost
+from recon_node.p2p.transport.hardening import GuardedHost
 from recon_node.p2p.transport.host import Host, open_host
 from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer_id_of
 
@@ -207,13 +207,13 @@ async def host_pair() -> AsyncIterator[tuple[Host, Host]]:
 async def test_a_peer_stays_identified_when_one_of_two_connections_closes(monkeypatch):
     """Two nodes that dial each other at the same time would meet twice otherwise."""
     closed, identified = [], []
-    forget = IdentifyingHost._on_notifee_disconnected
+    forget = GuardedHost._on_notifee_disconnected
 
-    def note(host: IdentifyingHost, connection: INetConn) -> None:
+    def note(host: GuardedHost, connection: INetConn) -> None:
         forget(host, connection)
         closed.append(str(host.get_id()))
 
-    monkeypatch.setattr(IdentifyingHost, "_on_notifee_disconnected", note)
+    monkeypatch.setattr(GuardedHost, "_on_notifee_disconnected", note)
     async with host_pair() as (a, b):
         ids = sorted([a.peer_id, b.peer_id])
         for host in (a, b):

@@ -13,7 +13,7 @@ from store_helpers import NETWORK, World, feed_of
 from structlog.testing import capture_logs
 
 from recon_node.store import DiskFullError, StoreSettings, open_store
-from recon_node.store.errors import explain_os
+from recon_node.store.db.sql import explain_os
 
 CHILD = Path(__file__).with_name("full_disk_child.py")
 NO_MOUNTS = 77

@@ -75,6 +75,7 @@ class Reconciler:
         self._store = store
         self._book = book
         self._settings = settings
+        self._of_sessions = settings.session_settings
         self._counters = counters
         self._on_stranger = on_stranger
         self.versions = {version.id: version for version in versions}
@@ -113,8 +114,8 @@ class Reconciler:
 
     def answer(self, opened: OpenStream) -> _Run:
         """Begin a session that a peer starts."""
-        interests, settings = self._store.wanted.ranges, self._settings.session_settings
-        return _Run(self, Side.responder(self._store.keys, interests, settings), opened)
+        side = Side.responder(self._store.keys, self._store.wanted.ranges, self._of_sessions)
+        return _Run(self, side, opened)
 
     def keeps_stream(self, protocol: str) -> bool:
         """Return whether a stream may carry another session after one that ended well."""
@@ -135,7 +136,7 @@ class Reconciler:
             await self.slots.wait_until_unused(peer_id)
 
     def _begin(self, key_range: KeyRange, opened: OpenStream, *, is_rest: bool) -> _Run:
-        side = Side.initiator(self._store.keys, key_range, self._settings.session_settings)
+        side = Side.initiator(self._store.keys, key_range, self._of_sessions)
         return _Run(self, side, opened, is_rest=is_rest)
 
     def _session(

@@ -7,6 +7,8 @@ by their peer id in base58.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, cast
@@ -15,12 +17,23 @@ import structlog
 import trio
 from libp2p.abc import INetConn, INetStream
 from libp2p.crypto.keys import KeyPair
+from libp2p.crypto.x25519 import create_new_key_pair
 from libp2p.custom_types import TProtocol
+from libp2p.exceptions import ParseError
+from libp2p.identity.identify import identify
+from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStoreError
+from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
+from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.tools.anyio_service import TrioManager
+from libp2p.transport.tcp.tcp import TCP
+from libp2p.transport.upgrader import TransportUpgrader
+from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
-from recon_node.exception_groups import unwrapped
+from recon_node import __version__
+from recon_node.exception_groups import leaves, unwrapped
 from recon_node.p2p.errors import P2PError, PeerError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import (
@@ -30,13 +43,24 @@ from recon_node.p2p.transport.addresses import (
     is_loopback_ip,
     parse_address,
     peer_id_in,
+    resolve,
 )
 from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
-from recon_node.p2p.transport.build import Dialler, build_host, innermost
-from recon_node.p2p.transport.guarded_yamux import GuardedYamux
-from recon_node.p2p.transport.hardening import GuardedHost, GuardedSwarm
+from recon_node.p2p.transport.guarded_yamux import GuardedMuxing, GuardedYamux
+from recon_node.p2p.transport.hardening import (
+    AGENT,
+    PROTOCOL_VERSION,
+    GuardedHost,
+    GuardedPeerStore,
+    GuardedSwarm,
+    IdentifyPushes,
+    bound_identify,
+    bound_negotiation,
+    show_ipv6_addresses,
+)
+from recon_node.p2p.transport.private_network import PrivateTCP
 from recon_node.p2p.transport.streams import Libp2pStream, PeerStream, shielded
-from recon_node.places import network_of
+from recon_node.places import AllowList, network_of
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +68,15 @@ CLOSE_LIMIT: Final = 3.0
 """Seconds in which a host is closed."""
 _CLOSE_ONE_LIMIT: Final = 1.0
 """Seconds in which a connection is closed gracefully; after that it is cut."""
+
+KEY_HINT: Final = " (it may not have this node's swarm key)"
+NOISE_HINT: Final = " (it may have a swarm key, which this node has not)"
+"""For a node on an open network: whatever is encrypted with a key looks like noise."""
+
+_ADDRESS_TTL: Final = 24 * 3600
+"""Seconds for which the library keeps an address that worked."""
+_NEGOTIATION_TIMEOUT: Final = 10.0
+"""Seconds in which the protocol of a stream must be agreed on."""
 
 StreamHandler = Callable[[PeerStream], Awaitable[None]]
 
@@ -216,11 +249,20 @@ class Host:
 
     def known_protocols(self, peer_id: str) -> frozenset[str]:
         """Return the protocols of a peer; none before it has identified itself."""
-        return self.libp2p.known_protocols(_id(peer_id))
+        try:
+            return frozenset(self._swarm.peerstore.get_protocols(_id(peer_id)))
+        except PeerStoreError:
+            return frozenset()
 
     def known_agent(self, peer_id: str) -> tuple[str, str]:
         """Return the software of a peer and the version of its identify protocol, or empty text."""
-        return self.libp2p.known_agent(_id(peer_id))
+        told = []
+        for key in (AGENT, PROTOCOL_VERSION):
+            try:
+                told.append(str(self._swarm.peerstore.get(_id(peer_id), key)))
+            except PeerStoreError:
+                told.append("")
+        return told[0], told[1]
 
     @property
     def own_protocols(self) -> frozenset[str]:
@@ -235,7 +277,8 @@ class Host:
         """
         protocols: frozenset[str] = frozenset()
         with trio.move_on_after(self._settings.dial_timeout):
-            protocols = await self.libp2p.protocols_of(_id(peer_id))
+            await self.libp2p.wait_until_identified(_id(peer_id))
+            protocols = self.known_protocols(peer_id)
         if not protocols:
             raise PeerError(f"peer {peer_id} did not answer an identify request with its protocols")
         return protocols
@@ -313,3 +356,132 @@ async def _close_connection(connection: INetConn) -> None:
         await connection.close()
     if scope.cancelled_caught:
         await cast(GuardedYamux, connection.muxed_conn).secured_conn.close()
+
+
+def build_host(
+    settings: P2PSettings,
+    identity: KeyPair,
+    budget: MemoryBudget,
+    on_identified: Callable[[ID], None],
+    swarm_key: bytes | None = None,
+) -> GuardedHost:
+    """Put the hardened parts together: no plaintext, no other muxer, no resource manager.
+
+    Args:
+        settings: addresses, limits and timeouts.
+        identity: the key pair that the peer id is made from.
+        budget: is charged for what the connections hold in memory.
+        on_identified: called with each peer that has identified itself; it must not wait.
+        swarm_key: of the private network to be in, if there is one.
+    """
+    bound_negotiation()
+    bound_identify()
+    show_ipv6_addresses()
+    _quieten_library()
+    identify.AGENT_VERSION = f"recon-node/{__version__}"
+    noise = NoiseTransport(identity, noise_privkey=create_new_key_pair().private_key)
+    upgrader = TransportUpgrader({NOISE: noise}, {})
+    upgrader.muxer_multistream = GuardedMuxing(settings.connection, budget)
+    peer_id = ID.from_pubkey(identity.public_key)
+    peerstore = GuardedPeerStore(lambda each: each == peer_id or each in swarm.connections)
+    peerstore.add_key_pair(peer_id, identity)
+    swarm = GuardedSwarm(
+        peer_id,
+        peerstore,
+        upgrader,
+        [TCP() if swarm_key is None else PrivateTCP(swarm_key)],
+        RetryConfig(max_retries=0),
+        ConnectionConfig(
+            max_connections=settings.max_connections,
+            high_watermark=settings.max_connections,
+            low_watermark=0,  # no dials of the library's own choice
+            min_connections=0,
+            inbound_stream_protocol_negotiation_timeout=_NEGOTIATION_TIMEOUT,
+            outbound_stream_protocol_negotiation_timeout=_NEGOTIATION_TIMEOUT,
+        ),
+        budget=budget,
+        allowed=AllowList(settings.always_admit),
+        swarm_key=swarm_key,
+    )
+    announced = [parse_address(each) for each in settings.announce]
+    for each in announced:
+        check_dialable(each)
+    host = GuardedHost(
+        swarm,
+        addrs_factory=lambda candidates: announced or candidates,
+        disable_identify_address_discovery=True,
+        on_identified=on_identified,
+    )
+    host.set_stream_handler(IdentifyPushes.protocol, IdentifyPushes(host).serve)
+    return host
+
+
+def _quieten_library() -> None:
+    """Silence libp2p's log unless it is asked for: it calls every peer that leaves an error."""
+    if "LIBP2P_DEBUG" not in os.environ:
+        logging.getLogger("libp2p").setLevel(logging.CRITICAL)
+
+
+class Dialler:
+    """Dials for a host.
+
+    Args:
+        swarm: makes the connections.
+        timeout: seconds in which a peer must have answered.
+        is_private: whether this node is in a private network; a peer that is not cannot say so.
+    """
+
+    def __init__(self, swarm: GuardedSwarm, timeout: float, is_private: bool) -> None:
+        self._swarm = swarm
+        self._timeout = timeout
+        self._hint = KEY_HINT if is_private else ""
+
+    async def dial(self, address: Multiaddr, peer_id: ID) -> None:
+        """Connect to a peer, and note at which address it was reached.
+
+        Raises:
+            PeerError: it cannot be reached, or does not answer in time.
+        """
+        try:
+            with trio.fail_after(self._timeout):
+                reached = await self._dial_first(await resolve(address), peer_id)
+        except trio.TooSlowError:
+            limit = f"{self._timeout:g} s"
+            raise PeerError(f"{address} did not answer within {limit}{self._hint}") from None
+        except PeerError:
+            raise
+        except Exception as error:
+            hint = self._hint or (NOISE_HINT if isinstance(_root_of(error), ParseError) else "")
+            raise PeerError(f"cannot connect to {address}: {innermost(error)}{hint}") from error
+        self._swarm.unblock_peer(peer_id)  # a dial of the DHT may have failed a moment ago
+        self._swarm.peerstore.add_addrs(peer_id, [reached], _ADDRESS_TTL)
+
+    async def _dial_first(self, addresses: Sequence[Multiaddr], peer_id: ID) -> Multiaddr:
+        """Dial addresses in turn. Return the one that worked, or raise the error of the last
+        one."""
+        *others, last = addresses
+        for address in others:
+            try:
+                await self._swarm.dial_addr(address, peer_id)
+            except Exception as error:  # of every layer, as in dial
+                log.debug("Cannot dial an address", address=str(address), error=repr(error))
+            else:
+                return address
+        await self._swarm.dial_addr(last, peer_id)
+        return last
+
+
+def innermost(error: BaseException) -> str:
+    """Return in words what began a chain of errors of the library."""
+    error = _root_of(error)
+    if isinstance(error, PeerIDMismatchesPubkey):
+        return f"another peer answers at this address, {str(error).rpartition('=')[2]}"
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
+
+
+def _root_of(error: BaseException) -> BaseException:
+    """Return what began a chain of errors."""
+    error = next(leaves(error))
+    return error if error.__cause__ is None else _root_of(error.__cause__)

@@ -8,5 +8,5 @@ blocks      how a CAR is stored, and blocks that events share
 proofs      which anchors await their lookup, what it led to, and what time events state
 saved_keys  the key store of the last run
 migrations  from logs of earlier versions
-sql         statements that are too large for one go
+sql         statements that are too large for one go, and what SQLite reports
 """

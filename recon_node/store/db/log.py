@@ -60,7 +60,7 @@ from recon_node.store.db.saved_keys import (
     load_keys,
     save_keys,
 )
-from recon_node.store.errors import explained_errors
+from recon_node.store.db.sql import explained_errors
 from recon_node.store.ring_keys import RingKeys
 from recon_node.store.values import StoreSettings, Verdict
 

@@ -35,7 +35,8 @@ from typing import Final, Literal
 from recon_node.ceramic import Network, network_name
 from recon_node.files import move_into_place, sync_directory
 from recon_node.store.db.migrations import MIGRATIONS, migrate
-from recon_node.store.errors import StoreError, damaged, explained_errors
+from recon_node.store.db.sql import damaged, explained_errors
+from recon_node.store.errors import StoreError
 
 FILE_NAME: Final = "events.sqlite3"
 APPLICATION_ID: Final = 0x5245434E

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from recon_node.store.db import schema
-from recon_node.store.errors import explained_errors
+from recon_node.store.db.sql import explained_errors
 from recon_node.store.maintenance.closed_log import Progress, find_log, no_progress
 
 _PAGES: Final = 1024

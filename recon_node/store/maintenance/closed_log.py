@@ -18,8 +18,8 @@ from recon_node.store.admission.records import State
 from recon_node.store.db import schema
 from recon_node.store.db.blocks import references
 from recon_node.store.db.schema import finish_replacement, replace_log
-from recon_node.store.db.sql import read_in_pieces
-from recon_node.store.errors import StoreError, damaged, explained_errors
+from recon_node.store.db.sql import damaged, explained_errors, read_in_pieces
+from recon_node.store.errors import StoreError
 
 Progress = Callable[[str, int, int | None], None]
 """Called with the current step, how much of it is done, and of how much (None: unknown)."""

@@ -29,7 +29,8 @@ from trio.to_thread import run_sync
 from recon_node.ceramic import EventId, Network
 from recon_node.store.db import saved_keys, schema
 from recon_node.store.db.schema import replace_log
-from recon_node.store.errors import StoreError, explained_errors
+from recon_node.store.db.sql import explained_errors
+from recon_node.store.errors import StoreError
 from recon_node.store.maintenance.closed_log import Progress, find_log, no_progress
 from recon_node.store.maintenance.salvage import Salvage, Salvaged
 from recon_node.store.store import Store, open_store
