@@ -253,6 +253,9 @@ def merge_stream(
 ) -> None:
     """Merge the stream STREAM_ID, which has diverged, and print the CID of the merge (CIP-145).
 
+    A stream whose events were anchored after their capability had expired is repaired: the merge
+    covers their branch, without its changes.
+
     What changed on one branch is taken over. If several branches changed the same part in
     different ways, the command shows these conflicts and fails (exit code 1): decide with --prefer
     or --content.
@@ -268,6 +271,8 @@ def merge_stream(
         proposal = ceramic.propose_merge(stream_id, content, prefer=prefer)
         print_json(None if proposal is None else describe_proposal(proposal))
         return
+    for cid, why in ceramic.read(stream_id).expired.items():
+        echo(f"repairs: {why}; --prefer {cid} would take its changes over", err=True)
     try:
         merged = ceramic.merge(stream_id, content, prefer=prefer)
     except MergeConflictError as error:
@@ -309,6 +314,7 @@ def describe_proposal(proposal: MergeProposal) -> dict[str, Any]:
             }
             for conflict in proposal.conflicts
         ],
+        "expired": {str(prev): str(reason) for prev, reason in proposal.expired.items()},
     }
 
 

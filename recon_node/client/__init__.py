@@ -53,7 +53,7 @@ from recon_node.connection import (
     UnreachableError,
 )
 from recon_node.ipld import CID
-from recon_node.streams import Conflict, MergeProposal, json_diff
+from recon_node.streams import Conflict, Expired, MergeProposal, json_diff
 
 __all__ = [
     "CID",
@@ -72,6 +72,7 @@ __all__ = [
     "Document",
     "EthereumAccount",
     "Event",
+    "Expired",
     "FeedEntry",
     "FeedPage",
     "Interest",

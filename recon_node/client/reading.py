@@ -44,7 +44,7 @@ from recon_node.client.session import (
 )
 from recon_node.connection import NodeError, NotFoundError
 from recon_node.ipld import CID
-from recon_node.streams import Definitions, Stream, StreamShapeError, definitions_of
+from recon_node.streams import Definitions, Expired, Stream, StreamShapeError, definitions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,13 @@ class Document:
     """A DID."""
     model: StreamId | None
     open_tips: tuple[CID, ...]
-    """If the stream has diverged, the events that a merge would cover, the tip first; else none."""
+    """If the stream has diverged, or has branches that expired, the events that a merge would
+    cover, the tip first; else none."""
     rejected: Mapping[CID, tuple[str, ...]]
     """Events that changed nothing, and why: a patch that does not apply, content that breaks a rule
     of the model, or a signature that is wrong."""
+    expired: Mapping[CID, Expired] = field(default_factory=dict)
+    """Those of `open_tips` whose branch an expired capability keeps from becoming the tip."""
     errors: tuple[str, ...] = ()
     """Why `event` itself was rejected, if it was asked for."""
     sent: tuple[CID, ...] = field(default=(), compare=False)
@@ -100,6 +103,7 @@ def document_at(stream: Stream, at: CID | None = None, sent: Iterable[Event] = (
         model=stream.header.model,
         open_tips=open_tips,
         rejected=stream.rejected,
+        expired=stream.expired,
         errors=state.validation_errors,
         sent=tuple(event.cid for event in sent),
     )

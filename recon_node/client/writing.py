@@ -350,12 +350,14 @@ def merge(
     prefer: CidRef | None = None,
     key: Key | None = None,
 ) -> Steps[Document]:
-    """Merge a stream that has diverged; nothing is sent if it has not.
+    """Merge a stream that has diverged, or repair one whose events expired; nothing is sent if
+    there is nothing to merge.
 
     Args:
         stream: which.
         content: what the merge leads to, by default what the branches lead to together.
-        prefer: one of the open tips, whose values win where the branches conflict.
+        prefer: one of the open tips, whose values win where the branches conflict; if its branch
+            has expired, its content.
         key: of the stream's controller.
 
     Returns:
@@ -397,7 +399,7 @@ def propose_merge(
     *,
     prefer: CidRef | None = None,
 ) -> Steps[MergeProposal | None]:
-    """Say how `merge` would merge a diverged stream; None if it has not diverged.
+    """Say how `merge` would merge a stream; None if there is nothing to merge.
 
     Arguments as for `merge`.
 
@@ -419,6 +421,8 @@ def _proposal(
     except StreamShapeError as error:
         raise not_accepted(stream, error) from None
     if proposal is not None and winner is not None:
+        if winner in proposal.expired:
+            proposal = proposal.leading_to(stream.at(winner).data.content or {})
         proposal = proposal.preferring(winner)
     if proposal is not None and content is not None:
         proposal = proposal.leading_to(content)

@@ -14,7 +14,7 @@ from recon_node.streams.graph import (
     statements_of,
 )
 from recon_node.streams.json_values import json_diff, json_equal
-from recon_node.streams.merging import Conflict, MergeProposal, open_tips, propose_merge
+from recon_node.streams.merging import Conflict, Expired, MergeProposal, open_tips, propose_merge
 from recon_node.streams.model_rules import (
     Definitions,
     definitions_of,
@@ -43,6 +43,7 @@ __all__ = [
     "Decision",
     "Definitions",
     "EventState",
+    "Expired",
     "ForgottenError",
     "MergeProposal",
     "Rule",

@@ -14,14 +14,19 @@ Two writers may have merged the same branches, each in its own way, before they 
 Then the two sides have several last events in common. Their contents are merged first, and where
 these differ there is no common value: every change there is one of both sides.
 
+A branch whose data were signed under a capability that had *expired* when they were anchored cannot
+become the tip, but is covered by a merge as well, which repairs the stream (CIP-145, figures 5 and
+6). Nobody was entitled to its changes, so they are left out, unless a person asks for them.
+
 Events that were rejected (see `state`) count as well, so that the merge leaves no branch open,
 whether one looks at signatures only or at contents, too. They have no content of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from recon_node.ceramic import Event
@@ -65,6 +70,22 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True)
+class Expired:
+    """A data event whose capability had expired when it was anchored."""
+
+    event: CID
+    expires: int
+    """Unix seconds, as `time`."""
+    time: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.event} was anchored at {datetime.fromtimestamp(self.time, UTC)}, but its "
+            f"capability expired at {datetime.fromtimestamp(self.expires, UTC)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class MergeProposal:
     """An event that would merge a diverged stream, not signed yet."""
 
@@ -80,6 +101,8 @@ class MergeProposal:
     conflicts: tuple[Conflict, ...]
     left: int
     """Candidates beyond the 256 that one event can merge. Merge again."""
+    expired: Mapping[CID, Expired]
+    """Those of the prevs whose changes are left out, and why."""
 
     @property
     def patch(self) -> list[dict[str, Any]]:
@@ -128,14 +151,16 @@ def propose_merge(
     tips: Sequence[CID],
     states: StreamStates,
     including: CID | None = None,
+    expired: Mapping[CID, Expired] | None = None,
 ) -> MergeProposal | None:
-    """Propose an event that merges a stream; None if the stream has not diverged.
+    """Propose an event that merges a stream; None if there is nothing to merge.
 
     Args:
         events: all events of the stream, in causal order.
         tips: those that the merge has to cover, as `open_tips` gives them.
         states: of the same events.
         including: a tip that is among the prevs, even if there are more than 256.
+        expired: those of `tips` whose changes are left out, as `expired_branches` gives them.
 
     Raises:
         BudgetError: the stream, or the proposal, takes too much work.
@@ -147,8 +172,10 @@ def propose_merge(
     if including is not None and including in tips[MAX_PREVS:]:
         prevs = (*prevs[:-1], including)
     merge = _Merge(events, states, budget)
-    tip, merged = merge.value_at(prevs[0]), merge.merged(prevs)
-    at_tip = {cid: merge.value_at(cid) for cid in prevs}
+    left_out = {cid: why for cid, why in (expired or {}).items() if cid in prevs}
+    taken = [cid for cid in prevs if cid not in left_out]
+    tip, merged = merge.value_at(prevs[0]), merge.merged(taken)
+    at_tip = {cid: merge.value_at(cid) for cid in taken}
     before = tip["metadata"]
     changed = {
         name: value
@@ -164,6 +191,7 @@ def propose_merge(
         header=_header(changed),
         conflicts=conflicts,
         left=len(tips) - len(prevs),
+        expired=left_out,
     )
 
 
@@ -186,17 +214,22 @@ def _header(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def open_tips(
-    shapes: Sequence[StreamEvent[CID]], signed: Tip[CID], accepted: Tip[CID]
+    shapes: Sequence[StreamEvent[CID]],
+    signed: Tip[CID],
+    accepted: Tip[CID],
+    expired: Collection[CID] = (),
 ) -> tuple[CID, ...]:
     """Return the events that a merge has to cover: the tip, then the others, by their order in
-    ties, so that it does not depend on which copies are here; none if the stream has not diverged.
+    ties, so that it does not depend on which copies are here, and those of expired branches last;
+    none if there is nothing to merge.
 
     Args:
         shapes: of all events of the stream.
         signed: its tip.
         accepted: the tip of its accepted events.
+        expired: as `expired_branches` gives them.
     """
-    if not (accepted.diverged or signed.diverged):
+    if not (accepted.diverged or signed.diverged or expired):
         return ()
     tips = {*accepted.candidates, *signed.candidates}
     prevs_of = {shape.id: shape.prev for shape in shapes}
@@ -207,7 +240,33 @@ def open_tips(
         covered.update(new)
         left += new
     order = {shape.id: shape.id if shape.rank is None else shape.rank for shape in shapes}
-    return (accepted.event, *sorted(tips - covered - {accepted.event}, key=order.__getitem__))
+    open_ = sorted(tips - covered - {accepted.event}, key=order.__getitem__)
+    others = sorted(set(expired) - covered - tips, key=order.__getitem__)
+    return (accepted.event, *open_, *others)
+
+
+def expired_branches(
+    shapes: Sequence[StreamEvent[CID]], tip: Tip[CID], times: Mapping[CID, int]
+) -> dict[CID, Expired]:
+    """Return the uncovered events, other than candidates, of branches with expired data.
+
+    Args:
+        shapes: of all events of the stream, in causal order.
+        tip: of the stream.
+        times: the earliest proven time of each event that has one.
+    """
+    pruned = set(tip.pruned)
+    covered = {prev for shape in shapes for prev in shape.prev}
+    below: dict[CID, Expired] = {}
+    for shape in shapes:
+        if shape.id in pruned:
+            time, expires = times.get(shape.id), shape.expires
+            if expires is not None and shape.valid and time is not None and time > expires:
+                below[shape.id] = Expired(shape.id, expires, time)
+            elif (last := next(filter(below.__contains__, shape.prev), None)) is not None:
+                below[shape.id] = below[last]
+    done = covered.union(tip.candidates)
+    return {cid: expired for cid, expired in below.items() if cid not in done}
 
 
 class _Merge:

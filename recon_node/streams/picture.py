@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from recon_node.draw.layout import NodeShape, Picture, PictureNode, Tone, newest_first
 from recon_node.streams.graph import StreamEvent, StreamShapeError, causal_order
+from recon_node.streams.merging import expired_branches, open_tips
 from recon_node.streams.tip import Decision, Rule, Tip, earliest_times, select_tip
 
 Progress = Literal["delivered", "pending", "waiting"]
@@ -83,7 +84,8 @@ def stream_picture(
     if lasting is not None and lasting.event != tip.event:
         name = _name(lasting.event, full)
         notes.append(f"A capability has expired: if it held, {name} would be the tip.")
-    if merge := tip.merge:
+    expired = expired_branches(delivered, tip, earliest_times(reversed(delivered)))
+    if merge := open_tips(delivered, tip, tip, expired):
         notes.append(
             "A data event with these prevs would merge it (`recon-node stream merge`):\n"
             + "\n".join(map(str, merge))

@@ -28,7 +28,13 @@ from recon_node.streams.graph import (
     StreamShapeError,
     statements_of,
 )
-from recon_node.streams.merging import MergeProposal, open_tips, propose_merge
+from recon_node.streams.merging import (
+    Expired,
+    MergeProposal,
+    expired_branches,
+    open_tips,
+    propose_merge,
+)
 from recon_node.streams.model_rules import MAX_VERSIONS, Definitions, named_versions
 from recon_node.streams.state import (
     Earlier,
@@ -294,12 +300,19 @@ class Stream:
 
     @cached_property
     def open_tips(self) -> tuple[CID, ...]:
-        """The events that a merge has to cover, the tip first; none unless diverged.
+        """The events that a merge has to cover, the tip first; none if there is nothing to merge.
 
         Raises:
             StreamShapeError: no event was accepted, or the events are not one whole stream.
         """
-        return open_tips(self.shapes, self.tip, self.accepted_tip)
+        return open_tips(self.shapes, self.tip, self.accepted_tip, self.expired)
+
+    @cached_property
+    def expired(self) -> Mapping[CID, Expired]:
+        """The last events of branches that an expired capability keeps from becoming the tip."""
+        if all(shape.expires is None for shape in self.shapes):
+            return {}
+        return expired_branches(self.shapes, self.tip, earliest_times(reversed(self.shapes)))
 
     def state(self) -> StreamState:
         """Return its state at the tip of the accepted events.
@@ -311,7 +324,7 @@ class Stream:
         return stream_state(self.header, self.events[0].init, state, self.rejected)
 
     def proposal(self, including: CID | None = None) -> MergeProposal | None:
-        """Propose an event that merges the stream; None if the stream has not diverged.
+        """Propose an event that merges the stream; None if there is nothing to merge.
 
         Args:
             including: a tip that is among the prevs, even if there are more than 256.
@@ -319,7 +332,7 @@ class Stream:
         Raises:
             StreamShapeError: no event was accepted, or the events are not one whole stream.
         """
-        return propose_merge(self.events, self.open_tips, self.states, including)
+        return propose_merge(self.events, self.open_tips, self.states, including, self.expired)
 
     def end(self) -> StreamEnd | None:
         """Return what an event on its tip needs; None if that is too much."""

@@ -53,6 +53,7 @@ async def test_a_proposal_is_signed_and_merges(api: httpx.AsyncClient, store: St
         "patch": [],
         "conflicts": [],
         "left": 0,
+        "expired": [],
     }
 
 

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from recon_node.client import Key, ModelDefinition, Relation, View
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from recon_node.client import Key, ModelDefinition, Relation, SignIn, View
+
+
+def issued(request: SignIn[str], start: float, end: float) -> SignIn[str]:
+    """What is asked for, as it was asked from one time to another, in Unix seconds."""
+    payload, text = dict(request.fields["p"]), request.message
+    for name, time in (("iat", start), ("exp", end)):
+        at = datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds")
+        text = text.replace(payload[name], at)
+        payload[name] = at
+    return replace(request, message=text, fields={**request.fields, "p": payload})
+
 
 KEY = Key.from_seed(bytes(32))
 POST = ModelDefinition(

@@ -6,12 +6,11 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from client_samples import POST, PROFILE
+from client_samples import POST, PROFILE, issued
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from eth_account import Account as EthAccount
@@ -32,7 +31,6 @@ from recon_node.client import (
     Key,
     KeyFileError,
     PasskeyAccount,
-    SignIn,
     SolanaAccount,
 )
 from recon_node.ipld import multibase
@@ -98,19 +96,11 @@ async def test_a_session_writes_for_an_account(
     assert (await ceramic.create(profiles.id, {"name": "Eve"})).id == profile.id
 
 
-def in_the_past(request: SignIn[str]) -> tuple[SignIn[str], bytes]:
-    """What was asked for, long ago, and the wallet's signature of it."""
-    payload, text = dict(request.fields["p"]), request.message
-    for name, time in (("iat", "2024-08-29T09:59:07Z"), ("exp", "2024-09-01T00:00:00Z")):
-        text = text.replace(payload[name], time)
-        payload[name] = time
-    signed = WALLET.sign_message(encode_defunct(text=text)).signature
-    return replace(request, fields={**request.fields, "p": payload}), bytes(signed)
-
-
 async def test_a_session_is_renewed(ceramic: AsyncCeramic) -> None:
     account = ethereum()
-    over = account.complete(*in_the_past(account.request(Key.generate(), domain=DOMAIN)))
+    request = issued(account.request(Key.generate(), domain=DOMAIN), 1_724_925_547, 1_725_148_800)
+    signed = WALLET.sign_message(encode_defunct(text=request.message)).signature
+    over = account.complete(request, bytes(signed))
     ceramic.key = over
     with pytest.raises(CapabilityExpiredError, match=r"account\.renew") as caught:
         await ceramic.create_model(POST)

@@ -41,13 +41,26 @@ class ConflictBody(Body, frozen=True):
     """In the order of `prev`."""
 
 
+class ExpiredBody(Body, frozen=True):
+    """A branch whose changes the merge leaves out: its data were anchored too late."""
+
+    prev: str
+    """The CID of the branch's last event, one of the prevs."""
+    event: str
+    """The CID of the event whose capability had expired."""
+    expires: int
+    """When that was, in Unix seconds."""
+    time: int
+    """When the event was anchored, in Unix seconds."""
+
+
 class MergeBody(Body, frozen=True):
     """How a stream would be merged."""
 
     id: str
     """The StreamID."""
     diverged: bool
-    """Whether there is something to merge; if not, the other fields are empty."""
+    """Whether there is something to merge or repair; if not, the other fields are empty."""
     prev: list[str]
     """The CIDs that the event would name: the tip, then the other open tips, ascending."""
     payload: str
@@ -60,6 +73,8 @@ class MergeBody(Body, frozen=True):
     """What a person has to decide."""
     left: Whole
     """Open tips that do not fit into one event."""
+    expired: list[ExpiredBody]
+    """Prevs that repair the stream: what they cover had expired, and changes nothing."""
 
 
 @endpoint("GET", "/ceramic/streams/{stream_id}/merge", errors=(404,), own=True)
@@ -79,7 +94,7 @@ def _propose(stream: Stream) -> Response:
 
 def _describe(stream_id: StreamId, proposal: MergeProposal | None) -> MergeBody:
     if proposal is None:
-        return MergeBody(str(stream_id), False, [], "", as_raw(None), [], [], 0)
+        return MergeBody(str(stream_id), False, [], "", as_raw(None), [], [], 0, [])
     return MergeBody(
         id=str(stream_id),
         diverged=True,
@@ -89,6 +104,10 @@ def _describe(stream_id: StreamId, proposal: MergeProposal | None) -> MergeBody:
         patch=[as_raw(each) for each in as_dag_json(proposal.patch)],
         conflicts=[_describe_conflict(each, proposal.prevs) for each in proposal.conflicts],
         left=proposal.left,
+        expired=[
+            ExpiredBody(str(prev), str(each.event), each.expires, each.time)
+            for prev, each in proposal.expired.items()
+        ],
     )
 
 
