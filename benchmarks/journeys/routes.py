@@ -28,6 +28,7 @@ _LIMIT: Final = 60.0
 _APART: Final = (
     "recon_node/p2p/",
     "recon_node/dag/",
+    "recon_node/tangles/",
     "recon_node/api/samples.py",
     "recon_node/feed_index.py",
     "recon_node/store/reading/",
@@ -113,8 +114,8 @@ def tracing(directory: Path) -> Iterator[Traces]:
         os.environ.update(before)
 
 
-def travel() -> list[Journey]:
-    """Take all journeys, with real daemons and real Spark."""
+def travel(*, clients: bool = True) -> list[Journey]:
+    """Take all journeys, with real daemons and real Spark; or only those within daemons."""
     with tempfile.TemporaryDirectory(prefix="journeys-") as name, tracing(Path(name)) as traces:
         directory = Path(name)
         nodes = [TestnetNode(f"node{k}", directory, _FLAGS) for k in (1, 2)]
@@ -123,7 +124,8 @@ def travel() -> list[Journey]:
                 node.launch()
             for node in nodes:
                 node.wait_until_ready()
-            return [*_in_the_node(nodes, traces), *_in_clients(nodes, traces, directory)]
+            journeys = [*_in_the_node(nodes, traces)]
+            return [*journeys, *_in_clients(nodes, traces, directory)] if clients else journeys
         finally:
             for node in nodes:
                 node.discard()
