@@ -23,7 +23,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 import trio
@@ -155,8 +155,8 @@ class Evaluation:
         await self._processes.close()
 
     async def _call(self, init: CID, function: Callable[[], T]) -> T:
+        request = await self._in_thread(partial(pickle.dumps, function))
         if self._count:
-            request = await self._in_thread(partial(pickle.dumps, function))
             try:
                 answer = await self._ask(init, request)
             except CannotStartError as error:
@@ -168,7 +168,7 @@ class Evaluation:
                     raise value
                 result: T = value
                 return result
-        return await self._in_thread(function)
+        return await self._in_thread(partial(_copied, request))
 
     async def _ask(self, init: CID, request: bytes) -> bytes:
         """Ask a process; raise `_TakesLongError` if it takes long while another one does."""
@@ -219,6 +219,11 @@ async def open_evaluation() -> AsyncIterator[Evaluation]:
     finally:
         with trio.CancelScope(shield=True):
             await evaluation.close()
+
+
+def _copied(function: bytes) -> Any:
+    """Call a function with what it is called with in another process."""
+    return pickle.loads(function)()
 
 
 def _busy() -> ApiError:

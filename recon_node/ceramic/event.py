@@ -15,7 +15,7 @@ has the block that matches it. So a signature makes one event, however its file 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -83,9 +83,12 @@ class Event:
     capability: bytes | None = field(default=None, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Be pickled as a CAR: that takes no time, and the other end parses it."""
+        """Be pickled as a CAR: that takes no time, and the other end parses it.
+
+        Its prevs go along: they may name the shown copies of what it names.
+        """
         if self.car:
-            return parse_event, (self.car,)
+            return _unpickled, (self.car, self.prevs)
         return bare_time_event, (self.cid, self.init, self.prevs[0], self.proof)
 
     @property
@@ -113,6 +116,11 @@ class Event:
         if header is None:
             raise ValueError("the StreamID of a data or time event needs its init event's header")
         return StreamId(header.stream_type, self.init)
+
+
+def _unpickled(car: bytes, prevs: tuple[CID, ...]) -> Event:
+    event = parse_event(car)
+    return event if event.prevs == prevs else replace(event, prevs=prevs)
 
 
 def bare_time_event(cid: CID, init: CID, prev: CID, proof: TimeProof) -> Event:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from recon_node.ceramic import CeramicError, StreamId, parse_event
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
@@ -32,10 +32,11 @@ FILE: Final = IndexFile(
     subject="tangles",
     name="tangles.sqlite3",
     application_id=0x52454354,  # "RECT"
-    version=1,
+    version=2,
     tables="""
     CREATE TABLE candidates (
         root BLOB NOT NULL, name TEXT NOT NULL, message BLOB NOT NULL, received INTEGER,
+        stream_id TEXT NOT NULL, author TEXT NOT NULL, model BLOB, size INTEGER NOT NULL,
         PRIMARY KEY (root, name, message)
     ) STRICT, WITHOUT ROWID
     """,
@@ -48,24 +49,45 @@ FILE: Final = IndexFile(
 def take(connection: sqlite3.Connection, rows: Sequence[FeedRow]) -> int:
     """Add init events of documents to the index, within a transaction; none is ignored."""
     connection.executemany(
-        "INSERT OR IGNORE INTO candidates VALUES (?, ?, ?, ?)",
+        "INSERT OR IGNORE INTO candidates VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         [candidate for row in rows if _FIELD in row.car for candidate in _candidates(row)],
     )
     return 0
 
 
-def _candidates(row: FeedRow) -> list[tuple[bytes, str, bytes, int | None]]:
+def _candidates(row: FeedRow) -> list[tuple[bytes | str | int | None, ...]]:
     try:
         message = message_of(parse_event(row.car))
     except CeramicError:  # of an earlier version, which took it
         return []
     if message is None:
         return []
-    cid = message.id.cid
+    cid, model = message.id.cid, message.model
+    facts = (
+        cid,
+        row.delivered_at,
+        str(message.id),
+        message.author,
+        None if model is None else model.cid,
+        len(row.car),
+    )
     return [
-        (cid if links.root is None else StreamId.parse(links.root).cid, name, cid, row.delivered_at)
+        (cid if links.root is None else StreamId.parse(links.root).cid, name, *facts)
         for name, links in message.tangles.items()
     ]
+
+
+class Candidate(NamedTuple):
+    """A document that names a tangle."""
+
+    cid: CID
+    """Of its init event."""
+    received: int | None
+    """When the node delivered it, in Unix milliseconds."""
+    model: CID | None
+    """Of the init event of its model; None: it names none."""
+    size: int
+    """Bytes of its init event."""
 
 
 class Tangles:
@@ -85,23 +107,36 @@ class Tangles:
         """
         return await self._index.ask(partial(_read_names, root))
 
-    async def all(self, after: tuple[bytes, str], limit: int) -> list[tuple[CID, str, int]]:
-        """Return the tangles in the order of their roots and names, and how many documents name
-        each; those after a root and a name, at most `limit` of them.
+    async def all(
+        self, after: tuple[bytes, str], limit: int
+    ) -> list[tuple[CID, str, int, str | None]]:
+        """Return the tangles in the order of their roots and names, how many documents name each,
+        and the StreamID of the root if it is here; those after a root and a name, at most `limit`.
 
         Raises:
             TanglesError: the index cannot be read, or does not keep up with the feed.
         """
         return await self._index.ask(partial(_read_all, after, limit))
 
-    async def candidates(self, root: CID, name: str, limit: int) -> dict[CID, int | None]:
-        """Return the documents that name a tangle, as CIDs of their init events, and when each was
-        received, in Unix milliseconds; at most `limit` of them.
+    async def candidates(
+        self, root: CID, name: str, limit: int, max_bytes: int
+    ) -> tuple[list[Candidate], bool]:
+        """Return the documents that name a tangle, and whether there are more.
+
+        Anybody can name any tangle, so there may be any number of them, of any size. If not all
+        find room, the root comes first, and what its author wrote. Of the others, half are those
+        that came first; the other half is shared out among the authors.
+
+        Args:
+            root: the CID of the root document's init event.
+            name: of the tangle.
+            limit: documents, at most.
+            max_bytes: of their init events.
 
         Raises:
             TanglesError: the index cannot be read, or does not keep up with the feed.
         """
-        return await self._index.ask(partial(_read_candidates, root, name, limit))
+        return await self._index.ask(partial(_read_candidates, root, name, limit, max_bytes))
 
 
 @asynccontextmanager
@@ -122,19 +157,43 @@ def _read_names(root: CID, connection: sqlite3.Connection) -> dict[str, int]:
 
 def _read_all(
     after: tuple[bytes, str], limit: int, connection: sqlite3.Connection
-) -> list[tuple[CID, str, int]]:
+) -> list[tuple[CID, str, int, str | None]]:
     sql = (
-        "SELECT root, name, count(*) FROM candidates WHERE (root, name) > (?, ?) "
+        "SELECT root, name, count(*), max(CASE WHEN message = root THEN stream_id END) "
+        "FROM candidates WHERE (root, name) > (?, ?) "
         "GROUP BY root, name ORDER BY root, name LIMIT ?"
     )
     rows = connection.execute(sql, (*after, limit))
-    return [(CID(root), name, count) for root, name, count in rows]
+    return [(CID(root), name, count, stream_id) for root, name, count, stream_id in rows]
+
+
+_BY_ARRIVAL: Final = """
+    SELECT message, received, model, size FROM candidates WHERE root = ?1 AND name = ?2
+    ORDER BY message <> ?1, author <> ?4, received, message LIMIT ?3
+"""
+_BY_AUTHORS: Final = """
+    SELECT message, received, model, size FROM candidates WHERE root = ?1 AND name = ?2
+    ORDER BY author <> ?4, row_number() OVER (PARTITION BY author ORDER BY received, message),
+        received, message LIMIT ?3
+"""
 
 
 def _read_candidates(
-    root: CID, name: str, limit: int, connection: sqlite3.Connection
-) -> dict[CID, int | None]:
-    sql = "SELECT message, received FROM candidates WHERE root = ? AND name = ? LIMIT ?"
-    return {
-        CID(message): received for message, received in connection.execute(sql, (root, name, limit))
-    }
+    root: CID, name: str, limit: int, max_bytes: int, connection: sqlite3.Connection
+) -> tuple[list[Candidate], bool]:
+    sql = "SELECT count(*), sum(size), max(CASE WHEN message = ?1 THEN author END)"
+    sql += " FROM candidates WHERE root = ?1 AND name = ?2"
+    count, size, author = connection.execute(sql, (root, name)).fetchone()
+    is_cut = count > limit or (size or 0) > max_bytes
+    found: dict[CID, Candidate] = {}
+    left = max_bytes
+    for order, share in ((_BY_ARRIVAL, 2 if is_cut else 1), (_BY_AUTHORS, 1)):
+        most, room = limit // share, max_bytes - max_bytes // share
+        for row in connection.execute(order, (root, name, limit, author)):
+            message, received, model, size = row
+            of = None if model is None else CID(model)
+            each = Candidate(CID(message), received, of, size)
+            if len(found) < most and each.cid not in found and left - each.size >= room:
+                found[each.cid] = each
+                left -= each.size
+    return list(found.values()), is_cut

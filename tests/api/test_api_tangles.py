@@ -15,6 +15,8 @@ from support.tangle_samples import (
     BOB,
     BOTH,
     CAROL,
+    DAVE,
+    DEFINITION,
     LEFT,
     LOOSE,
     MODEL,
@@ -26,8 +28,10 @@ from support.tangle_samples import (
 )
 
 from recon_node.api import Services, create_app
-from recon_node.ceramic import Event
-from recon_node.ceramic.builder import controller_of, data_event, init_event
+from recon_node.api.routes import tangles
+from recon_node.ceramic import Event, StreamId
+from recon_node.ceramic.builder import controller_of, data_event, init_event, model_event
+from recon_node.ipld import CID
 from recon_node.store import Store
 from recon_node.tangles.index import open_tangles
 
@@ -39,8 +43,8 @@ async def admit(store: Store, *events: Event) -> None:
 
 @asynccontextmanager
 async def served(store: Store, data_dir: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with open_tangles(store, data_dir) as tangles:
-        services = replace(Services(store=store), tangles=tangles)
+    async with open_tangles(store, data_dir) as index:
+        services = replace(Services(store=store), tangles=index)
         transport = httpx.ASGITransport(app=create_app(services))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             yield client
@@ -174,3 +178,64 @@ async def test_a_tangle_is_drawn_if_asked(store: Store, tmp_path: Path) -> None:
         assert svg.startswith("<svg")
         for event in (ROOT, LEFT, RIGHT, BOTH, WRONG):
             assert f"<title>{event.stream_id()}</title>" in svg
+
+
+async def test_a_crowd_does_not_make_a_thread_unreadable(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2,001 documents of a stranger, or a few large ones, once did so for good."""
+    monkeypatch.setattr(tangles, "MAX_MESSAGES", 8)
+    monkeypatch.setattr(tangles, "MAX_BYTES", 60_000)
+    link = {THREAD: {"root": str(ROOT.stream_id()), "previous": [str(ROOT.stream_id())]}}
+    crowd = [
+        init_event(CAROL, MODEL.stream_id(), {"text": text, "tangles": link}, unique=unique)
+        for text, count in (("x", 20), ("y" * 50_000, 3))
+        for unique in (text[0].encode() + bytes([n]) for n in range(count))
+    ]
+    async with served(store, tmp_path) as api:
+        await admit(store, *ALL)
+        whole = await read(api, f"{THREAD}/{ROOT.stream_id()}")
+        assert whole["truncated"] is False
+        await admit(store, *crowd)
+        later = init_event(DAVE, MODEL.stream_id(), {"text": "z", "tangles": link}, unique=b"z")
+        await admit(store, later)
+        cut = await read(api, f"{THREAD}/{ROOT.stream_id()}")
+        assert cut["truncated"] is True
+        shown = {message["id"] for message in cut["messages"]}
+        assert str(ROOT.stream_id()) in shown
+        assert str(later.stream_id()) in shown  # of another author
+        assert len(shown) + len(cut["excluded"]) <= 8
+
+
+@pytest.mark.parametrize("fault", ["large", "slow"])
+async def test_a_model_that_cannot_be_read_keeps_only_its_messages_out(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Models are read once, whatever StreamIDs name them, and within the bytes of the answer."""
+    other = model_event(CAROL, {**DEFINITION, "name": "Other", "description": "x" * 200_000})
+    link = {THREAD: {"root": str(ROOT.stream_id()), "previous": [str(ROOT.stream_id())]}}
+    named = [other.stream_id(), StreamId(1000, other.cid), StreamId(1001, other.cid)]
+    hostile = [
+        init_event(CAROL, each, {"text": "x", "tangles": link}, unique=bytes([n]))
+        for n, each in enumerate(named)
+    ]
+    if fault == "large":
+        monkeypatch.setattr(tangles, "MAX_BYTES", 100_000)
+    else:
+        monkeypatch.setattr(tangles, "_SECONDS_EACH", -1.0)
+    read_models: list[CID] = []
+    real = tangles.read_delivered
+
+    async def read_delivered(services: Services, init: CID, *rest: Any) -> Any:
+        read_models.append(init)
+        return await real(services, init, *rest)
+
+    monkeypatch.setattr(tangles, "read_delivered", read_delivered)
+    async with served(store, tmp_path) as api:
+        await admit(store, *ALL, other, *hostile)
+        answer = await read(api, f"{THREAD}/{ROOT.stream_id()}", 404 if fault == "slow" else 200)
+    assert sorted(read_models) == sorted({MODEL.cid, other.cid})
+    if fault == "large":
+        reasons = {each["id"]: each["reason"] for each in answer["excluded"]}
+        assert "too large" in reasons[str(hostile[0].stream_id())]
+        assert str(ROOT.stream_id()) in {message["id"] for message in answer["messages"]}

@@ -183,6 +183,11 @@ class Delivered:
         signed = (row for row in self.rows.values() if isinstance(row, FeedRow))
         return {row.event_cid: row.fault for row in signed if row.fault is not None}
 
+    @property
+    def size(self) -> int:
+        """Bytes of its statements."""
+        return sum(len(event.car) for event in self.statements.events)
+
     def stream(self, in_time: InTime, model: Delivered | None = None) -> Stream:
         """The stream, with what its model defines."""
         times = {cid: row.block_time for cid, row in self.rows.items()}
@@ -216,13 +221,13 @@ async def compute(
 
     async def attempt() -> T:
         most, in_time = services.limits.stream_events, InTime(services.limits.stream_seconds)
-        delivered = await read_delivered(services, init, most, in_time)
+        delivered = await read_delivered(services, init, most)
         other = None if delivered is None else delivered.events[0].stream_id()
         if delivered is None or stream_id not in (None, other):
             raise not_found(text, other)
         header, of_model = delivered.events[0].header, None
         if header and header.model and header.stream_type is not StreamType.MODEL:
-            of_model = await read_delivered(services, header.model.cid, most, in_time)
+            of_model = await read_delivered(services, header.model.cid, most)
         job = partial(_run, function, delivered, of_model, in_time)
         return await services.evaluation.of_stream(init, len(delivered.statements.events), job)
 
@@ -236,19 +241,19 @@ def _run(
 
 
 async def read_delivered(
-    services: Services, init: CID, most: int, in_time: InTime | None = None
+    services: Services, init: CID, most: int, max_bytes: int | None = None
 ) -> Delivered | None:
     """The delivered events of the stream that `init` starts; None when the stream is not here.
 
     Raises:
-        ApiError: 400, they state more than `most` things, or more bytes than `limits` allow.
+        ApiError: 400, they state more than `most` things, or more bytes than that, or than `limits`
+            allow; or it takes too long to read them.
     """
     log, limits = services.store.log, services.limits
-    in_time = in_time or InTime(limits.stream_seconds)
+    in_time = InTime(limits.stream_seconds)
+    max_bytes = limits.stream_bytes if max_bytes is None else max_bytes
     # Anybody can make a second event of each signature by ECDSA: hence twice as many.
-    rows: list[FeedRow | TimeRow] = [
-        *await log.signed_events(init, 2 * most + 1, 2 * limits.stream_bytes)
-    ]
+    rows: list[FeedRow | TimeRow] = [*await log.signed_events(init, 2 * most + 1, 2 * max_bytes)]
     if not rows:
         return None
     rows += await log.time_statements(init, most + 1)
@@ -263,13 +268,13 @@ async def read_delivered(
     events.sort(key=lambda event: _place(by_cid[event.cid]))
     delivered = Delivered(events, by_cid, statements_of(()))
     statements = await services.in_long_thread(partial(statements_of, events, delivered.faults))
-    size = sum(len(event.car) for event in statements.events)
-    if len(statements.events) > most or size >= limits.stream_bytes:
+    delivered = replace(delivered, statements=statements)
+    if len(statements.events) > most or delivered.size >= max_bytes:
         raise bad_request(
-            f"the stream has more than {most} events or {limits.stream_bytes} bytes, too many for "
+            f"the stream has more than {most} events or {max_bytes} bytes, too many for "
             "one answer: read its events from the feed"
         )
-    return replace(delivered, statements=statements)
+    return delivered
 
 
 def _parse(init: CID, rows: Sequence[FeedRow | TimeRow], in_time: InTime) -> list[Event]:
@@ -285,9 +290,10 @@ def _place(row: FeedRow | TimeRow) -> int:
 
 
 def event_of(init: CID, row: FeedRow | TimeRow) -> Event:
-    """The event of a row of the stream that `init` starts."""
+    """The event of a row of the stream that `init` starts, without its payload: that takes up to
+    sixty times its bytes, and another process reads it again."""
     if isinstance(row, FeedRow):
-        return parse_event(row.car)
+        return replace(parse_event(row.car), payload={})
     return bare_time_event(row.event_cid, init, row.prev, row.proof)
 
 

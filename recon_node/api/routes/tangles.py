@@ -6,9 +6,10 @@ messages that are here: nodes that have the same ones answer alike, but for `tie
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Final
@@ -42,7 +43,7 @@ from recon_node.ceramic import Event, StreamId, parse_event
 from recon_node.draw.layout import fold_runs, lay_out, short_name
 from recon_node.draw.svg import draw_svg
 from recon_node.ipld import CID, CidError
-from recon_node.streams import Stream, data_json, statements_of
+from recon_node.streams import Definitions, Stream, data_json, statements_of
 from recon_node.tangles.documents import (
     DocumentMessage,
     Ties,
@@ -55,10 +56,18 @@ from recon_node.tangles.tangle import Tangle, TangleError
 
 MAX_MESSAGES: Final = 2_000
 """Candidates of a tangle that is computed, at most."""
+MAX_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of their init events, and of the streams of their models."""
+_SECONDS: Final = 10.0
+_SECONDS_EACH: Final = 1.0
+"""For all messages, and for each and its model."""
 _AT_ONCE: Final = 100
 """Messages that are read at once."""
 _ROWS: Final = 200
 """Rows of a drawing, at most."""
+
+
+_NULL: Final = Raw(b"null")
 
 
 def _read_after(text: str) -> tuple[bytes, str]:
@@ -185,6 +194,9 @@ class TangleBody(Body, frozen=True):
     """The messages, each after all on which it builds."""
     excluded: list[ExcludedMessageBody]
     """Those that do not belong to it."""
+    truncated: bool
+    """Whether more documents name the tangle than were looked at: beyond 2,000, 16 MiB or 10 s,
+    those that came first and few of each author are."""
     svg: str | UnsetType = UNSET
     """Its drawing, with `drawn`: the latest 200 messages, long runs without forks folded."""
 
@@ -192,16 +204,12 @@ class TangleBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/tangles", own=True)
 async def get_tangles(call: Call[TanglesQuery]) -> TangleListBody:
     """List the tangles that documents name."""
-    given, log = call.parameters, call.services.store.log
+    given = call.parameters
     size = min(given.limit, MAX_PAGE)
     with _answered_503():
         found = await _tangles(call.services).all(given.after, size + 1)
     page = found[:size]
-    cars = await log.cars_by_cid([root for root, _, _ in page])
-    tangles = [
-        ListedTangleBody(None if car is None else str(parse_event(car).stream_id()), *tangle)
-        for tangle, car in zip(page, cars, strict=True)
-    ]
+    tangles = [ListedTangleBody(id_, init, name, count) for init, name, count, id_ in page]
     last = f"{page[-1][0]}.{page[-1][1]}" if len(found) > size else None
     return TangleListBody(tangles, last)
 
@@ -224,84 +232,129 @@ async def get_tangle(call: Call[TangleQuery]) -> Annotated[Response, TangleBody]
     services, given = call.services, call.parameters
 
     async def attempt() -> Response:
-        messages, models = await _read(services, given.root, given.name)
-        job = partial(_answer, given, messages, models)
-        return await services.evaluation.of_stream(given.root.cid, len(messages), job)
+        read = await _read(services, given.root, given.name)
+        job = partial(_answer, given, read)
+        return await services.evaluation.of_stream(given.root.cid, len(read.messages), job)
 
     return await services.evaluation.in_turn(given.root.cid, attempt)
 
 
-async def _read(
-    services: Services, root: StreamId, name: str
-) -> tuple[list[tuple[bytes, int | None]], dict[StreamId, Delivered]]:
-    """Return the init events of a tangle's candidates with the times of receipt, and the models."""
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a tangle is computed of."""
+
+    messages: Sequence[tuple[bytes, int | None]]
+    """The init events of its candidates, the most important ones first, and when they came."""
+    models: Mapping[CID, Delivered | str]
+    """Their models by init event, or why one is not read."""
+    is_cut: bool
+
+
+async def _read(services: Services, root: StreamId, name: str) -> _Read:
+    log = services.store.log
     with _answered_503():
-        received = await _tangles(services).candidates(root.cid, name, MAX_MESSAGES + 1)
-    if len(received) > MAX_MESSAGES:
-        raise bad_request(
-            f"more than {MAX_MESSAGES:,} documents name this tangle, too many for one answer: read "
-            "the table `tangles` of spark-sink"
-        )
-    cids, size = list(received), 0
+        found, is_cut = await _tangles(services).candidates(root.cid, name, MAX_MESSAGES, MAX_BYTES)
     messages: list[tuple[bytes, int | None]] = []
-    for start in range(0, len(cids), _AT_ONCE):
-        some = cids[start : start + _AT_ONCE]
-        for cid, event in zip(some, await services.store.log.cars_by_cid(some), strict=True):
-            if event is not None:
-                messages.append((event, received[cid]))
-                size += len(event)
-        if size > services.limits.stream_bytes:
-            raise bad_request(f"the messages of the tangle have more than {size:,} bytes")
-    models: dict[StreamId, Delivered] = {}
-    for model in {model for event, _ in messages if (model := _model(event)) is not None}:
-        delivered = await read_delivered(services, model.cid, services.limits.stream_events)
-        if delivered is not None:
-            models[model] = delivered
-    return messages, models
+    for start in range(0, len(found), _AT_ONCE):
+        some = found[start : start + _AT_ONCE]
+        cars = await log.cars_by_cid([each.cid for each in some])
+        messages += [
+            (car, each.received) for each, car in zip(some, cars, strict=True) if car is not None
+        ]
+    models: dict[CID, Delivered | str] = {}
+    left = MAX_BYTES
+    for cid in dict.fromkeys(each.model for each in found if each.model is not None):
+        try:
+            model = await read_delivered(services, cid, services.limits.stream_events, left)
+        except ApiError:
+            models[cid] = "its model is too large, or there are too many"
+        else:
+            if model is not None:
+                models[cid] = model
+                left -= model.size
+    return _Read(messages, models, is_cut)
 
 
-def _model(car: bytes) -> StreamId | None:
-    header = parse_event(car).header
-    return None if header is None else header.model
-
-
-def _answer(
-    given: TangleQuery,
-    events: Sequence[tuple[bytes, int | None]],
-    models: Mapping[StreamId, Delivered],
-) -> Response:
-    in_time = InTime(10.0)
-    messages = {}
-    for car, received in events:
-        in_time()
+def _answer(given: TangleQuery, read: _Read) -> Response:
+    deadline, models = time.monotonic() + _SECONDS, _Models(read.models)
+    messages: dict[str, DocumentMessage] = {}
+    contents: dict[str, Raw] = {}
+    for car, received in read.messages:
+        if is_late := time.monotonic() > deadline:
+            read = replace(read, is_cut=is_late)
+            break
         event = parse_event(car)
         if (message := message_of(event)) is not None:
-            errors = _errors(event, models.get(message.model) if message.model else None, in_time)
-            messages[str(message.id)] = replace(message, received=received, errors=errors)
+            id_, errors = str(message.id), models.errors(event)
+            if given.content:
+                contents[id_] = as_raw(from_json(data_json({}, message.content))["content"])
+            # Without its content, which takes up to a hundred times its bytes.
+            messages[id_] = replace(message, content={}, received=received, errors=errors)
     try:
         tangle = tangle_of_documents(messages.values(), given.name, given.root, given.ties)
     except TangleError as error:
         raise ApiError(HTTPStatus.NOT_FOUND, str(error)) from None
-    return reply(_render(given, tangle, messages))
+    return reply(_render(given, tangle, messages, contents, truncated=read.is_cut))
 
 
-def _errors(event: Event, model: Delivered | None, in_time: InTime) -> tuple[str, ...]:
-    """Why the model of a message rejects its init event."""
-    stream = Stream(statements_of([event]), {}, {}, on_event=in_time)
-    if model is not None:
-        stream = stream.with_definitions(define(model.stream(in_time), stream.versions))
-    return stream.rejected.get(event.cid, ())
+class _Models:
+    """The models of messages; each is computed once."""
+
+    def __init__(self, models: Mapping[CID, Delivered | str]) -> None:
+        self._models = models
+        self._streams: dict[CID, Stream | str] = {}
+        self._definitions: dict[tuple[CID, frozenset[CID]], Definitions | None] = {}
+
+    def errors(self, event: Event) -> tuple[str, ...]:
+        """Why the model of a message rejects its init event, or cannot be asked."""
+        assert event.header is not None
+        in_time, model = InTime(_SECONDS_EACH), event.header.model
+        stream = Stream(statements_of([event]), {}, {}, on_event=in_time)
+        try:
+            if model is not None:
+                stream = stream.with_definitions(self._define(model.cid, stream.versions))
+            return stream.rejected.get(event.cid, ())
+        except ApiError as error:
+            return (str(error),)
+
+    def _define(self, model: CID, versions: frozenset[CID]) -> Definitions | None:
+        if (model, versions) not in self._definitions:
+            self._definitions[model, versions] = self._definitions_of(model, versions)
+        return self._definitions[model, versions]
+
+    def _definitions_of(self, model: CID, versions: frozenset[CID]) -> Definitions | None:
+        known = self._streams.get(model)
+        if known is None:
+            delivered = self._models.get(model)
+            if delivered is None:
+                return None
+            try:
+                if isinstance(delivered, str):
+                    raise bad_request(delivered)
+                known = delivered.stream(InTime(_SECONDS_EACH))
+                known.states.all()
+            except ApiError as error:
+                known = str(error)
+            self._streams[model] = known
+        if isinstance(known, str):
+            raise bad_request(known)
+        return define(known, versions)
 
 
 def _render(
-    given: TangleQuery, tangle: Tangle[str], messages: Mapping[str, DocumentMessage]
+    given: TangleQuery,
+    tangle: Tangle[str],
+    messages: Mapping[str, DocumentMessage],
+    contents: Mapping[str, Raw],
+    *,
+    truncated: bool,
 ) -> TangleBody:
     return TangleBody(
         root=str(given.root),
         name=given.name,
         tips=list(tangle.tips),
         messages=[
-            _describe(messages[id_], tangle.previous[id_], with_content=given.content)
+            _describe(messages[id_], tangle.previous[id_], contents.get(id_, _NULL))
             for id_ in tangle.order
         ],
         excluded=[
@@ -313,6 +366,7 @@ def _render(
             )
             for id_, exclusion in tangle.excluded.items()
         ],
+        truncated=truncated,
         svg=_draw(given, tangle, messages) if given.drawn else UNSET,
     )
 
@@ -323,10 +377,7 @@ def _draw(given: TangleQuery, tangle: Tangle[str], messages: Mapping[str, Docume
     return draw_svg(picture, lay_out(fold_runs(picture.nodes, picture.unit), _ROWS))
 
 
-def _describe(
-    message: DocumentMessage, previous: Sequence[str], *, with_content: bool
-) -> TangleMessageBody:
-    content = from_json(data_json({}, message.content))["content"] if with_content else None
+def _describe(message: DocumentMessage, previous: Sequence[str], content: Raw) -> TangleMessageBody:
     return TangleMessageBody(
         id=str(message.id),
         author=message.author,
@@ -334,7 +385,7 @@ def _describe(
         timestamp=message.timestamp,
         received=message.received,
         previous=list(previous),
-        content=as_raw(content),
+        content=content,
     )
 
 
