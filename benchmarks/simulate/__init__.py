@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Each node is the production network side, ``recon_node.p2p.P2P``, with its peer book, syncer,
 pushes, sessions, framing and event streams, over the wire versions of ``recon_node.recon``. Made up
-are the two things that it stands on (``recon_node/p2p/interfaces.py``) and what lies between the
+are the two things that it stands on (its `Host` and its `Store`) and what lies between the
 nodes:
 
 - ``wire``: when bytes arrive. A latency for each pair of nodes, a bandwidth for each node, loss,

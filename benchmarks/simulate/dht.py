@@ -39,7 +39,7 @@ MULTISTREAM_BYTES: Final = 160
 
 
 class SimulatedDht:
-    """A node's part in the DHT; the class `recon_node.p2p.peers.dht.Dht` describes it.
+    """A node's part in the DHT; as `recon_node.p2p.peers.dht.LibraryDht` is.
 
     Args:
         records: of all nodes.

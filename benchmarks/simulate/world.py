@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import trio
 from libp2p.peer.id import ID
@@ -20,12 +20,15 @@ from benchmarks.simulate.wire import Place, Wire
 from recon_node.ceramic import EventId
 from recon_node.p2p import P2P, P2PSettings
 from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.peers.dht import LibraryDht
 from recon_node.p2p.peers.dht_server import ProviderRecords
 from recon_node.p2p.peers.discovery import Discovery
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
 from recon_node.p2p.peers.schedule import network_rendezvous
+from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.recon import VERSIONS, Version
+from recon_node.store import Store
 
 RECON: Final = "recon"
 EVENTS: Final = "events"
@@ -245,13 +248,12 @@ class Node:
         if self.kind == "silent":
             dht.announce([network_rendezvous(NETWORK).key])
             await be_silent(self.host, plan.versions)
-        self.p2p = p2p = P2P(
-            self.host, self.store, self.book, self.settings, plan.versions, nursery
-        )
+        host, store = cast(Host, self.host), cast(Store, self.store)
+        self.p2p = p2p = P2P(host, store, self.book, self.settings, plan.versions, nursery)
         discovery = Discovery(
-            lambda: dht,
+            lambda: cast(LibraryDht, dht),
             NETWORK,
-            self.store.wanted,
+            store.wanted,
             self.settings.announce_interval,
             p2p.found,
             self._random,

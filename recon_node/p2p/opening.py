@@ -75,14 +75,12 @@ async def open_p2p(
             open_host(settings, identity, partial(_note_cut_off, book), swarm_key) as host,
             trio.open_nursery() as nursery,
         ):
-            ring_keys = None
-            if store.ring_keys is not None:
-                ring_keys = store, store.ring_keys, _peer_ring(identity, book)
-            p2p = P2P(host, store, book, settings, versions, nursery, ring_keys)
+            peer_ring = None if store.ring_keys is None else _peer_ring(identity, book)
+            p2p = P2P(host, store, book, settings, versions, nursery, peer_ring)
             if settings.discovery:
                 p2p.discover_by(
                     Discovery(
-                        partial(LibraryDht, host, store.network, ipfs_kad=settings.ipfs_kad),
+                        partial(LibraryDht, host, store.network),
                         store.network,
                         store.wanted,
                         settings.announce_interval,

@@ -9,7 +9,6 @@ import structlog
 import trio
 
 from recon_node.p2p.errors import PeerError
-from recon_node.p2p.interfaces import EventStore, Finder, PeerHost
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.candidates import Candidates
 from recon_node.p2p.peers.connections import (
@@ -25,6 +24,7 @@ from recon_node.p2p.peers.descriptions import (
     recon_versions,
 )
 from recon_node.p2p.peers.dht_server import networks_in
+from recon_node.p2p.peers.discovery import Discovery
 from recon_node.p2p.peers.interest_gossip import InterestGossip
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
 from recon_node.p2p.peers.overlap import Overlap
@@ -38,8 +38,9 @@ from recon_node.p2p.sync.reports import ANOTHER_NETWORK, Counters, SyncHistory
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING, Rings
 from recon_node.p2p.sync.sessions import Sessions
 from recon_node.p2p.transport.addresses import is_loopback, peer_id_in
+from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
-from recon_node.recon import KeyRange, KeyView, Version
+from recon_node.recon import KeyRange, Version
 from recon_node.recon.ring.peer_ring import PeerRing
 from recon_node.store import Store
 
@@ -52,19 +53,18 @@ ADDRESS_INTERVAL: Final = 30.0
 class P2P:
     """The running network side of the node. Get one from ``open_p2p``.
 
-    To sync with ceramic-one nodes, too, it takes the store, the keys of its model ring, and the
-    entries of the peer ring.
+    With the entries of the peer ring, it syncs with ceramic-one nodes, too.
     """
 
     def __init__(
         self,
-        host: PeerHost,
-        store: EventStore,
+        host: Host,
+        store: Store,
         book: PeerBook,
         settings: P2PSettings,
         versions: Sequence[Version[Any]],
         nursery: trio.Nursery,
-        ring_keys: tuple[Store, KeyView, PeerRing] | None = None,
+        peer_ring: PeerRing | None = None,
     ) -> None:
         self._host = host
         self._network = store.network
@@ -107,10 +107,12 @@ class P2P:
         self.has_some = self._candidates.has_some
         """Tells whether a connected peer shares an interest; see ``Candidates``."""
         self._rings = None
-        if ring_keys is not None:
+        if peer_ring is not None and store.ring_keys is not None:
             self._rings = Rings(
                 host,
-                *ring_keys,
+                store,
+                store.ring_keys,
+                peer_ring,
                 book,
                 settings,
                 self._sessions,
@@ -130,7 +132,7 @@ class P2P:
             self._candidates.is_needed,
             self._rings,
         )
-        self._discovery: Finder | None = None
+        self._discovery: Discovery | None = None
         for protocol in (EVENTS_PROTOCOL, EVENTS_BY_ID_PROTOCOL):
             host.handle(protocol, self._events.serve)
         if versions:  # the rings state their interests themselves
@@ -145,7 +147,7 @@ class P2P:
         nursery.start_soon(keep_reconnecting, host, book, shares, self._syncer.connect)
         nursery.start_soon(let_go_of_others, host, shares, set(map(peer_id_in, settings.bootstrap)))
 
-    def discover_by(self, discovery: Finder) -> None:
+    def discover_by(self, discovery: Discovery) -> None:
         """Find peers from now on; ``discovery`` reports them to ``found``."""
         self._discovery = discovery
         self._nursery.start_soon(discovery.run)

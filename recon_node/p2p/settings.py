@@ -102,12 +102,6 @@ class P2PSettings:
     """
     discovery: Annotated[bool, Flag()] = True
     """Find peers, and be found, through the DHT."""
-    ipfs_kad: Annotated[bool, Setting()] = False
-    """Speak the DHT under the protocol id /ipfs/kad/1.0.0, too.
-
-    For nodes that know no other, such as ceramic-one nodes built with Kademlia; in release 0.58 it
-    is switched off. Nodes of the public IPFS network use this id as well, and may come to ask.
-    """
     swarm_key_file: Annotated[OptionalPath, Flag(metavar="FILE")] = None
     """File with the key of a private network, in kubo's format (swarm.key).
 

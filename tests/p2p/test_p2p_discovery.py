@@ -17,7 +17,7 @@ from p2p_support import NETWORK, eventually, loopback_host
 from recon_node.backoff import Backoff
 from recon_node.p2p.peers import schedule
 from recon_node.p2p.peers.dht import Found, LibraryDht
-from recon_node.p2p.peers.dht_server import IPFS_KAD, MAX_ANSWER, protocol_of
+from recon_node.p2p.peers.dht_server import MAX_ANSWER, protocol_of
 from recon_node.p2p.peers.discovery import AT_LEISURE, GATHER, MAX_NEW, Discovery
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.host import Host
@@ -48,13 +48,13 @@ class Wanted:
 class Member:
     """A host that takes part in discovery, and whom it has found, by sort value."""
 
-    def __init__(self, host: Host, wanted: Wanted, *, ipfs_kad: bool) -> None:
+    def __init__(self, host: Host, wanted: Wanted) -> None:
         self.host = host
         self.wanted = wanted
         self.found: dict[str | None, set[str]] = defaultdict(set)
         self.addresses: dict[str, tuple[str, ...]] = {}
         self.service = Discovery(
-            lambda: LibraryDht(host, NETWORK, ipfs_kad=ipfs_kad),
+            lambda: LibraryDht(host, NETWORK),
             NETWORK,
             wanted,
             INTERVAL,
@@ -70,10 +70,10 @@ class Member:
 
 
 @asynccontextmanager
-async def member(*sort_values: str, ipfs_kad: bool = False) -> AsyncIterator[Member]:
+async def member(*sort_values: str) -> AsyncIterator[Member]:
     """A host with these interests that announces itself and finds others."""
     async with loopback_host() as host, trio.open_nursery() as nursery:
-        here = Member(host, Wanted(*sort_values), ipfs_kad=ipfs_kad)
+        here = Member(host, Wanted(*sort_values))
 
         def join(peer_id: str, addresses: list[str]) -> None:
             if not nursery.cancel_scope.cancel_called:
@@ -220,13 +220,8 @@ async def test_those_with_one_interest_find_each_other_whoever_dies_or_joins(qui
         assert network.told >= 1
 
 
-@pytest.mark.parametrize("third_speaks", [protocol_of(NETWORK), IPFS_KAD])
-async def test_two_that_know_only_a_third_find_each_other(quick, third_speaks):
-    """Also where the third one knows libp2p's own protocol id only."""
-    either = {"ipfs_kad": third_speaks == IPFS_KAD}
-    async with member(**either) as a, member(**either) as b, member(**either) as c:
-        for other in {protocol_of(NETWORK), IPFS_KAD} - {third_speaks}:
-            a.host.libp2p.remove_stream_handler(other)
+async def test_two_that_know_only_a_third_find_each_other(quick):
+    async with member() as a, member() as b, member() as c:
         await b.host.connect(a.host.addresses[0])
         await c.host.connect(a.host.addresses[0])
         await eventually(lambda: b.has_found(c) and c.has_found(b))

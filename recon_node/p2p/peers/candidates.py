@@ -21,10 +21,11 @@ import structlog
 import trio
 
 from recon_node.latest import Latest
-from recon_node.p2p.interfaces import PeerHost, Wanted
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.dht_server import LIFETIME
 from recon_node.p2p.transport.addresses import is_dialable, is_loopback
+from recon_node.p2p.transport.host import Host
+from recon_node.store.interests import Interests
 
 log = structlog.get_logger(__name__)
 
@@ -65,9 +66,9 @@ class Candidates:
 
     def __init__(
         self,
-        host: PeerHost,
+        host: Host,
         book: PeerBook,
-        wanted: Wanted,
+        wanted: Interests,
         shares: Shares,
         max_connections: int,
     ) -> None:

@@ -28,10 +28,10 @@ import trio
 
 from recon_node.backoff import Backoff
 from recon_node.p2p.errors import PeerError
-from recon_node.p2p.interfaces import PeerHost
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.candidates import ENOUGH_OTHERS
 from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.transport.host import Host
 
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks at who is connected."""
@@ -117,7 +117,7 @@ class LostPeers:
 
 
 async def keep_reconnecting(
-    host: PeerHost,
+    host: Host,
     book: PeerBook,
     shares: Callable[[str], bool | None],
     connect: Callable[[str], Awaitable[None]],
@@ -184,7 +184,7 @@ NOBODY_ANSWERS: Final = (
 )
 
 
-async def let_go_of_idle(host: PeerHost, book: PeerBook) -> None:
+async def let_go_of_idle(host: Host, book: PeerBook) -> None:
     """Close connections that are idle, with peers that are not in the book, until cancelled."""
     idle_since: dict[str, float] = {}
     while True:
@@ -204,7 +204,7 @@ async def let_go_of_idle(host: PeerHost, book: PeerBook) -> None:
 
 
 async def let_go_of_others(
-    host: PeerHost, shares: Callable[[str], bool | None], kept: Collection[str]
+    host: Host, shares: Callable[[str], bool | None], kept: Collection[str]
 ) -> None:
     """Close connections with peers that share no interest, beyond a few, until cancelled.
 
@@ -231,7 +231,7 @@ async def let_go_of_others(
                     nursery.start_soon(host.disconnect, peer_id)
 
 
-async def tell_when_alone(host: PeerHost, book: PeerBook, settings: P2PSettings) -> None:
+async def tell_when_alone(host: Host, book: PeerBook, settings: P2PSettings) -> None:
     """Warn the operator if no peer is connected a while after the start, and seldom again."""
     await trio.sleep(ALONE_AFTER)
     while True:

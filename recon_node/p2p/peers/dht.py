@@ -1,9 +1,8 @@
 """The Kademlia DHT of a network, as discovery uses it.
 
-``Dht`` is what discovery needs of a DHT; ``LibraryDht`` provides it. The server is in
-``dht_server``. On the client's side, only the walk to the closest peers is the library's: its
-``provide`` and ``find_providers`` use a stream for each message, announce to nobody when a walk is
-cut short, and are content with cached providers.
+The server is in ``dht_server``. On the client's side, only the walk to the closest peers is the
+library's: its ``provide`` and ``find_providers`` use a stream for each message, announce to nobody
+when a walk is cut short, and are content with cached providers.
 
 The library adds every peer that it hears of to its routing table, and takes hearsay for a sign of
 life, so that nodes remind each other of dead peers forever. Here a peer is only added to the table
@@ -16,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 import trio
@@ -32,7 +31,6 @@ from recon_node.backoff import jittered
 from recon_node.ceramic import Network
 from recon_node.p2p.errors import PeerError, PeerGoneError, PeerProtocolError
 from recon_node.p2p.peers.dht_server import (
-    IPFS_KAD,
     MAX_ADDRESSES,
     MAX_ANSWER,
     NetworkDHT,
@@ -152,65 +150,19 @@ class Found:
     """Multiaddrs that can be dialled, with or without /p2p/<peer id>."""
 
 
-class Dht(Protocol):
-    """What discovery needs of a DHT. Peers are named by their peer id in base58."""
-
-    @property
-    def peer_id(self) -> str:
-        """This node's peer id."""
-
-    @property
-    def records_kept(self) -> int:
-        """The number of provider records that this node keeps for others."""
-
-    async def run(self) -> None:
-        """Serve others until cancelled.
-
-        Raises:
-            Exception: it failed; a new one may work.
-        """
-
-    async def admit(self, peer_id: str) -> bool:
-        """Take a connected peer into the routing table; return False if it cannot be."""
-
-    def near(self) -> Sequence[str]:
-        """Return the connected peers that may speak the DHT."""
-
-    async def closest(self, key: bytes) -> Sequence[str]:
-        """Return the closest peers to a key: those that a walk through the DHT leads to, at most
-        ``CLOSEST``, and a few known ones, since the walk may take too long or be led astray."""
-
-    async def exchange(
-        self, peer_id: str, announce: Sequence[bytes], ask: Sequence[bytes]
-    ) -> dict[bytes, list[Found]]:
-        """Announce this node to a peer as a provider of some keys, and ask it for the providers of
-        others; return these by key.
-
-        Raises:
-            PeerError: the peer cannot be reached, or does not answer as it should.
-        """
-
-    def provide(self, keys: Collection[bytes]) -> None:
-        """Name this node as a provider of exactly these keys when others ask."""
-
-    def known_providers(self, key: bytes) -> list[Found]:
-        """Return the providers of a key that have announced themselves to this node."""
-
-
 class LibraryDht:
-    """A ``Dht`` by the library.
+    """What discovery needs of a DHT, by the library. Peers are named by their peer id in base58.
 
     Args:
         host: this node's.
         network: whose DHT.
-        ipfs_kad: speak it under ``IPFS_KAD``, too.
     """
 
-    def __init__(self, host: Host, network: Network, *, ipfs_kad: bool = False) -> None:
+    def __init__(self, host: Host, network: Network) -> None:
         use_protocol_of(network)
         self._host = host
-        self._protocols = (protocol_of(network), *([IPFS_KAD] if ipfs_kad else []))
-        self._dht = NetworkDHT(host.libp2p, self._protocols)
+        self._protocol = protocol_of(network)
+        self._dht = NetworkDHT(host.libp2p)
         self.records = self._dht.provider_store.records
         """The records that this node keeps for others."""
         admit_connected_only(
@@ -220,32 +172,37 @@ class LibraryDht:
 
     @property
     def peer_id(self) -> str:
-        """See ``Dht``."""
+        """This node's peer id."""
         return self._host.peer_id
 
     @property
     def records_kept(self) -> int:
-        """See ``Dht``."""
+        """The number of provider records that this node keeps for others."""
         return len(self.records)
 
     async def run(self) -> None:
-        """See ``Dht``."""
+        """Serve others until cancelled.
+
+        Raises:
+            Exception: it failed; a new one may work.
+        """
         check = LivenessCheck(self._host, self._dht.routing_table, self.records)
         async with background_trio_service(self._dht):
             await check.run()
 
     async def admit(self, peer_id: str) -> bool:
-        """See ``Dht``."""
+        """Take a connected peer into the routing table; return False if it cannot be."""
         with trio.move_on_after(PATIENCE):
             return await self._dht.add_peer(ID.from_string(peer_id))
         return False
 
     def near(self) -> list[str]:
-        """See ``Dht``."""
+        """Return the connected peers that may speak the DHT."""
         return list(filter(self._may_speak_dht, self._host.connected_peers()))
 
     async def closest(self, key: bytes) -> list[str]:
-        """See ``Dht``."""
+        """Return the closest peers to a key: those that a walk through the DHT leads to, at most
+        ``CLOSEST``, and a few known ones, since the walk may take too long or be led astray."""
         closest: list[ID] = self._dht.routing_table.find_local_closest_peers(key, KNOWN)
         with trio.move_on_after(WALK_LIMIT):
             closest += await self._dht.peer_routing.find_closest_peers_network(key, CLOSEST)
@@ -254,11 +211,18 @@ class LibraryDht:
     async def exchange(
         self, peer_id: str, announce: Sequence[bytes], ask: Sequence[bytes]
     ) -> dict[bytes, list[Found]]:
-        """See ``Dht``. All messages go on one stream, and the answers come in their order."""
+        """Announce this node to a peer as a provider of some keys, and ask it for the providers of
+        others; return these by key.
+
+        All messages go on one stream, and the answers come in their order.
+
+        Raises:
+            PeerError: the peer cannot be reached, or does not answer as it should.
+        """
         requests = [*self._announcements(announce), *map(_question, ask)]
         if not ask:
             requests.append(Message(type=Message.PING))  # its answer shows that all was read
-        stream = await self._host.open_stream(peer_id, *self._protocols, dial=True)
+        stream = await self._host.open_stream(peer_id, self._protocol, dial=True)
         try:
             frames = FrameStream(stream, MAX_ANSWER, account=stream.account)
             await frames.send([each.SerializeToString() for each in requests], PATIENCE)
@@ -277,11 +241,11 @@ class LibraryDht:
         return {key: list(_found_in(answer)) for key, answer in answers.items()}
 
     def provide(self, keys: Collection[bytes]) -> None:
-        """See ``Dht``."""
+        """Name this node as a provider of exactly these keys when others ask."""
         self._dht.provider_store.own_keys = frozenset(keys)
 
     def known_providers(self, key: bytes) -> list[Found]:
-        """See ``Dht``."""
+        """Return the providers of a key that have announced themselves to this node."""
         return [
             Found(each.peer_id, _dialable(each.addresses))
             for each in self.records.providers(key, trio.current_time())
@@ -290,7 +254,7 @@ class LibraryDht:
     def _may_speak_dht(self, peer_id: str) -> bool:
         """Tell whether a connected peer speaks the DHT; unless it says, it may."""
         speaks = self._host.known_protocols(peer_id)
-        return not speaks or not speaks.isdisjoint(self._protocols)
+        return not speaks or self._protocol in speaks
 
     def _announcements(self, keys: Sequence[bytes]) -> list[Message]:
         if not keys:

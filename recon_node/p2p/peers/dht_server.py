@@ -1,8 +1,7 @@
 """The server's side of the DHT: the library's, made fit for the provider records of many nodes.
 
-The protocol is ``/ceramic/<network>/kad/1.0.0``. The same DHT can also be spoken under libp2p's own
-protocol id, with nodes that know no other (setting ``ipfs_kad``). The library's DHT is made for
-content on the public network; ``NetworkDHT`` and ``RecordStore`` override what does not fit.
+The protocol is ``/ceramic/<network>/kad/1.0.0``. The library's DHT is made for content on the
+public network; ``NetworkDHT`` and ``RecordStore`` override what does not fit.
 
 Anybody can announce any number of peer ids for any number of keys, so ``ProviderRecords`` are
 limited in number, for each key and in total. When there is no room, the address with the most
@@ -182,8 +181,6 @@ SERVE_LIMIT: Final = 30.0
 MAX_ANNOUNCES: Final = 400
 """Maximum announcements of one peer in ten seconds; stock ignores all after the tenth. A node
 announces itself for up to ``schedule.MAX_QUICK`` keys in each of its first rounds."""
-IPFS_KAD: Final = TProtocol("/ipfs/kad/1.0.0")
-"""The protocol id that the library, rust-libp2p and the public IPFS network use."""
 _PROTOCOL: Final = re.compile(r"/ceramic/([^/]+)/kad/1\.0\.0")
 
 
@@ -220,22 +217,14 @@ class RecordStore(ProviderStore):
 
 
 class NetworkDHT(KadDHT):
-    """A DHT for providers only: it refuses to store values.
-
-    Args:
-        host: the library's.
-        protocols: the protocol ids to serve, and to ask peers by, best first. The first one is that
-            of ``use_protocol_of``.
-    """
+    """A DHT for providers only: it refuses to store values."""
 
     provider_store: RecordStore
 
-    def __init__(self, host: IHost, protocols: Sequence[TProtocol] = ()) -> None:
+    def __init__(self, host: IHost) -> None:
         nothing = NamespacedValidator({}, strict_validation=True)
-        for protocol in protocols[1:]:
-            host.set_stream_handler(protocol, self.handle_stream)
         super().__init__(
-            cast(IHost, _OffersAll(host, protocols)) if protocols[1:] else host,
+            host,
             DHTMode.SERVER,
             validator=nothing,
             validator_changed=True,
@@ -263,20 +252,6 @@ class NetworkDHT(KadDHT):
                 self._served.pop(scope, None)
         if scope.cancelled_caught:
             await stream.reset()
-
-
-class _OffersAll:
-    """A host that opens streams of the DHT by several protocol ids: the library knows only one."""
-
-    def __init__(self, host: IHost, protocols: Sequence[TProtocol]) -> None:
-        self._host = host
-        self._protocols = protocols
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._host, name)
-
-    async def new_stream(self, peer_id: ID, protocols: Sequence[TProtocol]) -> INetStream:
-        return await self._host.new_stream(peer_id, list(self._protocols))
 
 
 def protocol_of(network: Network) -> TProtocol:

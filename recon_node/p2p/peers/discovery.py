@@ -22,9 +22,8 @@ import trio
 from recon_node.ceramic import Network
 from recon_node.latest import Latest
 from recon_node.p2p.errors import PeerError
-from recon_node.p2p.interfaces import Wanted
 from recon_node.p2p.peers.descriptions import RendezvousReport
-from recon_node.p2p.peers.dht import CLOSEST, Dht, Found
+from recon_node.p2p.peers.dht import CLOSEST, Found, LibraryDht
 from recon_node.p2p.peers.dht_server import LIFETIME
 from recon_node.p2p.peers.schedule import (
     MAX_QUICK,
@@ -34,6 +33,7 @@ from recon_node.p2p.peers.schedule import (
     all_rendezvous,
 )
 from recon_node.store import Interest
+from recon_node.store.interests import Interests
 
 log = structlog.get_logger(__name__)
 
@@ -102,9 +102,9 @@ class Discovery:
 
     def __init__(
         self,
-        open_dht: Callable[[], Dht],
+        open_dht: Callable[[], LibraryDht],
         network: Network,
-        wanted: Wanted,
+        wanted: Interests,
         announce_interval: float,
         on_found: OnFound,
         rng: random.Random | None = None,

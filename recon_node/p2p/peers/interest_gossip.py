@@ -37,7 +37,6 @@ from recon_node.p2p.errors import (
     PeerError,
     describe_error,
 )
-from recon_node.p2p.interfaces import EventStore, PeerHost
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.interest_statement import (
     INTERESTS_PROTOCOL,
@@ -50,8 +49,10 @@ from recon_node.p2p.peers.interest_statement import (
 )
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
+from recon_node.store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -137,8 +138,8 @@ class InterestGossip:
 
     def __init__(
         self,
-        host: PeerHost,
-        store: EventStore,
+        host: Host,
+        store: Store,
         book: PeerBook,
         settings: P2PSettings,
         on_common: OnCommon,

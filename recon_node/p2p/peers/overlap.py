@@ -17,11 +17,10 @@ from typing import Final
 import trio
 
 from recon_node.ceramic import sort_value_range
-from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.peer import Peer
 from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
-from recon_node.store import Interest, format_interest
+from recon_node.store import Interest, Store, format_interest
 from recon_node.store.interests import key_ranges
 
 MAX_COUNTED: Final = 100
@@ -45,7 +44,7 @@ class _Counts:
     """The numbers of keys in ranges, each counted once in ``WEIGHED_EVERY`` seconds: most of what
     peers want are the same ranges."""
 
-    def __init__(self, store: EventStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[KeyRange, int] = {}
         self._known_until = -math.inf
@@ -100,7 +99,7 @@ class _Common:
 class Overlap:
     """Compares this node's interests with those of its peers."""
 
-    def __init__(self, store: EventStore, book: PeerBook) -> None:
+    def __init__(self, store: Store, book: PeerBook) -> None:
         self._store = store
         self._book = book
         self._common: dict[str, _Common] = {}

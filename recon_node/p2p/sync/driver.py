@@ -30,7 +30,6 @@ from recon_node.p2p.errors import (
     PeerError,
     describe_error,
 )
-from recon_node.p2p.interfaces import EventStore, PeerHost
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import VISIT
 from recon_node.p2p.peers.overlap import Overlap
@@ -41,8 +40,9 @@ from recon_node.p2p.sync.reconciler import Reconciler
 from recon_node.p2p.sync.reports import Counters
 from recon_node.p2p.sync.rings import Rings
 from recon_node.p2p.transport.addresses import peer_id_in
+from recon_node.p2p.transport.host import Host
 from recon_node.recon import KeyRange, intersect_ranges, merge_ranges
-from recon_node.store import StoreError
+from recon_node.store import Store, StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -97,8 +97,8 @@ class Syncer:
 
     def __init__(
         self,
-        host: PeerHost,
-        store: EventStore,
+        host: Host,
+        store: Store,
         book: PeerBook,
         reconciler: Reconciler,
         settings: P2PSettings,

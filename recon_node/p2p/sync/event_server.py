@@ -15,7 +15,6 @@ import trio
 
 from recon_node.ceramic import EventId
 from recon_node.p2p.errors import BROKEN_PROTOCOL, MISBEHAVED, PEER_FAILURES, describe_error
-from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.event_stream import serve_events, serve_events_by_id
@@ -24,7 +23,7 @@ from recon_node.p2p.sync.reports import GAVE_WAY, Counters
 from recon_node.p2p.sync.stream_slots import Slots
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, PeerStream
-from recon_node.store import StoreError
+from recon_node.store import Store, StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +43,7 @@ class EventServer:
 
     def __init__(
         self,
-        store: EventStore,
+        store: Store,
         book: PeerBook,
         settings: P2PSettings,
         counters: Counters,

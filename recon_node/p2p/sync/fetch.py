@@ -19,7 +19,6 @@ import trio
 
 from recon_node.ceramic import EventId
 from recon_node.p2p.errors import PeerError, PeerGoneError
-from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import Claim, FetchTable
 from recon_node.p2p.sync.event_stream import (
@@ -37,6 +36,7 @@ from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.recon import Failed, Fetch, FetchById, Missing, id_of
 from recon_node.recon.session import Admit
+from recon_node.store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +73,7 @@ def check_invalid(invalid: int, new: int) -> None:
         )
 
 
-def is_excused(store: EventStore, key: EventId, *, for_good: bool = False) -> bool:
+def is_excused(store: Store, key: EventId, *, for_good: bool = False) -> bool:
     """Return whether a peer may have a key without being able to give us its event.
 
     Another version of this program may take events that this one refuses.
@@ -158,7 +158,7 @@ class Fetcher:
     def __init__(
         self,
         peer: str,
-        store: EventStore,
+        store: Store,
         table: FetchTable,
         open_stream: OpenEventStream,
         settings: P2PSettings,
@@ -352,7 +352,7 @@ class ByKey:
     protocol: Final = EVENTS_PROTOCOL
     in_order: Final = True
 
-    def __init__(self, store: EventStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def untried(self, names: list[bytes]) -> list[bytes]:
@@ -386,7 +386,7 @@ class ById:
 
     protocol: Final = EVENTS_BY_ID_PROTOCOL
 
-    def __init__(self, store: EventStore, table: FetchTable, missing: Missing) -> None:
+    def __init__(self, store: Store, table: FetchTable, missing: Missing) -> None:
         self._store = store
         self._table = table
         self._range = missing.key_range

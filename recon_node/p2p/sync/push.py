@@ -28,13 +28,13 @@ from typing import Final, NamedTuple
 import trio
 
 from recon_node.ceramic import EventId, streams_range
-from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.overlap import Overlap
 from recon_node.p2p.peers.peer import Peer
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.recon import KeyRange, intersect_ranges
+from recon_node.store import Store
 
 ALL_OF_FEW: Final = 2
 """If at most this many times ``sync_peers`` peers want a key, all of them get it at once."""
@@ -88,7 +88,7 @@ class Pusher:
 
     def __init__(
         self,
-        store: EventStore,
+        store: Store,
         book: PeerBook,
         overlap: Overlap,
         near: Callable[[], Sequence[Peer]],

@@ -12,7 +12,6 @@ import trio
 
 from recon_node.ceramic import EventId, network_id_of, network_name
 from recon_node.p2p.errors import PeerProtocolError
-from recon_node.p2p.interfaces import EventStore, PeerHost
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import FetchTable
@@ -30,9 +29,11 @@ from recon_node.p2p.sync.reports import (
 from recon_node.p2p.sync.sessions import Run, Sessions
 from recon_node.p2p.sync.stream_slots import EventStreams, OpenStream, Slots
 from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.host import Host
 from recon_node.places import network_of
 from recon_node.recon import KeyRange, Send, Side, Version, intersect_ranges
 from recon_node.recon.session import SendValues, TurnSession
+from recon_node.store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -61,8 +62,8 @@ class Reconciler:
 
     def __init__(
         self,
-        host: PeerHost,
-        store: EventStore,
+        host: Host,
+        store: Store,
         book: PeerBook,
         settings: P2PSettings,
         counters: Counters,

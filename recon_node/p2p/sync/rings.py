@@ -22,7 +22,6 @@ from recon_node.ceramic.heightless_event_id import is_fencepost
 from recon_node.p2p.errors import (
     PeerProtocolError,
 )
-from recon_node.p2p.interfaces import PeerHost
 from recon_node.p2p.peers.book import MAX_INTERESTS, PeerBook
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.peer_memory import PeerMemory
@@ -30,6 +29,7 @@ from recon_node.p2p.sync.reports import AGREED, NO_COMMON_INTEREST, SyncReport
 from recon_node.p2p.sync.ring_events import RingEvents, RingWire
 from recon_node.p2p.sync.sessions import Run, Sessions, Tally
 from recon_node.p2p.sync.stream_slots import OpenStream, Slots
+from recon_node.p2p.transport.host import Host
 from recon_node.recon import Failed, Fetch, FetchById, KeyRange, KeyView
 from recon_node.recon.ring.codec import KeyForm, Message
 from recon_node.recon.ring.differences import Ending, Exchange
@@ -73,7 +73,7 @@ class Rings:
 
     def __init__(
         self,
-        host: PeerHost,
+        host: Host,
         store: Store,
         keys: KeyView,
         peer_ring: PeerRing,

@@ -31,7 +31,6 @@ from recon_node.p2p.errors import (
     PeerProtocolError,
     describe_error,
 )
-from recon_node.p2p.interfaces import PeerHost
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.purses import Meter
@@ -44,6 +43,7 @@ from recon_node.p2p.sync.stream_slots import (
     StaleStreamError,
 )
 from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon import Actions, Failed, Fetch, FetchById, Send, Session
 from recon_node.recon.session import Admit, SendValues
@@ -272,7 +272,7 @@ class Sessions:
 
     def __init__(
         self,
-        host: PeerHost,
+        host: Host,
         book: PeerBook,
         settings: P2PSettings,
         history: SyncHistory,

@@ -17,8 +17,8 @@ from typing import Final
 import trio
 
 from recon_node.p2p.errors import PeerGoneError
-from recon_node.p2p.interfaces import PeerHost
 from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL, PeerStream
 from recon_node.places import GiveWay, Places
 
@@ -144,7 +144,7 @@ class EventStreams:
         max_frame: the largest frame to accept, in bytes.
     """
 
-    def __init__(self, host: PeerHost, max_frame: int) -> None:
+    def __init__(self, host: Host, max_frame: int) -> None:
         self._host = host
         self._max_frame = max_frame
         self._kept = {
