@@ -5,7 +5,7 @@
 - `tables`: the tables on disk, and the position of each
 - `derive`: computes the other tables from `raw_events`, in Spark's workers
 - `run`: one streaming query that keeps the tables up to date, exactly once
-- `views`: tables with a model's fields as columns
+- `views`, `export`: tables with a model's fields as columns; copies in other systems
 - `upkeep`, `query`: maintaining and querying the tables
 - `cli`: the command `spark-sink`
 

@@ -17,6 +17,7 @@ from recon_node.sizes import ByteSize
 from recon_node.stop_signals import stop_signals
 from recon_node.terminal_text import echo, shown
 from spark_sink.cli.events import EventPrinter, json_lines_option
+from spark_sink.cli.export_commands import export
 from spark_sink.cli.options import (
     Address,
     Directory,
@@ -47,7 +48,7 @@ _AT_ONCE = 1.0
 """Seconds without a word, in which most stops are over."""
 _STOP_PATIENCE = 8.0
 """Seconds for a stop: service managers and containers wait for ten before they kill."""
-_EXTRA = {"deltalake", "duckdb", "pandas", "pyspark"}
+_EXTRA = {"deltalake", "duckdb", "pandas", "psycopg", "pyspark"}
 
 
 class _Group(click.Group):
@@ -94,7 +95,7 @@ def main() -> None:
     os.environ.setdefault("RUST_LOG", "off")
 
 
-for command in (status, check, query, view, changes, serve, rebuild, optimize, vacuum):
+for command in (status, check, query, view, changes, export, serve, rebuild, optimize, vacuum):
     main.add_command(command)
 main.add_command(completion_command("spark-sink", lambda: main))
 

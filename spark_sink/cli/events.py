@@ -107,6 +107,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"serving the tables in {f['tables']} by Flight SQL at {f['url']}"
         + (f", metrics at {f['metrics']}" if f["metrics"] else "")
     ),
+    "copied": lambda f: f"{f['table']:24} {f['rows']:>8} rows   position {f['position']}",
     "no_tables": lambda f: f["reason"],
     "stopping": lambda f: f"stopping, within {f['patience']:.0f} s; waiting for: {f['doing']}",
     "stopped": lambda f: (

@@ -13,14 +13,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from itertools import count
+from itertools import count, islice
 from typing import Any, Final
 
 import pyarrow as pa
 
 from recon_node.ceramic import StreamId, StreamIdError
 
-# Bounds on what a stranger's schema makes: the depth of a type, and the fields of all types.
+# Bounds on what a stranger's schema makes: columns (databases have their limits, too), the depth of
+# a type, and the fields of all types.
+_MAX_COLUMNS: Final = 1_000
 _MAX_DEPTH: Final = 12
 _MAX_FIELDS: Final = 2_000
 # Reasons that are kept for a row, and characters of a value in one.
@@ -69,7 +71,7 @@ class Columns:
         relations = _mapping(_mapping(definition).get("relations"))
         reader = _SchemaReader(schema)
         kinds: dict[str, Kind] = {}
-        for member, part in _mapping(schema.get("properties")).items():
+        for member, part in islice(_mapping(schema.get("properties")).items(), _MAX_COLUMNS):
             to = _mapping(relations.get(member)).get("type")
             kinds[member] = _RELATION if to == "document" else reader.kind(part)
         self.columns = _named(kinds, taken)

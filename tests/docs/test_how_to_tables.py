@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from postgres_server import program
 from shell_blocks import run, script
 from support.waiting import kept_port
 
@@ -43,3 +47,24 @@ def test_typed_views(tmp_path: Path) -> None:
     assert '{"text": "Welcome!", "title": "Hello", "stars": 3, "new": true}' in output
     assert '{"title": "Hello, views", "stars": 4}' in output
     assert re.search(r"^0 +Hello, views +4 +None$", output, re.MULTILINE)
+
+
+@pytest.mark.long
+def test_postgresql(tmp_path: Path) -> None:
+    programs = Path(program("initdb")).parent, Path(program("postgres")).parent
+    directory = tmp_path
+    start = {"postgres -D": "postgres -D", "initdb ": "initdb "}
+    if os.getuid() == 0:  # PostgreSQL refuses to run as root
+        nobody = "setpriv --reuid=postgres --regid=postgres --clear-groups "
+        start = {name: f"{nobody}{name}" for name in start}
+        directory = Path(tempfile.mkdtemp(prefix="how-to-", dir="/tmp"))
+        directory.chmod(0o777)
+    try:
+        path = {"set -e -o pipefail": f"set -e -o pipefail\nPATH=$PATH:{programs[0]}\numask 0"}
+        output = run_page("postgresql.md", directory, {**path, **start})
+    finally:
+        if directory != tmp_path:
+            shutil.rmtree(directory)
+    assert re.search(r"^ Hello +\| \{new\}$", output, re.MULTILINE)
+    assert re.search(r"^ Hello, PostgreSQL +\| Hello, PostgreSQL$", output, re.MULTILINE)
+    assert re.search(r"^ post +\| +3$", output, re.MULTILINE)

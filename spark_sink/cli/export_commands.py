@@ -1,0 +1,98 @@
+"""The commands that copy tables to other systems, and let the copies follow."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from recon_node.stop_signals import cleaned_up_when_stopped
+from spark_sink.cli.events import EventPrinter, json_lines_option
+from spark_sink.cli.options import Milliseconds, tables_option
+
+if TYPE_CHECKING:
+    from spark_sink.export.following import Taken, Target
+    from spark_sink.tables.location import Location
+
+_names = click.argument("names", nargs=-1, metavar="[TABLE]...")
+_every = click.option(
+    "--every", type=Milliseconds(), default="1s", help="How often to look at the tables."
+)
+_once = click.option("--once", is_flag=True, help="Stop when the copies are up to date.")
+
+
+@click.group(short_help="Copy tables to a database, and let the copies follow.")
+def export() -> None:
+    """Copy tables and views to other systems, exactly once, and let the copies follow.
+
+    By default, stream_states and all typed views.
+    """
+
+
+@export.command(short_help="Copy tables to a PostgreSQL database.")
+@tables_option()
+@_names
+@click.option(
+    "--to",
+    "address",
+    default="",
+    metavar="URL",
+    show_default="what PGHOST and the like say",
+    help="The database: postgresql://USER@HOST/DATABASE. Leave the password to PGPASSWORD, "
+    "PGPASSFILE or ~/.pgpass.",
+)
+@click.option(
+    "--schema", default="ceramic", help="The schema of the tables; created if it does not exist."
+)
+@_every
+@_once
+@json_lines_option("what was copied, and when the database does not answer")
+def postgres(tables: Location, address: str, schema: str, **options: Any) -> None:
+    """Copy tables to a PostgreSQL database until Ctrl-C or SIGTERM, and let the copies follow.
+
+    Each change of a table is one transaction, which also says how far the copy has followed. So the
+    next call goes on where this one was ended, however that was.
+
+    \b
+    Examples:
+      spark-sink export postgres --tables ./tables --to postgresql://me@db/app
+      spark-sink export postgres --tables ./tables --to postgresql:///app --once posts
+    """
+    from spark_sink.export.postgres import Postgres
+
+    with closing(Postgres(address, schema)) as target:
+        _follow(tables, target, **options)
+
+
+def _follow(
+    tables: Location,
+    target: Target,
+    *,
+    names: tuple[str, ...],
+    every: int,
+    once: bool,
+    as_json: bool,
+) -> None:
+    from spark_sink.export.following import follow
+
+    tell = EventPrinter(as_json=as_json)
+
+    def on_taken(name: str, taken: Taken) -> None:
+        tell("copied", {"table": name, "rows": taken.rows, "position": taken.position})
+
+    try:
+        with cleaned_up_when_stopped():
+            follow(
+                tables,
+                names,
+                target,
+                every=None if once else every / 1000,
+                on_taken=on_taken,
+                on_unreachable=lambda reason: tell("waiting", {"reason": reason}),
+            )
+    except (
+        KeyboardInterrupt,
+        SystemExit,
+    ):  # what has begun is undone; the next call repeats it
+        tell("stopped", {})

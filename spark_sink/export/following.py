@@ -1,0 +1,94 @@
+"""Lets a target follow tables and views.
+
+Theory of operation. A target keeps the token of `spark-sink changes` for each table in the same
+transaction as the rows: so whatever ends the program, the next one goes on behind the last change
+that is there, and each change is there once. A target need not be told anything: it says itself
+where it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from spark_sink.errors import SinkError
+from spark_sink.query.changes import Changes, Token
+from spark_sink.tables.location import Location
+from spark_sink.tables.views import view_names
+
+#: What is followed unless tables are named, besides all views.
+STATES: Final = "stream_states"
+# Seconds to wait for a target that cannot be reached: the first time, and at most.
+_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 30.0
+
+Since = Callable[[Token | None], Changes]
+"""Returns the changes of a table since a token."""
+
+
+class UnreachableError(SinkError):
+    """A target does not answer, or the connection was lost; nothing of a change is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a target has taken in: how many rows, and up to which position."""
+
+    rows: int
+    position: int
+
+
+class Target(Protocol):
+    """Where tables are copied to."""
+
+    def take(self, name: str, since: Since) -> Taken | None:
+        """Take in what has changed in a table since the last time; None if nothing has.
+
+        Raises:
+            UnreachableError: it does not answer.
+            SinkError: it refuses.
+        """
+
+
+def follow(
+    directory: Location,
+    names: Sequence[str],
+    target: Target,
+    *,
+    every: float | None,
+    on_taken: Callable[[str, Taken], None],
+    on_unreachable: Callable[[str], None],
+) -> None:
+    """Bring a target up to date, for ever or once.
+
+    Args:
+        directory: of the tables.
+        names: of tables and views; none: stream_states and all views there are.
+        target: to bring up to date.
+        every: seconds between two looks at the tables; None: look once.
+        on_taken: called with a table and what the target has taken in.
+        on_unreachable: called when the target does not answer; it is tried again.
+
+    Raises:
+        SinkError: a table cannot be read, or the target refuses.
+    """
+    pause = _PAUSE
+    while True:
+        try:
+            for name in names or (STATES, *view_names(directory)):
+                if taken := target.take(name, partial(Changes, directory, name)):
+                    on_taken(name, taken)
+        except UnreachableError as error:
+            if every is None:
+                raise
+            on_unreachable(str(error))
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            continue
+        if every is None:
+            return
+        pause = _PAUSE
+        time.sleep(every)

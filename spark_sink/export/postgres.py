@@ -1,0 +1,330 @@
+"""Tables and views in a PostgreSQL database.
+
+Theory of operation. For each table there is one of the same name in a schema, and a row in
+`spark_sink_positions` with the token up to which it has followed. A change takes one transaction:
+it locks that row, writes the new and changed rows by their key, and writes the token. So readers
+see the table as it was at one version or the next, and two programs that follow one table wait for
+each other. Where all rows come again, those that differ are written, and others stay untouched.
+
+CIDs and StreamIDs become text, and content and nested columns `jsonb`, as SQL there can read these.
+Columns, indexes and privileges that others add are left alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+from psycopg import Connection, Cursor
+from psycopg.sql import SQL, Composed, Identifier
+
+from recon_node.ipld import CID
+from spark_sink.errors import SinkError, one_line
+from spark_sink.export.following import Since, Taken, UnreachableError
+from spark_sink.query.changes import Token
+from spark_sink.query.show import show, to_json
+from spark_sink.schema import TableSpec
+
+_POSITIONS: Final = "spark_sink_positions"
+_INCOMING: Final = "spark_sink_incoming"
+_SEEN: Final = "spark_sink_seen"
+_ROWS_AT_ONCE: Final = 5_000
+# Seconds to connect.
+_PATIENCE: Final = 10
+# PostgreSQL cuts longer names, and has columns of its own in every table.
+_LONGEST_NAME: Final = 63
+_SYSTEM: Final = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
+# Binary columns that are not CIDs, and the one with JSON.
+_BYTES: Final = ("event_id", "car")
+_DATA: Final = "data"
+_NUL: Final = "\\u0000"
+_SCALARS: Final = {
+    pa.string(): "text",
+    pa.binary(): "text",
+    pa.bool_(): "boolean",
+    pa.int8(): "smallint",
+    pa.int32(): "integer",
+    pa.int64(): "bigint",
+    pa.float64(): "double precision",
+    pa.date32(): "date",
+    pa.timestamp("us", "UTC"): "timestamptz",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column: `field` is its name in the table that is followed."""
+
+    name: str
+    field: str
+    type: str
+    convert: Callable[[Any], Any]
+
+
+class Postgres:
+    """A database, as a target to be brought up to date.
+
+    Args:
+        address: a URL or a connection string of libpq, which has the rest in the environment.
+        schema: in which the tables are; created if it does not exist.
+    """
+
+    def __init__(self, address: str, schema: str) -> None:
+        self._address = address
+        self._schema = schema
+        self._connection: Connection[Any] | None = None
+        self._tokens: dict[str, Token] = {}
+
+    def take(self, name: str, since: Since) -> Taken | None:
+        """Take in what has changed in a table, in one transaction; None if nothing has.
+
+        Raises:
+            UnreachableError: the database does not answer.
+            SinkError: it refuses.
+        """
+        last = self._tokens.get(name)
+        if last is not None and since(last).token == last:
+            return None
+        with self._connected() as connection, connection.transaction():
+            taken, self._tokens[name] = self._take(connection.cursor(), name, since)
+        return taken
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection[Any]]:
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = psycopg.connect(
+                    self._address,
+                    application_name="spark-sink",
+                    connect_timeout=_PATIENCE,
+                    autocommit=True,  # transactions are blocks
+                )
+                self._prepare(self._connection)
+            yield self._connection
+        except psycopg.OperationalError as error:
+            raise UnreachableError(f"cannot use the database: {one_line(error)}") from error
+        except psycopg.Error as error:
+            raise SinkError(f"the database refuses: {one_line(error)}") from error
+
+    def _prepare(self, connection: Connection[Any]) -> None:
+        with connection.transaction(), connection.cursor() as cursor:
+            # Of two programs, both would find that there is no schema, and one would fail.
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtext('spark-sink'))")
+            cursor.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [self._schema])
+            if cursor.fetchone() is None:  # to create it if it exists takes a privilege, too
+                cursor.execute(SQL("CREATE SCHEMA {}").format(Identifier(self._schema)))
+            cursor.execute(
+                SQL(
+                    "CREATE TABLE IF NOT EXISTS {} "
+                    "(name text PRIMARY KEY, token text, position bigint, columns jsonb)"
+                ).format(self._table(_POSITIONS))
+            )
+
+    def _table(self, name: str) -> Identifier:
+        return Identifier(self._schema, name)
+
+    def _take(self, cursor: Cursor[Any], name: str, since: Since) -> tuple[Taken | None, Token]:
+        positions = self._table(_POSITIONS)
+        for command in (
+            "INSERT INTO {} (name) VALUES (%s) ON CONFLICT DO NOTHING",
+            "SELECT token, columns FROM {} WHERE name = %s FOR UPDATE",
+        ):
+            cursor.execute(SQL(command).format(positions), [name])
+        text, known = cursor.fetchone() or (None, None)
+        token = None if text is None else Token.parse(text)
+        changes = since(token)
+        if changes.token == token:
+            return None, changes.token
+        columns = _columns(changes.spec)
+        wanted = {column.name: column.type for column in columns}
+        if wanted != known:
+            self._alter(cursor, changes.spec, wanted, known)
+            changes, token = since(None), None
+        copy = _Copy(cursor, self._table(name), columns, changes.spec.key, whole=token is None)
+        for kind, rows in changes.rows():
+            if kind == "reset":
+                copy.begin_anew()
+            for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
+                copy.write(rows.slice(start, _ROWS_AT_ONCE).to_pylist())
+        copy.end()
+        cursor.execute(
+            SQL("UPDATE {} SET token = %s, position = %s, columns = %s WHERE name = %s").format(
+                positions
+            ),
+            [str(changes.token), changes.token.position, json.dumps(wanted), name],
+        )
+        return Taken(copy.rows, changes.token.position), changes.token
+
+    def _alter(
+        self,
+        cursor: Cursor[Any],
+        spec: TableSpec,
+        wanted: dict[str, str],
+        known: dict[str, str] | None,
+    ) -> None:
+        """Create a table, or give it the columns that it lacks."""
+        table = self._table(spec.name)
+
+        def defined(name: str) -> Composed:
+            kind = wanted[name] + (" PRIMARY KEY" if name == spec.key else "")
+            return SQL("{} {}").format(Identifier(name), SQL(kind))
+
+        if known is None:
+            columns = SQL(", ").join(map(defined, wanted))
+            cursor.execute(SQL("CREATE TABLE {} ({})").format(table, columns))
+            if "stream_id" in wanted:  # what relations name
+                cursor.execute(SQL("CREATE INDEX ON {} (stream_id)").format(table))
+            return
+        changed = {name for name, kind in wanted.items() if known.get(name) != kind}
+        parts = [
+            SQL("DROP COLUMN {}").format(Identifier(name))
+            for name in known
+            if name in changed or name not in wanted
+        ]
+        parts += [SQL("ADD COLUMN {}").format(defined(name)) for name in wanted if name in changed]
+        cursor.execute(SQL("ALTER TABLE {} {}").format(table, SQL(", ").join(parts)))
+
+
+class _Copy:
+    """The rows of one transaction on their way into a table.
+
+    Args:
+        cursor: in the transaction.
+        table: to write.
+        columns: of it.
+        key: the name of the column with the key.
+        whole: whether all rows come.
+    """
+
+    def __init__(
+        self,
+        cursor: Cursor[Any],
+        table: Identifier,
+        columns: list[_Column],
+        key: str,
+        *,
+        whole: bool,
+    ) -> None:
+        self._cursor = cursor
+        self._table = table
+        self._columns = columns
+        self._key = key
+        self._whole = whole
+        self.rows = 0
+        names = list(map(Identifier, (column.name for column in columns)))
+        listed = SQL(", ").join(names)
+        new = SQL(", ").join(SQL("excluded.{}").format(name) for name in names)
+        old = SQL(", ").join(SQL("old.{}").format(name) for name in names)
+        of = {"table": table, "incoming": Identifier(_INCOMING), "seen": Identifier(_SEEN)}
+        of |= {"key": Identifier(key)}
+        for command in (
+            "CREATE TEMP TABLE {incoming} ON COMMIT DROP AS SELECT {names} FROM {table} LIMIT 0",
+            "CREATE TEMP TABLE {seen} ON COMMIT DROP AS SELECT {key} FROM {table} LIMIT 0",
+        ):
+            cursor.execute(SQL(command).format(**of, names=listed))
+        self._load = SQL("COPY {incoming} ({names}) FROM STDIN").format(**of, names=listed)
+        self._upsert = SQL(
+            "INSERT INTO {table} AS old ({names}) SELECT {names} FROM {incoming} "
+            "ON CONFLICT ({key}) DO UPDATE SET ({names}) = ROW ({new}) "
+            "WHERE ROW ({old}) IS DISTINCT FROM ROW ({new})"
+        ).format(**of, names=listed, new=new, old=old)
+        self._note = SQL("INSERT INTO {seen} SELECT {key} FROM {incoming}").format(**of)
+        self._empty = SQL("TRUNCATE {incoming}").format(**of)
+        self._begin = SQL("TRUNCATE {seen}").format(**of)
+        self._clean = SQL(
+            "DELETE FROM {table} WHERE NOT EXISTS "
+            "(SELECT FROM {seen} WHERE {seen}.{key} = {table}.{key})"
+        ).format(**of)
+
+    def begin_anew(self) -> None:
+        """All rows come from now on."""
+        self._whole = True
+        self._cursor.execute(self._begin)
+
+    def write(self, rows: list[dict[str, Any]]) -> None:
+        """Write rows; of those with the same key, the last counts."""
+        latest = {row[self._key]: row for row in rows}
+        with self._cursor.copy(self._load) as copy:
+            for row in latest.values():
+                copy.write_row([column.convert(row[column.field]) for column in self._columns])
+        self._cursor.execute(self._upsert)
+        self.rows += len(latest)
+        if self._whole:
+            self._cursor.execute(self._note)
+        self._cursor.execute(self._empty)
+
+    def end(self) -> None:
+        """Delete the rows that are not there any more."""
+        if self._whole:
+            self._cursor.execute(self._clean)
+
+
+def _columns(spec: TableSpec) -> list[_Column]:
+    used: set[str] = set(_SYSTEM)
+    found = []
+    for field in spec.schema:
+        short = field.name[: _LONGEST_NAME - 3]
+        names = (short + "_" * number for number in count())
+        name = next(name for name in names if name not in used)
+        used.add(name)
+        found.append(_Column(name, field.name, *_kind(field)))
+    return found
+
+
+def _kind(field: pa.Field) -> tuple[str, Callable[[Any], Any]]:
+    """Return the type of a column in PostgreSQL, and what converts its values."""
+    if field.name == _DATA:
+        return "jsonb", _optional(_json_text)
+    if pa.types.is_binary(field.type) and field.name in _BYTES:
+        return "bytea", lambda value: value
+    if field.type in _SCALARS:
+        return _SCALARS[field.type], _optional(_scalar)
+    if pa.types.is_list(field.type) and field.type.value_type in _SCALARS:
+        return f"{_SCALARS[field.type.value_type]}[]", _optional(_list)
+    return "jsonb", _optional(lambda value: _without_nul(to_json(show(value))))
+
+
+def _optional(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else convert(value)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return str(CID(value))
+    if isinstance(value, str) and "\0" in value:
+        return value.replace("\0", "\ufffd")
+    return value
+
+
+def _list(values: list[Any]) -> list[Any]:
+    return [None if value is None else _scalar(value) for value in values]
+
+
+def _json_text(data: bytes) -> str:
+    return _without_nul(data.decode())
+
+
+def _without_nul(text: str) -> str:
+    """Return JSON without the character that PostgreSQL's text cannot have."""
+    return to_json(_replaced(json.loads(text))) if _NUL in text else text
+
+
+def _replaced(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd")
+    if isinstance(value, list):
+        return [_replaced(each) for each in value]
+    if isinstance(value, dict):
+        return {_replaced(name): _replaced(each) for name, each in value.items()}
+    return value

@@ -1,0 +1,252 @@
+"""`spark-sink export postgres`, to a real server: the same rows as in the tables, at any time."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from postgres_server import Server, server
+from spark_helpers import feed_rows
+from spark_oracle import table_rows
+from spark_samples import document, scenario
+from test_spark_views import OF, history
+
+from recon_node.ipld import CID
+from spark_sink.cli import main
+from spark_sink.run.pipeline import Sink
+from spark_sink.tables.directory import Tables
+
+EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000062"
+SCENARIO = scenario()
+ROWS = feed_rows(SCENARIO.events, SCENARIO.times)
+SCHEMA = "ceramic"
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Server]:
+    with server() as found:
+        yield found
+
+
+@pytest.fixture
+def database(running: Server) -> Server:
+    running.run(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
+    return running
+
+
+def export(database: Server, tables: Path, *arguments: str) -> Result:
+    command = ["export", "postgres", "--tables", str(tables), "--to", database.url, *arguments]
+    return CliRunner().invoke(main, command)
+
+
+def exported(database: Server, tables: Path, *arguments: str) -> list[dict[str, Any]]:
+    result = export(database, tables, "--once", *arguments)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def created(tables: Path, name: str) -> None:
+    arguments = ["view", "create", str(OF), "--as", name, "--tables", str(tables)]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+
+
+def assert_is_the_table(database: Server, tables: Path, name: str = "stream_states") -> None:
+    """The columns that both have in a form that can be compared."""
+    wanted = {
+        str(CID(row["stream_cid"])): (
+            row["event_cid"] and str(CID(row["event_cid"])),
+            row["controller"],
+            row["position"],
+            json.loads((row["data"] or b"null").replace(b"\\u0000", "\ufffd".encode())),
+        )
+        for row in table_rows(tables, name)
+    }
+    sql = f"SELECT stream_cid, event_cid, controller, position, data FROM {SCHEMA}.{name}"
+    assert {cid: tuple(row) for cid, *row in database.ask(sql)} == wanted
+
+
+def test_a_table_is_followed(database: Server, tmp_path: Path) -> None:
+    sink = Sink(Tables(tmp_path, EPOCH))
+    for end in (*range(10, len(ROWS), 10), len(ROWS)):
+        sink.tables.append(ROWS.slice(0, end))
+        sink.catch_up()
+        told = exported(database, tmp_path)
+        assert told[0]["position"] == end
+        assert_is_the_table(database, tmp_path)
+    assert exported(database, tmp_path) == []
+    nul = document(OF, {"t": "a\0b", "n\0": ["\0"]}, b"nul")
+    sink.tables.append(feed_rows([*SCENARIO.events, nul], SCENARIO.times))
+    sink.catch_up()
+    (told_one,) = exported(database, tmp_path)
+    assert told_one["rows"] == 1
+    assert_is_the_table(database, tmp_path)
+
+
+def test_every_table_can_be_copied(database: Server, tmp_path: Path) -> None:
+    sink = Sink(Tables(tmp_path, EPOCH))
+    names = ["raw_events", "conclusion_events", "event_states", "stream_tips"]
+    for end in (40, len(ROWS)):
+        sink.tables.append(ROWS.slice(0, end))
+        sink.catch_up()
+        exported(database, tmp_path, *names)
+    for name in names:
+        assert database.ask(f"SELECT count(*) FROM {SCHEMA}.{name}") == [
+            (len(table_rows(tmp_path, name)),)
+        ]
+    [(car,)] = database.ask(f"SELECT car FROM {SCHEMA}.raw_events WHERE position = 1")
+    assert car == SCENARIO.events[0].car
+    dimensions, previous = (
+        f"SELECT dimensions FROM {SCHEMA}.stream_tips WHERE stream_type = 2 LIMIT 1",
+        f"SELECT previous FROM {SCHEMA}.conclusion_events WHERE cardinality(previous) = 2",
+    )
+    assert database.ask(dimensions)[0][0]["model"].startswith("kh4q0ozorrgaq2mezktnrmdwleo1d")
+    assert all(CID.parse(each) for each in database.ask(previous)[0][0])
+
+
+def test_a_view_is_followed_with_its_columns(database: Server, tmp_path: Path) -> None:
+    events = history()
+    sink = Sink(Tables(tmp_path, EPOCH))
+
+    def read(end: int) -> None:
+        sink.tables.append(feed_rows(events[:end]))
+        sink.catch_up()
+        sink.look()
+        exported(database, tmp_path)
+
+    sink.tables.append(feed_rows(events[:5]))
+    sink.catch_up()
+    created(tmp_path, "posts")
+    read(8)
+    database.run(f"CREATE INDEX mine ON {SCHEMA}.posts (title)")
+    database.run(f"ALTER TABLE {SCHEMA}.posts ADD COLUMN note text DEFAULT 'mine'")
+    read(len(events))
+    sql = (
+        f"SELECT title, likes, place, tags, day, extra, note FROM {SCHEMA}.posts ORDER BY position"
+    )
+    *_, (title, likes, place, tags, day, extra, note) = database.ask(sql)
+    assert (title, likes, tags, str(day)) == ("A post", 3, ["a", "b"], "2026-02-28")
+    assert place == {"city": "Rome", "at": [41.9, 12]}
+    assert (extra, note) == (None, "mine")
+    assert database.ask("SELECT 1 FROM pg_indexes WHERE indexname = 'mine'") == [(1,)]
+    joined = f"SELECT count(*) FROM {SCHEMA}.posts JOIN {SCHEMA}.stream_states USING (stream_cid)"
+    assert database.ask(joined) == [(4,)]
+
+
+def test_all_rows_come_again_where_changes_are_gone(database: Server, tmp_path: Path) -> None:
+    """Those that are as they were stay untouched, and those that are not there any more go."""
+    sink = Sink(Tables(tmp_path, EPOCH))
+    sink.tables.append(ROWS)
+    sink.catch_up()
+    exported(database, tmp_path)
+    before = dict(database.ask(f"SELECT stream_cid, xmin::text FROM {SCHEMA}.stream_states"))
+    changed = f"UPDATE {SCHEMA}.stream_states SET controller = 'x' WHERE position = 1"
+    database.run(changed)
+    database.run(f"INSERT INTO {SCHEMA}.stream_states (stream_cid) VALUES ('gone')")
+    rebuilt = CliRunner().invoke(main, ["rebuild", "stream_states", "--tables", str(tmp_path)])
+    assert rebuilt.exit_code == 0
+    exported(database, tmp_path)
+    assert_is_the_table(database, tmp_path)
+    after = dict(database.ask(f"SELECT stream_cid, xmin::text FROM {SCHEMA}.stream_states"))
+    assert set(after) == set(before)
+    assert sum(before[cid] != after[cid] for cid in after) <= 1
+
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from spark_sink.export import postgres
+from spark_sink.export.following import follow
+postgres._ROWS_AT_ONCE = 7
+write, end, left = postgres._Copy.write, postgres._Copy.end, [int(sys.argv[3])]
+def counted(self, *arguments, then):
+    then(self, *arguments)
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), 9)
+postgres._Copy.write = lambda self, rows: counted(self, rows, then=write)
+postgres._Copy.end = lambda self: counted(self, then=end)
+target = postgres.Postgres(sys.argv[2], "ceramic")
+nothing = lambda *_: None
+follow(Path(sys.argv[1]), (), target, every=None, on_taken=nothing, on_unreachable=nothing)
+"""
+
+
+def test_a_killed_copy_goes_on_where_it_was(database: Server, tmp_path: Path) -> None:
+    """Wherever in a transaction: readers see the table as it was at a version, and all of it."""
+    sink = Sink(Tables(tmp_path, EPOCH))
+    kills = 0
+    for end in (40, len(ROWS)):
+        sink.tables.append(ROWS.slice(0, end))
+        sink.catch_up()
+        at = 1
+        while True:
+            before = _position(database)
+            command = [sys.executable, "-c", PROGRAM, str(tmp_path), database.url, str(at)]
+            code = subprocess.run(command, check=False).returncode
+            if code == 0:
+                break
+            assert code == -signal.SIGKILL
+            assert _position(database) == before
+            kills, at = kills + 1, at + 1
+        assert_is_the_table(database, tmp_path)
+    assert kills > 3
+
+
+def _position(database: Server) -> list[Any]:
+    try:
+        return database.ask(
+            f"SELECT position, (SELECT count(*) FROM {SCHEMA}.stream_states) "
+            f"FROM {SCHEMA}.spark_sink_positions WHERE token IS NOT NULL"
+        )
+    except Exception:
+        return []
+
+
+def test_it_waits_for_a_database_and_stops_when_it_is_told(tmp_path: Path) -> None:
+    sink = Sink(Tables(tmp_path / "tables", EPOCH))
+    sink.tables.append(ROWS.slice(0, 40))
+    sink.catch_up()
+    with server() as own:
+        own.stop()
+        command = [sys.executable, "-m", "spark_sink", "export", "postgres", "--every", "100ms"]
+        command += ["--tables", str(tmp_path / "tables"), "--to", own.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["event"] == "waiting"
+            own.start()
+            for line in process.stdout:
+                if json.loads(line)["event"] == "copied":
+                    break
+            own.stop()
+            sink.tables.append(ROWS)
+            sink.catch_up()
+            assert json.loads(process.stdout.readline())["event"] == "waiting"
+            own.start()
+            for line in process.stdout:
+                if json.loads(line)["event"] == "copied":
+                    break
+            assert_is_the_table(own, tmp_path / "tables")
+            process.send_signal(signal.SIGTERM)
+            assert json.loads(process.stdout.readlines()[-1])["event"] == "stopped"
+            assert process.wait() == 0
+
+
+def test_what_is_wrong_is_told(database: Server, tmp_path: Path) -> None:
+    result = export(database, tmp_path, "--once")
+    assert (result.exit_code, "there is no table stream_states" in result.stderr) == (1, True)
+    sink = Sink(Tables(tmp_path, EPOCH))
+    sink.tables.append(ROWS.slice(0, 5))
+    sink.catch_up()
+    database.run(f"CREATE TABLE {SCHEMA}.stream_states (other int)")
+    result = export(database, tmp_path, "--once")
+    assert result.exit_code == 1
+    assert 'the database refuses: relation "stream_states" already exists' in result.stderr
+    nowhere = ["export", "postgres", "--tables", str(tmp_path), "--to", "postgresql://127.0.0.1:1/"]
+    result = CliRunner().invoke(main, [*nowhere, "--once"])
+    assert (result.exit_code, "cannot use the database" in result.stderr) == (1, True)
