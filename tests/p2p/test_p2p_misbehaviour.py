@@ -31,7 +31,7 @@ from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import EVENTS_PROTOCOL, PeerStream
 from recon_node.recon import ZERO, KeyRange, SessionSettings, Sha256a
-from recon_node.recon.cip124.codec import Message, decode_message, encode_message
+from recon_node.recon.cip124.cip124_codec import Message, decode_message, encode_message
 from recon_node.store import StoreSettings, open_store
 
 RECON_PROTOCOL = "/ceramic/recon/1.0.0"  # spoken by hand here; the node falls back to it

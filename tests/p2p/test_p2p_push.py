@@ -20,7 +20,7 @@ from recon_node.p2p.sync.push import (
     ALL_OF_FEW,
     NEXT_ROUND,
     ROUNDS,
-    Wanted,
+    PushedPart,
     choose_receivers,
     sort_news,
     wanted_of,
@@ -251,10 +251,10 @@ async def test_a_push_to_a_large_set_costs_little(tmp_path, sdk_cars, version):
 
 def test_few_who_want_a_key_are_all_told_and_of_many_some():
     for many in range(20):
-        wants = {f"peer {n}": Wanted([b"key"], []) for n in range(many)}
+        wants = {f"peer {n}": PushedPart([b"key"], []) for n in range(many)}
         expected = many if many <= ALL_OF_FEW * COPIES else COPIES
         assert len(choose_receivers(wants, COPIES)) == expected
-    wants = {"a": Wanted([b"1"], []), "b": Wanted([b"2"], []), "c": Wanted([], [])}
+    wants = {"a": PushedPart([b"1"], []), "b": PushedPart([b"2"], []), "c": PushedPart([], [])}
     assert choose_receivers(wants, 1) == ["a", "b"]
 
 

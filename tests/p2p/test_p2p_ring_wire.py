@@ -23,7 +23,7 @@ from recon_node.recon.ring.codec import (
     encode,
 )
 from recon_node.recon.ring.ring import Ring
-from recon_node.recon.ring.session import BATCH_VALUES, Initiator, Responder
+from recon_node.recon.ring.ring_session import BATCH_VALUES, Initiator, Responder
 from recon_node.recon.session import Admit, Value
 
 EVERYTHING = KeyRange(b"", b"\xff")

@@ -27,7 +27,7 @@ from recon_node.recon import (
     Side,
     Version,
 )
-from recon_node.recon.cip124.codec import Message, encode_message
+from recon_node.recon.cip124.cip124_codec import Message, encode_message
 from recon_node.recon.coded.messages import Gaps, Say
 from recon_node.recon.coded.messages import Message as CodedMessage
 from recon_node.recon.keys.ranges import common_prefix

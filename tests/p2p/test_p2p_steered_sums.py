@@ -12,7 +12,7 @@ from p2p_support import eventually, node
 from recon_node.ceramic import METAMODEL
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.recon import RECON_1_2
-from recon_node.recon.coded import estimates, messages, reply
+from recon_node.recon.coded import coded_reply, estimates, messages
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
 
 QUICK = {"sync_interval": 0.1, "push_delay": 3600, "ceramic_one": False}
@@ -22,7 +22,7 @@ QUICK = {"sync_interval": 0.1, "push_delay": 3600, "ceramic_one": False}
 async def test_an_update_crosses_although_the_sums_are_equal(
     tmp_path, monkeypatch, sdk_cars, common
 ):
-    for module in (reply, estimates):
+    for module in (coded_reply, estimates):
         monkeypatch.setattr(
             module,
             "fingerprint",

@@ -20,10 +20,10 @@ from recon_node.recon import (
     Sha256a,
     Side,
 )
-from recon_node.recon.cip124.codec import Message
-from recon_node.recon.cip124.session import Session10
+from recon_node.recon.cip124.cip124_codec import Message
+from recon_node.recon.cip124.cip124_session import Session10
+from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.messages import END, NOTHING_LISTED, Body, Gaps, Say, fingerprint
-from recon_node.recon.coded.session import CodedSession
 from recon_node.recon.keys.lthash import LtHash
 from recon_node.recon.keys.sha256a import lanes_of
 from recon_node.recon.keys.sketch import ids_of

@@ -12,7 +12,7 @@ from peers import damaged
 from recon_node.ceramic import IN_MEMORY, EventId, network_range, sort_value_range
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.recon import ZERO, RemoteProtocolError, Sha256a
-from recon_node.recon.cip124.codec import Message, decode_message, encode_message
+from recon_node.recon.cip124.cip124_codec import Message, decode_message, encode_message
 
 LOWER, UPPER = network_range(IN_MEMORY)
 

@@ -20,7 +20,7 @@ from recon_node.recon import (
     Sha256a,
     Side,
 )
-from recon_node.recon.cip124.codec import Message
+from recon_node.recon.cip124.cip124_codec import Message
 from recon_node.recon.session import Failed, Fetch, TurnSession, turn_of
 
 WORDS = ("ape", "bee", "cat", "doe", "eel", "fox", "gnu", "hog")

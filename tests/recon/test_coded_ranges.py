@@ -21,6 +21,7 @@ from recon_node.recon import (
     Side,
     turn_of,
 )
+from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.encoding import decode_message, encode_message
 from recon_node.recon.coded.messages import (
     END,
@@ -34,7 +35,6 @@ from recon_node.recon.coded.messages import (
     fingerprint,
     weigh,
 )
-from recon_node.recon.coded.session import CodedSession
 from recon_node.recon.keys.lthash import LtHash
 from recon_node.recon.keys.ranges import separator
 

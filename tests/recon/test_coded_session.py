@@ -14,9 +14,9 @@ from peers import EVERYTHING, FetchesById, Peer, numbered, reconcile
 
 from recon_node.recon import Failed, KeyRange, RemoteProtocolError, SessionSettings, turn_of
 from recon_node.recon.coded import RECON_1_2, estimates
-from recon_node.recon.coded import session as session_module
+from recon_node.recon.coded import coded_session as session_module
+from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.messages import END, Estimate, Gaps, Listed, Message, Say
-from recon_node.recon.coded.session import CodedSession
 from recon_node.recon.keys import key_store
 from recon_node.recon.keys import sketch as sketch_module
 from recon_node.recon.keys.sketch import MAX_SYMBOLS, NO_IDS, Ids, Symbols

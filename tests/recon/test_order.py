@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from peers import FetchesById, Peer, reconcile, run
 
 from recon_node.recon import KeyRange, KeyStore, id_of
-from recon_node.recon.coded import session
+from recon_node.recon.coded import coded_session
 from recon_node.recon.keys.ids import in_key_order, not_held
 from recon_node.recon.keys.sketch import distinct
 
@@ -68,7 +68,7 @@ def events(streams: int, length: int) -> list[bytes]:
 def test_no_event_of_a_sync_comes_before_its_prev(
     streams: int, length: int, held: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "_ASKED_AT_ONCE", 1)  # here nobody orders what is asked for
+    monkeypatch.setattr(coded_session, "_ASKED_AT_ONCE", 1)  # here nobody orders what is asked for
     every = events(streams, length)
     some = [key for key in every if int.from_bytes(key[-4:]) < held * length]
     full, behind = Peer(every, session=FetchesById), Peer((), session=FetchesById)

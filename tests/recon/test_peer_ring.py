@@ -9,8 +9,8 @@ from recon_node.recon.ring.peer_ring import (
     LIFETIME,
     MAX_ENTRIES_OF_A_NODE,
     MAX_LIFETIME,
+    EntryVerdict,
     PeerRing,
-    Verdict,
 )
 
 NOW = 1_800_000_000
@@ -67,11 +67,11 @@ def test_expired_entries_are_dropped_and_not_taken_again():
     one = ring()
     one.refresh(NOW, HERE)
     short = entry_of(1, NOW + 100)
-    assert one.admit(short, NOW) is Verdict.ADDED
-    assert one.admit(short, NOW) is Verdict.KNOWN
+    assert one.admit(short, NOW) is EntryVerdict.ADDED
+    assert one.admit(short, NOW) is EntryVerdict.KNOWN
     one.refresh(NOW + 101, HERE)
     assert len(one) == 1
-    assert one.admit(short, NOW + 101) is Verdict.EXPIRED
+    assert one.admit(short, NOW + 101) is EntryVerdict.EXPIRED
 
 
 def test_the_latest_entry_of_each_other_node_counts():
@@ -87,15 +87,15 @@ def test_the_latest_entry_of_each_other_node_counts():
 
 def test_what_is_invalid_or_lasts_too_long_is_refused():
     one = ring()
-    assert one.admit(b"01800000000.a.b.c", NOW) is Verdict.INVALID
-    assert one.admit(entry_of(1, NOW + MAX_LIFETIME + 1), NOW) is Verdict.EXPIRED
+    assert one.admit(b"01800000000.a.b.c", NOW) is EntryVerdict.INVALID
+    assert one.admit(entry_of(1, NOW + MAX_LIFETIME + 1), NOW) is EntryVerdict.EXPIRED
     assert len(one) == 0
 
 
 def test_a_node_has_a_bounded_number_of_entries():
     one = ring()
     verdicts = [one.admit(entry_of(1, NOW + n), NOW) for n in range(MAX_ENTRIES_OF_A_NODE + 1)]
-    assert verdicts == [Verdict.ADDED] * MAX_ENTRIES_OF_A_NODE + [Verdict.NO_ROOM]
+    assert verdicts == [EntryVerdict.ADDED] * MAX_ENTRIES_OF_A_NODE + [EntryVerdict.NO_ROOM]
 
 
 def test_a_flood_of_made_up_nodes_displaces_neither_us_nor_the_nodes_that_we_met():
@@ -105,12 +105,12 @@ def test_a_flood_of_made_up_nodes_displaces_neither_us_nor_the_nodes_that_we_met
     for number in (1, 2):
         one.admit(entry_of(number), NOW)
     for number in range(100, 200):
-        assert one.admit(entry_of(number), NOW) is Verdict.ADDED
+        assert one.admit(entry_of(number), NOW) is EntryVerdict.ADDED
     assert len(one) == 20
     assert {entry.peer_id for entry in one.others()} >= known
     assert one.refresh(NOW, HERE) == LIFETIME // 2, "our own entry is still there"
     # A real node that comes late still gets in.
-    assert one.admit(entry_of(3), NOW) is Verdict.ADDED
+    assert one.admit(entry_of(3), NOW) is EntryVerdict.ADDED
 
 
 def test_a_ring_full_of_nodes_that_we_met_refuses_more():
@@ -119,4 +119,4 @@ def test_a_ring_full_of_nodes_that_we_met_refuses_more():
     one.refresh(NOW, HERE)
     for number in range(1, 10):
         one.admit(entry_of(number), NOW)
-    assert one.admit(entry_of(50), NOW) is Verdict.NO_ROOM
+    assert one.admit(entry_of(50), NOW) is EntryVerdict.NO_ROOM

@@ -32,7 +32,7 @@ from recon_node.recon.ring.codec import (
 )
 from recon_node.recon.ring.decoder import Decoder
 from recon_node.recon.ring.ring import Ring
-from recon_node.recon.ring.session import (
+from recon_node.recon.ring.ring_session import (
     MAX_IN_FLIGHT,
     MAX_USELESS_VALUES,
     MAX_WAITING,

@@ -13,7 +13,7 @@ from recon_node.recon.ring import differences as module
 from recon_node.recon.ring.codec import Message
 from recon_node.recon.ring.differences import Differences, Ending, Exchange, PeerKeys
 from recon_node.recon.ring.ring import Ring
-from recon_node.recon.ring.session import Initiator, Responder
+from recon_node.recon.ring.ring_session import Initiator, Responder
 from recon_node.recon.session import Admit, Send, SendValues, Value, turn_of
 
 EVERYTHING = KeyRange(b"", b"\xff")

@@ -19,7 +19,7 @@ from recon_node.recon.keys.lthash import LtHash
 from recon_node.recon.keys.sha256a import lanes_of
 from recon_node.recon.ring.codec import KeyForm, Message, encode
 from recon_node.recon.ring.ring import Ring
-from recon_node.recon.ring.session import Initiator, Responder
+from recon_node.recon.ring.ring_session import Initiator, Responder
 from recon_node.recon.session import Send, SendValues, Value, turn_of
 
 DOC = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()

@@ -41,7 +41,7 @@ MAX_RECORDS: Final = 8192
 MAX_ADDRESSES: Final = 8
 """Maximum addresses of a provider."""
 
-Place = tuple[bytes, str]
+RecordKey = tuple[bytes, str]
 """A key and a provider's peer id: what a record is kept under."""
 
 
@@ -73,10 +73,10 @@ class ProviderRecords:
         self._max_providers = max_providers
         self._max_records = max_records
         # All four have the records that were renewed longest ago first.
-        self._records: dict[Place, _Record] = {}
-        self._of_key: dict[bytes, dict[Place, None]] = {}
-        self._of_group: dict[str, dict[Place, None]] = {}
-        self._of_peer: dict[str, dict[Place, None]] = {}
+        self._records: dict[RecordKey, _Record] = {}
+        self._of_key: dict[bytes, dict[RecordKey, None]] = {}
+        self._of_group: dict[str, dict[RecordKey, None]] = {}
+        self._of_peer: dict[str, dict[RecordKey, None]] = {}
 
     def __len__(self) -> int:
         return len(self._records)
@@ -132,25 +132,25 @@ class ProviderRecords:
                 return
             self._remove(place)
 
-    def _oldest_of_the_greediest(self, places: Iterable[Place]) -> Place:
+    def _oldest_of_the_greediest(self, places: Iterable[RecordKey]) -> RecordKey:
         """Return the oldest of these records whose address has the most of them."""
-        by_group: dict[str, list[Place]] = {}
+        by_group: dict[str, list[RecordKey]] = {}
         for place in places:
             by_group.setdefault(self._records[place].group, []).append(place)
         return max(by_group.values(), key=len)[0]
 
-    def _indexes(self, place: Place, record: _Record) -> Iterable[dict[Place, None]]:
+    def _indexes(self, place: RecordKey, record: _Record) -> Iterable[dict[RecordKey, None]]:
         """Return the parts of the three indexes in which a record is listed."""
         yield self._of_key.setdefault(place[0], {})
         yield self._of_group.setdefault(record.group, {})
         yield self._of_peer.setdefault(place[1], {})
 
-    def _insert(self, place: Place, record: _Record) -> None:
+    def _insert(self, place: RecordKey, record: _Record) -> None:
         self._records[place] = record
         for index in self._indexes(place, record):
             index[place] = None
 
-    def _remove(self, place: Place) -> None:
+    def _remove(self, place: RecordKey) -> None:
         record = self._records.pop(place, None)
         if record is None:
             return

@@ -63,7 +63,7 @@ class News(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PushedPart:
     """What a peer may want of some new keys."""
 
     keys: Sequence[bytes]
@@ -158,7 +158,7 @@ class Pusher:
         return chosen
 
 
-def choose_receivers(wants: Mapping[str, Wanted], copies: int) -> list[str]:
+def choose_receivers(wants: Mapping[str, PushedPart], copies: int) -> list[str]:
     """Choose peers, in the given order, so that each key reaches ``copies`` of those that want it.
 
     If there are not many more (``ALL_OF_FEW``), it reaches all of them.
@@ -199,7 +199,7 @@ def sort_news(
 
 def wanted_of(
     news: Sequence[News], peer_id: str, ranges: Sequence[KeyRange], *, whole: bool
-) -> Wanted:
+) -> PushedPart:
     """Return what a peer may want of the news, and the ranges to sync about.
 
     Args:
@@ -216,9 +216,9 @@ def wanted_of(
             first, last = changed.get(index, (each.first, each.last))
             changed[index] = min(first, each.first), max(last, each.last)
     if whole:
-        return Wanted(wanted, [ranges[index] for index in changed])
+        return PushedPart(wanted, [ranges[index] for index in changed])
     streams = (streams_range(EventId(first), EventId(last)) for first, last in changed.values())
-    return Wanted(wanted, intersect_ranges(ranges, (KeyRange(*each) for each in streams)))
+    return PushedPart(wanted, intersect_ranges(ranges, (KeyRange(*each) for each in streams)))
 
 
 def _places(news: Sequence[News], ranges: Sequence[KeyRange]) -> Iterator[tuple[int, News]]:

@@ -113,10 +113,10 @@ class Reconciler:
             rest = run.side.remaining
         raise PeerProtocolError(f"the peer cut one range into more than {MAX_PARTS} parts")
 
-    def answer(self, opened: OpenStream) -> _Run:
+    def answer(self, opened: OpenStream) -> TurnRun:
         """Begin a session that a peer starts."""
         side = Side.responder(self._store.keys, self._store.wanted.ranges, self._of_sessions)
-        return _Run(self, side, opened)
+        return TurnRun(self, side, opened)
 
     def keeps_stream(self, protocol: str) -> bool:
         """Return whether a stream may carry another session after one that ended well."""
@@ -136,9 +136,9 @@ class Reconciler:
         with trio.move_on_after(limit):
             await self.slots.wait_until_unused(peer_id)
 
-    def _begin(self, key_range: KeyRange, opened: OpenStream, *, is_rest: bool) -> _Run:
+    def _begin(self, key_range: KeyRange, opened: OpenStream, *, is_rest: bool) -> TurnRun:
         side = Side.initiator(self._store.keys, key_range, self._of_sessions)
-        return _Run(self, side, opened, is_rest=is_rest)
+        return TurnRun(self, side, opened, is_rest=is_rest)
 
     def _session(
         self, side: Side, opened: OpenStream
@@ -169,7 +169,7 @@ class Reconciler:
         )
 
 
-class _Run(Run[Any]):
+class TurnRun(Run[Any]):
     """A session of a reconciler.
 
     Args:

@@ -40,7 +40,7 @@ from recon_node.recon.ring.codec import KeyForm, Message, encode
 from recon_node.recon.ring.decoder import Decoder
 from recon_node.recon.ring.differences import Exchange
 from recon_node.recon.ring.ring import Ring
-from recon_node.recon.ring.session import Responder, RingSession
+from recon_node.recon.ring.ring_session import Responder, RingSession
 from recon_node.recon.session import Admit, SendValues, Value
 from recon_node.store import Store
 

@@ -34,9 +34,9 @@ from recon_node.recon import Failed, Fetch, FetchById, KeyRange, KeyView
 from recon_node.recon.ring.codec import KeyForm, Message
 from recon_node.recon.ring.differences import Ending, Exchange
 from recon_node.recon.ring.peer_entry import PeerEntry
-from recon_node.recon.ring.peer_ring import MAX_ENTRIES, PeerRing, Verdict
+from recon_node.recon.ring.peer_ring import MAX_ENTRIES, EntryVerdict, PeerRing
 from recon_node.recon.ring.ring import Ring
-from recon_node.recon.ring.session import Initiator, Responder
+from recon_node.recon.ring.ring_session import Initiator, Responder
 from recon_node.recon.session import Admit, Value
 from recon_node.store import Store
 
@@ -144,7 +144,7 @@ class Rings:
                 return False
         return True
 
-    def answer(self, opened: OpenStream) -> _Run:
+    def answer(self, opened: OpenStream) -> RingRun:
         """Begin a session that a peer starts."""
         return self._begin(Responder, opened)
 
@@ -152,7 +152,7 @@ class Rings:
         """Return False: a session ends with its stream."""
         return False
 
-    def _begin(self, role: type[Initiator] | type[Responder], opened: OpenStream) -> _Run:
+    def _begin(self, role: type[Initiator] | type[Responder], opened: OpenStream) -> RingRun:
         stream, exchange = opened.stream, None
         events: RingEvents | PeerEntries
         if stream.protocol == MODEL_RING:
@@ -170,7 +170,7 @@ class Rings:
         hold = partial(stream.account.hold, "ring values")
         sync_id = str(uuid.uuid4()) if role is Initiator else None
         wire = RingWire(stream, session, form, events.values, hold, IDLE_TIMEOUT, sync_id)
-        return _Run(opened, session, wire, events, self, exchange)
+        return RingRun(opened, session, wire, events, self, exchange)
 
     def note_interests(self, peer_id: str, ranges: list[KeyRange]) -> None:
         """Note what a peer has said to be interested in, as long as it is connected."""
@@ -179,7 +179,7 @@ class Rings:
         short = (each for each in ranges if max(map(len, each)) <= MAX_KEPT_BOUND)
         self._peer_interests = {**kept, peer_id: list(islice(short, MAX_INTERESTS))}
 
-    def end(self, run: _Run, exchange: Exchange, *, hung_up: bool) -> None:
+    def end(self, run: RingRun, exchange: Exchange, *, hung_up: bool) -> None:
         """Remember what a session of the model ring has shown of its peer."""
         ending = Ending.WELL if run.went_well else Ending.BROKEN_OFF
         if hung_up and self._host.is_connected(run.peer_id):
@@ -220,10 +220,10 @@ class PeerEntries:
         now = int(time.time())
         for value in action.values:
             verdict = self._peer_ring.admit(value.key, now)
-            if verdict is Verdict.INVALID:
+            if verdict is EntryVerdict.INVALID:
                 raise PeerProtocolError("the peer sent a peer entry that is not valid")
             entry = self._peer_ring.entry(value.key)
-            if verdict is Verdict.ADDED and entry is not None:
+            if verdict is EntryVerdict.ADDED and entry is not None:
                 self._found(entry)
             await trio.lowlevel.checkpoint()  # each costs a signature
         return None
@@ -234,7 +234,7 @@ class PeerEntries:
             yield Value(key, b"")
 
 
-class _Run(Run[Message]):
+class RingRun(Run[Message]):
     """A session of either ring."""
 
     keeps_idle = False  # the rings are synced every second: these would push out all others

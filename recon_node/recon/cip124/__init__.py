@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from recon_node.recon.cip124.codec import Message, decode_message, encode_message, weigh
-from recon_node.recon.cip124.session import Session10
+from recon_node.recon.cip124.cip124_codec import Message, decode_message, encode_message, weigh
+from recon_node.recon.cip124.cip124_session import Session10
 from recon_node.recon.session import Version
 
 RECON_1_0: Final[Version[Message]] = Version(

@@ -1,7 +1,7 @@
 """Fingerprints that are salted: of hashes that nobody could know when the keys were made.
 
 So no sets were made whose sums of these hashes are equal. The tree does not have them: each takes a
-walk over the keys. session.py says when they are used.
+walk over the keys. coded_session.py says when they are used.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Final
 
+from recon_node.recon.coded.coded_reply import CodedReply
 from recon_node.recon.coded.messages import SALT_SIZE, fingerprint
-from recon_node.recon.coded.reply import Reply
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import lanes_of
 from recon_node.recon.session import Steps
@@ -44,14 +44,14 @@ class Salted:
         self.salt = b""
         """What precedes each key, of late."""
 
-    def answer(self, reply: Reply, upper: bytes, theirs: bytes) -> Iterator[None]:
+    def answer(self, reply: CodedReply, upper: bytes, theirs: bytes) -> Iterator[None]:
         """Answer a fingerprint of the peer's."""
         if (yield from self._differs(reply, upper, theirs)):
             yield from self.narrow_down(reply, upper)
         else:
             reply.agree(upper)
 
-    def narrow_down(self, reply: Reply, upper: bytes) -> Iterator[None]:
+    def narrow_down(self, reply: CodedReply, upper: bytes) -> Iterator[None]:
         """Answer a wrong fingerprint: list our keys, or write the fingerprints of equal parts."""
         lower, with_lower = reply.gap_to(upper).lower, reply.has_lower
         parts = []
@@ -64,7 +64,7 @@ class Salted:
             reply.forget_place()  # the store may have changed
             reply.ask_each(parts)
 
-    def _differs(self, reply: Reply, upper: bytes, theirs: bytes) -> Steps[bool]:
+    def _differs(self, reply: CodedReply, upper: bytes, theirs: bytes) -> Steps[bool]:
         lanes = yield from self._lanes(reply.gap_to(upper), with_lower=reply.has_lower)
         reply.forget_place()
         if theirs == fingerprint(lanes):

@@ -36,7 +36,7 @@ from recon_node.recon.keys.key_store import KeyStore, KeyView
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, Sha256a
-from recon_node.recon.ring.session import BATCH_VALUES
+from recon_node.recon.ring.ring_session import BATCH_VALUES
 
 
 class PeerKeys:

@@ -47,7 +47,7 @@ _TRIES: Final = 32
 """Random entries that are looked at for one that may be replaced."""
 
 
-class Verdict(Enum):
+class EntryVerdict(Enum):
     """What became of an entry."""
 
     ADDED = auto()
@@ -119,7 +119,7 @@ class PeerRing:
             self._add(entry, own)
         return max(1, own.expiry - half - now)
 
-    def admit(self, entry: bytes, now: int) -> Verdict:
+    def admit(self, entry: bytes, now: int) -> EntryVerdict:
         """Check an entry that a peer sent, and keep it.
 
         Args:
@@ -127,19 +127,19 @@ class PeerRing:
             now: Unix seconds.
         """
         if entry in self._store:
-            return Verdict.KNOWN
+            return EntryVerdict.KNOWN
         try:
             parsed = parse_entry(entry)
         except PeerEntryError:
-            return Verdict.INVALID
+            return EntryVerdict.INVALID
         if not now <= parsed.expiry <= now + MAX_LIFETIME:
-            return Verdict.EXPIRED
+            return EntryVerdict.EXPIRED
         if self._entries_of[parsed.peer_id] >= MAX_ENTRIES_OF_A_NODE:
-            return Verdict.NO_ROOM
+            return EntryVerdict.NO_ROOM
         if len(self._store) >= self._max_entries and not self._make_room():
-            return Verdict.NO_ROOM
+            return EntryVerdict.NO_ROOM
         self._add(entry, parsed)
-        return Verdict.ADDED
+        return EntryVerdict.ADDED
 
     def entry(self, key: bytes) -> PeerEntry | None:
         """Return what an entry says; None if it is not in the ring."""

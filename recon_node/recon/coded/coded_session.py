@@ -65,6 +65,7 @@ from typing import Final
 
 import numpy as np
 
+from recon_node.recon.coded.coded_reply import FEW, MAX_TURN, CodedReply
 from recon_node.recon.coded.estimates import (
     FIRST_SYMBOLS,
     Found,
@@ -91,7 +92,6 @@ from recon_node.recon.coded.messages import (
     MessageFlag,
     PeerTurn,
 )
-from recon_node.recon.coded.reply import FEW, MAX_TURN, Reply
 from recon_node.recon.coded.salted import Salted, salt_of
 from recon_node.recon.keys.ids import groups, in_key_order
 from recon_node.recon.keys.lthash import LtHash
@@ -329,7 +329,7 @@ class CodedSession(TurnSession[Message]):
         elif last.symbols is None and self._symbols_sent:
             self._dense = True  # the peer has seen our estimate, and goes by ranges
         yield from self._settle_salt(key_range, turn)
-        reply = Reply(
+        reply = CodedReply(
             self.side,
             key_range,
             self._list_up_to,
@@ -370,7 +370,7 @@ class CodedSession(TurnSession[Message]):
             self._salted = self._salted or Salted(self.side, self._held)
             self._salted.salt = salt
 
-    def _answer_closing(self, reply: Reply, count: int | None) -> Iterator[None]:
+    def _answer_closing(self, reply: CodedReply, count: int | None) -> Iterator[None]:
         """Answer a wrong opening or closing by ranges."""
         if count == 0:
             reply.answer_list(END, NO_KEYS, NOTHING_LISTED, NO_IDS)
@@ -381,7 +381,9 @@ class CodedSession(TurnSession[Message]):
         else:
             reply.narrow_down(END)
 
-    def _answer_gaps(self, reply: Reply, turn: Sequence[Message], found: Found) -> Iterator[None]:
+    def _answer_gaps(
+        self, reply: CodedReply, turn: Sequence[Message], found: Found
+    ) -> Iterator[None]:
         """Answer what the peer says of gaps, one after the other."""
         at = 0
         lists = [listed for message in turn for listed in message.lists()]

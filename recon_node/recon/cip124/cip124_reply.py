@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Final
 
-from recon_node.recon.cip124.codec import AHASH_SIZE, Message
+from recon_node.recon.cip124.cip124_codec import AHASH_SIZE, Message
 from recon_node.recon.keys.finger import Finger
 from recon_node.recon.keys.key_store import KeyView
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, fold
@@ -57,7 +57,7 @@ class OpenKeys:
         self._keys, self._times = sorted(times), times
 
 
-class Reply:
+class Cip124Reply:
     """A message being written from its lower bound up. Matches are held back, to be merged."""
 
     def __init__(self, keys: KeyView, lower: bytes, settings: SessionSettings) -> None:

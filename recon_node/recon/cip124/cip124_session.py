@@ -54,8 +54,8 @@ from enum import Enum, auto
 from typing import Final
 
 from recon_node.ceramic import EventId
-from recon_node.recon.cip124.codec import Message
-from recon_node.recon.cip124.reply import OpenKeys, Reply
+from recon_node.recon.cip124.cip124_codec import Message
+from recon_node.recon.cip124.cip124_reply import Cip124Reply, OpenKeys
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, ZERO, Sha256a, fold, lanes_of, spread
 from recon_node.recon.session import GAPS_A_STEP, Actions, Send, Steps, TurnSession, fetch
@@ -197,7 +197,7 @@ class Session10(TurnSession[Message]):
         Returns the answer, and how the sides stand in the gaps; DIFFERS includes what the message
         or the answer leaves out.
         """
-        reply = Reply(self.side.keys, self._first_bound(message), self.side.settings)
+        reply = Cip124Reply(self.side.keys, self._first_bound(message), self.side.settings)
         bounds, end = message.bounds, message.bounds[-1]
         gaps: set[_Gap] = set()
         if reply.last_bound < bounds[0]:
@@ -240,7 +240,7 @@ class Session10(TurnSession[Message]):
         self._told.replace(reply.still_open, reply.told)
         return answer, gaps
 
-    def _compare(self, reply: Reply, gap: KeyRange, lanes: int, theirs: bytes) -> _Gap:
+    def _compare(self, reply: Cip124Reply, gap: KeyRange, lanes: int, theirs: bytes) -> _Gap:
         """Tell how the sides stand in a gap, given the lanes of our keys and the peer's hash."""
         if fold(lanes) == theirs:
             return _Gap.MATCHES
@@ -252,7 +252,7 @@ class Session10(TurnSession[Message]):
             return _Gap.SETTLED
         return _Gap.ASKED_FOR if theirs == ZERO else _Gap.DIFFERS
 
-    def _answer_gap(self, reply: Reply, upper: bytes, lanes: int, stands: _Gap) -> None:
+    def _answer_gap(self, reply: Cip124Reply, upper: bytes, lanes: int, stands: _Gap) -> None:
         """Answer the gap from where the reply is up to a bound."""
         count = lanes >> COUNT_SHIFT
         if stands is _Gap.MATCHES:
@@ -286,7 +286,7 @@ class Session10(TurnSession[Message]):
             return len(still_open)
         return None
 
-    def _list(self, reply: Reply, upper: bytes, count: int, *, peer_holds_none: bool) -> None:
+    def _list(self, reply: Cip124Reply, upper: bytes, count: int, *, peer_holds_none: bool) -> None:
         """List our keys of a gap, up to a page; gaps in which nobody holds a key are matches."""
         page = min(count, self.side.settings.page_keys, reply.room())
         still_open = self._told.between(reply.reach, upper)
@@ -309,7 +309,7 @@ class Session10(TurnSession[Message]):
             reply.tell(upper, ZERO)
 
     def _go_on_listing(
-        self, reply: Reply, upper: bytes, count: int, still_open: list[bytes]
+        self, reply: Cip124Reply, upper: bytes, count: int, still_open: list[bytes]
     ) -> None:
         """List keys of a gap of which some were told in vain: the others, up to a page."""
         page = min(count, self.side.settings.page_keys, reply.room())

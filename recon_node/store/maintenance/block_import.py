@@ -26,8 +26,8 @@ import trio
 
 from recon_node.ceramic import InvalidEventError, Network, assemble_event
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CidError, DagCborError, cid_head, dag_cbor
+from recon_node.store.maintenance.archive_import import ImportResult
 from recon_node.store.maintenance.closed_log import Progress, no_progress
-from recon_node.store.maintenance.intake import ImportResult
 from recon_node.store.store import open_store
 
 _BATCH: Final = 500

@@ -50,7 +50,7 @@ _UNKNOWN: Final = bytes(FINGERPRINT_SIZE)
 """The fingerprint of no set: what it is about is to be looked at more closely."""
 
 
-class Reply:
+class CodedReply:
     """A turn being written, from the range's lower bound up, in one walk over the store.
 
     It knows where the current gap starts: the bound, and the *place* of that bound in the store
