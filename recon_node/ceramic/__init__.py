@@ -59,6 +59,7 @@ from recon_node.ceramic.network import (
     Network,
     network_name,
 )
+from recon_node.ceramic.shards import Shard
 from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
 from recon_node.ceramic.time_proof import (
     TimeProof,
@@ -91,6 +92,7 @@ __all__ = [
     "InvalidSignatureError",
     "Network",
     "NetworkError",
+    "Shard",
     "StreamId",
     "StreamIdError",
     "StreamType",

@@ -24,6 +24,7 @@ from typing import Final, Self
 from recon_node.ceramic.errors import EventIdError
 from recon_node.ceramic.event_id import EVENT_ID_TYPE, short_hash
 from recon_node.ceramic.network import Network
+from recon_node.ceramic.shards import Shard
 from recon_node.ceramic.stream_id import STREAM_ID_CODEC, StreamId
 from recon_node.ipld import CID, IDENTITY, IpldError, read_cid, varint
 
@@ -194,6 +195,13 @@ def controller_range(
     """
     prefix = _controller_prefix(network, model, controller, sort_key)
     return _fenceposts(prefix, 2 * _HASH_SIZE)
+
+
+def shard_range(network: Network, model: StreamId, shard: Shard) -> tuple[bytes, bytes]:
+    """Return the fenceposts around all keys of a model's streams in a shard."""
+    prefix = _model_prefix(network, model, "model")
+    lower, upper = (_fenceposts(prefix + bound, _HASH_SIZE + len(bound)) for bound in shard)
+    return lower[0], upper[1]
 
 
 def stream_range(

@@ -69,12 +69,14 @@ def add_interest(node: Connection, interest: tuple[str, ...], as_json: bool) -> 
     model, a document's for that document alone. The fields are model=STREAM_ID, controller=DID and
     stream=STREAM_ID; a document that the node does not have yet needs all three. Another sort key
     can replace the model: family=blog. The values of unique, context and dag are multibase text.
+    shard=1/4 is the first of four parts of a model, cut by controller.
 
     \b
     Examples: the documents of a model, those of one controller, one document, all models
       recon-node interests add kjzl6hvfrbw6c...
       recon-node interests add model=kjzl6hvfrbw6c... controller=did:key:z6Mk...
       recon-node interests add kjzl6kcym7w8y...
+      recon-node interests add model=kjzl6hvfrbw6c... shard=1/4
       recon-node interests add kh4q0ozorrgaq2mezktnrmdwleo1d
     """
     wanted = _parse(interest)
@@ -147,6 +149,8 @@ def _as_json(wanted: Interest | StreamId) -> dict[str, Any]:
     body = {"sep": wanted.sort_key, "sepValue": wanted.sort_value}
     if wanted.controller is not None:
         body["controller"] = wanted.controller
+    if wanted.controllers is not None:
+        body["controllers"] = str(wanted.controllers)
     if wanted.stream_id is not None:
         body["streamId"] = str(wanted.stream_id)
     return body

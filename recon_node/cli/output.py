@@ -82,7 +82,7 @@ def make_table(*columns: str, numbers: tuple[str, ...] = (), title: str | None =
 
 def interest_text(interest: Mapping[str, str]) -> str:
     """Return an interest of the API's JSON as `recon-node interests add` takes it."""
-    names = {"controller": "controller", "streamId": "stream"}
+    names = {"controller": "controller", "controllers": "controllers", "streamId": "stream"}
     fields = [f"{name}={interest[key]}" for key, name in names.items() if key in interest]
     return " ".join([f"{interest['sep']}={interest['sepValue']}", *fields])
 

@@ -63,6 +63,8 @@ class Interest:
     sort_value: str
     controller: str | None = None
     stream: StreamId | None = None
+    controllers: str | None = None
+    """A shard, as `00..3f`: controllers whose hashes begin so."""
     configured: bool = False
     """Whether it comes from the node's settings, and cannot be removed."""
 
@@ -131,6 +133,7 @@ def register_interest(
     sort_value: str | None = None,
     controller: str | None = None,
     stream: StreamRef | None = None,
+    controllers: str | None = None,
 ) -> Steps[None]:
     """Make the node fetch, from its peers, the events of a model, or of any sort value.
 
@@ -140,12 +143,13 @@ def register_interest(
         sort_value: its value.
         controller: a DID, whose streams only.
         stream: which one only; needs `controller`.
+        controllers: a shard only: `1/4`, the first of four, or `00..3f`.
 
     Raises:
         InvalidArgumentError: neither `model` nor `sort_value` is given, or both are.
         NodeError: the node does not accept the interest.
     """
-    body = _fields(model, sort_key, sort_value, controller, stream)
+    body = _fields(model, sort_key, sort_value, controller, stream, controllers)
     answer = (yield Request("POST", "/ceramic/interests", json=body)).check()
     if answer.text and not isinstance(answer.json, dict):
         raise NotANodeError(answer.status)
@@ -159,6 +163,7 @@ def remove_interest(
     sort_value: str | None = None,
     controller: str | None = None,
     stream: StreamRef | None = None,
+    controllers: str | None = None,
 ) -> Steps[None]:
     """Remove an interest, given as for `register_interest`. The node keeps the events that it has.
 
@@ -167,7 +172,7 @@ def remove_interest(
         NotFoundError: the node has no such interest, or is a ceramic-one node.
         NodeError: it comes from the node's settings.
     """
-    fields = _fields(model, sort_key, sort_value, controller, stream)
+    fields = _fields(model, sort_key, sort_value, controller, stream, controllers)
     (yield Request("DELETE", "/ceramic/interests", fields)).check()
 
 
@@ -177,6 +182,7 @@ def _fields(
     sort_value: str | None,
     controller: str | None,
     stream: StreamRef | None,
+    controllers: str | None,
 ) -> dict[str, str]:
     """Return an interest by the names of the API."""
     if (model is None) is (sort_value is None):
@@ -185,6 +191,8 @@ def _fields(
     fields = {"sep": sort_key, "sepValue": value}
     if controller is not None:
         fields["controller"] = controller
+    if controllers is not None:
+        fields["controllers"] = controllers
     if stream is not None:
         fields["streamId"] = str(to_stream_id(stream))
     return fields
@@ -217,5 +225,6 @@ def _interest(entry: dict[str, Any]) -> Interest:
         sort_value=entry["sepValue"],
         controller=entry.get("controller"),
         stream=None if stream is None else StreamId.parse(stream),
+        controllers=entry.get("controllers"),
         configured=entry["configured"],
     )

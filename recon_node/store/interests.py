@@ -5,6 +5,8 @@ The notation of settings and commands is a StreamID, or fields with blanks betwe
     kjzl6hvfrbw6c...                                  a model's StreamID: its documents
     kjzl6kcym7w8y...                                  a document's StreamID: this stream alone
     model=kjzl6hvfrbw6c... controller=did:key:z6Mk... the documents of a model and a controller
+    model=kjzl6hvfrbw6c... shard=1/4                  the first of four shards of a model
+    model=kjzl6hvfrbw6c... controllers=00..3f         the same, by the controllers' hashes
     stream=k...                                       one stream, of a model or a document
     dag=k...                                          another sort key whose values are bytes
     family=blog                                       and one whose values are text
@@ -23,7 +25,9 @@ import trio
 
 from recon_node.ceramic import (
     METAMODEL,
+    EventIdError,
     Network,
+    Shard,
     StreamId,
     StreamIdError,
     StreamType,
@@ -73,6 +77,8 @@ def format_interest(interest: Interest) -> str:
     text = f"{interest.sort_key}={interest.sort_value}"
     if interest.controller is not None:
         text += f" controller={interest.controller}"
+    if interest.controllers is not None:
+        text += f" controllers={interest.controllers}"
     if interest.stream_id is not None:
         text += f" stream={interest.stream_id}"
     return text
@@ -140,8 +146,9 @@ def _parse_stream_id(text: str) -> Interest | StreamId:
 def _from_fields(named: dict[str, str]) -> Interest | StreamId:
     controller, stream = named.pop("controller", None), named.pop("stream", None)
     try:
+        shard = _shard(named)
         stream_id = None if stream is None else StreamId.parse(stream)
-        if stream_id is not None and not named and controller is None:
+        if stream_id is not None and not named and controller is None and shard is None:
             return stream_id
         if len(named) != 1:
             raise InvalidInterestError(
@@ -150,9 +157,22 @@ def _from_fields(named: dict[str, str]) -> Interest | StreamId:
                 "a range of keys"
             )
         [(sort_key, value)] = named.items()
-        return Interest(sort_key, _sort_value(sort_key, value), controller, stream_id)
-    except (StreamIdError, IpldError) as error:
+        return Interest(sort_key, _sort_value(sort_key, value), controller, stream_id, shard)
+    except (StreamIdError, EventIdError, IpldError) as error:
         raise InvalidInterestError(str(error)) from None
+
+
+def _shard(named: dict[str, str]) -> Shard | None:
+    """Take `shard=1/4` or `controllers=00..3f` out of the fields.
+
+    The latter is also a sort key, whose values are DIDs.
+    """
+    ranged = named.get("controllers", "did:").startswith("did:") is False
+    text, other = named.pop("shard", None), named.pop("controllers") if ranged else None
+    if text is not None and other is not None:
+        raise InvalidInterestError("`shard` and `controllers` say the same: give one of them")
+    text = text or other
+    return None if text is None else Shard.parse(text)
 
 
 def _sort_value(sort_key: str, text: str) -> str:
@@ -162,7 +182,9 @@ def _sort_value(sort_key: str, text: str) -> str:
     return sort_value_of(sort_key, text)
 
 
-_THIS_INTEREST: Final = "(sort_key, sort_value) = (?1, ?2) AND controller IS ?3 AND stream_id IS ?4"
+_THIS_INTEREST: Final = (
+    "(sort_key, sort_value) = (?1, ?2) AND (controller, stream_id, controllers) IS (?3, ?4, ?5)"
+)
 
 
 class Interests:
@@ -249,8 +271,8 @@ class Interests:
             StoreError: the disk did not take it, or the store is closed.
         """
         added = await self._change(
-            "INSERT INTO interests (sort_key, sort_value, controller, stream_id) "
-            "SELECT ?1, ?2, ?3, ?4 WHERE NOT EXISTS "
+            "INSERT INTO interests (sort_key, sort_value, controller, stream_id, controllers) "
+            "SELECT ?1, ?2, ?3, ?4, ?5 WHERE NOT EXISTS "
             f"(SELECT 1 FROM interests WHERE {_THIS_INTEREST})",
             interest,
         )
@@ -288,7 +310,8 @@ class Interests:
     async def _change(self, sql: str, interest: Interest) -> bool:
         """Run a statement with the fields of an interest; return whether it changed anything."""
         stream = None if interest.stream_id is None else str(interest.stream_id)
-        values = (interest.sort_key, interest.sort_value, interest.controller, stream)
+        shard = None if interest.controllers is None else str(interest.controllers)
+        values = (interest.sort_key, interest.sort_value, interest.controller, stream, shard)
         log = self._writer.log
 
         def change() -> bool:
@@ -312,11 +335,18 @@ def load_interests(log: EventLog) -> list[Interest]:
     """
     with explained_errors(log.path):
         rows = log.connection.execute(
-            "SELECT sort_key, sort_value, controller, stream_id FROM interests ORDER BY id"
+            "SELECT sort_key, sort_value, controller, stream_id, controllers "
+            "FROM interests ORDER BY id"
         )
         return [
-            Interest(key, value, controller, None if stream is None else StreamId.parse(stream))
-            for key, value, controller, stream in rows
+            Interest(
+                key,
+                value,
+                controller,
+                None if stream is None else StreamId.parse(stream),
+                None if shard is None else Shard.parse(shard),
+            )
+            for key, value, controller, stream, shard in rows
         ]
 
 
@@ -341,6 +371,8 @@ def ring_ranges(network: Network, interests: Iterable[Interest]) -> list[KeyRang
 def key_range_of(network: Network, interest: Interest) -> KeyRange:
     """Return the range of an interest, of its controller as it is spelled."""
     value, controller, stream = interest.sort_value, interest.controller, interest.stream_id
+    if interest.controllers is not None:
+        return KeyRange(*interest.controllers.range(network, value))
     if controller is None:
         return KeyRange(*sort_value_range(network, value))
     if stream is None:
@@ -357,6 +389,8 @@ def ring_range_of(network: Network, interest: Interest) -> KeyRange | None:
     controller, stream = interest.controller, interest.stream_id
     if interest.sort_key != DEFAULT_SORT_KEY:
         return None
+    if interest.controllers is not None:
+        return KeyRange(*heightless_event_id.shard_range(network, model, interest.controllers))
     if controller is None:
         return KeyRange(*heightless_event_id.model_range(network, model))
     if stream is None:

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass as settings_dataclass
 
-from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventKind, StreamId, TimeProof
+from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventKind, Shard, StreamId, TimeProof
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.durations import Durations
 from recon_node.ipld import CID
@@ -159,6 +159,7 @@ class FeedFilter:
     sort_value: str | None = None
     controller: str | None = None
     stream_id: StreamId | None = None
+    controllers: Shard | None = None
 
     def __bool__(self) -> bool:
         """Is anything filtered out?"""
@@ -189,7 +190,8 @@ class PendingProof:
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """A part of the network that this node wants: a sort value, a controller in it, a stream of it.
+    """A part of the network that this node wants: a sort value, a shard of it, a controller in it,
+    a stream of it.
 
     Keys sort by sort value, controller and stream, in that order (CIP-124): a stream is a range of
     keys only together with its controller. `sort_value` is text; a StreamID is its base36 form.
@@ -202,6 +204,7 @@ class Interest:
     sort_value: str
     controller: str | None = None
     stream_id: StreamId | None = None
+    controllers: Shard | None = None
 
     def __post_init__(self) -> None:
         if not self.sort_key:
@@ -212,6 +215,10 @@ class Interest:
             )
         if self.controller == "":
             raise InvalidInterestError("the controller of an interest must be a DID, or left out")
+        if self.controllers is not None and self.controller is not None:
+            raise InvalidInterestError(
+                "an interest has one controller or a shard of all of them, not both"
+            )
         if self.stream_id is not None and self.controller is None:
             raise InvalidInterestError(
                 f"an interest in the stream {self.stream_id} must name its controller too: keys "

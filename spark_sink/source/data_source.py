@@ -24,7 +24,7 @@ Options:
 | endingTimestamp | | instead: end with the last event delivered before that time |
 | maxRowsPerBatch | 10000 | positions per streaming batch; filters may leave fewer rows |
 | partitions | 2 | ranges of a batch to fetch in parallel |
-| sortKey, sortValue, controller, streamId | | return only matching rows; the node filters |
+| sortKey, sortValue, controller, controllers, streamId | | return only matching rows |
 | patience | 120 | seconds to wait for a node that does not answer before the query fails |
 
 Times are ISO 8601, in UTC unless they name a zone, or Unix milliseconds. A stream ends only with

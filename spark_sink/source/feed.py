@@ -88,7 +88,7 @@ class Feed:
         patience: seconds to wait for an unreachable node before giving up.
         token: the API token, if the node requires one.
         filters: what rows must match, by parameter of the API (sortKey, sortValue, controller,
-            streamId).
+            controllers, streamId).
     """
 
     def __init__(

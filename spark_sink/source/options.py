@@ -14,7 +14,7 @@ from spark_sink.source.feed import PATIENCE, Feed, FeedTime, Head, find_time
 
 MAX_ROWS_PER_BATCH: Final = 10_000
 PARTITIONS: Final = 2
-FILTERS: Final = ("sortKey", "sortValue", "controller", "streamId")
+FILTERS: Final = ("sortKey", "sortValue", "controller", "streamId", "controllers")
 _BOUNDS: Final = ("startingOffset", "startingTimestamp", "endingOffset", "endingTimestamp")
 _OPTIONS: Final = (
     "url",
@@ -231,7 +231,7 @@ def _checked(filters: dict[str, str]) -> dict[str, str]:
     if not filters:
         return filters
     # Spark's workers get checked options. Without these imports they start faster.
-    from recon_node.ceramic import StreamId, StreamIdError
+    from recon_node.ceramic import EventIdError, Shard, StreamId, StreamIdError
     from recon_node.ceramic.auth.did import is_did
 
     def stream_id(name: str, what: str = "") -> str:
@@ -255,6 +255,11 @@ def _checked(filters: dict[str, str]) -> dict[str, str]:
         right["controller"] = did("controller")
     if "streamId" in filters:
         right["streamId"] = stream_id("streamId")
+    if "controllers" in filters:
+        try:
+            right["controllers"] = str(Shard.parse(filters["controllers"]))
+        except EventIdError as error:
+            raise SinkError(f"the option controllers: {error}") from None
     return right
 
 

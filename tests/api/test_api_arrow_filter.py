@@ -15,7 +15,7 @@ from nacl.signing import SigningKey
 
 from recon_node.api import Limits, Services, create_app
 from recon_node.api.routes import arrow
-from recon_node.ceramic import InitHeader, Network, StreamId, StreamType
+from recon_node.ceramic import InitHeader, Network, Shard, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import FeedFilter, Store
@@ -25,7 +25,8 @@ from recon_node.store.reading import columns
 ARROW = "/ceramic/feed/arrow"
 KEYS = [SigningKey(bytes([n]) * 32) for n in (1, 2)]
 MODELS = [StreamId(StreamType.MODEL, CID.of(DAG_CBOR, name)) for name in (b"one", b"two")]
-FILTERS = ("sortKey", "sortValue", "controller", "streamId")
+FILTERS = ("sortKey", "sortValue", "controller", "streamId", "controllers")
+SHARDS = [Shard.of(number, 2) for number in (1, 2)]
 
 
 @pytest.fixture
@@ -49,12 +50,18 @@ async def headers(store: Store, rng: Random) -> dict[bytes, tuple[InitHeader, st
     return found
 
 
+def shard_of(header: InitHeader) -> Shard:
+    [shard] = (each for each in SHARDS if each.covers(header.controller))
+    return shard
+
+
 def fits(header: InitHeader, stream_id: str, wanted: dict[str, str]) -> bool:
     has = {
         "sortKey": header.sep_key,
         "sortValue": header.sep_value,
         "controller": header.controller,
         "streamId": stream_id,
+        "controllers": str(shard_of(header)),
     }
     return all(has[name] == value for name, value in wanted.items())
 
@@ -66,7 +73,7 @@ async def test_any_filter_leaves_what_fits_at_its_positions(
     transport = httpx.ASGITransport(create_app(dataclasses.replace(services, limits=limits)))
     async with httpx.AsyncClient(transport=transport, base_url="http://node") as api:
         everything = pa.ipc.open_stream((await api.get(ARROW)).content).read_all().to_pylist()
-        for size in range(1, 5):
+        for size in range(1, 6):
             for names in itertools.combinations(FILTERS, size):
                 header, stream_id = rng.choice(list(headers.values()))
                 values = {
@@ -74,6 +81,7 @@ async def test_any_filter_leaves_what_fits_at_its_positions(
                     "sortValue": header.sep_value,
                     "controller": header.controller,
                     "streamId": stream_id,
+                    "controllers": str(shard_of(header)),
                 }
                 wanted = {name: values[name] for name in names}
                 after = rng.randint(0, 20)
@@ -107,6 +115,7 @@ async def test_a_piece_without_a_row_is_an_empty_batch(
         ({"controller": ""}, "controller cannot be empty"),
         ({"streamId": ""}, "streamId cannot be empty"),
         ({"streamId": "k2"}, "streamId: "),
+        ({"controllers": "0/2"}, "controllers: there is no shard 0/2"),
         ({"streamId": "did:key:z6Mk"}, "streamId: "),
     ],
 )

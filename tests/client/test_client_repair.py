@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from client_samples import POST, issued
 from nacl.signing import SigningKey
-from waiting import wait_until
+from support.waiting import wait_until
 
 from recon_node.cli import main
 from recon_node.client import CID, Ceramic, Document, Key, SolanaAccount

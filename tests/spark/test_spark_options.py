@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from spark_helpers import Node
 
-from recon_node.ceramic import Event
+from recon_node.ceramic import Event, Shard
 from recon_node.ceramic.stream_id import METAMODEL
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
 from spark_sink.source.data_source import ReconDataSource, lag
@@ -43,8 +43,12 @@ def test_a_filter_is_the_node_s_and_positions_stay(full_node: Node, sample: list
         "sortValue": lambda header: header.sep_value,
         "controller": lambda header: header.controller,
     }
+    numbers = range(1, 5)
+    [shard] = (each for n in numbers if (each := Shard.of(n, 4)).covers(longest[1].controller))
     cases = {name: {name: value(longest[1])} for name, value in by_header.items()}
     cases["two of them"] = cases["sortValue"] | cases["controller"]
+    by_header["controllers"] = lambda header: str(shard) if shard.covers(header.controller) else ""
+    cases["a shard"] = {"controllers": str(shard)} | cases["sortKey"]
     for given in cases.values():
         expected = sorted(
             position

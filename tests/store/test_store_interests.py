@@ -15,6 +15,7 @@ from store_helpers import KEYS, MODEL, NETWORK, OTHER_MODEL, World, controller
 
 from recon_node.ceramic import (
     METAMODEL,
+    Shard,
     StreamId,
     StreamType,
     network_range,
@@ -53,6 +54,7 @@ def interests_of(world: World) -> list[Interest]:
             Interest("model", header.sep_value),
             Interest("model", header.sep_value, header.controller),
             Interest("model", header.sep_value, header.controller, stream_id),
+            *(Interest("model", header.sep_value, None, None, Shard.of(n, 3)) for n in (1, 2, 3)),
         ]
     return interests
 
@@ -65,6 +67,10 @@ def wanted(interest: Interest, world: World) -> set[bytes]:
         if world.headers[event.init].sep_value == interest.sort_value
         and interest.controller in (None, world.headers[event.init].controller)
         and (interest.stream_id is None or interest.stream_id.cid == event.init)
+        and (
+            interest.controllers is None
+            or interest.controllers.covers(world.headers[event.init].controller)
+        )
     }
 
 
@@ -74,7 +80,7 @@ async def test_without_interests_the_network_is_wanted(tmp_path: Path) -> None:
         assert store.wanted.ranges == [KeyRange(*network_range(NETWORK))]
 
 
-@given(picks=st.sets(st.integers(0, 11), min_size=1))
+@given(picks=st.sets(st.integers(0, 23), min_size=1))
 def test_interests_cover_the_keys_that_they_name(picks: set[int]) -> None:
     world = World(0, streams=0, events=0)
     for model in (MODEL, OTHER_MODEL):
@@ -95,10 +101,10 @@ def test_covers_finds_the_range(bounds: list[tuple[bytes, bytes]], key: bytes) -
 
 
 async def test_interests_are_kept_once(tmp_path: Path, world: World) -> None:
-    interests = interests_of(world)[:3]
+    interests = interests_of(world)[:6]
     async with open_store(tmp_path, NETWORK) as store:
-        assert [await store.wanted.add(each) for each in interests] == [True] * 3
-        assert [await store.wanted.add(each) for each in interests] == [False] * 3
+        assert [await store.wanted.add(each) for each in interests] == [True] * 6
+        assert [await store.wanted.add(each) for each in interests] == [False] * 6
         ranges = store.wanted.ranges
         assert ranges == [KeyRange(*sort_value_range(NETWORK, interests[0].sort_value))]
     async with open_store(tmp_path, NETWORK) as store:
@@ -128,6 +134,7 @@ async def test_peers_events_outside_the_interests_are_refused(tmp_path: Path, wo
         (lambda: Interest("model", ""), "sort value"),
         (lambda: Interest("model", "value", ""), "must be a DID"),
         (lambda: Interest("model", "value", None, MODEL), "must name its controller"),
+        (lambda: Interest("model", "value", "did:key:z", None, Shard.of(1, 2)), "not both"),
     ],
 )
 def test_an_interest_that_is_no_range_is_refused(

@@ -33,7 +33,7 @@ from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Binary, Parameters, Parsed, StreamedAnswer, WholeParameter
 from recon_node.api.routes.listings import Given, checked_given
 from recon_node.api.services import Services
-from recon_node.ceramic import StreamId
+from recon_node.ceramic import EventIdError, Shard, StreamId
 from recon_node.ipld import CID, CidError, read_cid
 from recon_node.store import FeedColumns, FeedFilter, Store
 
@@ -64,6 +64,13 @@ _POSITION: Final = frozenset(["position"])
 _CAR: Final = "car"
 
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+def _shard(text: str) -> Shard:
+    try:
+        return Shard.parse(text)
+    except EventIdError as error:
+        raise bad_request(f"controllers: {error}") from None
 
 
 def _stream_id(text: str) -> StreamId:
@@ -107,9 +114,11 @@ class ArrowQuery(ColumnsQuery, frozen=True, rename="camel"):
     """Only with this controller, a DID."""
     stream_id: Annotated[StreamId, Parsed(_stream_id)] | None = None
     """Only of this stream, as multibase text."""
+    controllers: Annotated[Shard, Parsed(_shard)] | None = None
+    """Only of controllers in this shard: `1/4`, or `00..3f`."""
 
 
-FILTERS: Final = ("sortKey", "sortValue", "controller", "streamId")
+FILTERS: Final = ("sortKey", "sortValue", "controller", "streamId", "controllers")
 
 
 @endpoint(
@@ -127,7 +136,9 @@ async def get_arrow(call: Call[ArrowQuery]) -> Response:
     """
     services, given = call.services, call.parameters
     after, upto = _range(given, services.store)
-    wanted = FeedFilter(given.sort_key, given.sort_value, given.controller, given.stream_id)
+    wanted = FeedFilter(
+        given.sort_key, given.sort_value, given.controller, given.stream_id, given.controllers
+    )
     if call.request.method == "HEAD":
         return Response(media_type=MEDIA_TYPE)
     if not wanted and _CAR in given.columns:

@@ -77,7 +77,9 @@ async def get_interest_events(
     page follows the one before only if no event arrives in between.
     """
     services, given = call.services, call.parameters
-    interest = make_interest(given.sep, given.sep_value, given.controller, given.stream_id)
+    interest = make_interest(
+        given.sep, given.sep_value, given.controller, given.stream_id, given.controllers
+    )
     limit = min(given.limit, services.limits.feed_events)
     store = services.store
     ranges = key_ranges(store.network, [interest])
@@ -112,6 +114,8 @@ class ListedInterestBody(Body, frozen=True, rename="camel"):
     """(+) A DID."""
     stream_id: str | UnsetType = UNSET
     """(+) A StreamID."""
+    controllers: str | UnsetType = UNSET
+    """(+) A shard, as `00..3f`."""
     configured: bool | UnsetType = UNSET
     """(+) Whether it comes from the node's settings, and cannot be removed."""
 

@@ -19,7 +19,7 @@ from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Body, Parameters, read_small
 from recon_node.api.services import Services
-from recon_node.ceramic import StreamId, StreamIdError
+from recon_node.ceramic import Shard, StreamId, StreamIdError
 from recon_node.ceramic.header import sort_value_of
 from recon_node.ipld import IpldError, multibase
 from recon_node.store import Interest, InvalidInterestError, format_interest
@@ -32,6 +32,8 @@ class InterestQuery(Parameters, frozen=True):
     """A DID: its streams only."""
     stream_id: str | None = field(default=None, name="streamId")
     """A stream, as multibase text: its events only. Needs `controller`."""
+    controllers: str | None = None
+    """(+) A shard: `1/4`, or the controllers' hashes from one beginning to another, `00..3f`."""
 
 
 class InterestPath(InterestQuery, frozen=True, kw_only=True):
@@ -55,6 +57,8 @@ class InterestBody(Parameters, frozen=True, rename="camel"):
     stream_id: str | UnsetType | None = UNSET
     """A stream, as multibase text: its events only. Needs the other fields; or (+) stands alone, if
     the node has the stream."""
+    controllers: str | UnsetType | None = UNSET
+    """(+) A shard: `1/4`, or the controllers' hashes from one beginning to another, `00..3f`."""
 
 
 class NodeInterestBody(Body, frozen=True, kw_only=True, rename="camel"):
@@ -68,6 +72,8 @@ class NodeInterestBody(Body, frozen=True, kw_only=True, rename="camel"):
     """A DID."""
     stream_id: str | UnsetType = UNSET
     """A StreamID."""
+    controllers: str | UnsetType = UNSET
+    """(+) A shard, as `00..3f`."""
     configured: bool
     """(+) Whether it comes from the node's settings, and cannot be removed."""
 
@@ -111,7 +117,11 @@ async def delete_sort_value_interest(call: Call[InterestPath]) -> Response:
 
 
 def make_interest(
-    sep: str, sep_value: str, controller: str | None, stream_id: str | None
+    sep: str,
+    sep_value: str,
+    controller: str | None,
+    stream_id: str | None,
+    controllers: str | None = None,
 ) -> Interest:
     """Make an interest of what a client sent; raises `ApiError` 400 if it is not one."""
     if not sep:
@@ -123,7 +133,8 @@ def make_interest(
     try:
         sort_value = _sort_value(sep, sep_value)
         stream = None if stream_id is None else _stream_id(stream_id)
-        return Interest(sep, sort_value, controller, stream)
+        shard = None if controllers is None else Shard.parse(controllers)
+        return Interest(sep, sort_value, controller, stream, shard)
     except ValueError as error:
         raise bad_request(str(error)) from None
 
@@ -137,11 +148,14 @@ def describe_interest(interest: Interest, configured: Collection[Interest]) -> N
         configured=interest in configured,
         controller=UNSET if interest.controller is None else interest.controller,
         stream_id=UNSET if stream_id is None else str(stream_id),
+        controllers=UNSET if interest.controllers is None else str(interest.controllers),
     )
 
 
 def _from_path(given: InterestPath) -> Interest:
-    return make_interest(given.sort_key, given.sort_value, given.controller, given.stream_id)
+    return make_interest(
+        given.sort_key, given.sort_value, given.controller, given.stream_id, given.controllers
+    )
 
 
 def _from_fields(given: InterestBody) -> Interest:
@@ -151,7 +165,8 @@ def _from_fields(given: InterestBody) -> Interest:
         raise bad_request("'sepValue' is missing")
     controller = None if given.controller is UNSET else given.controller
     stream_id = None if given.stream_id is UNSET else given.stream_id
-    return make_interest(given.sep, given.sep_value, controller, stream_id)
+    controllers = None if given.controllers is UNSET else given.controllers
+    return make_interest(given.sep, given.sep_value, controller, stream_id, controllers)
 
 
 def _stream_alone(given: InterestBody) -> StreamId | None:

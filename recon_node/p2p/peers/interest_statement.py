@@ -5,7 +5,8 @@
 
 An interest is all keys whose fields after the network id start with certain bytes, its *prefix*: of
 none (the whole network) to 20 (one stream). So a prefix is all that has to be said of a range; its
-fenceposts follow from it. Prefixes ascend and are front-coded. None of them starts with another.
+fenceposts follow from it. A shard has several prefixes, side by side. Prefixes ascend and are
+front-coded. None of them starts with another.
 
 The first 8 bytes say which statement of the receiver the sender knew: the `digest` of the latest,
 or zeros. From them, both sides can tell whether their statements crossed on the way.
@@ -20,7 +21,7 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -63,8 +64,18 @@ class Statement:
         return self.known + self._interests
 
     def ranges(self, network: Network) -> list[KeyRange]:
-        """Return the ranges of keys, ascending and apart."""
-        return [KeyRange(*prefix_range(network, each)) for each in self.prefixes]
+        """Return the ranges of keys, ascending and apart; prefixes side by side are one range."""
+        spans: list[tuple[bytes, bytes]] = []
+        for each in self.prefixes:
+            rest = FIELDS_SIZE - len(each)
+            first, last = each + bytes(rest), each + b"\xff" * rest
+            if spans and int.from_bytes(spans[-1][1]) + 1 == int.from_bytes(first):
+                first = spans.pop()[0]
+            spans.append((first, last))
+        return [
+            KeyRange(prefix_range(network, first)[0], prefix_range(network, last)[1])
+            for first, last in spans
+        ]
 
     @cached_property
     def _interests(self) -> bytes:
@@ -87,8 +98,23 @@ def state(network: Network, ranges: Iterable[KeyRange], known: bytes = NOTHING_K
     """
     start = len(rendezvous(network))
     fields = slice(start, start + FIELDS_SIZE)
-    prefixes = {lower[: common_prefix(lower, upper)][fields] for lower, upper in ranges}
+    bounds = ((lower[fields], upper[fields]) for lower, upper in ranges)
+    prefixes = [each for first, last in bounds for each in _prefixes(first, last)]
     return Statement(network.id, tuple(_few(prefixes)), known)
+
+
+def _prefixes(first: bytes, last: bytes) -> Iterator[bytes]:
+    """The fewest prefixes of the fields between two, both included."""
+    shared = common_prefix(first, last)
+    if not any(first[shared:]) and all(byte == 0xFF for byte in last[shared:]):
+        yield first[:shared]
+        return
+    for byte in range(first[shared], last[shared] + 1):
+        head, rest = first[:shared] + bytes([byte]), FIELDS_SIZE - shared - 1
+        yield from _prefixes(
+            first if byte == first[shared] else head + bytes(rest),
+            last if byte == last[shared] else head + b"\xff" * rest,
+        )
 
 
 def decode(data: bytes) -> Statement:

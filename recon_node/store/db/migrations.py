@@ -180,4 +180,5 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     """,
     anchors.add_statements,
     "CREATE TABLE own_streams (init_cid BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;",
+    "ALTER TABLE interests ADD COLUMN controllers TEXT;",
 )

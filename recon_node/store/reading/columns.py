@@ -18,8 +18,9 @@ from functools import lru_cache
 from itertools import compress
 from typing import Any, Final
 
-from recon_node.ceramic import EventKind, Network, controller_range, sort_value_range
+from recon_node.ceramic import EventKind, Network, network_range, sort_value_range
 from recon_node.ceramic.auth.did import did_spellings
+from recon_node.ceramic.event_id import short_hash
 from recon_node.ipld import CID, CarError
 from recon_node.store.damage import (
     Damage,
@@ -142,16 +143,20 @@ def _with_anchors(
 def _where(wanted: FeedFilter, network: Network) -> tuple[str, list[object]]:
     """Return further terms of a WHERE over `events`, and their parameters."""
     terms, values = "", list[object]()
+    # SQL counts from 1. After the controller's 8 bytes come 4 of the stream.
+    controller_at = len(network_range(network)[0].prefix) - 11
     if wanted.sort_value is not None:
         # The plus keeps SQLite from walking the index by EventId: the order is the feed's.
         terms += "AND +event_id > ? AND +event_id < ? "
         values += sort_value_range(network, wanted.sort_value)
     if wanted.controller is not None:
         names = did_spellings(wanted.controller)
-        bounds = [controller_range(network, wanted.sort_value or "", name)[0] for name in names]
-        # 4 bytes of the stream come after it
         terms += f"AND substr(event_id, ?, 8) IN ({', '.join('?' * len(names))}) "
-        values += (len(bounds[0].prefix) - 11, *(bound.controller for bound in bounds))
+        values += (controller_at, *map(short_hash, names))
+    if wanted.controllers is not None:
+        first, last = wanted.controllers
+        terms += "AND substr(event_id, ?, ?) BETWEEN ? AND ? "
+        values += (controller_at, len(first), first, last)
     if wanted.stream_id is not None:
         terms += "AND init_cid = ? "
         values.append(wanted.stream_id.cid)

@@ -38,7 +38,7 @@ export function Interests({ node, query }) {
       empty="None: everything on the network is synced." rows=${interests.map((each) => ({
         key: JSON.stringify(each),
         cells: [each.sep, html`<${Name} of=${each.sepValue} to=${href(["streams"], each.sep === "model" ? { model: each.sepValue } : { sortKey: each.sep, sortValue: each.sepValue })} />`,
-          each.controller ? html`<${Name} of=${each.controller} />` : "any", each.streamId ? html`<${Name} of=${each.streamId} to=${href(["streams", each.streamId])} />` : "any",
+          each.controller ? html`<${Name} of=${each.controller} />` : each.controllers ? `hashes ${each.controllers}` : "any", each.streamId ? html`<${Name} of=${each.streamId} to=${href(["streams", each.streamId])} />` : "any",
           each.configured ? "settings" : "API"],
       }))} />`}`;
 }
