@@ -24,8 +24,9 @@ class Latest(OrderedDict[K, V]):
         self.limit = limit
 
     def __setitem__(self, key: K, value: V) -> None:
+        if key in self:
+            self.move_to_end(key)
         super().__setitem__(key, value)
-        self.move_to_end(key)
         while len(self) > self.limit:
             self.popitem(last=False)
 

@@ -51,11 +51,12 @@ FIELDS_SIZE: Final = SHORT_HASH_SIZE + SHORT_HASH_SIZE + _INIT
 _CBOR_UINT8: Final = 0x18
 _CBOR_UINT64: Final = 0x1B
 
-# What nearly all EventIDs look like: a network of one or two bytes, a height below 24, and the CID
-# of a DAG-CBOR or DAG-JOSE block by its sha2-256. One match instead of some forty steps.
+# What nearly all EventIDs look like: any network (a varint), a height below 24, and the CID of a
+# DAG-CBOR or DAG-JOSE block by its sha2-256. One match instead of some forty steps.
 _USUAL: Final = re.compile(
     re.escape(_HEAD)
-    + rb"(?:[\x00-\x7f]|[\x80-\xff][\x01-\x7f]).{20}[\x00-\x17]\x01(?:\x71|\x85\x01)\x12\x20.{32}",
+    + rb"(?:[\x00-\x7f]|[\x80-\xff]{1,8}[\x01-\x7f]).{20}[\x00-\x17]"
+    + rb"\x01(?:\x71|\x85\x01)\x12\x20.{32}",
     re.DOTALL,
 )
 

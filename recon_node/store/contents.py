@@ -164,8 +164,9 @@ class Contents:
         for event_id in committed.removed:
             self._keys.discard(event_id)
         self._keys.load(committed.added)
-        for event_id in (*committed.added, *committed.removed):
-            self._withheld.pop(id_of(event_id), None)
+        if self._withheld:
+            for event_id in (*committed.added, *committed.removed):
+                self._withheld.pop(id_of(event_id), None)
         for event_id in committed.withheld:
             self._keys.discard(event_id)  # it was thought to be signed by whoever may do so
             self._withheld[id_of(event_id)] = event_id

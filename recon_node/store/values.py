@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass as settings_dataclass
@@ -54,8 +54,7 @@ class Submission:
     """Whether capabilities count that do not hold now: it is history that the operator brings."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What became of one submitted event.
 
     "new" and "known" are given only after the commit: the event survives a crash. "known" may

@@ -8,8 +8,8 @@ more and the node 9, of about 70 each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from recon_node.ceramic import (
     ALWAYS,
@@ -58,16 +58,14 @@ class Broken:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(NamedTuple):
     """The blocks that an event's envelope names."""
 
     payload: CID
     capability: CID | None
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """A well-formed event, and whether its signature is right.
 
     `cid`, `kind`, `init`, `prevs`, `car` and `proof` are as in `recon_node.ceramic.Event`.
@@ -88,7 +86,7 @@ class Facts:
     """When the signature holds."""
     fault: Refusal | None
     """What is wrong with the signature."""
-    car: bytes = field(repr=False)
+    car: bytes
 
     @property
     def is_invalid(self) -> bool:

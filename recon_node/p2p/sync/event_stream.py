@@ -57,9 +57,11 @@ _BATCHES_HELD: Final = 6
 """_Batches of fetched events in memory at once: in the store's hands, and arriving."""
 _MAX_BOUND: Final = 256
 """Maximum bytes of a bound or a head."""
-BATCH_EVENTS: Final = 250
+BATCH_EVENTS: Final = 1000
 _BATCH_BYTES: Final = 2 << 20
-"""Maximum events, and bytes, of a batch."""
+"""Maximum events, and bytes, of a batch: as many as the store takes at once."""
+_STEP: Final = 16 * 1024
+"""Bytes of memory that a batch is charged at a time."""
 
 N = TypeVar("N", bound=bytes)
 """What an event is asked for by: its EventID, or the id of that."""
@@ -344,14 +346,17 @@ class _Batches:
         self._batch: FetchedEvents = []
         self._size = 0
         self._held = deque([0], maxlen=_BATCHES_HELD)
+        """Bytes of each batch, the last one rounded up to `_STEP`."""
 
     async def add(self, event_id: EventId, car: bytes) -> None:
         """Take an event."""
         self._batch.append((event_id, car))
         self._size += len(car)
-        self._held[-1] = self._size
-        self._account.hold("events", sum(self._held))
+        if self._size > self._held[-1]:
+            self._held[-1] = self._size + _STEP
+            self._account.hold("events", sum(self._held))
         if len(self._batch) >= BATCH_EVENTS or self._size >= _BATCH_BYTES:
+            self._held[-1] = self._size
             await self.finish()
             self._held.append(0)
 

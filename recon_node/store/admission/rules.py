@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from recon_node.ceramic import (
     EventId,
@@ -50,8 +51,7 @@ from recon_node.store.values import Cause, Submission, Verdict
 from recon_node.verification import Broken, Facts, Refusal, Unreadable, check_event
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
+class _Placed(NamedTuple):
     """A submission that has a record, which came with it or was held before."""
 
     record: Record
