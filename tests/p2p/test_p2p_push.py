@@ -1,5 +1,7 @@
 """Pushing: every new key, to peers that want it, and to those who want it however few they are."""
 
+from __future__ import annotations
+
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
 
@@ -9,15 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 from p2p_support import LOOPBACK, NETWORK, Node, eventually, node
-from test_p2p_sync import OURS, Connected, Recorded, Wanting
+from sync_doubles import OURS, Connected, Recorded, Wanting
 
 from recon_node.ceramic import METAMODEL, EventId, StreamId, StreamType, rendezvous, streams_range
 from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.ceramic.event_id import FIELDS_SIZE, SHORT_HASH_SIZE
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.sync.driver import MAX_DUE, Syncer
+from recon_node.p2p.sync.peer_memory import AGREED_FOR, MAX_AGREEMENTS, PeerMemory
 from recon_node.p2p.sync.push import (
     ALL_OF_FEW,
+    MAX_AGAIN,
     NEXT_ROUND,
     ROUNDS,
     PushedPart,
@@ -312,3 +316,84 @@ async def test_nodes_that_start_together_fetch_each_event_once(tmp_path):
         for each in nodes:
             needed = sum(map(len, cars)) * 3 / 5
             assert each.p2p.counters.event_bytes_received < 1.2 * needed
+
+
+MANY = [f"peer {number}" for number in range(8, 30)]
+KEY = key_in(OURS[0])
+
+
+@pytest.fixture
+def crowd(pushing):
+    """Many more peers than are pushed to, all of which want everything."""
+    store, book, sessions = pushing
+    sessions.syncer._host.near += MANY
+    for peer in sessions.syncer._host.near:
+        book.heard_of(peer, ())
+        book.synced(peer, 0.01, 0.0)
+        says(book, peer, *OURS)
+    return store, book, sessions
+
+
+def asked(sessions) -> list[str]:
+    return [peer for peer, _ in sessions.asked]
+
+
+async def test_each_round_goes_to_others(crowd, autojump_clock):
+    store, _, sessions = crowd
+    store.arrivals.add([KEY])
+    await trio.sleep(LOOPBACK.push_delay + 0.1)
+    assert len(asked(sessions)) == COPIES
+    await trio.sleep(LATER_ROUNDS)
+    assert len(asked(sessions)) == len(set(asked(sessions))) == ROUNDS * COPIES
+
+
+async def test_later_rounds_leave_out_who_told_us_meanwhile(crowd, autojump_clock):
+    store, _, sessions = crowd
+    store.arrivals.add([KEY])
+    await trio.sleep(LOOPBACK.push_delay + 0.1)
+    others = [peer for peer in sessions.syncer._host.near if peer not in asked(sessions)]
+    sessions.told[KEY] = others[1:]
+    await trio.sleep(LATER_ROUNDS)
+    assert asked(sessions)[COPIES:] == others[:1]
+
+
+async def test_later_rounds_leave_out_who_agreed_with_us_since_the_key_came(crowd, autojump_clock):
+    store, _, sessions = crowd
+    store.arrivals.add([KEY])
+    await trio.sleep(LOOPBACK.push_delay + 0.1)
+    now = trio.current_time()
+    others = [peer for peer in sessions.syncer._host.near if peer not in asked(sessions)]
+    early, elsewhere, *rest = others
+    sessions.memory.note_agreement(early, OURS[0], now - 1)
+    sessions.memory.note_agreement(elsewhere, OURS[1], now)
+    for peer in rest:
+        sessions.memory.note_agreement(peer, OURS[0], now)
+    await trio.sleep(LATER_ROUNDS)
+    assert sorted(asked(sessions)[COPIES:]) == sorted([early, elsewhere])
+
+
+async def test_of_very_many_keys_there_is_one_round(crowd, autojump_clock):
+    store, _, sessions = crowd
+    store.arrivals.add([key_in(OURS[0], number) for number in range(MAX_AGAIN + 1)])
+    await trio.sleep(LOOPBACK.push_delay + LATER_ROUNDS)
+    assert len(asked(sessions)) == COPIES
+
+
+async def test_agreements_count_if_they_cover_the_key_and_began_after_it_came(autojump_clock):
+    memory = PeerMemory()
+    memory.note_agreement("before", OURS[0], 1.0)
+    memory.note_agreement("after", OURS[0], 3.0)
+    memory.note_agreement("elsewhere", OURS[1], 3.0)
+    assert memory.holders(KEY, 2.0) == {"after"}
+    assert memory.holders(KEY, 0.0) == {"before", "after"}
+    assert memory.holders(OURS[0].lower, 0.0) == set()
+
+
+async def test_agreements_are_forgotten(autojump_clock):
+    memory = PeerMemory()
+    for number in range(2 * MAX_AGREEMENTS):
+        memory.note_agreement(f"peer {number}", KeyRange(b"a", b"c"), trio.current_time())
+    assert len(memory.holders(b"b", 0.0)) == MAX_AGREEMENTS
+    await trio.sleep(AGREED_FOR + 1)
+    memory.note_agreement("new", KeyRange(b"a", b"c"), trio.current_time())
+    assert memory.holders(b"b", 0.0) == {"new"}

@@ -6,10 +6,10 @@ needs them is stood for by the least that the syncer sees of it.
 
 import pytest
 import trio
-from p2p_support import LOOPBACK, NETWORK
+from p2p_support import LOOPBACK
+from sync_doubles import OURS, Connected, Recorded, Wanting
 
-from recon_node.ceramic import METAMODEL, StreamId, sort_value_range
-from recon_node.p2p.errors import MISBEHAVED, PeerError, PeerGoneError, PeerProtocolError
+from recon_node.p2p.errors import MISBEHAVED, PeerGoneError, PeerProtocolError
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import VISIT
 from recon_node.p2p.sync.driver import (
@@ -19,101 +19,10 @@ from recon_node.p2p.sync.driver import (
     SLOT_TIME,
     Syncer,
 )
-from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.reports import Counters
-from recon_node.recon import KeyRange, KeyStore
-from recon_node.store.contents import Arrivals
+from recon_node.recon import KeyRange
 
-OURS = [KeyRange(*sort_value_range(NETWORK, str(StreamId(kind, METAMODEL.cid)))) for kind in (2, 3)]
 OURS.sort()
-
-
-class Damage:
-    """Stands for the events of a store that are found damaged."""
-
-    def __init__(self) -> None:
-        self.found = 0
-        self.moved = trio.lowlevel.ParkingLot()
-
-    async def wait(self, after):
-        while self.found <= after:
-            await self.moved.park()
-        return self.found
-
-    def find(self):
-        self.found += 1
-        self.moved.unpark_all()
-
-
-class Wanting:
-    """Stands for a store: only its interests matter to when and with whom a sync runs."""
-
-    ranges = OURS
-    all = ()
-
-    def __init__(self) -> None:
-        self.wanted = self
-        self.wants_more = trio.Event()
-        self.arrivals = Arrivals()
-        self.damage = Damage()
-        self.keys = KeyStore()
-
-    async def wait_for_change(self, known):
-        await self.wants_more.wait()
-        self.wants_more = trio.Event()
-
-
-class Connected:
-    """Stands for a host that is connected with everyone, but those that do not exist."""
-
-    peer_id = "me"
-
-    def __init__(self) -> None:
-        self.near = []
-
-    def is_connected(self, peer_id):
-        return not peer_id.startswith("fake")
-
-    async def connect(self, address):
-        await trio.sleep(LOOPBACK.dial_timeout)
-        raise PeerError("no answer")
-
-    def network(self, peer_id):
-        return ""
-
-    def connected_peers(self):
-        return list(self.near)
-
-    def latency(self, peer_id):
-        return 0.01
-
-
-class Recorded:
-    """Stands for the sessions: notes what is asked for, and takes as long as a test says."""
-
-    def __init__(self) -> None:
-        self.asked = []
-        self.seconds = {}
-        self.error = {}
-        self.told = {}
-        self.memory = PeerMemory()
-        self.unable = set()
-
-    def told_by(self, key):
-        return self.told.get(key, ())
-
-    def can_sync_with(self, peer_id):
-        return peer_id not in self.unable
-
-    async def wait_for_peers_sessions(self, peer_id, limit):
-        return
-
-    async def reconcile(self, peer_id, key_range):
-        self.asked.append((peer_id, key_range))
-        await trio.sleep(self.seconds.get(peer_id, 0))
-        if peer_id in self.error:
-            raise self.error[peer_id]
-        return 0
 
 
 @pytest.fixture

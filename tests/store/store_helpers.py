@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -14,6 +16,8 @@ from recon_node.ceramic import Event, EventId, InitHeader, Network, StreamId, St
 from recon_node.ceramic.builder import controller_of, data_event, init_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.store import FeedRow, Store
+from recon_node.store.db import migrations, schema
+from recon_node.store.db.blocks import BlockReader
 
 NETWORK = Network.local(7)
 KEYS = [SigningKey(bytes([n]) * 32) for n in range(1, 5)]
@@ -152,3 +156,38 @@ def check_tables(store: Store) -> None:
 
 def controller(n: int) -> str:
     return controller_of(KEYS[n])
+
+
+TABLES = {
+    "meta": "name, value",
+    "events": "id, event_id, cid, init_cid, kind, signer, position, state",
+    "waits": "event, cid",
+    "streams": "init_cid, controller, sep_key, sep_value",
+    "refused": "id, event_id, cid, inherent, reason",
+    "interests": "id, sort_key, sort_value, controller, stream_id",
+}
+
+
+def make_version_1(source: Path, directory: Path) -> None:
+    """A log as the first version wrote it, with the rows of another log."""
+    directory.mkdir()
+    with (
+        closing(sqlite3.connect(source / schema.FILE_NAME)) as old,
+        closing(sqlite3.connect(directory / schema.FILE_NAME)) as new,
+    ):
+        first = migrations.MIGRATIONS[0]
+        assert isinstance(first, str)
+        new.executescript(first)
+        new.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        new.execute("PRAGMA user_version = 1")
+        for table, columns in TABLES.items():
+            found = columns.replace("state", OLD_STATE)
+            rows = old.execute(f"SELECT {found} FROM {table}").fetchall()
+            marks = ", ".join("?" * (columns.count(",") + 1))
+            new.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)
+        cars = old.execute("SELECT id, car FROM cars").fetchall()
+        whole = BlockReader(old).restore([car for _, car in cars])
+        rows = [(row, car) for (row, _), car in zip(cars, whole, strict=True)]
+        new.executemany("INSERT INTO cars (id, car) VALUES (?, ?)", rows)
+        new.commit()
+        new.execute("PRAGMA journal_mode = WAL")

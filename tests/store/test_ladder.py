@@ -5,11 +5,11 @@ from __future__ import annotations
 from random import Random
 from unittest.mock import patch
 
+from bad_worlds import BadWorld, Offer, shuffled
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_log import MemoryLog
 from store_helpers import World
-from test_store_convergence import BadWorld, Offer, shuffled
 
 from recon_node.ipld import CID
 from recon_node.store import StoreSettings

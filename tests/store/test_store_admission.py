@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from capabilities import ACCOUNT, change, init_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refused_events import Case
 from store_helpers import MODEL, NETWORK, OTHER_MODEL, World, check_feed, check_tables, feed_of
-from test_store_capabilities import ACCOUNT, change, init_of
-from test_store_refusals import Case
 
 from recon_node.ceramic import Event, EventId
 from recon_node.ceramic.builder import data_event

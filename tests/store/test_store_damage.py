@@ -10,9 +10,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from capabilities import ACCOUNT, change, init_of
 from store_helpers import NETWORK, World, check_feed, feed_of, sdk_cars
 from structlog.testing import capture_logs
-from test_store_capabilities import ACCOUNT, change, init_of
 
 from recon_node.ceramic import Event, parse_event
 from recon_node.ipld import CID

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from capabilities import SESSION, capability
 from store_helpers import KEYS, MODEL, NETWORK, World, feed_of
-from test_store_capabilities import SESSION, capability
 
 from recon_node.ceramic import EventId
 from recon_node.ceramic.auth.did import sign

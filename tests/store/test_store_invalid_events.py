@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bad_worlds import shuffled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 from store_helpers import KEYS, NETWORK, World, check_feed, check_tables, feed_of
 from support.forging import forged
-from test_store_convergence import shuffled
 
 from recon_node.ceramic import Event, parse_event
 from recon_node.ceramic.builder import data_event, time_event

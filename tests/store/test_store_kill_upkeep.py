@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from store_helpers import NETWORK, World, feed_of
-from test_store_migrations import make_version_1
+from store_helpers import NETWORK, World, feed_of, make_version_1
 from upkeep_child import act
 
 from recon_node.ceramic import EventId

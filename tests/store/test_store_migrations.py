@@ -7,46 +7,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from store_helpers import NETWORK, OLD_STATE, World, feed_of, timeless
+from store_helpers import NETWORK, World, feed_of, make_version_1, timeless
 
 from recon_node.store import open_store
-from recon_node.store.db import migrations, schema
-from recon_node.store.db.blocks import BlockReader
+from recon_node.store.db import schema
 from recon_node.store.maintenance import check_log
-
-TABLES = {
-    "meta": "name, value",
-    "events": "id, event_id, cid, init_cid, kind, signer, position, state",
-    "waits": "event, cid",
-    "streams": "init_cid, controller, sep_key, sep_value",
-    "refused": "id, event_id, cid, inherent, reason",
-    "interests": "id, sort_key, sort_value, controller, stream_id",
-}
-
-
-def make_version_1(source: Path, directory: Path) -> None:
-    """A log as the first version wrote it, with the rows of another log."""
-    directory.mkdir()
-    with (
-        closing(sqlite3.connect(source / schema.FILE_NAME)) as old,
-        closing(sqlite3.connect(directory / schema.FILE_NAME)) as new,
-    ):
-        first = migrations.MIGRATIONS[0]
-        assert isinstance(first, str)
-        new.executescript(first)
-        new.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-        new.execute("PRAGMA user_version = 1")
-        for table, columns in TABLES.items():
-            found = columns.replace("state", OLD_STATE)
-            rows = old.execute(f"SELECT {found} FROM {table}").fetchall()
-            marks = ", ".join("?" * (columns.count(",") + 1))
-            new.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)
-        cars = old.execute("SELECT id, car FROM cars").fetchall()
-        whole = BlockReader(old).restore([car for _, car in cars])
-        rows = [(row, car) for (row, _), car in zip(cars, whole, strict=True)]
-        new.executemany("INSERT INTO cars (id, car) VALUES (?, ?)", rows)
-        new.commit()
-        new.execute("PRAGMA journal_mode = WAL")
 
 
 @pytest.mark.parametrize("seed", range(3))

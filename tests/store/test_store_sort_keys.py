@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from capabilities import ACCOUNT, SESSION, capability
 from store_helpers import KEYS, MODEL, NETWORK, feed_of
-from test_store_capabilities import ACCOUNT, SESSION, capability
 
 from recon_node.ceramic import (
     Event,

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refused_events import LOCAL, Case
 from store_helpers import KEYS, MODEL, NETWORK, World, check_feed, feed_of, sdk_cars
 from support.waiting import wait_until
-from test_store_refusals import LOCAL, Case
 
 from recon_node.ceramic.builder import init_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, car
