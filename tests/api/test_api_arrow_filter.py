@@ -115,7 +115,7 @@ async def test_a_piece_without_a_row_is_an_empty_batch(
         ({"controller": ""}, "controller cannot be empty"),
         ({"streamId": ""}, "streamId cannot be empty"),
         ({"streamId": "k2"}, "streamId: "),
-        ({"controllers": "0/2"}, "controllers: there is no shard 0/2"),
+        ({"controllers": "3/2"}, "controllers: there is no shard 3/2"),
         ({"streamId": "did:key:z6Mk"}, "streamId: "),
     ],
 )
