@@ -9,9 +9,6 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Final
 
-from recon_node.ceramic.auth.envelope import read_plain
-from recon_node.ceramic.errors import InvalidEventError
-from recon_node.ceramic.event import parse_event
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car
 
 _DIGEST: Final = slice(-32, None)
@@ -70,17 +67,3 @@ def is_plainly_sound(stored: bytes, cid: bytes) -> bool:
     except LookupError:
         return False
     return has_root and at == end
-
-
-def holds_event(stored: bytes, cid: bytes) -> bool:
-    """Return whether a CAR has each block of the event `cid`, unchanged, and nothing else.
-
-    Signatures are not checked: whoever knows that the CID is that of an event need not.
-    """
-    if (plain := read_plain(stored)) is not None:
-        return plain.cid == cid
-    try:
-        event = parse_event(stored)
-    except InvalidEventError:
-        return False
-    return event.cid == cid and event.car == stored

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from recon_node.backoff import SPREAD
 from recon_node.files import draft_of
 from recon_node.p2p.errors import MISBEHAVED
+from recon_node.p2p.opening import PEERS_FILE, load_peers, save_peers
 from recon_node.p2p.peers.book import (
     AFTER_FAILURE,
     HOPELESS_FAILURES,
@@ -23,7 +24,6 @@ from recon_node.p2p.peers.book import (
     MAX_OBSERVING,
     PeerBook,
 )
-from recon_node.p2p.peers.book_file import PEERS_FILE, load_peers, save_peers
 from recon_node.p2p.peers.peer import MISLED_HALF_LIFE
 from recon_node.places import LATELY
 from recon_node.recon import KeyRange

@@ -11,8 +11,7 @@ from store_helpers import NETWORK, World, sdk_cars
 
 from recon_node.ipld import CID, DAG_CBOR, car
 from recon_node.store import Store, StoreError, open_store
-from recon_node.store.reading import block_index
-from recon_node.store.reading.reader import Reader
+from recon_node.store.reading import Reader, block_index
 
 UNKNOWN = CID.of(DAG_CBOR, b"unknown")
 

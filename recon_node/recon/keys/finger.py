@@ -88,10 +88,6 @@ class Finger:
         index = self._seek(bound)
         return self._lanes if index == self._at else self._move(index)
 
-    def rank_of(self, bound: bytes) -> int:
-        """Return the number of keys below a bound: the rank of its place."""
-        return self._seek(bound) + self._first
-
     def up_to(self, bound: bytes) -> int:
         """Return the place right of a bound: the lanes of all keys up to and including it."""
         return self.around(bound)[1]

@@ -1,9 +1,9 @@
-"""What the store's readers ask of the log: `LogReader` has all questions.
+"""What the store's readers ask of the log: `LogReader` has all questions, and each gets a
+`Reader`: a connection, and what the question may see and report.
 
 In reading order:
 
     log_reader     the questions, and the threads that answer them
-    reader         a connection, and what a question may see and report
     feed           rows of the feed, and where times and sort keys are in it
     columns        the same for bulk readers, column by column
     events         single events, by EventID or CID
@@ -12,3 +12,45 @@ In reading order:
     catalogue      lists of streams, and searches by name
     undelivered    what the feed does not have, and why
 """
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+from recon_node.ceramic import Network
+from recon_node.store.damage import Damage
+from recon_node.store.db import schema
+from recon_node.store.db.blocks import BlockReader
+
+
+class Reader:
+    """A read-only connection; used by one thread at a time.
+
+    Args:
+        data_dir: where the log is.
+        network: of its events.
+
+    Attributes:
+        blocks: puts shared blocks back into CARs, and remembers those that it read.
+        head: the last feed position that a question may show. Readers see a commit as soon as the
+            disk has it, and the store shows it a moment later. A position beyond its head must not
+            get out: the next request with it would be answered as one of another log.
+        damaged: the damaged events that a question met, and answered without.
+    """
+
+    def __init__(self, data_dir: Path, network: Network) -> None:
+        self.network = network
+        self.connection: sqlite3.Connection = schema.open_reader(data_dir)
+        self.blocks = BlockReader(self.connection, remember=True)
+        self.head = 0
+        self.damaged: list[Damage] = []
+
+    def within_head(self, upto: int | None) -> int:
+        """Return the last position that may be shown, at most `upto`."""
+        return self.head if upto is None else min(upto, self.head)
+
+    def report(self, found: Iterable[Damage | object]) -> None:
+        """Report those of some results that are damaged events."""
+        self.damaged += [each for each in found if isinstance(each, Damage)]

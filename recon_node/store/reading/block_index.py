@@ -25,9 +25,9 @@ from recon_node.ipld import CID
 from recon_node.store.damage import check_stored
 from recon_node.store.db.blocks import SMALLEST, sections
 from recon_node.store.errors import StoreError
+from recon_node.store.reading import Reader
 from recon_node.store.reading.events import read_car
 from recon_node.store.reading.feed import read_feed
-from recon_node.store.reading.reader import Reader
 from recon_node.store.values import FeedRow
 
 FILE_NAME: Final = "blocks.sqlite3"

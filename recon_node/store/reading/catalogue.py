@@ -35,7 +35,7 @@ from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, varint
 from recon_node.store.admission.records import State
 from recon_node.store.db.migrations import BOTH, CONTROLLER, SORT_VALUE
 from recon_node.store.db.sql import select_in
-from recon_node.store.reading.reader import Reader
+from recon_node.store.reading import Reader
 
 _SELECT: Final = (
     "SELECT events.id, cid, controller, sep_key, sep_value, "

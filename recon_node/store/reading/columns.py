@@ -32,7 +32,7 @@ from recon_node.store.damage import (
 from recon_node.store.db.blocks import full_size
 from recon_node.store.db.rows import faults_of
 from recon_node.store.db.sql import select_in
-from recon_node.store.reading.reader import Reader
+from recon_node.store.reading import Reader
 from recon_node.store.values import FeedColumns, FeedFilter
 
 DELIVERED_AT: Final = (

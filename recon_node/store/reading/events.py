@@ -15,7 +15,7 @@ from recon_node.store.admission.records import StreamRecord
 from recon_node.store.damage import Damage, DamagedEventError, check_stored
 from recon_node.store.db.rows import select_streams
 from recon_node.store.db.sql import select_in
-from recon_node.store.reading.reader import Reader
+from recon_node.store.reading import Reader
 from recon_node.store.values import PendingProof
 
 _PROOF: Final = "proof, chain_id, root, tx_hash, tx_type, tries, due"

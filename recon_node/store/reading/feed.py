@@ -24,6 +24,7 @@ from recon_node.ipld import CID, CarError
 from recon_node.store.damage import Damage, DamagedEventError, name_damage
 from recon_node.store.db.rows import FAULT, faults_of
 from recon_node.store.errors import UnknownTimeError
+from recon_node.store.reading import Reader
 from recon_node.store.reading.columns import (
     COLUMNS,
     DELIVERED_AT,
@@ -33,7 +34,6 @@ from recon_node.store.reading.columns import (
     first_hole,
     select,
 )
-from recon_node.store.reading.reader import Reader
 from recon_node.store.values import FeedPlace, FeedRow, FeedTime
 
 _DELIVERIES: Final = "SELECT position, delivered_at FROM deliveries"

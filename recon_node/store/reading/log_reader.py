@@ -19,10 +19,9 @@ from recon_node.store.damage import Damage, DamagedEventError
 from recon_node.store.db.schema import FILE_NAME
 from recon_node.store.db.sql import explained_errors
 from recon_node.store.errors import StoreError
-from recon_node.store.reading import catalogue, columns, events, stream, undelivered
+from recon_node.store.reading import Reader, catalogue, columns, events, stream, undelivered
 from recon_node.store.reading.block_index import BlockIndex, read_block
 from recon_node.store.reading.feed import read_feed, read_positions, read_sort_key
-from recon_node.store.reading.reader import Reader
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -17,9 +17,9 @@ from recon_node.store.admission.records import State
 from recon_node.store.damage import Damage, DamagedEventError, check_stored
 from recon_node.store.db.rows import FAULT
 from recon_node.store.db.sql import select_in
+from recon_node.store.reading import Reader
 from recon_node.store.reading.columns import ROWS
 from recon_node.store.reading.feed import MOST, read_whole_rows
-from recon_node.store.reading.reader import Reader
 from recon_node.store.values import FeedRow, HeldRow, TimeRow
 
 _TIMES: Final = (

@@ -17,8 +17,8 @@ from recon_node.ipld import CID
 from recon_node.store.admission.records import State
 from recon_node.store.db.rows import FAULT
 from recon_node.store.db.sql import select_in
+from recon_node.store.reading import Reader
 from recon_node.store.reading.catalogue import stream_ids
-from recon_node.store.reading.reader import Reader
 
 _LATEST: Final = 2**63 - 1
 _PAGE: Final = (
