@@ -10,6 +10,7 @@ if the log is another one, as its epoch says.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
@@ -41,6 +42,10 @@ _GATHER: Final = 0.02
 batches."""
 _PATIENCE: Final = 20.0
 """Seconds that a question waits for the index."""
+_LONGEST: Final = 10.0
+"""Seconds that a question may take: what it reads is what strangers have written."""
+_STEPS: Final = 100_000
+"""SQLite's steps between two looks at the clock, a few milliseconds."""
 _THREADS: Final = 2
 """Questions and steps that run at once."""
 _MARKS: Final = """
@@ -127,6 +132,10 @@ class IndexFile:
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
                 raise  # a bug here
+            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+                raise self.error(
+                    f"the index of {self.subject} has too much about this for one answer"
+                ) from error
             raise self.error(
                 f"the index of {self.subject} {data_dir / self.name} failed: {error}; if the disk "
                 "is healthy and not full, stop the node and delete the file: the node rebuilds it "
@@ -188,7 +197,8 @@ class FeedIndex:
         """Answer a question, in a thread, once the index has read all that is in the feed now.
 
         Raises:
-            Exception: of the file's type, if it cannot be read or does not keep up with the feed.
+            Exception: of the file's type, if it cannot be read, does not keep up with the feed, or
+                the question takes too long.
         """
         head = self._store.head
         with trio.move_on_after(_PATIENCE):
@@ -201,7 +211,9 @@ class FeedIndex:
             )
 
         def answer() -> T:
+            deadline = time.monotonic() + _LONGEST
             with self._file.reading(self._data_dir) as connection:
+                connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
                 return question(connection)
 
         return await self.in_thread(answer)

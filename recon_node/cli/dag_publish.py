@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -25,8 +26,7 @@ from recon_node.cli.dag_transfer import join_heads
 from recon_node.cli.output import CommandError, counted
 from recon_node.connection import Connection
 from recon_node.dag import Identifier, parse_root
-from recon_node.dag.protocol.publishing import ABILITY, check_publish, make_publish
-from recon_node.dag.protocol.replica import Replica
+from recon_node.dag.protocol.publishing import ABILITY, check_publish, make_publish, publish_of
 from recon_node.dag.protocol.ucan import FOREVER, Capability, issue_ucan, parse_ucan
 from recon_node.ipld import CID
 from recon_node.json_output import json_option, print_json, print_result
@@ -142,16 +142,23 @@ def _publish(
             "pull it first"
         )
     shard = _shard_in(node, link, origin)
-    change = make_publish(
-        key, identifier.key, link, origin, expires=expires, shard=shard, proofs=proofs
+    publish_after = partial(
+        make_publish,
+        key,
+        identifier.key,
+        link,
+        origin,
+        expires=expires,
+        shard=shard,
+        proofs=proofs,
     )
-    check_publish(change, int(time.time()))
+    check_publish(publish_after(prior=None), int(time.time()))
     want(node, identifier)
     order = publication_of(node, identifier)["order"]
-    replica = Replica(CID.parse(order[-1]) if order else None, change)
+    replica = publish_after(prior=CID.parse(order[-1]) if order else None)
     post_replica(node, key, identifier, replica.block)
     _check_accepted(node, identifier, replica.cid)
-    end = parse_ucan(change.proof).expires
+    end = parse_ucan(publish_of(replica).proof).expires
     return replica.cid, None if end == FOREVER else end
 
 

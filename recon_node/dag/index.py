@@ -154,7 +154,7 @@ def _take_publish(
         return
     fault: str | None = None
     try:
-        check_publish(publish, now)
+        check_publish(replica, now)
     except UcanError as error:
         fault = str(error)[:_MAX_FAULT]
     connection.execute(

@@ -19,6 +19,9 @@ from recon_node.dag.protocol.publishing import PublishLog
 from recon_node.dag.protocol.replica import Replica, decode_replica, join
 from recon_node.ipld import CID, IDENTITY
 
+MAX_HEADS: Final = 100
+"""Heads of a DAG's log that are told, and joined."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
@@ -36,8 +39,9 @@ class DagState:
 
     `blocks` and `size` (bytes) count the blocks held below the root. `shards` are held and named by
     a replica, `unclaimed` are held but not named. `heads` are the replicas that no other one
-    continues; `head` is their join, which has the shards of all of them and need not be held; None
-    if there is no replica with its whole history.
+    continues; if there are more than `MAX_HEADS`, since anybody can add some, those with the most
+    shards that are here. `head` is their join, which has the shards of all of them and need not be
+    held; None if there is no replica with its whole history.
     """
 
     root: CID
@@ -91,16 +95,29 @@ _REACHED: Final = """
         SELECT target FROM reached JOIN links ON source = reached.id
     )
 """
-_WHOLE: Final = """
+_HEADS: Final = """
     WITH RECURSIVE broken(cid) AS (
         SELECT replica FROM bases WHERE subject = :subject AND NOT EXISTS (
             SELECT 1 FROM replicas WHERE (subject, cid) = (:subject, base))
         UNION
         SELECT replica FROM broken JOIN bases ON (subject, base) = (:subject, broken.cid)
-    ), whole(cid) AS (
-        SELECT cid FROM replicas WHERE subject = :subject AND cid NOT IN broken
     )
+    SELECT cid FROM replicas WHERE subject = :subject AND cid NOT IN (SELECT cid FROM broken)
+    AND NOT EXISTS (
+        SELECT 1 FROM bases WHERE (bases.subject, base) = (:subject, replicas.cid)
+        AND replica NOT IN (SELECT cid FROM broken))
 """
+"""The replicas with their whole history that no other such one continues. Not `IN` a table of them:
+that would be read as a whole for each replica."""
+_WORTH: Final = """
+    SELECT parts.replica, count(DISTINCT appends.shard) FROM (
+        SELECT cid AS replica, cid AS part FROM replicas WHERE subject = :subject
+        UNION ALL SELECT replica, base FROM bases WHERE subject = :subject
+    ) AS parts JOIN appends ON appends.replica = part
+    JOIN shards ON (shards.subject, shards.cid) = (:subject, appends.shard)
+    GROUP BY parts.replica
+"""
+"""How many of the shards that are here a replica appends, or what it continues at once."""
 _CLAIMED: Final = "EXISTS (SELECT 1 FROM claims WHERE (subject, shard) = (:subject, shards.cid))"
 
 
@@ -120,10 +137,10 @@ def read_state(connection: sqlite3.Connection, root: CID) -> DagState:
         _REACHED + "SELECT count(size), coalesce(sum(size), 0) FROM reached JOIN nodes USING (id)",
         named,
     ).fetchone()
-    heads = cids(
-        _WHOLE + "SELECT cid FROM whole WHERE NOT EXISTS ("
-        "SELECT 1 FROM bases WHERE (subject, base) = (:subject, cid) AND replica IN whole)"
-    )
+    heads = cids(_HEADS)
+    if len(heads) > MAX_HEADS:
+        worth: dict[bytes, int] = dict(connection.execute(_WORTH, named).fetchall())
+        heads = tuple(sorted(heads, key=lambda head: (-worth.get(head, 0), head))[:MAX_HEADS])
     return DagState(
         root=root,
         blocks=blocks,

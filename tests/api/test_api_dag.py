@@ -18,7 +18,6 @@ from recon_node.api import Services, create_app
 from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.dag import DAG_MODEL, Identifier, open_dags, replica_event, shard_event
 from recon_node.dag.protocol.publishing import make_publish
-from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.protocol.shards import appends, split, walk
 from recon_node.dag.sources import open_source
 from recon_node.ipld import CID, DAG_CBOR, RAW, car, dag_cbor, multibase
@@ -88,9 +87,9 @@ async def test_an_identifier_leads_to_what_was_published(dag_api: httpx.AsyncCli
     assert (await dag_api.get(path)).json()["link"] is None
     [shard] = split(ROOT, walk(ROOT, BLOCKS.__getitem__), 10_000)
     [append] = appends([shard.cid])
-    change = make_publish(KEY, identifier.key, ROOT, append.cid, expires=None)
-    expired = Replica(None, make_publish(KEY, identifier.key, LEAF, LEAF, expires=1))
-    for replica in (Replica(None, change), expired):
+    published = make_publish(KEY, identifier.key, ROOT, append.cid, prior=None, expires=None)
+    expired = make_publish(KEY, identifier.key, LEAF, LEAF, prior=None, expires=1)
+    for replica in (published, expired):
         await post(dag_api, replica_event(KEY, identifier, replica.block).car)
     found = (await dag_api.get(path)).json()
     assert (found["id"], found["link"], found["origin"]) == (str(identifier), None, None)
@@ -101,7 +100,7 @@ async def test_an_identifier_leads_to_what_was_published(dag_api: httpx.AsyncCli
     found = (await dag_api.get(path)).json()
     assert (found["link"], found["origin"]) == (str(ROOT), str(append.cid))
     assert (found["pending"], found["waiting_for"]) == (None, [])
-    assert found["order"] == [str(Replica(None, change).cid)]
+    assert found["order"] == [str(published.cid)]
     assert [each["cid"] for each in found["refused"]] == [str(expired.cid)]
 
 
@@ -163,8 +162,8 @@ async def test_lists_of_dags_and_publishes(dag_api: httpx.AsyncClient) -> None:
         key = SigningKey(bytes([n + 1]) * 32)
         identifier = Identifier(bytes(key.verify_key))
         expires = 1 if n == 1 else None  # long ago
-        publish = make_publish(key, identifier.key, root, replica.cid, expires=expires)
-        event = replica_event(KEY, identifier, Replica(None, publish).block)
+        publish = make_publish(key, identifier.key, root, replica.cid, prior=None, expires=expires)
+        event = replica_event(KEY, identifier, publish.block)
         await post(dag_api, event.car)
         ids.append(identifier)
     found: list[object] = []

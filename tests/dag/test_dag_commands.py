@@ -211,10 +211,10 @@ def test_no_node_follows_a_publish_whose_origin_does_not_contain_its_link(
     identifier = Identifier(bytes(key.verify_key))
     node = Connection(row.a.api_url)
     absent = CID.of(RAW, b"absent")
-    good = Replica(None, make_publish(key, identifier.key, CID.parse(root), origin, expires=None))
+    good = make_publish(key, identifier.key, CID.parse(root), origin, prior=None, expires=None)
     empty = Replica(None, Append(()))
     post_replica(node, key, absent, empty.block)
-    bad = Replica(good.cid, make_publish(key, identifier.key, absent, empty.cid, expires=None))
+    bad = make_publish(key, identifier.key, absent, empty.cid, prior=good.cid, expires=None)
     for replica in good, bad:
         post_replica(node, key, identifier, replica.block)
     deadline = time.monotonic() + LIMIT

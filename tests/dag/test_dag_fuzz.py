@@ -20,14 +20,13 @@ from recon_node.ceramic.builder import controller_of, signed_event
 from recon_node.dag import DAG_MODEL, Identifier, index, schema
 from recon_node.dag.events import sort_bytes, sort_value
 from recon_node.dag.protocol.publishing import make_publish
-from recon_node.dag.protocol.replica import Replica
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, DAG_PB, RAW, car, dag_cbor
 from recon_node.store import FeedRow
 
 KEY = KEYS[0]
 ROOT = CID.of(DAG_CBOR, b"root")
 MINE = Identifier(bytes(KEY.verify_key))
-PUBLISH = Replica(None, make_publish(KEY, MINE.key, ROOT, ROOT, expires=None)).block
+PUBLISH = make_publish(KEY, MINE.key, ROOT, ROOT, prior=None, expires=None).block
 
 cids = st.builds(CID.of, st.sampled_from([DAG_CBOR, DAG_JOSE, DAG_PB, RAW, 0x0129]), st.binary())
 values = st.recursive(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -33,13 +34,16 @@ from recon_node.dag import (
     shard_event,
 )
 from recon_node.dag.events import sort_bytes
+from recon_node.dag.index import take
 from recon_node.dag.protocol.operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish
 from recon_node.dag.protocol.replica import Replica, join
 from recon_node.dag.protocol.shards import Shard, appends, split, walk
-from recon_node.ipld import CID, DAG_CBOR, DAG_PB, IDENTITY, car, dag_cbor, dag_pb, varint
+from recon_node.dag.schema import FILE
+from recon_node.dag.state import MAX_HEADS, read_state
+from recon_node.ipld import CID, DAG_CBOR, DAG_PB, IDENTITY, RAW, car, dag_cbor, dag_pb, varint
 from recon_node.ipld.dag_pb import PbNode
-from recon_node.store import Store, StoreSettings, open_store
+from recon_node.store import FeedRow, Store, StoreSettings, open_store
 
 KEY, OTHER, THIRD = KEYS
 ALONE = StoreSettings(verifiers=0)  # processes take longer to start than these tests
@@ -189,7 +193,7 @@ async def test_whatever_else_is_written_is_ignored_and_counted(
     root, blocks = make_dag(2, 100, rng)
     [shard] = shards_of(root, blocks, 5000)
     unreadable = dag_cbor.encode({"a": 1}) + b"\0"
-    publish = make_publish(KEY, bytes(KEY.verify_key), root, root, expires=None)
+    publish = make_publish(KEY, bytes(KEY.verify_key), root, root, prior=None, expires=None)
     unsorted = dag_cbor.encode({"change": {"type": "append", "shards": [root, root]}})
     wrong = [
         event_with(root, {"shard": b"no CAR"}),
@@ -208,7 +212,7 @@ async def test_whatever_else_is_written_is_ignored_and_counted(
         event_with(root, [1]),
         event_with(root, {"replica": b"\xff"}),
         event_with(root, {"replica": unsorted}),
-        event_with(root, {"replica": Replica(None, publish).block}),
+        event_with(root, {"replica": publish.block}),
     ]
     mine = Identifier(bytes(KEY.verify_key))
     wrong_publishes = [
@@ -265,8 +269,9 @@ def publishes(
 ) -> list[Replica]:
     made: list[Replica] = []
     for link in links:
-        change = make_publish(key, bytes(key.verify_key), link, EMPTY.cid, expires=expires)
-        made.append(Replica(made[-1].cid if made else prior, change))
+        last = made[-1].cid if made else prior
+        identifier = bytes(key.verify_key)
+        made.append(make_publish(key, identifier, link, EMPTY.cid, prior=last, expires=expires))
     return made
 
 
@@ -335,8 +340,7 @@ async def test_a_publish_needs_a_proof_made_for_it(tmp_path: Path) -> None:
     [good] = publishes(KEY, LINKS[:1])
     assert isinstance(good.change, Publish)
     stolen = Replica(None, Publish(MINE.key, LINKS[1], LINKS[1], good.change.proof))
-    by_other = make_publish(OTHER, MINE.key, LINKS[1], LINKS[1], expires=None)
-    unproven = Replica(None, by_other)
+    unproven = make_publish(OTHER, MINE.key, LINKS[1], LINKS[1], prior=None, expires=None)
     async with opened(tmp_path) as (store, dags):
         await admit(store, publish_event(stolen), publish_event(unproven))
         found = await dags.resolve(MINE)
@@ -363,8 +367,7 @@ class Pushed:
     def publish(
         self, link: CID, origin: CID, prior: CID | None = None, shard: CID | None = None
     ) -> Replica:
-        change = make_publish(KEY, MINE.key, link, origin, expires=None, shard=shard)
-        return Replica(prior, change)
+        return make_publish(KEY, MINE.key, link, origin, prior=prior, expires=None, shard=shard)
 
 
 async def test_a_publish_waits_until_its_link_is_known_to_be_in_its_origin(
@@ -575,3 +578,51 @@ def test_the_field_dag_goes_with_its_sort_key_only() -> None:
         signed_event(KEY, {"header": header, "data": None})
     with pytest.raises(InvalidEventError, match="'dag' is a string, not bytes"):
         event_with("text", None)
+
+
+async def test_strangers_replicas_do_not_hide_the_owner_s(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    dag = Pushed(rng)
+    junk = [
+        replica_event(OTHER, dag.root, Replica(None, Append.of([CID.of(RAW, b"%d" % n)])).block)
+        for n in range(2 * MAX_HEADS)
+    ]
+    async with opened(tmp_path) as (store, dags):
+        await admit(store, *junk, *dag.shards, *dag.appends)
+        found = await dags.state(dag.root)
+        assert found.complete
+        assert len(found.heads) == MAX_HEADS
+        assert dag.replicas[-1].cid in found.heads
+        assert found.missing_shards.count == len(junk)
+        assert found.head is not None
+
+
+def row_of(event: Event, position: int) -> FeedRow:
+    assert event.header is not None
+    event_id = event.event_id(NETWORK, event.header, 0)
+    return FeedRow(position, event_id, event.cid, event.cid, event.kind, event.car)
+
+
+def test_the_heads_of_a_log_are_found_in_one_walk(tmp_path: Path) -> None:
+    """Twice as many replicas take about twice the steps, not four times."""
+    root = CID.of(RAW, b"root")
+
+    def steps(count: int) -> int:
+        counted = itertools.count()
+        (tmp_path / str(count)).mkdir()
+        with closing(FILE.open(tmp_path / str(count), "epoch", 0)) as connection:
+            last: Replica | None = None
+            events = []
+            for number in range(count):
+                prior = None if number % 2 or last is None else last.cid
+                last = Replica(prior, Append.of([CID.of(RAW, b"%d" % number)]))
+                events.append(replica_event(KEY, root, last.block))
+            rows = [row_of(event, number) for number, event in enumerate(events, 1)]
+            assert take(connection, rows, NOW) == 0
+            connection.set_progress_handler(lambda: bool(next(counted) < 0), 100)
+            state = read_state(connection, root)
+            assert len(state.heads) == MAX_HEADS
+        return next(counted)
+
+    assert steps(1600) < 3 * steps(800)

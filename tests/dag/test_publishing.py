@@ -15,7 +15,7 @@ from nacl.signing import SigningKey
 from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.dag.protocol import publishing
 from recon_node.dag.protocol.operations import Append, Publish, ReplicaError
-from recon_node.dag.protocol.publishing import PublishLog, check_publish, make_publish
+from recon_node.dag.protocol.publishing import PublishLog, check_publish, make_publish, publish_of
 from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.protocol.ucan import Capability, UcanError, issue_ucan
 from recon_node.ipld import CID, RAW
@@ -152,34 +152,93 @@ OWN = Capability(ed25519_did(ID), "dag/PUBLISH")
 
 
 def test_the_owner_publishes_and_so_does_whom_it_permits() -> None:
-    check_publish(make_publish(KEY, ID, LINK, ORIGIN, expires=200), 100)
+    check_publish(publish(KEY, expires=200), 100)
     grant = issue_ucan(KEY, ed25519_did(OTHER_ID), [OWN], 300)
-    check_publish(make_publish(OTHER, ID, LINK, ORIGIN, expires=200, proofs=[grant]), 100)
+    check_publish(publish(OTHER, expires=200, proofs=[grant]), 100)
+
+
+def publish(key: SigningKey, prior: CID | None = None, **options: Any) -> Replica:
+    return make_publish(key, ID, LINK, ORIGIN, prior=prior, **{"expires": None, **options})
 
 
 def test_a_proof_cannot_be_attached_to_another_publish() -> None:
-    publish = make_publish(KEY, ID, LINK, ORIGIN, expires=None)
+    proof = publish_of(publish(KEY)).proof
     for stolen in (
-        Publish(ID, ORIGIN, ORIGIN, publish.proof),
-        Publish(ID, LINK, LINK, publish.proof),
+        Replica(None, Publish(ID, ORIGIN, ORIGIN, proof)),
+        Replica(None, Publish(ID, LINK, LINK, proof)),
+        Replica(None, Publish(ID, LINK, ORIGIN, proof, shard=LINK)),
+        Replica(LINK, Publish(ID, LINK, ORIGIN, proof)),
     ):
         with pytest.raises(UcanError, match="was not made for this publish"):
             check_publish(stolen)
     with pytest.raises(UcanError, match="is addressed to"):
-        check_publish(Publish(OTHER_ID, LINK, ORIGIN, publish.proof))
+        check_publish(Replica(None, Publish(OTHER_ID, LINK, ORIGIN, proof)))
 
 
 def test_who_was_not_permitted_cannot_publish() -> None:
     with pytest.raises(UcanError, match="shows no proof"):
-        check_publish(make_publish(OTHER, ID, LINK, ORIGIN, expires=None))
+        check_publish(publish(OTHER))
 
 
 def test_the_clock_counts_when_a_publish_is_accepted_and_never_again() -> None:
-    publish = make_publish(KEY, ID, LINK, ORIGIN, expires=100)
-    check_publish(publish, 99)
-    check_publish(publish)
+    expiring = publish(KEY, expires=100)
+    check_publish(expiring, 99)
+    check_publish(expiring)
     with pytest.raises(UcanError, match="expired at 100; it is 100"):
-        check_publish(publish, 100)
+        check_publish(expiring, 100)
+
+
+def by_an_earlier_version(link: CID, prior: CID | None) -> Replica:
+    """Its proof names neither its prior nor its shard."""
+    facts = [{"link": str(link), "origin": str(ORIGIN)}]
+    token = issue_ucan(KEY, ed25519_did(ID), [OWN], None, facts=facts)
+    return Replica(prior, Publish(ID, link, ORIGIN, token))
+
+
+@given(st.data())
+def test_nobody_else_can_publish_again_what_was_published(data: st.DataObject) -> None:
+    """Whatever replicas a stranger makes of the owner's publishes, and in whatever order they come:
+    those that nodes take change nothing of what the identifier resolves to."""
+    links = [CID.of(RAW, bytes([number])) for number in range(6)]
+    owners: list[Replica] = []
+    earlier = data.draw(st.integers(0, 3), "published by an earlier version")
+    for number in range(earlier + data.draw(st.integers(1, 3), "publishes since then")):
+        prior = owners[-1].cid if owners else None
+        if number < earlier:
+            owners.append(by_an_earlier_version(links[number], prior))
+        else:
+            owners.append(make_publish(KEY, ID, links[number], ORIGIN, prior=prior, expires=None))
+    forged: list[Replica] = []
+    for _ in range(data.draw(st.integers(0, 6), "replicas of the stranger")):
+        stolen = publish_of(data.draw(st.sampled_from(owners)))
+        place = data.draw(st.none() | st.sampled_from(owners + forged))
+        made = Replica(None if place is None else place.cid, stolen)
+        if made not in owners:
+            forged.append(made)
+    taken = []
+    for replica in data.draw(st.permutations(owners + forged)):
+        try:
+            check_publish(replica)
+        except UcanError:
+            assert replica in forged
+        else:
+            taken.append(replica)
+    log = _log(taken)
+    assert list(log.order) == [replica.cid for replica in owners[earlier:]]
+    assert not log.waiting_for
+    assert next(log.latest())[1].link == publish_of(owners[-1]).link
+
+
+def test_what_an_earlier_version_published_counts_until_the_next_publish() -> None:
+    one = by_an_earlier_version(LINK, None)
+    two = by_an_earlier_version(ORIGIN, one.cid)
+    for replica in (one, two):
+        check_publish(replica)
+    log = _log([two, one])
+    assert list(log.order) == [one.cid, two.cid]
+    three = publish(KEY, prior=log.last)
+    assert log.add(three)
+    assert list(log.order) == [three.cid]
 
 
 def test_a_token_for_somebody_else_does_not_publish() -> None:
@@ -187,9 +246,9 @@ def test_a_token_for_somebody_else_does_not_publish() -> None:
     owner = ed25519_did(ID)
     for audience in (ed25519_did(OTHER_ID), ed25519_did(ID)):
         token = issue_ucan(KEY, audience, [OWN], None, facts=facts)
-        publish = Publish(ID, LINK, ORIGIN, token)
+        replica = Replica(None, Publish(ID, LINK, ORIGIN, token))
         if audience == owner:
-            check_publish(publish)
+            check_publish(replica)
         else:
             with pytest.raises(UcanError, match=f"is addressed to {audience}, not to {owner}"):
-                check_publish(publish)
+                check_publish(replica)

@@ -116,7 +116,8 @@ class DagStateBody(Body, frozen=True):
     missing_shards: Lacking
     missing_replicas: Lacking
     heads: list[CID]
-    """The CIDs of the replicas that no other replica continues."""
+    """The CIDs of the replicas that no other replica continues; of more than 100, those with the
+    most shards that are here."""
     head: DagReplicaBody | None
     """The replica that has the shards of all heads: their join, which the node need not have. null:
     the node has no replica with its whole history."""

@@ -11,9 +11,14 @@ A `PublishLog` takes replicas in any order; one that comes before its prior wait
 is computed on demand, with a heap of those that could come next.
 
 A publish is permitted by its proof, a UCAN. The protocol does not say what ties a proof to its
-publish: anyone could take a proof and attach it to another link. So here the outermost UCAN must
-name link and origin among its facts. Only the first acceptance of a replica (`check_publish`) looks
-at the clock, never the log: the order of what was accepted never changes.
+publish: anyone could take a proof and attach it to another link, or publish an old link once more,
+at the end of the log. So the outermost UCAN must name link, origin, shard and prior among its
+facts: then it is *bound* to its place. Earlier versions named link and origin alone. Such publishes
+still count, until one of the identifier is bound: from then on, only bound ones do. (A publish that
+is not bound, wherever it is placed, changes nothing in the order of the others.)
+
+Only the first acceptance of a replica (`check_publish`) looks at the clock, never the log: the
+order of what was accepted never changes.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from nacl.signing import SigningKey
@@ -44,6 +50,7 @@ class PublishLog:
         self.identifier = identifier
         self._replicas: dict[CID, Replica] = {}
         self._next: defaultdict[CID | None, list[CID]] = defaultdict(list)  # by their prior
+        self._bound: set[CID] = set()
         self._order: tuple[CID, ...] | None = None
 
     def __contains__(self, replica: CID) -> bool:
@@ -55,9 +62,9 @@ class PublishLog:
 
     @property
     def order(self) -> Sequence[CID]:
-        """The replicas whose whole history is here, in order."""
+        """The replicas whose whole history is here, in order; only bound ones, if any is."""
         if self._order is None:
-            self._order = tuple(self._merge())
+            self._order = tuple(cid for cid in self._merge() if self._counts(cid))
         return self._order
 
     @property
@@ -68,7 +75,11 @@ class PublishLog:
     @property
     def waiting_for(self) -> frozenset[CID]:
         """The priors that are not here."""
-        return frozenset(prior for prior in self._next if prior and prior not in self._replicas)
+        return frozenset(
+            prior
+            for prior, following in self._next.items()
+            if prior and prior not in self._replicas and any(map(self._counts, following))
+        )
 
     def latest(self) -> Iterator[tuple[CID, Publish]]:
         """Yield the publishes whose whole history is here, the last one first.
@@ -77,7 +88,7 @@ class PublishLog:
         know.
         """
         for cid in reversed(self.order):
-            yield cid, _publish_of(self._replicas[cid])
+            yield cid, publish_of(self._replicas[cid])
 
     def add(self, replica: Replica) -> bool:
         """Add a replica that has been checked; return False if it is here already.
@@ -85,7 +96,7 @@ class PublishLog:
         Raises:
             ReplicaError: not a publish of this identifier.
         """
-        publish, cid = _publish_of(replica), replica.cid
+        publish, cid = publish_of(replica), replica.cid
         if publish.id != self.identifier:
             raise ReplicaError(
                 f"{cid} is a publish of {ed25519_did(publish.id)}, not of "
@@ -95,8 +106,13 @@ class PublishLog:
             return False
         self._replicas[cid] = replica
         self._next[replica.prior].append(cid)
+        if _is_bound(publish, replica.prior):
+            self._bound.add(cid)
         self._order = None
         return True
+
+    def _counts(self, cid: CID) -> bool:
+        return not self._bound or cid in self._bound
 
     def _merge(self) -> Iterator[CID]:
         ready = [(str(cid), cid) for cid in self._next.get(None, ())]
@@ -108,23 +124,27 @@ class PublishLog:
                 heapq.heappush(ready, (str(cid), cid))
 
 
-def check_publish(publish: Publish, now: int | None = None) -> None:
+def check_publish(replica: Replica, now: int | None = None) -> None:
     """Check that the proof of a publish permits it, and was made for it.
 
     Args:
-        publish: the operation.
+        replica: with the publish.
         now: Unix seconds, when it is first accepted; None when it is replayed.
 
     Raises:
+        ReplicaError: the replica is not a publish.
         UcanError: the proof does not permit it; says why.
     """
+    publish = publish_of(replica)
     proof, owner = parse_ucan(publish.proof), ed25519_did(publish.id)
     if proof.audience != owner:
         # A token for somebody else must not be used here, even by whom it was issued to.
         raise UcanError(f"the proof is addressed to {proof.audience}, not to {owner}")
-    if _binding(publish.link, publish.origin) not in proof.facts:
+    by_place, by_link = _binding(publish, replica.prior), _link_of(publish)
+    if by_place not in proof.facts and by_link not in proof.facts:
         raise UcanError(
-            "the proof was not made for this publish: its facts do not name this link and origin"
+            "the proof was not made for this publish: its facts do not name this link and origin, "
+            "and the publish before it"
         )
     check_ucan(proof, Capability(owner, ABILITY), now)
 
@@ -135,10 +155,11 @@ def make_publish(
     link: CID,
     origin: CID,
     *,
+    prior: CID | None,
     expires: int | None,
     shard: CID | None = None,
     proofs: Sequence[str] = (),
-) -> Publish:
+) -> Replica:
     """Publish a DAG under an identifier, signed by its own key or by one with a grant.
 
     Args:
@@ -146,28 +167,48 @@ def make_publish(
         identifier: an Ed25519 public key.
         link: the block that it resolves to.
         origin: a replica whose DAG contains the block.
+        prior: the last publish of the identifier; None: this is the first.
         expires: Unix seconds until which nodes accept the publish; None: as long as the proofs
             are valid, or forever. It never outlasts its proofs.
         shard: that has the block, if known.
         proofs: the UCANs that grant this to `key`; the identifier's own key needs none.
     """
     owner = ed25519_did(identifier)
+    unsigned = Publish(identifier, link, origin, "", shard)
     proof = issue_ucan(
         key,
         owner,
         [Capability(owner, ABILITY)],
         expires,
-        facts=[_binding(link, origin)],
+        facts=[_binding(unsigned, prior)],
         proofs=proofs,
     )
-    return Publish(identifier, link, origin, proof, shard)
+    return Replica(prior, replace(unsigned, proof=proof))
 
 
-def _binding(link: CID, origin: CID) -> dict[str, str]:
-    return {"link": str(link), "origin": str(origin)}
+def _binding(publish: Publish, prior: CID | None) -> dict[str, str | None]:
+    shard = publish.shard
+    return _link_of(publish) | {
+        "shard": None if shard is None else str(shard),
+        "prior": None if prior is None else str(prior),
+    }
 
 
-def _publish_of(replica: Replica) -> Publish:
+def _link_of(publish: Publish) -> dict[str, str | None]:
+    """What earlier versions bound a proof to."""
+    return {"link": str(publish.link), "origin": str(publish.origin)}
+
+
+def _is_bound(publish: Publish, prior: CID | None) -> bool:
+    try:
+        facts = parse_ucan(publish.proof).facts
+    except UcanError:
+        return False
+    return _binding(publish, prior) in facts
+
+
+def publish_of(replica: Replica) -> Publish:
+    """Return the publish in a replica; raise `ReplicaError` if it has none."""
     if not isinstance(replica.change, Publish):
         raise ReplicaError(f"{replica.cid} is not a publish, so it cannot be in such a log")
     return replica.change
