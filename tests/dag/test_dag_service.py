@@ -218,7 +218,7 @@ async def test_whatever_else_is_written_is_ignored_and_counted(
     wrong_publishes = [
         event_with(sort_bytes(mine), {"shard": shard.car}),
         event_with(sort_bytes(mine), {"replica": Replica(None, Append(())).block}),
-        replica_event(KEY, Identifier(bytes(OTHER.verify_key)), Replica(None, publish).block),
+        replica_event(KEY, Identifier(bytes(OTHER.verify_key)), publish.block),
     ]
     async with opened(tmp_path) as (store, dags):
         await admit(store, *wrong, *wrong_publishes, event_with(b"neither", {"shard": b""}))
