@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from nacl.signing import SigningKey
 
-from recon_node.ceramic import InvalidEventError, StreamId, StreamType, parse_event
+from recon_node.ceramic import StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import init_event
 from recon_node.ceramic.plain_car import is_plainly_sound
 from recon_node.ipld import CID, DAG_CBOR, car, multibase
@@ -19,14 +19,6 @@ SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
 def cars() -> list[bytes]:
     with SAMPLE.open() as lines:
         return [multibase.decode(json.loads(line)["car"]) for line in lines][::7]
-
-
-def by_parser(stored: bytes, cid: bytes) -> bool:
-    try:
-        event = parse_event(stored)
-    except InvalidEventError:
-        return False
-    return event.cid == cid and event.car == stored
 
 
 def test_events_of_the_sdk_are_told_without_parsing(cars: list[bytes]) -> None:
@@ -52,29 +44,19 @@ def test_large_events_are_told_without_parsing(size: int, rng: random.Random) ->
             assert not is_plainly_sound(bytes(broken), event.cid)
 
 
-def test_other_blocks_are_noticed(cars: list[bytes], rng: random.Random) -> None:
-    """Blocks left out, added, repeated and in another order; bytes changed, and cut off."""
+def test_other_blocks_and_bytes_are_noticed(cars: list[bytes], rng: random.Random) -> None:
     foreign = CID.of(DAG_CBOR, b"\xa0")
-    outcomes = set()
     for stored in cars:
         event = parse_event(stored)
-        blocks = list(car.decode(event.car).blocks.items())
-        header = car.encode([event.cid], {})
+        blocks = dict(car.decode(event.car).blocks)
         at = rng.randrange(len(event.car))
         variants = [
-            car.encode([event.cid], dict(reversed(blocks))),
-            car.encode([event.cid], dict(blocks[1:])),
-            car.encode([event.cid], dict(blocks[:-1])),
-            car.encode([event.cid], {**dict(blocks), foreign: b"\xa0"}),
-            car.encode([event.cid, foreign], dict(blocks)),
-            event.car + event.car[len(header) :],
+            car.encode([event.cid], {**blocks, foreign: b"\xa0"}),
+            car.encode([event.cid, foreign], blocks),
+            car.encode([event.cid], {cid: blocks[cid] for cid in blocks if cid != event.cid}),
             event.car[:at] + bytes([event.car[at] ^ 1]) + event.car[at + 1 :],
             event.car[:at],
-            header,
+            car.encode([event.cid], {}),
             b"",
         ]
-        for variant in variants:
-            is_sound = by_parser(variant, event.cid)
-            assert is_sound or not is_plainly_sound(variant, event.cid)
-            outcomes.add(is_sound)
-    assert outcomes == {True, False}
+        assert not any(is_plainly_sound(variant, event.cid) for variant in variants)
