@@ -129,7 +129,6 @@ def long_names(here: Field) -> None:
             "/ceramic/models?limit=1000",
             "/ceramic/streams?limit=1000",
             "/ceramic/search?q=nnnnnnnnnnnn",
-            "/ceramic/recon/coverage",
             "/metrics",
         )
 

@@ -95,7 +95,7 @@ async def test_texts_of_strangers_are_cut(api: httpx.AsyncClient, store: Store) 
         signed_event(KEYS[0], {"header": family, "data": {}}),
     ]
     await admit(store, *events)
-    for path in ("streams", "models", "recon/coverage", "search?q=nnnnnnnnnnnn"):
+    for path in ("streams", "models", "search?q=nnnnnnnnnnnn"):
         answer = await api.get(f"/ceramic/{path}")
         assert answer.status_code == 200
         assert len(answer.content) < 20_000

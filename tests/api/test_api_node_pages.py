@@ -14,7 +14,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from openapi_check import check_answer
-from test_api_listings import ABSENT, KEYS, MODELS, STREAMS, admit
+from test_api_listings import STREAMS, admit
 from trio.testing import MockClock
 
 from recon_node.api import Services, create_app
@@ -27,12 +27,8 @@ from recon_node.api.samples import (
     run_samples,
     take_sample,
 )
-from recon_node.ceramic import EventId, network_range
-from recon_node.ceramic.builder import controller_of
 from recon_node.p2p import Counters, PeerInfo, SyncReport
-from recon_node.recon import KeyRange
-from recon_node.store import Interest, Store
-from recon_node.store.interests import key_ranges, ring_ranges
+from recon_node.store import Store
 
 
 def report(number: int, *, moved: int = 0) -> SyncReport:
@@ -135,58 +131,3 @@ async def test_syncs_the_latest_first(services: Services) -> None:
         assert (await api.get("/ceramic/recon/syncs?of=some")).status_code == 400
     async with client(services) as api:
         assert await read(api, "syncs") == {"syncs": []}
-
-
-def side(interests: dict[str, list[KeyRange]]) -> Any:
-    known = [PeerInfo(each, (), True, None, None, 0, ()) for each in interests]
-    return SimpleNamespace(peers=lambda: known, interests_of=lambda peer: interests[peer])
-
-
-async def test_who_wants_what(services: Services, store: Store) -> None:
-    await admit(store, *STREAMS)
-    note, photo = (str(model.stream_id()) for model in MODELS)
-    dids = [controller_of(key) for key in KEYS]
-    await store.wanted.add(Interest("model", note))
-    await store.wanted.add(Interest("model", str(ABSENT), dids[0]))
-    await store.wanted.add(Interest("family", "news"))  # without any stream
-    everything = KeyRange(*network_range(store.network))
-    some = [Interest("model", photo), Interest("model", note, dids[1])]
-    peers = side(
-        {
-            "all": [everything],
-            "some": key_ranges(store.network, some),
-            "ring": ring_ranges(store.network, some),
-            "silent": [],
-        }
-    )
-    async with client(services, peers=peers) as api:
-        found = await read(api, "coverage")
-    assert (found["unknown"], found["left_out"]) == (["silent"], 0)
-    values = {each["sort_value"]: each for each in found["sort_values"]}
-    places = [each["place"] for each in found["sort_values"]]
-    assert places == sorted(places)
-    assert values[note]["name"] == "Note"
-    assert values[note]["own"] == [{"start": 0, "end": 1}]
-    assert values[photo]["own"] == []
-    assert (values["news"]["events"], values["news"]["own"]) == (0, [{"start": 0, "end": 1}])
-    [point] = values[str(ABSENT)]["own"]
-    assert 0 < point["end"] - point["start"] + 1e-9 < 1e-6
-    wanted = {peer["id"]: peer["arcs"] for peer in values[photo]["peers"]}
-    whole = [{"start": 0, "end": 1}]
-    assert wanted == {"all": whole, "some": whole, "ring": whole}
-    wanted = {peer["id"]: peer["arcs"] for peer in values[note]["peers"]}
-    assert wanted["all"] == whole
-    assert wanted["some"] == wanted["ring"]  # a ceramic-one node says it in other keys
-    [point] = wanted["some"]
-    assert point["start"] == pytest.approx(point["end"])
-    keys = [EventId(key) for key in store.keys]
-    assert sum(each["events"] for each in found["sort_values"]) == len(keys)
-
-
-async def test_a_node_without_interests_wants_everything(services: Services, store: Store) -> None:
-    await admit(store, *STREAMS)
-    async with client(services) as api:
-        found = await read(api, "coverage")
-    assert found["sort_values"]
-    for each in found["sort_values"]:
-        assert (each["own"], each["peers"]) == ([{"start": 0, "end": 1}], [])

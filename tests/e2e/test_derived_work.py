@@ -161,7 +161,7 @@ def test_it_stays_small_and_answers(tmp_path: Path) -> None:
                     answer = client.get(stream + path)
                     assert answer.status_code in (200, 400, 404), answer.text[:300]
                     assert len(answer.content) < 32 * MIB
-            for path in ("/ceramic/streams", "/ceramic/models", "/ceramic/recon/coverage"):
+            for path in ("/ceramic/streams", "/ceramic/models"):
                 assert len(client.get(path).content) < MIB
             assert client.get(honest_path).status_code == 200
         finally:

@@ -3,7 +3,6 @@
 import { html } from "../app/html.js";
 import { count, moment, span } from "../app/format.js";
 import { Badge, Head, Name, Table, Trouble, long } from "../app/parts.js";
-import { href } from "../app/router.js";
 
 const MAX_ROWS = 200;
 
@@ -17,7 +16,7 @@ export function Peers({ node }) {
     <${Table} caption="Connected" heads=${["peer", "recon versions", "#latency", "#score", "last sync", "shared interests", "#covers", "#failures", "address"]}
       empty="None. Connect one with: recon-node peers add MULTIADDR" rows=${connected.slice(0, MAX_ROWS).map((each) => ({
         key: each.id,
-        cells: [html`<${Name} of=${each.id} to=${href(["interests"], { peer: each.id })} />`, each.speaks.join(", ").replaceAll("recon/", ""), span(each.latency),
+        cells: [html`<${Name} of=${each.id} />`, each.speaks.join(", ").replaceAll("recon/", ""), span(each.latency),
           each.score == null ? "–" : (each.score * 100).toFixed(0) + " %", moment(each.last_sync), long(shared(each)),
           each.covers == null ? "–" : (each.covers * 100).toFixed(0) + " %", count(each.failures), html`<code>${each.addresses[0] ?? ""}</code>`],
       }))} />

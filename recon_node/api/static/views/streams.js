@@ -8,7 +8,7 @@ import { go, href } from "../app/router.js";
 
 const PAGE = 50;
 const EVERY = 10;
-export const METAMODEL = "kh4q0ozorrgaq2mezktnrmdwleo1d";
+const METAMODEL = "kh4q0ozorrgaq2mezktnrmdwleo1d";
 
 export function Streams({ query }) {
   const filter = Object.fromEntries(["model", "sortKey", "sortValue", "controller"].map((name) => [name, query.get(name)]));
