@@ -13,8 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import recon_node.api.routes.stream_merge
-import recon_node.api.routes.stream_picture  # noqa: F401  # what is asked for, before it is
+import recon_node.api.routes.stream_events  # noqa: F401  # what is asked for, before it is
 from recon_node.processes.child import answer_requests
 
 MEMORY: Final = 2 * 1024**3

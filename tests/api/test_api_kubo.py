@@ -15,7 +15,7 @@ from nacl.signing import SigningKey
 from test_api_peers import running, until
 
 from recon_node import __version__
-from recon_node.api.routes import kubo_blocks
+from recon_node.api.routes import kubo
 from recon_node.ceramic import StreamId, parse_event
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor, multibase
@@ -157,12 +157,12 @@ async def test_large_blocks_are_decoded_beside_the_event_loop(
         return dag_cbor.decode(block)
 
     own = SimpleNamespace(decode=decode, encode=dag_cbor.encode)
-    monkeypatch.setattr(kubo_blocks, "dag_cbor", own)
+    monkeypatch.setattr(kubo, "dag_cbor", own)
     path = f"{event.cid}/payload/data/n/7/0"
     answer = await post(api, "dag/get", arg=path)
     assert (answer.status_code, answer.json()) == (200, 0)
     assert [(size > 16_384, is_here) for size, is_here in decoded] == [(False, True), (True, False)]
-    monkeypatch.setattr(kubo_blocks, "MAX_WALKED", 40_000)
+    monkeypatch.setattr(kubo, "MAX_WALKED", 40_000)
     answer = await post(api, "dag/resolve", arg=path)
     assert "the blocks on the path have more than 40000 bytes" in answer.text
 

@@ -1,4 +1,7 @@
-"""POST /ceramic/events, of one event or of many, and GET /ceramic/events/{cid}."""
+"""POST /ceramic/events, of one event or of many, and GET /ceramic/events/{cid}.
+
+GET /ceramic/events/{event_id}/blocks: an event for people to read, its blocks as DAG-JSON.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,18 @@ from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Final, Literal
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 from starlette.responses import Response
 
 from recon_node.api.endpoint import NDJSON, Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import Body, Parameters, Parsed, reply
-from recon_node.ceramic import EventId
-from recon_node.ipld import CID, IpldError, multibase
+from recon_node.api.models import Body, Parameters, Parsed, Whole, as_raw, reply
+from recon_node.ceramic import Event, EventId, parse_event
+from recon_node.ipld import CID, IpldError, car, dag_cbor, multibase
 from recon_node.ipld.car import without_v2
 from recon_node.store import Verdict
 from recon_node.store.judging import ASK_AGAIN
+from recon_node.streams.document_schema import as_dag_json
 
 MAX_READ_AT_ONCE: Final = 16_384
 """Bytes of an event that are decoded without a thread: 5 ms in the slowest base."""
@@ -181,3 +185,77 @@ async def get_event(call: Call[EventPath]) -> EventBody:
         text = call.request.path_params["event_id"]
         raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {text}")
     return EventBody(id=str(cid), data=multibase.encode(car))
+
+
+class EventBlockBody(Body, frozen=True):
+    """A block of an event."""
+
+    cid: str
+    """Its CID."""
+    role: str
+    """envelope, payload, capability, event (an unsigned one), proof, or path (from the proof's root
+    to the event that it anchors)."""
+    size: Whole
+    """Bytes."""
+    value: Raw
+    """The block as DAG-JSON."""
+
+
+class EventBlocksBody(Body, frozen=True):
+    """An event and its blocks."""
+
+    id: str
+    """The event's CID."""
+    kind: str
+    """init, data or time."""
+    init: str
+    """The CID of the stream's init event."""
+    prev: list[str]
+    """The CIDs of the events that it builds on."""
+    signer: str | None
+    """The DID that signed it; null: it is not signed."""
+    size: Whole
+    """Bytes of its CAR."""
+    blocks: list[EventBlockBody]
+    """The root first."""
+
+
+@endpoint("GET", "/ceramic/events/{event_id}/blocks", errors=(404,), own=True)
+async def get_event_blocks(call: Call[EventPath]) -> Annotated[Response, EventBlocksBody]:
+    """Read an event as DAG-JSON, delivered or not."""
+    found = await call.services.store.log.car(call.parameters.event_id)
+    if found is None:
+        text = call.request.path_params["event_id"]
+        raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {text}")
+    return await call.services.in_thread(lambda: reply(_describe_block(parse_event(found))))
+
+
+def _describe_block(event: Event) -> EventBlocksBody:
+    blocks = car.decode(event.car).blocks
+    order = sorted(blocks, key=lambda cid: cid != event.cid)
+    return EventBlocksBody(
+        id=str(event.cid),
+        kind=event.kind.value,
+        init=str(event.init),
+        prev=[str(prev) for prev in event.prevs],
+        signer=None if event.envelope is None else event.envelope.signer,
+        size=len(event.car),
+        blocks=[
+            EventBlockBody(
+                cid=str(cid),
+                role=_role(event, cid),
+                size=len(blocks[cid]),
+                value=as_raw(as_dag_json(dag_cbor.decode(blocks[cid]))),
+            )
+            for cid in order
+        ],
+    )
+
+
+def _role(event: Event, cid: CID) -> str:
+    envelope = event.envelope
+    if cid == event.cid:
+        return "event" if envelope is None else "envelope"
+    if envelope is not None:
+        return "payload" if cid == envelope.payload else "capability"
+    return "proof" if cid == event.payload.get("proof") else "path"
