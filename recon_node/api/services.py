@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from recon_node.durations import Durations
     from recon_node.p2p import Counters, PeerIdentity, PeerInfo, RendezvousReport, SyncReport
     from recon_node.recon import KeyRange
-    from recon_node.snapshot.all_sources import SnapshotSync
+    from recon_node.snapshot.syncing import SnapshotSync
     from recon_node.store import Store
     from recon_node.tangles.index import Tangles
 

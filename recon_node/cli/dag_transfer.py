@@ -32,11 +32,10 @@ from recon_node.connection import AsyncConnection, Connection, UnreachableError
 from recon_node.dag import Identifier, shard_event
 from recon_node.dag.car_source import CarFile
 from recon_node.dag.errors import DagError
-from recon_node.dag.extent import MAX_EXTENT
 from recon_node.dag.protocol.replica import decode_replica
 from recon_node.dag.protocol.shards import Shard, appends, split
 from recon_node.dag.sources import DagSource
-from recon_node.dag.unpack import Unpacked, unpack_dag
+from recon_node.dag.unpack import MAX_EXTENT, Unpacked, unpack_dag
 from recon_node.files import move_into_place, room_at
 from recon_node.ipld import CID, LinksError, multibase
 from recon_node.sizes import human_size

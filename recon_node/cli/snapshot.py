@@ -31,7 +31,6 @@ from recon_node.p2p import P2PError
 from recon_node.p2p.transport.identity import open_identity, peer_id_of, signing_key_of
 from recon_node.settings import Settings
 from recon_node.sizes import human_size
-from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.faults import SnapshotError
 from recon_node.snapshot.objects import ObjectError, Objects
@@ -39,6 +38,7 @@ from recon_node.snapshot.reading import read_root
 from recon_node.snapshot.root import LATEST, RootObject
 from recon_node.snapshot.settings import parse_period
 from recon_node.snapshot.sources import LogSource
+from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.upkeep import collect, list_roots, verify_snapshot
 from recon_node.store import (
     Interest,

@@ -12,8 +12,7 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from recon_node.dag.errors import DagError
-from recon_node.dag.unixfs import NodeType, UnixFs
-from recon_node.dag.unixfs_reading import Read, entry_name, read_node
+from recon_node.dag.unixfs import NodeType, Read, UnixFs, entry_name, read_node
 from recon_node.ipld import CID, DAG_CBOR, DAG_PB, IDENTITY, RAW, dag_cbor
 from recon_node.ipld.dag_pb import PbLink
 

@@ -18,14 +18,14 @@ from typing import Final
 
 import trio
 
-from recon_node.dag import catalogue, containment, index, state
+from recon_node.dag import containment, index, state
 from recon_node.dag.browsing import Browser, DagEntry
 from recon_node.dag.containment import Containment
 from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.dag.events import Identifier, read_dag_event
+from recon_node.dag.index import FILE
 from recon_node.dag.protocol.replica import Replica
-from recon_node.dag.schema import FILE
-from recon_node.dag.state import DagState, Place, Publication
+from recon_node.dag.state import DagState, ListedDag, ListedIdentifier, Place, Publication
 from recon_node.feed_index import FeedIndex, open_feed_index
 from recon_node.ipld import CID, IDENTITY, MAX_INLINE, car, varint
 from recon_node.latest import Latest
@@ -99,23 +99,23 @@ class Dags:
         question = partial(state.read_publication, identifier=identifier, told=self._told)
         return await self._index.ask(question)
 
-    async def dags(self, after: bytes, limit: int) -> list[catalogue.ListedDag]:
+    async def dags(self, after: bytes, limit: int) -> list[ListedDag]:
         """List DAGs of which something is here, in the order of their roots, from the one behind
         `after` (a CID, or no bytes).
 
         Raises:
             DagError: the index cannot be read, or does not keep up with the feed.
         """
-        return await self._index.ask(partial(catalogue.read_dags, after=after, limit=limit))
+        return await self._index.ask(partial(state.read_dags, after=after, limit=limit))
 
-    async def identifiers(self, after: bytes, limit: int) -> list[catalogue.ListedIdentifier]:
+    async def identifiers(self, after: bytes, limit: int) -> list[ListedIdentifier]:
         """List identifiers under which something was published, in the order of their keys, from
         the one behind `after` (a sort value's bytes, or none).
 
         Raises:
             DagError: the index cannot be read, or does not keep up with the feed.
         """
-        return await self._index.ask(partial(catalogue.read_identifiers, after=after, limit=limit))
+        return await self._index.ask(partial(state.read_identifiers, after=after, limit=limit))
 
     async def contains(self, origin: CID, link: CID) -> Containment:
         """Find out whether the DAG that the replica `origin` describes contains the block `link`.

@@ -2,6 +2,9 @@
 
 Links are followed in SQL, which spills to disk if necessary: a DAG of millions of blocks takes
 time, not memory.
+
+In lists of DAGs and identifiers, subjects are read one by one along the indexes, each found by the
+one before: how many shards or blocks a DAG has does not matter.
 """
 
 from __future__ import annotations
@@ -13,11 +16,11 @@ from typing import Any, Final, NamedTuple
 
 from recon_node.dag.containment import MAX_LISTED, Containment
 from recon_node.dag.containment import find as find_block
-from recon_node.dag.events import Identifier, Subject, sort_bytes
+from recon_node.dag.events import Identifier, Subject, sort_bytes, subject_of
 from recon_node.dag.protocol.operations import Publish
 from recon_node.dag.protocol.publishing import PublishLog
 from recon_node.dag.protocol.replica import Replica, decode_replica, join
-from recon_node.ipld import CID, IDENTITY
+from recon_node.ipld import CID, IDENTITY, multibase
 
 MAX_HEADS: Final = 100
 """Heads of a DAG's log that are told, and joined."""
@@ -329,3 +332,79 @@ class _Replicas(Mapping[CID, Replica]):
 
     def __len__(self) -> int:
         return len(list(iter(self)))
+
+
+_TABLES: Final = ("shards", "claims", "replicas")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedDag:
+    """A DAG of which something is here."""
+
+    root: CID
+    shards: int
+    """Held."""
+    replicas: int
+    """Operations on it that are held."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedIdentifier:
+    """An identifier under which something was published."""
+
+    identifier: Identifier
+    publishes: int
+    refused: int
+    """Those of them whose capability did not permit them."""
+    judged: int
+    """When the latest was read by this node, in Unix seconds."""
+
+
+def read_dags(connection: sqlite3.Connection, after: bytes, limit: int) -> list[ListedDag]:
+    """Return DAGs in the order of their roots' CIDs, those after `after`."""
+    found: list[ListedDag] = []
+    while len(found) < limit:
+        nexts = [subject for table in _TABLES for subject in _next(connection, table, after)]
+        if not nexts:
+            break
+        after = min(nexts)
+        root = _subject(after)
+        if isinstance(root, CID):
+            shards = _count(connection, "shards", after)
+            found.append(ListedDag(root, shards, _count(connection, "replicas", after)))
+    return found
+
+
+def read_identifiers(
+    connection: sqlite3.Connection, after: bytes, limit: int
+) -> list[ListedIdentifier]:
+    """Return identifiers in the order of their keys, those after `after`."""
+    found: list[ListedIdentifier] = []
+    for _ in range(limit):
+        after = next(_next(connection, "publishes", after), b"")
+        if not after:
+            break
+        identifier = _subject(after)
+        if isinstance(identifier, Identifier):
+            row = connection.execute(
+                "SELECT count(*), count(fault), max(judged) FROM publishes WHERE subject = ?",
+                (after,),
+            ).fetchone()
+            found.append(ListedIdentifier(identifier, *row))
+    return found
+
+
+def _subject(raw: bytes) -> Subject:
+    return subject_of(multibase.encode(raw, "base36"))
+
+
+def _next(connection: sqlite3.Connection, table: str, after: bytes) -> Iterator[bytes]:
+    """Yield the first subject of a table after another one, if there is any."""
+    sql = f"SELECT subject FROM {table} WHERE subject > ? ORDER BY subject LIMIT 1"
+    for (subject,) in connection.execute(sql, (after,)):
+        yield subject
+
+
+def _count(connection: sqlite3.Connection, table: str, subject: bytes) -> int:
+    sql = f"SELECT count(*) FROM {table} WHERE subject = ?"
+    return int(connection.execute(sql, (subject,)).fetchone()[0])

@@ -17,27 +17,347 @@ their names, and `collect` deletes the others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, Protocol
 
 from nacl.signing import SigningKey
 
+from recon_node.ceramic import EventId, Network
 from recon_node.ceramic.auth.did import controller_of
-from recon_node.snapshot.faults import SnapshotError
+from recon_node.ipld import CID, CarError
+from recon_node.recon import KeyRange, Sha256a
+from recon_node.snapshot.faults import Fault, SnapshotError
+from recon_node.snapshot.feed_pages import Row, encode_page, page_name, ranges_to_write
 from recon_node.snapshot.objects import MissingObjectError, Objects
+from recon_node.snapshot.places import (
+    PACK_HEADER,
+    PackWriter,
+    Place,
+    encode_locator,
+    event_body,
+    located,
+)
+from recon_node.snapshot.reading import SnapshotReader
 from recon_node.snapshot.root import (
     LATEST,
+    MAX_TOP_BYTES,
+    Feed,
+    Manifest,
+    Page,
     RootError,
     RootObject,
     decode_root,
+    encode_root,
+    pack_name,
 )
-from recon_node.snapshot.writing import (
-    Created,
-    DamagedBaseError,
-    Progress,
-    SnapshotWriter,
-    Source,
+from recon_node.snapshot.tree import (
+    Change,
+    Inner,
+    Leaf,
+    Link,
+    NewNode,
+    Root,
+    build,
+    differing_leaves,
+    update,
 )
+from recon_node.snapshot.tree.nodes import HIGHEST, decode
+
+_PAGE: Final = 1000
+"""Events read at once."""
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with the current step, how much of it is done, and of how much (None: unknown)."""
+
+
+class Source(Protocol):
+    """Events to make a snapshot of. Every method may block."""
+
+    network: Network
+    interests: Sequence[str]
+    ranges: Sequence[KeyRange]
+    """What the snapshot covers, ascending and apart."""
+
+    def count(self) -> int:
+        """Return about how many keys there are in the ranges."""
+
+    def matches(self, bounds: KeyRange, expected: Sha256a) -> bool:
+        """Return whether the keys between two bounds, in the ranges, have that hash."""
+
+    def keys(self, bounds: KeyRange) -> Iterator[bytes]:
+        """Yield the keys between two bounds, in the ranges, ascending."""
+
+    def cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:
+        """Return the CARs of events; None for those that are not here, or damaged."""
+
+    def feed_end(self) -> tuple[str, int]:
+        """Return the epoch of the log and a position, up to which `keys` has all of its feed."""
+
+    def feed_rows(self, after: int, upto: int) -> list[Row]:
+        """Return the positions (after, upto] of the feed."""
+
+
+class DamagedBaseError(SnapshotError):
+    """The newest snapshot cannot be built on; one that starts afresh can be made."""
+
+
+@dataclass(slots=True)
+class Created:
+    """A snapshot that was made, or is there already."""
+
+    root: RootObject
+    is_new: bool
+    """False: nothing has changed since the newest one."""
+    base: RootObject | None
+    """The snapshot that it builds on."""
+    events: int = 0
+    """Events written."""
+    nodes: int = 0
+    packs: int = 0
+    pages: int = 0
+    """Pages of feed positions written."""
+    left_out: list[str] = field(default_factory=list)
+    """Events that the log has, but could not read."""
+
+
+class SnapshotWriter:
+    """Writes one snapshot.
+
+    Args:
+        source: of the events.
+        objects: where to.
+        key: signs it.
+        progress: see `Progress`.
+        pack_bytes: size at which a pack is written.
+        base: the snapshot to build on.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        objects: Objects,
+        key: SigningKey,
+        progress: Progress,
+        pack_bytes: int,
+        base: RootObject | None,
+    ) -> None:
+        self._source = source
+        self._objects = objects
+        self._key = key
+        self._progress = progress
+        self._base = base
+        self._packs: list[tuple[CID, int] | None] = []
+        self._events = PackWriter(pack_bytes, PACK_HEADER)
+        self._nodes = PackWriter(pack_bytes)
+        self._numbers: dict[PackWriter, int] = {}
+        self._event_places: dict[bytes, Place] = {}
+        self._node_places: dict[CID, Place] = {}
+        self._upper: dict[CID, tuple[Inner, bytes, bytes]] = {}
+        self._made = Created(None, is_new=True, base=base)  # type: ignore[arg-type]
+        self._live = 0
+
+    def run(self, created: int) -> Created:
+        """Write everything; the root object last."""
+        base = self._base
+        epoch, position = self._source.feed_end()  # before the keys: there may be more by then
+        if base is None:
+            tree = self._build()
+        else:
+            self._packs += base.manifest.packs
+            self._live = base.manifest.live
+            tree = self._update(base)
+            if tree == base.manifest.tree and self._has_feed(base, epoch, position):
+                return Created(base, is_new=False, base=base)
+        for writer in (self._events, self._nodes):
+            self._close(writer)
+        manifest = Manifest(
+            network=self._source.network,
+            interests=self._source.interests,
+            ranges=self._source.ranges,
+            created=created,
+            tree=tree,
+            place=None if tree is None else self._node_places[tree.link.cid],
+            packs=[pack for pack in self._packs if pack is not None],
+            live=self._live,
+            feed=self._write_feed(epoch, position),
+        )
+        root, data = encode_root(manifest, self._key, self._top(tree))
+        self._objects.put(root.name, data)
+        self._objects.put(LATEST, data)
+        self._made.root = root
+        return self._made
+
+    def _has_feed(self, base: RootObject, epoch: str, position: int) -> bool:
+        """Return whether the base has the feed as far as this snapshot can have it."""
+        feed = base.manifest.feed
+        return feed is None or (feed.epoch == epoch and feed.position == position)
+
+    def _write_feed(self, epoch: str, position: int) -> Feed | None:
+        """Write the new feed positions; return None if the snapshot lacks some of the events."""
+        base = None if self._base is None else self._base.manifest.feed
+        if base is not None and (base.epoch != epoch or base.position > position):
+            base = None
+        left_out = set(self._made.left_out)
+        pages, ranges = ranges_to_write(base, position)
+        for after, upto in ranges:
+            rows = self._source.feed_rows(after, upto)
+            keys = [key for _, key, *_ in rows]
+            if len(rows) != upto - after or not all(map(self._covers, keys)):
+                return None
+            lost = [row[0] for row in rows if str(EventId(row[1])) in left_out]
+            if lost:
+                rows = [row for row in rows if row[0] < min(lost)]
+            if rows:
+                cid, data = encode_page(rows)
+                if not self._objects.exists(page_name(cid)):
+                    self._objects.put(page_name(cid), data)
+                self._made.pages += 1
+                pages.append(Page(cid, len(data), after, after + len(rows)))
+            if lost:
+                break
+        return Feed(epoch, pages[-1].upto if pages else 0, tuple(pages))
+
+    def _covers(self, key: bytes) -> bool:
+        return any(each.covers(key) for each in self._source.ranges)
+
+    def _build(self) -> Root | None:
+        steps = build(self._written(self._all_keys(), self._source.count()))
+        while True:
+            try:
+                self._add_node(next(steps))
+            except StopIteration as end:
+                tree: Root | None = end.value
+                return tree
+
+    def _all_keys(self) -> Iterator[bytes]:
+        for each in self._source.ranges:
+            yield from self._source.keys(each)
+
+    def _update(self, base: RootObject) -> Root | None:
+        faults: list[Fault] = []
+        reader = SnapshotReader(self._objects, base, faults.append)
+        try:
+            return self._update_with(reader, base.manifest.tree)
+        except SnapshotError as error:
+            reasons = "; ".join(map(str, [error, *faults[:3]]))
+            raise DamagedBaseError(
+                f"the snapshot to build on is damaged ({reasons}): use --afresh, which writes "
+                "everything again"
+            ) from None
+
+    def _update_with(self, reader: SnapshotReader, tree: Root | None) -> Root | None:
+        if tree is None:
+            return self._build()
+        blocks: dict[CID, bytes] = {}
+        self._progress("comparing", 0, None)
+        leaves = reader.answer(differing_leaves(tree.link, self._source.matches, blocks), blocks)
+        changes: list[Change] = []
+        for done, (branch, leaf) in enumerate(leaves):
+            known = set(leaf.keys)
+            now = list(self._source.keys(branch.bounds))
+            new = [key for key in now if key not in known]
+            written = set(self._written(new, None))
+            keys = [key for key in now if key in known or key in written]
+            changes.append(Change(branch.link.lower, len(leaf.keys), keys))
+            self._progress("writing events", done + 1, len(leaves))
+        found, made = reader.answer(update(tree, changes, blocks), blocks)
+        self._event_places.update(
+            (key, place)
+            for key, place in reader.event_places.items()
+            if key not in self._event_places
+        )
+        for new_node in made:
+            if isinstance(new_node.node, Inner):
+                for child in new_node.node.children:
+                    if child.cid not in self._node_places:
+                        self._node_places[child.cid] = reader.place_of(child.cid)
+            self._add_node(new_node)
+        if found is not None and found.link.cid not in self._node_places:
+            self._node_places[found.link.cid] = reader.place_of(found.link.cid)
+        return found
+
+    def _written(self, keys: Iterable[bytes], total: int | None) -> Iterator[bytes]:
+        """Write the events of some keys; yield the keys of those that are here."""
+        source = iter(keys)
+        while page := [EventId(key) for key in islice(source, _PAGE)]:
+            for event_id, event in zip(page, self._source.cars(page), strict=True):
+                try:
+                    body = None if event is None else event_body(event_id.event_cid, event)
+                except CarError as error:
+                    raise SnapshotError(f"a bug: {error}") from error
+                if body is None:
+                    self._made.left_out.append(str(event_id))
+                    continue
+                self._event_places[bytes(event_id)] = self._add(self._events, body)
+                self._live += len(body)
+                self._made.events += 1
+                yield bytes(event_id)
+            if total is not None:
+                self._progress("writing events", self._made.events, total)
+
+    def _add_node(self, new: NewNode) -> None:
+        node = new.node
+        if isinstance(node, Leaf):
+            locator = encode_locator(self._event_places.pop(key) for key in node.keys)
+        else:
+            locator = encode_locator(self._node_places[child.cid] for child in node.children)
+            if node.children[0].level:
+                self._upper[new.link.cid] = (node, new.block, locator)
+        data = located(node, locator)
+        self._node_places[new.link.cid] = self._add(self._nodes, data)
+        self._made.nodes += 1
+        if self._base is None:
+            self._live += len(data)
+
+    def _add(self, writer: PackWriter, data: bytes) -> Place:
+        if writer.is_full:
+            self._close(writer)
+        if writer not in self._numbers:
+            self._numbers[writer] = len(self._packs)
+            self._packs.append(None)
+        return Place(self._numbers[writer], *writer.add(data))
+
+    def _close(self, writer: PackWriter) -> None:
+        """Write the pack that is being filled."""
+        pack = writer.take()
+        if pack is None:
+            return
+        cid, data = pack
+        if not self._objects.exists(pack_name(cid)):
+            self._objects.put(pack_name(cid), data)
+        self._packs[self._numbers.pop(writer)] = (cid, len(data))
+        self._made.packs += 1
+
+    def _top(self, tree: Root | None) -> dict[CID, tuple[bytes, bytes]]:
+        """Return the upper levels of the tree, as many as the root object takes."""
+        found: dict[CID, tuple[bytes, bytes]] = {}
+        known = {} if self._base is None else self._base.top
+        level = [] if tree is None else [tree.link]
+        size = 0
+        while level:
+            parts: dict[CID, tuple[bytes, bytes]] = {}
+            below: list[Link] = []
+            for link in level:
+                if link.cid in self._upper:
+                    node, *rest = self._upper[link.cid]
+                    parts[link.cid] = (rest[0], rest[1])
+                elif link.cid in known:
+                    parts[link.cid] = known[link.cid]
+                    opened = decode(parts[link.cid][0], link.level, KeyRange(link.lower, HIGHEST))
+                    assert isinstance(opened, Inner)
+                    node = opened
+                else:
+                    return found
+                below += node.children
+            size += sum(len(block) + len(locator) for block, locator in parts.values())
+            if size > MAX_TOP_BYTES:
+                return found
+            found |= parts
+            level = below if below and below[0].level else []
+        return found
+
 
 PACK_BYTES: Final = 8 * 1024 * 1024
 """Size at which a pack is written."""

@@ -20,10 +20,10 @@ from recon_node.snapshot.objects import (
     ObjectError,
     Objects,
 )
-from recon_node.snapshot.place_reader import PlaceReader
 from recon_node.snapshot.places import (
     LocatorError,
     Place,
+    PlaceReader,
     check_event,
     decode_locator,
     event_car,

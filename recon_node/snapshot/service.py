@@ -20,13 +20,12 @@ import trio
 from nacl.signing import SigningKey
 
 from recon_node.durations import Durations
-from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.creating import Created, DamagedBaseError, create_snapshot
 from recon_node.snapshot.faults import SnapshotError
 from recon_node.snapshot.objects import ObjectError, Objects
 from recon_node.snapshot.settings import SnapshotSettings
 from recon_node.snapshot.sources import StoreSource
-from recon_node.snapshot.syncing import in_thread
+from recon_node.snapshot.syncing import SnapshotSync, SourceReport, in_thread, sync_all
 from recon_node.snapshot.upkeep import collect
 from recon_node.store import Store, StoreError
 

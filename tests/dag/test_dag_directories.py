@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.dag.directories import directory
+from recon_node.dag.directories import directory, murmur3_x64_64
 from recon_node.dag.errors import DagError, UnixFsError
 from recon_node.dag.file_tree import FileTree, Preserve
-from recon_node.dag.murmur3 import murmur3_x64_64
 from recon_node.dag.sources import open_source
 from recon_node.dag.unixfs import NodeType, UnixFs, UnixFsEntry, put_node
 from recon_node.dag.unpack import unpack_dag

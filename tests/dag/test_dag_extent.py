@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from recon_node.dag import unixfs
 from recon_node.dag.errors import DagError
-from recon_node.dag.extent import MAX_EXTENT, measure
 from recon_node.dag.unixfs import NodeType, UnixFs
-from recon_node.dag.unpack import unpack_dag
+from recon_node.dag.unpack import MAX_EXTENT, measure, unpack_dag
 from recon_node.ipld import CID, DAG_PB, RAW, dag_pb
 from recon_node.ipld.dag_pb import PbLink, PbNode
 

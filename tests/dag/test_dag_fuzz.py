@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from recon_node import feed_index
 from recon_node.ceramic import EventKind
 from recon_node.ceramic.builder import controller_of, signed_event
-from recon_node.dag import DAG_MODEL, Identifier, index, schema
+from recon_node.dag import DAG_MODEL, Identifier, index
 from recon_node.dag.events import sort_bytes, sort_value
 from recon_node.dag.protocol.publishing import make_publish
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, DAG_PB, RAW, car, dag_cbor
@@ -126,6 +126,6 @@ def database() -> Iterator[sqlite3.Connection]:
 def empty_index() -> sqlite3.Connection:
     with tempfile.TemporaryDirectory() as directory:
         connection = sqlite3.connect(":memory:")
-        with closing(schema.FILE.open(Path(directory), "epoch", 1000)) as index_file:
+        with closing(index.FILE.open(Path(directory), "epoch", 1000)) as index_file:
             index_file.backup(connection)
     return connection

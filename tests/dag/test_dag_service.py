@@ -28,9 +28,9 @@ from recon_node.dag import (
     Identifier,
     IncompleteDagError,
     Subject,
+    index,
     open_dags,
     replica_event,
-    schema,
     shard_event,
 )
 from recon_node.dag.events import sort_bytes
@@ -480,7 +480,7 @@ async def test_an_index_of_the_first_version_is_rebuilt(tmp_path: Path, rng: ran
     async with opened(tmp_path) as (store, dags):
         await admit(store, publish_event(publish), *dag.appends, *dag.shards)
         found = await dags.resolve(MINE)
-    with sqlite3.connect(tmp_path / schema.FILE.name) as connection:
+    with sqlite3.connect(tmp_path / index.FILE.name) as connection:
         for name in ("contents", "appends"):
             connection.execute(f"DROP TABLE {name}")
         for name in ("shards_by_cid", "replicas_by_cid", "bases_by_replica"):
@@ -491,7 +491,7 @@ async def test_an_index_of_the_first_version_is_rebuilt(tmp_path: Path, rng: ran
     async with opened(tmp_path) as (_, dags):
         assert await dags.resolve(MINE) == found
         assert found.current == publish.change
-    with sqlite3.connect(tmp_path / schema.FILE.name) as connection:
+    with sqlite3.connect(tmp_path / index.FILE.name) as connection:
         assert connection.execute("SELECT judged FROM publishes").fetchall() == [(7,)]
     connection.close()
 
@@ -525,7 +525,7 @@ async def test_a_deleted_index_is_rebuilt(
         assert state.complete
         written = await read_car(dags, root)
     for suffix in ("", "-wal", "-shm"):
-        (tmp_path / f"{schema.FILE.name}{suffix}").unlink(missing_ok=True)
+        (tmp_path / f"{index.FILE.name}{suffix}").unlink(missing_ok=True)
     async with opened(tmp_path) as (_, dags):
         assert await dags.state(root) == state
         assert await read_car(dags, root) == written
@@ -537,7 +537,7 @@ async def test_an_index_of_a_longer_log_is_rebuilt(tmp_path: Path, rng: random.R
     async with opened(tmp_path) as (store, dags):
         await admit(store, *shard_events(root, shards_of(root, blocks, 500)))
         assert (await dags.state(root)).complete
-    with sqlite3.connect(tmp_path / schema.FILE.name) as connection:
+    with sqlite3.connect(tmp_path / index.FILE.name) as connection:
         connection.execute("UPDATE marks SET position = 1000")
         connection.execute("DELETE FROM nodes")
     connection.close()
@@ -547,7 +547,7 @@ async def test_an_index_of_a_longer_log_is_rebuilt(tmp_path: Path, rng: random.R
 
 @pytest.mark.parametrize("content", [b"no database" * 100, "other"])
 async def test_a_file_that_is_not_an_index_is_refused(tmp_path: Path, content: bytes | str) -> None:
-    path = tmp_path / schema.FILE.name
+    path = tmp_path / index.FILE.name
     if isinstance(content, bytes):
         path.write_bytes(content)
     else:
@@ -555,7 +555,7 @@ async def test_a_file_that_is_not_an_index_is_refused(tmp_path: Path, content: b
             connection.execute("CREATE TABLE other (x)")
         connection.close()
     async with open_store(tmp_path, NETWORK) as store:
-        with pytest.raises(DagError, match=f"{schema.FILE.name} (failed|is not an index)"):
+        with pytest.raises(DagError, match=f"{index.FILE.name} (failed|is not an index)"):
             async with open_dags(store, tmp_path):
                 pass
 

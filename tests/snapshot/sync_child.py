@@ -20,9 +20,9 @@ import trio
 from snapshot_support import NETWORK
 
 from recon_node.snapshot import syncing
-from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.kept import KeptFile
 from recon_node.snapshot.objects import Objects
+from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
 from recon_node.store import Store, StoreSettings, open_store
 
 STEPS = itertools.count(1)

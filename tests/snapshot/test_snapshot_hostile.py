@@ -18,7 +18,6 @@ from recon_node.ceramic import Network, network_range
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car, varint
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.recon.keys.sha256a import spread
-from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.faults import Fault, SnapshotError
 from recon_node.snapshot.objects import MAX_WHOLE, ObjectError, Objects, UnavailableError
@@ -34,6 +33,7 @@ from recon_node.snapshot.root import (
     pack_name,
 )
 from recon_node.snapshot.sources import LogSource
+from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.tree import (
     Branch,
     Inner,

@@ -14,12 +14,12 @@ import trio
 from nacl.signing import SigningKey
 from snapshot_support import NETWORK, events, make_log
 
-from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.kept import FILE_NAME, KeptFile
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.root import pack_name
 from recon_node.snapshot.sources import LogSource
+from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
 from recon_node.store import StoreSettings, open_store
 
 KEY = SigningKey(b"k" * 32)

@@ -3,7 +3,7 @@
 Shards and operations are events (see `recon_node.dag.events`): they are sent to POST
 /ceramic/events as all events are, and come from peers by interests with the sort key "dag".
 
-GET /ceramic/dag and /ceramic/dag/publish: lists of the DAGs and the publishes here.
+GET /ceramic/dag and /ceramic/dag/publish list the DAGs and the publishes here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """POST /ceramic/events, of one event or of many, and GET /ceramic/events/{cid}.
 
-GET /ceramic/events/{event_id}/blocks: an event for people to read, its blocks as DAG-JSON.
+GET /ceramic/events/{event_id}/blocks has an event's blocks as DAG-JSON, for people to read.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""What ceramic-one has of kubo's API (`/api/v0`) about blocks: reading them, and paths into them.
+"""What ceramic-one has of kubo's API (`/api/v0`): the node, its peers, blocks, paths into them.
 
 The blocks are those of this node's events. Nothing is fetched from peers: an event comes by Recon,
 as a whole, or not at all. Everything that the node has is kept, so pins say nothing.
-
-What ceramic-one has of kubo's API (`/api/v0`) about the node and its peers.
 
 js-ceramic and ComposeDB use it: they take a node for ceramic-one if its agent version says so. All
 of it is POST, as kubo's is (https://docs.ipfs.tech/reference/kubo/rpc/).

@@ -1,6 +1,5 @@
-"""What a node is, holds and knows: version, liveness, network, peers, Recon's state, metrics.
-
-GET /ceramic/recon/samples and /ceramic/recon/syncs: what the node did lately.
+"""What a node is, holds and knows: version, liveness, network, peers, Recon's state, metrics. Also
+what the node did lately: its numbers and syncs of the last hour.
 """
 
 from __future__ import annotations

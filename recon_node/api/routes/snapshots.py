@@ -16,7 +16,7 @@ from recon_node.ceramic.auth.did import public_key
 from recon_node.ceramic.errors import DidError
 
 if TYPE_CHECKING:
-    from recon_node.snapshot.all_sources import SnapshotSync
+    from recon_node.snapshot.syncing import SnapshotSync
 
 _SHOWN: Final = 20
 """Faults in an answer; all are counted."""

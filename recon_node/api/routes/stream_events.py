@@ -4,7 +4,7 @@ Besides the delivered ones there are those that wait for an event that they buil
 lookup of an anchor. The answer has what a client needs to draw the stream and to compute its tip.
 What strangers add to the stream fills up the room that is left, and is cut off where that ends.
 
-GET /ceramic/streams/{stream_id}/picture: a stream as a drawing, and why its tip is its tip.
+GET /ceramic/streams/{stream_id}/picture has the stream as a drawing, and why its tip is its tip.
 """
 
 from __future__ import annotations

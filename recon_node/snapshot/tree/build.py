@@ -13,15 +13,18 @@ from typing import NamedTuple
 from recon_node.recon import Sha256a
 from recon_node.recon.keys.ranges import separator
 from recon_node.recon.keys.sha256a import DIGEST_SIZE, spread
-from recon_node.snapshot.tree.boundaries import ALWAYS_SMALLER, WINDOW, rank, starts
 from recon_node.snapshot.tree.nodes import (
+    ALWAYS_SMALLER,
     LOWEST,
+    WINDOW,
     Inner,
     Leaf,
     Link,
     Node,
     Root,
     node_cid,
+    rank,
+    starts,
 )
 
 _CHUNK = 4096
