@@ -38,6 +38,7 @@ from recon_node.snapshot.places import (
     encode_locator,
     event_body,
     located,
+    pack_name,
 )
 from recon_node.snapshot.reading import SnapshotReader
 from recon_node.snapshot.root import (
@@ -50,7 +51,6 @@ from recon_node.snapshot.root import (
     RootObject,
     decode_root,
     encode_root,
-    pack_name,
 )
 from recon_node.snapshot.tree import (
     Change,

@@ -37,14 +37,19 @@ from recon_node.snapshot.objects import (
     Objects,
     UnavailableError,
 )
-from recon_node.snapshot.root import pack_name
 from recon_node.snapshot.tree import Node, NodeFormatError, pack, unpack
 
+PACKS: Final = "packs"
 K = TypeVar("K")
 T = TypeVar("T")
 
 CONCURRENT: Final = 16
 """Requests at once."""
+
+
+def pack_name(cid: CID) -> str:
+    """Return the name of a pack."""
+    return f"{PACKS}/{cid}.car"
 
 
 def in_parallel(work: Callable[[K], T], items: Sequence[K]) -> list[T]:

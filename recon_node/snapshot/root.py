@@ -44,7 +44,6 @@ TYPE: Final = "recon-node/snapshot"
 VERSION: Final = 1
 LATEST: Final = "latest.car"
 ROOTS: Final = "roots"
-PACKS: Final = "packs"
 FEEDS: Final = "feeds"
 MAX_ENVELOPE: Final = 32 * 1024
 """Bytes of the block that has the signature."""
@@ -213,11 +212,6 @@ class RootObject:
         """The name of the object."""
         time = datetime.fromtimestamp(self.manifest.created, UTC).strftime("%Y%m%dT%H%M%SZ")
         return f"{ROOTS}/{time}-{self.cid}.car"
-
-
-def pack_name(cid: CID) -> str:
-    """Return the name of a pack."""
-    return f"{PACKS}/{cid}.car"
 
 
 def encode_root(

@@ -13,16 +13,14 @@ from typing import Final
 from recon_node.snapshot.faults import Fault, SnapshotError
 from recon_node.snapshot.feed_pages import PageError, page_name, read_page
 from recon_node.snapshot.objects import ObjectError, Objects
-from recon_node.snapshot.places import Place
+from recon_node.snapshot.places import PACKS, Place, pack_name
 from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import (
     FEEDS,
-    PACKS,
     ROOTS,
     RootError,
     RootObject,
     decode_root,
-    pack_name,
 )
 from recon_node.snapshot.tree import Branch, Leaf, whole
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 from browser import Browser, browser
-from tangle_samples import ALL, ROOT, THREAD
+from support.tangle_samples import ALL, ROOT, THREAD
 from test_api_undelivered import CHAIN, INIT, KEY, change, hand_over
 
 from recon_node.anchoring.opening import open_anchoring

@@ -21,7 +21,7 @@ from recon_node.recon.keys.sha256a import spread
 from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.faults import Fault, SnapshotError
 from recon_node.snapshot.objects import MAX_WHOLE, ObjectError, Objects, UnavailableError
-from recon_node.snapshot.places import Place, encode_locator, located
+from recon_node.snapshot.places import Place, encode_locator, located, pack_name
 from recon_node.snapshot.reading import SnapshotReader, read_root
 from recon_node.snapshot.root import (
     LATEST,
@@ -30,7 +30,6 @@ from recon_node.snapshot.root import (
     RootObject,
     decode_root,
     encode_root,
-    pack_name,
 )
 from recon_node.snapshot.sources import LogSource
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all

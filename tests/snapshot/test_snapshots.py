@@ -23,8 +23,8 @@ from recon_node.snapshot.creating import Created, DamagedBaseError, create_snaps
 from recon_node.snapshot.faults import SnapshotError
 from recon_node.snapshot.feed_pages import page_name, read_page
 from recon_node.snapshot.objects import Objects
+from recon_node.snapshot.places import pack_name
 from recon_node.snapshot.reading import SnapshotReader, read_root
-from recon_node.snapshot.root import pack_name
 from recon_node.snapshot.sources import LogSource, StoreSource
 from recon_node.snapshot.syncing import Synced, sync_snapshot
 from recon_node.snapshot.upkeep import collect, list_roots, verify_snapshot
