@@ -34,12 +34,11 @@ from recon_node.dag import (
     shard_event,
 )
 from recon_node.dag.events import sort_bytes
-from recon_node.dag.index import take
+from recon_node.dag.index import FILE, take
 from recon_node.dag.protocol.operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish
 from recon_node.dag.protocol.replica import Replica, join
 from recon_node.dag.protocol.shards import Shard, appends, split, walk
-from recon_node.dag.schema import FILE
 from recon_node.dag.state import MAX_HEADS, read_state
 from recon_node.ipld import CID, DAG_CBOR, DAG_PB, IDENTITY, RAW, car, dag_cbor, dag_pb, varint
 from recon_node.ipld.dag_pb import PbNode

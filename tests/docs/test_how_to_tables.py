@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from postgres_server import program
 from shell_blocks import run, script
+from support.postgres_server import program
 from support.waiting import kept_port
 
 PAGES = Path(__file__).parents[2] / "docs/how-to"

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from postgres_server import Server, server
 from spark_helpers import feed_rows
 from spark_oracle import table_rows
 from spark_samples import document, scenario
+from support.postgres_server import Server, server
 from test_spark_views import OF, history
 
 from recon_node.ipld import CID

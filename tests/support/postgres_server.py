@@ -13,7 +13,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from waiting import wait_until
+
+from support.waiting import wait_until
 
 _INSTALLED = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
 
