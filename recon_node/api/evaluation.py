@@ -10,7 +10,8 @@ until it gets another event, or the node is restarted, maybe with a later versio
 Few streams are computed at once, and most in milliseconds. What takes longer than `QUICK` is
 *long*, and only one such is computed at a time, so that the other places are always for short work:
 when another one turns out to be long, its process is killed, and it waits for its turn. It is
-remembered, and waits at once when it is asked for again.
+remembered, and waits at once when it is asked for again. So is what takes many bytes along. Places
+are taken in turn by those who ask (`recon_node.turns`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from recon_node.ipld import CID
 from recon_node.latest import Latest
 from recon_node.processes.pool import CannotStartError, Processes
 from recon_node.processes.process import ProcessDiedError
+from recon_node.turns import Turns
 
 T = TypeVar("T")
 
@@ -42,10 +44,12 @@ PATIENCE: Final = 60.0
 """Seconds for an answer. A process that takes longer is killed."""
 QUICK: Final = 2.0
 """Seconds for an answer beside another one that takes long."""
+LARGE: Final = 8 * 1024 * 1024
+"""Bytes of events: what has more takes long, and is in memory several times."""
 LONG_PATIENCE: Final = 30.0
 """Seconds to wait for the turn of what takes long."""
 MAX_WAITING: Final = 8
-"""Requests that wait for it."""
+"""Requests of a network that wait for it."""
 REST: Final = 600.0
 """Seconds for which a stream that was set aside is not tried again, and for which is remembered
 that one takes long."""
@@ -91,8 +95,9 @@ class Evaluation:
         self._one = trio.CapacityLimiter(1)
         self._aside = Latest[CID, Aside](MAX_REMEMBERED)
         self._long_since = Latest[CID, float](MAX_REMEMBERED)
-        self._long = trio.CapacityLimiter(1)
-        self.places = trio.CapacityLimiter(PROCESSES)
+        self._long = Turns(1)
+        self._having_long: set[trio.lowlevel.Task] = set()
+        self.places = Turns(PROCESSES)
 
     @property
     def aside(self) -> list[Aside]:
@@ -110,27 +115,35 @@ class Evaluation:
         task = trio.lowlevel.current_task()
         if not self._is_long(init):
             try:
-                async with self.places:
+                async with self.places.taken():
                     return await attempt()
             except _TakesLongError:
                 pass
             finally:
-                if task in self._long.statistics().borrowers:
-                    self._long.release()
-        if self._long.statistics().tasks_waiting >= MAX_WAITING:
+                self._leave_long(task)
+        if self._long.waiting_as_this >= MAX_WAITING:
             raise _busy()
         with trio.move_on_after(LONG_PATIENCE) as waiting:
-            await self._long.acquire()
+            await self._long.take()
         if waiting.cancelled_caught:
             raise _busy()
+        self._having_long.add(task)
         try:
-            async with self.places:
+            async with self.places.taken():
                 return await attempt()
         finally:
-            self._long.release()
+            self._leave_long(task)
 
-    async def of_stream(self, init: CID, events: int, function: Callable[[], T]) -> T:
-        """Call a function that computes something of a stream with so many events.
+    async def of_stream(
+        self, init: CID, events: int, function: Callable[[], T], size: int = 0
+    ) -> T:
+        """Call a function that computes something of a stream.
+
+        Args:
+            init: the CID of its init event.
+            events: how many it has.
+            function: can be pickled.
+            size: bytes that it takes along.
 
         Raises:
             ApiError: 422, the stream is set aside.
@@ -138,6 +151,8 @@ class Evaluation:
         known = self._aside.get(init)
         if known and (known.events == events or time.time() < known.since + REST):
             raise _set_aside(known)
+        if size > LARGE:
+            self._begin_long(init, trio.lowlevel.current_task())
         try:
             return await self._call(init, function)
         except ProcessDiedError as error:
@@ -178,7 +193,7 @@ class Evaluation:
         ready = trio.Event()
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
-                if task not in self._long.statistics().borrowers:
+                if task not in self._having_long:
                     nursery.start_soon(self._watch, init, ready, task, scope)
                 try:
                     answer = await self._processes.ask(request, PATIENCE, ready.set)
@@ -197,11 +212,24 @@ class Evaluation:
         """Take the turn of what takes long for a task that does, or cancel it."""
         await ready.wait()
         await trio.sleep(QUICK)
-        self._long_since[init] = time.time()
         try:
-            self._long.acquire_on_behalf_of_nowait(task)
-        except trio.WouldBlock:
+            self._begin_long(init, task)
+        except _TakesLongError:
             scope.cancel()
+
+    def _begin_long(self, init: CID, task: trio.lowlevel.Task) -> None:
+        """Take the turn of what takes long, unless the task has it; if another one has, raise
+        `_TakesLongError`."""
+        self._long_since[init] = time.time()
+        if task not in self._having_long:
+            if not self._long.take_at_once():
+                raise _TakesLongError
+            self._having_long.add(task)
+
+    def _leave_long(self, task: trio.lowlevel.Task) -> None:
+        if task in self._having_long:
+            self._having_long.remove(task)
+            self._long.leave()
 
     def _is_long(self, init: CID) -> bool:
         return time.time() < self._long_since.get(init, 0.0) + REST

@@ -32,7 +32,9 @@ def main() -> None:
 
 def _answer(request: bytes) -> bytes:
     try:
-        return pickle.dumps((True, pickle.loads(request)()))
+        function = pickle.loads(request)
+        del request
+        return pickle.dumps((True, function()))
     except MemoryError:
         os._exit(EXIT_MEMORY)
     except Exception as error:

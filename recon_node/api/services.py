@@ -15,6 +15,7 @@ from recon_node.api.evaluation import Evaluation
 from recon_node.api.middleware.guard import Access
 from recon_node.api.samples import SampleRing
 from recon_node.setting_types import SETTINGS, Bytes, Count, Setting
+from recon_node.turns import Turns
 
 if TYPE_CHECKING:
     from recon_node.anchoring.service import Anchoring
@@ -172,17 +173,19 @@ class Services:
     """Set when the node shuts down: long polls answer at once."""
     evaluation: Evaluation = field(default_factory=partial(Evaluation, 0))
     """Where things are computed of streams."""
-    reading_pages: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 4))
+    reading_pages: Turns = field(default_factory=partial(Turns, 4))
     """Held by whoever reads and renders a page of the feed, of up to 4 MiB."""
-    _rendering: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
-    _parsing: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
+    _rendering: Turns = field(default_factory=partial(Turns, 1))
+    _parsing: Turns = field(default_factory=partial(Turns, 1))
 
     async def in_thread(self, function: Callable[[], T]) -> T:
         """Render an answer in a worker thread, one at a time: rendering is pure Python, and more
         threads would only take turns with each other and with the event loop."""
-        return await trio.to_thread.run_sync(function, limiter=self._rendering)
+        async with self._rendering.taken():
+            return await trio.to_thread.run_sync(function)
 
     async def in_long_thread(self, function: Callable[[], T]) -> T:
         """Parse what may take seconds in a worker thread: one such at a time, beside the rendering,
         which does not wait for it."""
-        return await trio.to_thread.run_sync(function, limiter=self._parsing)
+        async with self._parsing.taken():
+            return await trio.to_thread.run_sync(function)

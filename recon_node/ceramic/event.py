@@ -66,8 +66,7 @@ class Event:
 
     `init` is the CID of its stream's init event (of an init event, its own); `prevs` are the events
     that it builds on, in the given order, none for an init event. Only init events have a `header`,
-    signed ones an `envelope`, time events a `proof`. `payload` is the decoded block that holds
-    `data`; for a time event, the event's block. `car` has the blocks of the event and no others.
+    signed ones an `envelope`, time events a `proof`. `car` has the event's blocks and no others.
     `capability` is the block of the CACAO that the envelope names, if it names one.
     """
 
@@ -76,7 +75,7 @@ class Event:
     init: CID
     prevs: tuple[CID, ...]
     header: InitHeader | None
-    payload: dict[str, Any] = field(repr=False)
+    _payload: dict[str, Any] | None = field(repr=False, compare=False)
     envelope: Envelope | None = field(repr=False)
     proof: TimeProof | None
     car: bytes = field(repr=False)
@@ -88,8 +87,18 @@ class Event:
         Its prevs go along: they may name the shown copies of what it names.
         """
         if self.car:
-            return _unpickled, (self.car, self.prevs)
+            return _unpickled, (self.car, self.prevs, self._payload is None)
         return bare_time_event, (self.cid, self.init, self.prevs[0], self.proof)
+
+    def lazily(self) -> "Event":
+        """Return the event without its decoded payload, which may take sixty times its bytes. It
+        is decoded when it is asked for, and only the latest one that was is kept."""
+        return replace(self, _payload=None) if self.car else self
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The decoded block that holds `data`; of a time event, the event's block."""
+        return _Decoded.of(self.car) if self._payload is None else self._payload
 
     @property
     def data(self) -> Any:
@@ -118,8 +127,23 @@ class Event:
         return StreamId(header.stream_type, self.init)
 
 
-def _unpickled(car: bytes, prevs: tuple[CID, ...]) -> Event:
+class _Decoded:
+    """The payload that was decoded last, of the events that do not keep theirs."""
+
+    latest: tuple[bytes, dict[str, Any]] = (b"", {})
+
+    @classmethod
+    def of(cls, car: bytes) -> dict[str, Any]:
+        known, payload = cls.latest
+        if known is not car:
+            payload = parse_event(car).payload
+            cls.latest = car, payload
+        return payload
+
+
+def _unpickled(car: bytes, prevs: tuple[CID, ...], is_lazy: bool) -> Event:
     event = parse_event(car)
+    event = event.lazily() if is_lazy else event
     return event if event.prevs == prevs else replace(event, prevs=prevs)
 
 

@@ -1,7 +1,7 @@
 """Processes that work for the node, one request at a time each, over pipes.
 
-    request   u32 size, then marshal of a value
-    answer    u32 size, then marshal of a value
+    request   u32 size, u8 kind, then 0: marshal of a value; 1: the value, which is bytes
+    answer    the same
 
 A first answer, an empty list, says that the process is ready. A process ends when its standard
 input does: however the node dies, the pipe closes. Signals to the whole process group (Ctrl-C, a

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Callable
 from typing import IO, Any
 
-SIZE = struct.Struct("<I")
-"""Bytes of the frame that follows."""
+HEAD = struct.Struct("<I?")
+"""Bytes of the frame that follows, and whether they are the value themselves."""
 
 
 def answer_requests(answer: Callable[[Any], Any]) -> None:
@@ -22,8 +22,8 @@ def answer_requests(answer: Callable[[Any], Any]) -> None:
     os.dup2(2, 1)  # nothing may print into the answers
     try:
         write_frame(answers, [])
-        while (request := read_frame(requests)) is not None:
-            write_frame(answers, answer(request))
+        while (frame := [read_frame(requests)])[0] is not None:
+            write_frame(answers, answer(frame.pop()))  # which may be large: nothing keeps it
     except BrokenPipeError:
         pass  # the node is gone
     os._exit(0)  # everything is flushed, and a regular exit is slow
@@ -31,17 +31,20 @@ def answer_requests(answer: Callable[[Any], Any]) -> None:
 
 def read_frame(stream: IO[bytes]) -> Any:
     """Read the next value; None at the end of the stream, even within a frame."""
-    head = stream.read(SIZE.size)
-    if len(head) < SIZE.size:
+    head = stream.read(HEAD.size)
+    if len(head) < HEAD.size:
         return None
-    (size,) = SIZE.unpack(head)
+    size, is_raw = HEAD.unpack(head)
     body = stream.read(size)
-    return marshal.loads(body) if len(body) == size else None
+    if len(body) < size:
+        return None
+    return body if is_raw else marshal.loads(body)
 
 
 def write_frame(stream: IO[bytes], value: Any) -> None:
-    """Write a value and flush it."""
-    body = marshal.dumps(value)
-    stream.write(SIZE.pack(len(body)))
+    """Write a value and flush it. Bytes are not copied for that: they may be many."""
+    is_raw = type(value) is bytes
+    body = value if is_raw else marshal.dumps(value)
+    stream.write(HEAD.pack(len(body), is_raw))
     stream.write(body)
     stream.flush()

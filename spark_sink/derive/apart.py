@@ -46,8 +46,6 @@ IDLE: Final = 60.0
 _TRIES: Final = 2
 """How often a stream may end a process."""
 _LOOK_EVERY: Final = 0.5
-# Bytes: `marshal` takes no objects of two gigabytes.
-_PIECE: Final = 2**30
 
 #: A portion, from what the process keeps.
 _Request = Callable[[Models, Ends], Portion]
@@ -142,7 +140,7 @@ class Apart:
         watch = threading.Thread(target=self._watch, args=(self._process, answered), daemon=True)
         watch.start()
         try:
-            found, answer = pickle.loads(b"".join(self._process.ask(asked)))
+            found, answer = pickle.loads(self._process.ask(asked))
         finally:
             answered.set()
             watch.join()
@@ -213,7 +211,7 @@ def main() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
     models, ends = Models(), Ends()
 
-    def answer(asked: bytes) -> list[bytes]:
+    def answer(asked: bytes) -> bytes:
         signal.setitimer(signal.ITIMER_REAL, 0)
         try:
             with no_garbage_collection():
@@ -222,7 +220,7 @@ def main() -> None:
         except Exception as error:
             answered = _pickled(error)
         signal.setitimer(signal.ITIMER_REAL, float(idle))
-        return [answered[at : at + _PIECE] for at in range(0, len(answered), _PIECE)]
+        return answered
 
     answer_requests(answer)
 

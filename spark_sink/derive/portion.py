@@ -225,9 +225,10 @@ class _Work:
         if step.needs_models:
             stream = stream.with_definitions(self._models.of(stream))
             revises = self._models.last_change(stream) > step.after
-        columns = stream.columns
         rows = rows_of(stream, step.names, 0 if revises else step.after)
         for name, row in list(rows) if stream.goes_on else rows:
+            is_event = TABLES[name].is_history and row["event_cid"] != stream.cid
+            columns = stream.repeated_columns if is_event else stream.columns
             if not TABLES[name].is_history or row[TABLES[name].key] > step.after:
                 self._rows[name].add(columns, row)
             elif name in self._revised:
@@ -274,6 +275,7 @@ class _Rows:
         self._streams: list[Row] = []
         self._stream_of: list[int] = []
         self._data = 0
+        self._shared = 0  # bytes of the dimensions that rows of the latest stream repeat
         self._tables: list[pa.Table] = []
         self._bytes = 0
         self._staged = Staged()
@@ -296,9 +298,10 @@ class _Rows:
         """Add a row; `columns` are those of its stream, the same object for all of its rows."""
         if not self._streams or self._streams[-1] is not columns:
             self._streams.append(columns)
+            self._shared = sum(len(value or b"") for _, value in columns["dimensions"])
         self._stream_of.append(len(self._streams) - 1)
         self._rows.append(row)
-        self._data += len(row.get("data") or b"")
+        self._data += len(row.get("data") or b"") + self._shared
         if len(self._rows) >= _ROWS_PER_TABLE or self._data >= _DATA_BYTES:
             self._pack()
 

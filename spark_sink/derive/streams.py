@@ -50,6 +50,10 @@ from spark_sink.tables.raw_files import ordered_slices
 
 Row = dict[str, Any]
 
+# Bytes of a stream's events whose payloads are kept decoded.
+_MAX_DECODED: Final = 1024 * 1024
+# Bytes of a dimension that is in each row of an event.
+_REPEATED: Final = 1024
 _ROWS_AT_ONCE: Final = 4096
 # The init event of a model names the metamodel as its own model.
 _MODEL_HEADER: Final = METAMODEL.to_bytes()
@@ -154,6 +158,18 @@ class FeedStream:
         """The columns of every row about the stream."""
         return stream_columns(self.cid, self.header)
 
+    @cached_property
+    def repeated_columns(self) -> Row:
+        """The same for the rows of its events but the init event: without large dimensions, which
+        small events would multiply. Without any, it is the same object."""
+        if all(len(value) <= _REPEATED for _, value in self.columns["dimensions"]):
+            return self.columns
+        dimensions = [
+            (name, value if len(value) <= _REPEATED else None)
+            for name, value in self.columns["dimensions"]
+        ]
+        return {**self.columns, "dimensions": dimensions}
+
 
 def stream_columns(cid: bytes, header: InitHeader) -> Row:
     """Return the columns of every row about a stream."""
@@ -223,12 +239,13 @@ def _read_stream(cid: bytes, rows: Iterable[Row], end: StreamEnd | None = None) 
         TablesError: they are not the events of the stream.
     """
     rows = tuple(rows)
-    with computing(cid, sum(len(row["car"]) for row in rows)):
-        return _stream_of(cid, rows, end)
+    size = sum(len(row["car"]) for row in rows)
+    with computing(cid, size):
+        entries = (_read_entry(row, lazily=size > _MAX_DECODED) for row in rows)
+        return _stream_of(cid, {entry.event.cid: entry for entry in entries}, end)
 
 
-def _stream_of(cid: bytes, rows: Iterable[Row], end: StreamEnd | None) -> FeedStream:
-    entries = {entry.event.cid: entry for entry in map(_read_entry, rows)}
+def _stream_of(cid: bytes, entries: dict[CID, Entry], end: StreamEnd | None) -> FeedStream:
     if any(entry.event.init != cid for entry in entries.values()):
         raise TablesError(f"raw_events holds events of another stream under {cid.hex()}")
     faults = {cid: entry.fault for cid, entry in entries.items() if entry.fault is not None}
@@ -251,12 +268,13 @@ def _stream_of(cid: bytes, rows: Iterable[Row], end: StreamEnd | None) -> FeedSt
     return FeedStream(cid, tuple(shown), stream)
 
 
-def _read_entry(row: Row) -> Entry:
+def _read_entry(row: Row, *, lazily: bool) -> Entry:
     position = row["position"]
     try:
         event = parse_event(row["car"])
     except CeramicError as error:
         raise TablesError(f"raw_events holds no event at position {position}: {error}") from error
+    event = event.lazily() if lazily else event
     return Entry(position, event, row["time"], row["chain_id"], row["fault"])
 
 

@@ -22,6 +22,27 @@ _PIECE_BYTES: Final = 2 * 1024 * 1024
 _SCHEMA: Final = 1
 _BATCH: Final = 3
 
+# Types of which a value has no others in it, and no more bytes than it comes with.
+_PLAIN: Final = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_date,
+    pa.types.is_time,
+    pa.types.is_timestamp,
+    pa.types.is_duration,
+    pa.types.is_interval,
+    pa.types.is_null,
+)
+
 #: The header and the body of a message.
 Parts = tuple[bytes, bytes]
 
@@ -87,10 +108,11 @@ def read_batches(messages: list[Parts]) -> pa.Table:
         stream.write(struct.pack("<II", _CONTINUATION, len(header) + padding))
         stream.write(header + bytes(padding) + body)
     stream.write(struct.pack("<II", _CONTINUATION, 0))
-    rows = pa.ipc.open_stream(stream.getvalue()).read_all()
-    for field in rows.schema:
-        if field.type.num_fields or pa.types.is_dictionary(field.type):
+    reader = pa.ipc.open_stream(stream.getvalue())
+    for field in reader.schema:
+        if not any(is_plain(field.type) for is_plain in _PLAIN):
             raise pa.ArrowInvalid(f"{field.name} is a {field.type}: bind plain values")
+    rows = reader.read_all()
     rows.validate(full=True)
     return rows
 

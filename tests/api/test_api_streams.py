@@ -221,17 +221,16 @@ async def test_only_so_many_streams_are_in_memory_at_once(
     async def ask(path: str) -> None:
         answered.append((await api.get(f"/ceramic/streams/{stream}{path}")).status_code)
 
-    others = [object(), object()]
-    for other in others:
-        services.evaluation.places.acquire_on_behalf_of_nowait(other)
+    for _ in range(2):
+        assert services.evaluation.places.take_at_once()
     async with trio.open_nursery() as nursery:
         for path in paths:
             nursery.start_soon(ask, path)
-        while services.evaluation.places.statistics().tasks_waiting < len(paths):
+        while services.evaluation.places.waiting < len(paths):
             await trio.lowlevel.checkpoint()
         assert answered == []
-        for other in others:
-            services.evaluation.places.release_on_behalf_of(other)
+        for _ in range(2):
+            services.evaluation.places.leave()
     assert answered == [200] * len(paths)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -114,7 +115,7 @@ async def test_what_takes_long_leaves_room_for_short_work(
             async with trio.open_nursery() as nursery:
                 for name in ("long", "long, too"):
                     nursery.start_soon(ask, name, partial(wait_for, end))
-                while opened._long.statistics().tasks_waiting < 1:
+                while opened._long.waiting < 1:
                     await trio.lowlevel.checkpoint()
                 monkeypatch.setattr(evaluation, "QUICK", 60.0)
                 for number in range(5):
@@ -125,6 +126,34 @@ async def test_what_takes_long_leaves_room_for_short_work(
         assert opened.aside == []
     finally:
         await opened.close()
+
+
+async def test_what_is_large_is_computed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in memory several times; and it is not read again before its turn."""
+    monkeypatch.setattr(evaluation, "LARGE", 1000)
+    opened = Evaluation(0)
+    reading: list[str] = []
+    most = 0
+
+    async def ask(name: str) -> None:
+        nonlocal most
+
+        async def attempt() -> int:
+            nonlocal most
+            reading.append(name)
+            init = CID.of(DAG_CBOR, name.encode())
+            answer = await opened.of_stream(init, 1, partial(int, "5"), 2000)
+            most = max(most, len(opened._having_long))
+            return answer
+
+        assert await opened.in_turn(CID.of(DAG_CBOR, name.encode()), attempt) == 5
+
+    async with trio.open_nursery() as nursery:
+        for number in range(6):
+            nursery.start_soon(ask, str(number))
+    assert most == 1
+    assert max(Counter(reading).values()) <= 2  # again when it was their turn
+    assert opened._long.take_at_once()
 
 
 def wait_for(path: Path) -> None:
@@ -140,14 +169,14 @@ async def test_too_many_that_take_long_are_refused(monkeypatch: pytest.MonkeyPat
     try:
         attempt = partial(opened.of_stream, INIT, 1, partial(time.sleep, 0.3))
         await opened.in_turn(INIT, attempt)
-        opened._long.acquire_on_behalf_of_nowait(other := object())
+        assert opened._long.take_at_once()
         with pytest.raises(ApiError, match="and so do others") as caught:
             await opened.in_turn(INIT, partial(opened.of_stream, INIT, 1, pytest.fail))
         assert caught.value.status == 503
         monkeypatch.setattr(evaluation, "MAX_WAITING", 0)
         with pytest.raises(ApiError, match="and so do others"), trio.fail_after(0.1):
             await opened.in_turn(INIT, partial(opened.of_stream, INIT, 1, pytest.fail))
-        opened._long.release_on_behalf_of(other)
+        opened._long.leave()
     finally:
         await opened.close()
 

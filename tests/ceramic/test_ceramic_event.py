@@ -2,7 +2,10 @@
 
 import base64
 import json
+import pickle
+import tracemalloc
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,7 @@ from recon_node.ceramic import (
     verify_signature,
 )
 from recon_node.ceramic.auth import envelope
-from recon_node.ceramic.builder import data_event, time_event
+from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.ceramic.event import MAX_PREVS
 from recon_node.ceramic.time_proof import MAX_PATH_DEPTH
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, IDENTITY, RAW, car, dag_cbor, multibase
@@ -684,3 +687,24 @@ def test_the_verdict_is_that_of_ceramic_one(event: str, accepted: bool, differs:
         assert accepted == differs
     else:
         assert accepted != differs
+
+
+def test_an_event_that_does_not_keep_its_payload_is_the_same() -> None:
+    """Two streams of 60 MB took 4.9 GB: decoded text takes up to sixty times its bytes."""
+    for event in (INIT, data_event(KEY, INIT, [INIT.cid], []), time_event(INIT, INIT.cid)):
+        lazy = event.lazily()
+        assert lazy == event
+        assert lazy.payload == event.payload
+        assert lazy.data == event.data
+        assert lazy.payload is lazy.payload  # decoded once
+        shown = replace(lazy, prevs=(event.cid,))
+        for each in (event, lazy, shown):
+            again = pickle.loads(pickle.dumps(each))
+            assert (again, again.prevs, again.payload) == (each, each.prevs, each.payload)
+    texts = init_event(KEY, MODEL, {"texts": ["ab"] * 200_000})
+    tracemalloc.start()
+    many = [pickle.loads(pickle.dumps(texts.lazily())) for _ in range(20)]
+    assert all(len(event.data["texts"]) == 200_000 for event in many)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 80_000_000  # one of them decoded, or two

@@ -305,6 +305,15 @@ HOSTILE = {
     "heap": (lying(-4096), "Arrow data"),
     "crash": (lying(-(1 << 30)), "Arrow data"),
     "nulls": (written(pa.FixedSizeListArray.from_arrays(pa.nulls(1 << 27), 1 << 27)), "plain"),
+    "extension": (
+        written(
+            pa.ExtensionArray.from_storage(
+                pa.opaque(pa.list_(pa.null(), 1 << 27), "t", "v"),
+                pa.FixedSizeListArray.from_arrays(pa.nulls(1 << 27), 1 << 27),
+            )
+        ),
+        "plain",
+    ),
     "text": (written(pa.array([b"\xff"]).view(pa.string())), "Arrow data"),
     "zeros": (written(pa.array([bytes(1 << 24)]), compression="zstd"), "compressed"),
     "dictionary": (written(pa.array(["a"]).dictionary_encode()), "Arrow data"),

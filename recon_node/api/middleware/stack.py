@@ -31,7 +31,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from recon_node.api.errors import error_response, refuse
 from recon_node.api.metrics import Metrics
 from recon_node.api.services import Limits
-from recon_node.places import AllowList, Place, Places
+from recon_node.places import AllowList, Place, Places, network_of
+from recon_node.turns import ASKER
 
 log = structlog.get_logger(__name__)
 
@@ -147,6 +148,7 @@ class Bound:
                 f"{self._limits.requests} requests are already being handled: try again",
             )
             return
+        ASKER.set(network_of(address))
         answer = _Answer(send, self._limits.stall, address, given_way, self._answers, self._waiting)
         try:
             with given_way, answer.progress:

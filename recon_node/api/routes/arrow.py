@@ -201,7 +201,7 @@ async def stream(
     yield await services.in_thread(partial(schema_message, columns, filters))
     while after < upto:
         end = min(upto, after + _PIECE) if wanted else upto
-        async with services.reading_pages:
+        async with services.reading_pages.taken():
             rows = await store.log.feed_columns(
                 after, limits.arrow_rows, end, limits.arrow_bytes, wanted, cars=cars
             )
@@ -225,7 +225,7 @@ async def stream_of(
     done = 0
     while done < len(cids):
         page = cids[done : done + limits.arrow_rows]
-        async with services.reading_pages:
+        async with services.reading_pages.taken():
             rows, count = await store.log.columns_of(page, limits.arrow_bytes)
             message = await services.in_thread(partial(record_batch, rows, columns))
             is_empty = not rows.positions

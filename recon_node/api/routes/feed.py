@@ -131,7 +131,7 @@ async def get_events(call: Call[FeedQuery]) -> Annotated[Response, EventFeedBody
             "belongs to a log that no longer exists (repaired, or another backup). Start from 0",
         )
     await _long_poll(call.request, services, after, given.wait)
-    async with services.reading_pages:
+    async with services.reading_pages.taken():
         return await _read_page(services, given, after)
 
 

@@ -158,7 +158,8 @@ async def compute_held(
     async def attempt() -> T:
         held = await _read(services, init, stream_id)
         events = len(held.delivered.events) + len(held.others)
-        return await services.evaluation.of_stream(init, events, partial(function, held))
+        size = held.delivered.size + sum(len(each.event.car) for each in held.others)
+        return await services.evaluation.of_stream(init, events, partial(function, held), size)
 
     return await services.evaluation.in_turn(init, attempt)
 
@@ -197,7 +198,7 @@ async def _undelivered(services: Services, init: CID, room: int) -> list[_Listed
 def _parse_held(rows: Sequence[HeldRow]) -> list[_Listed]:
     return [
         _Listed(
-            parse_event(row.car),
+            parse_event(row.car).lazily(),
             row.event_id,
             "pending" if row.is_pending else "waiting",
             row.fault,

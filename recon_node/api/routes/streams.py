@@ -76,6 +76,8 @@ class InTime:
 
 _PREVIEW = 100
 """Characters of content in a preview."""
+MAX_DECODED = 1024 * 1024
+"""Bytes of events whose payloads are kept decoded, here and where they are computed."""
 MAX_ERRORS = 100
 """Events with validation errors that an answer lists, the latest ones."""
 
@@ -237,7 +239,9 @@ async def compute(
         if header and header.model and header.stream_type is not StreamType.MODEL:
             of_model = await read_delivered(services, header.model.cid, most)
         job = partial(_run, function, delivered, of_model, in_time)
-        return await services.evaluation.of_stream(init, len(delivered.statements.events), job)
+        size = delivered.size + (of_model.size if of_model else 0)
+        events = len(delivered.statements.events)
+        return await services.evaluation.of_stream(init, events, job, size)
 
     return await services.evaluation.in_turn(init, attempt)
 
@@ -286,10 +290,12 @@ async def read_delivered(
 
 
 def _parse(init: CID, rows: Sequence[FeedRow | TimeRow], in_time: InTime) -> list[Event]:
+    size = sum(len(row.car) for row in rows if isinstance(row, FeedRow))
     events = []
     for row in rows:
         in_time()
-        events.append(event_of(init, row))
+        event = event_of(init, row)
+        events.append(event if size <= MAX_DECODED else event.lazily())
     return events
 
 
@@ -298,10 +304,9 @@ def _place(row: FeedRow | TimeRow) -> int:
 
 
 def event_of(init: CID, row: FeedRow | TimeRow) -> Event:
-    """The event of a row of the stream that `init` starts, without its payload: that takes up to
-    sixty times its bytes, and another process reads it again."""
+    """The event of a row of the stream that `init` starts."""
     if isinstance(row, FeedRow):
-        return replace(parse_event(row.car), payload={})
+        return parse_event(row.car)
     return bare_time_event(row.event_cid, init, row.prev, row.proof)
 
 

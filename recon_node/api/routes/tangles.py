@@ -234,7 +234,8 @@ async def get_tangle(call: Call[TangleQuery]) -> Annotated[Response, TangleBody]
     async def attempt() -> Response:
         read = await _read(services, given.root, given.name)
         job = partial(_answer, given, read)
-        return await services.evaluation.of_stream(given.root.cid, len(read.messages), job)
+        size = sum(len(car) for car, _ in read.messages)
+        return await services.evaluation.of_stream(given.root.cid, len(read.messages), job, size)
 
     return await services.evaluation.in_turn(given.root.cid, attempt)
 

@@ -1,0 +1,82 @@
+"""Places for computations go round among those who ask."""
+
+from contextlib import suppress
+
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from recon_node.turns import ASKER, Turns
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), min_size=1, max_size=30),
+    st.integers(1, 3),
+)
+def test_whoever_waits_longest_is_next(asks: list[tuple[str, bool]], places: int) -> None:
+    """Of n askers that wait, each gets one of n places; also where some give up."""
+    served: list[str] = []
+    running = 0
+
+    async def ask(asker: str, gives_up: bool) -> None:
+        nonlocal running
+        ASKER.set(asker)
+        with trio.move_on_after(0.5 if gives_up else 1e9):
+            async with turns.taken():
+                running += 1
+                assert running <= places
+                served.append(asker)
+                await trio.sleep(1)
+                running -= 1
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(places):
+                await turns.take()
+            for asker, gives_up in asks:
+                nursery.start_soon(ask, asker, gives_up)
+            await trio.sleep(0.75)
+            left = [asker for asker, gives_up in asks if not gives_up]
+            assert turns.waiting == len(left)
+            for _ in range(places):
+                turns.leave()
+        # While several wait, none is served twice before each other one was served.
+        counts = {asker: left.count(asker) for asker in set(left)}
+        assert sorted(served) == sorted(left)
+        while served and places == 1:  # several places are left in one moment
+            turn = [asker for asker in counts if counts[asker]]
+            assert sorted(served[: len(turn)]) == sorted(turn)
+            del served[: len(turn)]
+            for asker in turn:
+                counts[asker] -= 1
+        for _ in range(places):
+            assert turns.take_at_once()
+        assert not turns.take_at_once()
+        assert turns.waiting == turns.waiting_as_this == 0
+
+    turns = Turns(places)
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+async def test_one_who_asks_a_hundred_times_delays_another_by_one() -> None:
+    turns = Turns(1)
+    await turns.take()
+    served: list[str] = []
+
+    async def ask(asker: str) -> None:
+        ASKER.set(asker)
+        async with turns.taken():
+            served.append(asker)
+
+    with suppress(trio.Cancelled):
+        async with trio.open_nursery() as nursery:
+            for _ in range(100):
+                nursery.start_soon(ask, "flood")
+            while turns.waiting < 100:
+                await trio.lowlevel.checkpoint()
+            nursery.start_soon(ask, "other")
+            while turns.waiting < 101:
+                await trio.lowlevel.checkpoint()
+            turns.leave()
+    assert served.index("other") <= 1
