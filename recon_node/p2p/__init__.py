@@ -9,15 +9,15 @@ wire formats are in docs/wire.md.
 from recon_node.p2p.errors import P2PError, PeerError
 from recon_node.p2p.opening import open_p2p
 from recon_node.p2p.peers.descriptions import PeerIdentity, PeerInfo, RendezvousReport
-from recon_node.p2p.service import P2P
-from recon_node.p2p.settings import ConnectionLimits, P2PSettings
-from recon_node.p2p.sync.reports import (
+from recon_node.p2p.reports import (
     AGREED,
     ANOTHER_NETWORK,
     NO_COMMON_INTEREST,
     Counters,
     SyncReport,
 )
+from recon_node.p2p.service import P2P
+from recon_node.p2p.settings import ConnectionLimits, P2PSettings
 
 __all__ = [
     "AGREED",

@@ -8,6 +8,7 @@ from typing import Any, Final
 import structlog
 import trio
 
+from recon_node.p2p.context import Context
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.candidates import Candidates
@@ -29,12 +30,12 @@ from recon_node.p2p.peers.interest_gossip import InterestGossip
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
 from recon_node.p2p.peers.overlap import Overlap
 from recon_node.p2p.peers.peer import weights
+from recon_node.p2p.reports import ANOTHER_NETWORK, Counters, SyncHistory
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.driver import Syncer
 from recon_node.p2p.sync.event_server import EventServer
 from recon_node.p2p.sync.purses import Purses
 from recon_node.p2p.sync.reconciler import Reconciler
-from recon_node.p2p.sync.reports import ANOTHER_NETWORK, Counters, SyncHistory
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING, Rings
 from recon_node.p2p.sync.sessions import Sessions
 from recon_node.p2p.transport.addresses import is_loopback, peer_id_in
@@ -66,12 +67,10 @@ class P2P:
         nursery: trio.Nursery,
         peer_ring: PeerRing | None = None,
     ) -> None:
-        self._host = host
+        self._host, self._book, self._settings = host, book, settings
         self._network = store.network
-        self._overlap = Overlap(store, book)
-        self._book = book
-        self._settings = settings
         self._nursery = nursery
+        self._versions = versions
         self.counters = Counters(memory=host.budget)
         """Totals since the start, for metrics."""
         self._history = SyncHistory(self.counters)
@@ -81,24 +80,12 @@ class P2P:
         """The latest sessions that moved events, the newest last."""
         self.peer_id = host.peer_id
         """This node's peer id, in base58."""
-        self._versions = versions
-        purses = Purses()
-        self._sessions = Sessions(host, book, settings, self._history, self.counters)
-        self._reconciler = Reconciler(
-            host,
-            store,
-            book,
-            settings,
-            self.counters,
-            self._sync,
-            versions,
-            purses,
-            self._sessions,
-        )
-        self._events = EventServer(store, book, settings, self.counters, purses)
-        self._gossip = InterestGossip(
-            host, store, book, settings, self._sync, nursery, self.counters.gossip
-        )
+        context, purses = Context(host, store, book, settings, self.counters), Purses()
+        self._overlap = Overlap(store, book)
+        self._sessions = Sessions(context, self._history)
+        self._reconciler = Reconciler(context, self._sync, versions, purses, self._sessions)
+        self._events = EventServer(context, purses)
+        self._gossip = InterestGossip(context, self._sync, nursery)
         self._candidates = Candidates(
             host, book, store.wanted, self._overlap.shares, settings.max_connections
         )
@@ -108,26 +95,14 @@ class P2P:
         """Tells whether a connected peer shares an interest; see ``Candidates``."""
         self._rings = None
         if peer_ring is not None and store.ring_keys is not None:
+            better, memory = [version.id for version in versions], self._reconciler.memory
             self._rings = Rings(
-                host,
-                store,
-                store.ring_keys,
-                peer_ring,
-                book,
-                settings,
-                self._sessions,
-                self._reconciler.memory,
-                self.found,
-                [version.id for version in versions],
+                context, store.ring_keys, peer_ring, self._sessions, memory, self.found, better
             )
             nursery.start_soon(self._rings.run)
         self._syncer = Syncer(
-            host,
-            store,
-            book,
+            context,
             self._reconciler,
-            settings,
-            self.counters,
             self._gossip.wait_until_told,
             self._candidates.is_needed,
             self._rings,

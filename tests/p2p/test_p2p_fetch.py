@@ -8,6 +8,7 @@ import trio
 from p2p_support import LOOPBACK, NETWORK
 from trio.testing import memory_stream_pair
 
+from recon_node.p2p.reports import Counters
 from recon_node.p2p.sync import fetch
 from recon_node.p2p.sync.claims import (
     CLAIM_TIME,
@@ -21,7 +22,6 @@ from recon_node.p2p.sync.claims import (
 )
 from recon_node.p2p.sync.event_stream import serve_events
 from recon_node.p2p.sync.fetch import Fetcher
-from recon_node.p2p.sync.reports import Counters
 from recon_node.p2p.sync.stream_slots import StaleStreamError
 from recon_node.p2p.transport.budget import unlimited
 from recon_node.p2p.transport.framing import FrameStream

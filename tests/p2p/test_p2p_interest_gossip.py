@@ -11,6 +11,7 @@ from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import Network, StreamId, StreamType, sort_value_range
 from recon_node.ceramic.builder import init_event, model_event
+from recon_node.p2p.context import Context
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.peers import interest_gossip
 from recon_node.p2p.peers.book import INTEREST_LIFETIME, MAX_KEPT, PeerBook
@@ -20,7 +21,6 @@ from recon_node.p2p.peers.interest_gossip import (
     PATIENCE,
     RATE,
     Allowance,
-    GossipCounters,
     InterestGossip,
 )
 from recon_node.p2p.peers.interest_statement import (
@@ -28,6 +28,7 @@ from recon_node.p2p.peers.interest_statement import (
     MAX_STATEMENT,
     state,
 )
+from recon_node.p2p.reports import Counters
 from recon_node.p2p.transport.budget import unlimited
 from recon_node.recon import KeyRange, merge_ranges
 from recon_node.store import Interest
@@ -200,15 +201,8 @@ class Side:
         self.connected = True
         self.opened = 0
         store = SimpleNamespace(network=NETWORK, wanted=self.wanted)
-        self.gossip = InterestGossip(
-            self,
-            store,
-            self.book,
-            LOOPBACK,
-            lambda _, ranges: self.about.append(ranges),
-            nursery,
-            GossipCounters(),
-        )
+        context = Context(self, store, self.book, LOOPBACK, Counters())
+        self.gossip = InterestGossip(context, lambda _, ranges: self.about.append(ranges), nursery)
 
     def is_connected(self, peer_id: str) -> bool:
         return self.connected

@@ -33,9 +33,9 @@ from recon_node.p2p.peers.connections import (
     tell_when_alone,
 )
 from recon_node.p2p.peers.descriptions import recon_versions
+from recon_node.p2p.reports import MAX_REPORTS
 from recon_node.p2p.service import ADDRESS_INTERVAL
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.sync.reports import MAX_REPORTS
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
 from recon_node.p2p.transport import addresses
 from recon_node.p2p.transport.addresses import is_dialable

@@ -9,9 +9,11 @@ import trio
 from p2p_support import LOOPBACK
 from sync_doubles import OURS, Connected, Recorded, Wanting
 
+from recon_node.p2p.context import Context
 from recon_node.p2p.errors import MISBEHAVED, PeerGoneError, PeerProtocolError
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import VISIT
+from recon_node.p2p.reports import Counters
 from recon_node.p2p.sync.driver import (
     ASK_FOR_ALL_EVERY,
     MAX_SYNCS,
@@ -19,7 +21,6 @@ from recon_node.p2p.sync.driver import (
     SLOT_TIME,
     Syncer,
 )
-from recon_node.p2p.sync.reports import Counters
 from recon_node.recon import KeyRange
 
 OURS.sort()
@@ -28,7 +29,7 @@ OURS.sort()
 @pytest.fixture
 async def running(nursery):
     book, sessions = PeerBook(200), Recorded()
-    syncer = Syncer(Connected(), Wanting(), book, sessions, LOOPBACK, Counters())
+    syncer = Syncer(Context(Connected(), Wanting(), book, LOOPBACK, Counters()), sessions)
     nursery.start_soon(syncer.run)
     await trio.testing.wait_all_tasks_blocked()
     return syncer, book, sessions
@@ -96,7 +97,8 @@ async def test_peers_are_synced_with_from_time_to_time(running, autojump_clock):
 
 async def test_a_new_interest_is_asked_for_at_once(nursery, autojump_clock):
     host, store, book, sessions = Connected(), Wanting(), PeerBook(200), Recorded()
-    nursery.start_soon(Syncer(host, store, book, sessions, LOOPBACK, Counters()).run)
+    context = Context(host, store, book, LOOPBACK, Counters())
+    nursery.start_soon(Syncer(context, sessions).run)
     await trio.testing.wait_all_tasks_blocked()
     for name in ("near", "far"):
         book.heard_of(name, ["/ip4/127.0.0.1/tcp/1"])
@@ -188,9 +190,8 @@ async def visiting(nursery, far: int, needed: frozenset[str], seconds: float = 1
     for peer in peers:
         book.heard_of(peer, [f"/ip4/192.0.2.1/tcp/4101/p2p/{peer}"])
         sessions.seconds[peer] = seconds
-    syncer = Syncer(
-        host, Wanting(), book, sessions, LOOPBACK, Counters(), is_needed=needed.__contains__
-    )
+    context = Context(host, Wanting(), book, LOOPBACK, Counters())
+    syncer = Syncer(context, sessions, is_needed=needed.__contains__)
     nursery.start_soon(syncer.run)
     return host, sessions, syncer
 

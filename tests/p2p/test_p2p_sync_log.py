@@ -12,7 +12,7 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from recon_node.p2p.sync.reports import (
+from recon_node.p2p.reports import (
     AGREED,
     CANCELLED,
     FAILURES_SHOWN,

@@ -30,6 +30,7 @@ import trio
 
 from recon_node.backoff import Backoff
 from recon_node.exception_groups import unwrapped
+from recon_node.p2p.context import Context
 from recon_node.p2p.errors import (
     BROKEN_PROTOCOL,
     MISBEHAVED,
@@ -37,7 +38,6 @@ from recon_node.p2p.errors import (
     PeerError,
     describe_error,
 )
-from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.interest_statement import (
     INTERESTS_PROTOCOL,
     MAX_STATEMENT,
@@ -47,12 +47,9 @@ from recon_node.p2p.peers.interest_statement import (
     decode,
     state,
 )
-from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
-from recon_node.store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -72,18 +69,6 @@ SETTLED: Final = 60.0
 """Seconds after which a stream that ends does not count as a failure."""
 
 OnCommon = Callable[[str, Sequence[KeyRange]], None]
-
-
-@dataclass(slots=True)
-class GossipCounters:
-    """Totals since the node was started, and the present number of peers."""
-
-    sent: int = 0
-    """Statements sent."""
-    received: int = 0
-    """Statements received."""
-    peers: int = 0
-    """Peers that have stated their interests and can tell us of changes."""
 
 
 class Allowance:
@@ -126,31 +111,16 @@ class InterestGossip:
     Register ``serve`` with the host, and call ``meet`` with each peer that has identified itself.
 
     Args:
-        host: opens streams to peers.
-        store: whose interests are told.
-        book: gets the interests of the peers.
-        settings: how long a peer may take to send or to receive.
+        context: what it shares with the other parts.
         on_common: called with a peer and ranges that are now of common interest, when it is up to
             this node to start a sync about them.
         nursery: for the tasks that tell.
-        counters: counts statements.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        store: Store,
-        book: PeerBook,
-        settings: P2PSettings,
-        on_common: OnCommon,
-        nursery: trio.Nursery,
-        counters: GossipCounters,
-    ) -> None:
-        self._host = host
-        self._network = store.network
-        self._wanted = store.wanted
-        self._book = book
-        self._settings = settings
+    def __init__(self, context: Context, on_common: OnCommon, nursery: trio.Nursery) -> None:
+        self._host, self._book = context.host, context.book
+        self._settings, self.counters = context.settings, context.counters.gossip
+        self._network, self._wanted = context.store.network, context.store.wanted
         self._on_common = on_common
         self._nursery = nursery
         self._tellers: dict[str, _Teller] = {}
@@ -158,7 +128,6 @@ class InterestGossip:
         self._heard: dict[str, bytes] = {}
         """The digests of the peers' latest statements, while their streams are open."""
         self._arrivals = trio.lowlevel.ParkingLot()
-        self.counters = counters
 
     def meet(self, peer_id: str) -> None:
         """Tell a connected peer our interests from now on, if it speaks the protocol."""

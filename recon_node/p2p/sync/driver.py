@@ -23,6 +23,7 @@ import structlog
 import trio
 
 from recon_node.backoff import Backoff, jittered
+from recon_node.p2p.context import Context
 from recon_node.p2p.errors import (
     BROKEN_PROTOCOL,
     MISBEHAVED,
@@ -30,19 +31,15 @@ from recon_node.p2p.errors import (
     PeerError,
     describe_error,
 )
-from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import VISIT
 from recon_node.p2p.peers.overlap import Overlap
 from recon_node.p2p.peers.peer import Peer
-from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.push import Pusher
 from recon_node.p2p.sync.reconciler import Reconciler
-from recon_node.p2p.sync.reports import Counters
 from recon_node.p2p.sync.rings import Rings
 from recon_node.p2p.transport.addresses import peer_id_in
-from recon_node.p2p.transport.host import Host
 from recon_node.recon import KeyRange, intersect_ranges, merge_ranges
-from recon_node.store import Store, StoreError
+from recon_node.store import StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -84,12 +81,8 @@ class Syncer:
     """Keeps the store equal to the peers' stores, in what both sides are interested in.
 
     Args:
-        host: dials peers.
-        store: to keep equal.
-        book: has the peers.
+        context: what it shares with the other parts.
         reconciler: runs the syncs.
-        settings: how often, and with how many peers at once.
-        counters: counts failed dials.
         until_told: waits until the interests of a connected peer are known, if it tells them.
         is_needed: tells whether to keep a connection that the random order has led to.
         rings: runs the syncs of 0.1.0, unless this node does not speak it.
@@ -97,35 +90,27 @@ class Syncer:
 
     def __init__(
         self,
-        host: Host,
-        store: Store,
-        book: PeerBook,
+        context: Context,
         reconciler: Reconciler,
-        settings: P2PSettings,
-        counters: Counters,
         until_told: Callable[[str], Awaitable[None]] = _no_wait,
         is_needed: Callable[[str], bool] = lambda peer_id: True,
         rings: Rings | None = None,
     ) -> None:
-        self._host = host
-        self._store = store
-        self._book = book
+        settings = self._settings = context.settings
+        self._host, self._store, self._book = context.host, context.store, context.book
+        self._counters = context.counters
         self._reconciler = reconciler
-        self._settings = settings
-        self._counters = counters
         self._until_told = until_told
         self._is_needed = is_needed
         self._rings = rings
-        self._overlap = Overlap(store, book)
+        self._overlap = Overlap(context.store, context.book)
         self._pusher = Pusher(
-            store,
-            book,
+            context,
             self._overlap,
             self._near,
             reconciler.told_by,
             reconciler.memory,
             self.request,
-            settings,
         )
         self._limiter = trio.CapacityLimiter(settings.sync_peers)
         self._push_limiter = trio.CapacityLimiter(settings.sync_peers)

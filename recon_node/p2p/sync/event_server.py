@@ -14,16 +14,15 @@ import structlog
 import trio
 
 from recon_node.ceramic import EventId
+from recon_node.p2p.context import Context
 from recon_node.p2p.errors import BROKEN_PROTOCOL, MISBEHAVED, PEER_FAILURES, describe_error
-from recon_node.p2p.peers.book import PeerBook
-from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.reports import GAVE_WAY
 from recon_node.p2p.sync.event_stream import serve_events, serve_events_by_id
 from recon_node.p2p.sync.purses import Purses, Searches
-from recon_node.p2p.sync.reports import GAVE_WAY, Counters
 from recon_node.p2p.sync.stream_slots import Slots
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, PeerStream
-from recon_node.store import Store, StoreError
+from recon_node.store import StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -41,19 +40,10 @@ class EventServer:
     It speaks both versions: 1.0.0, by EventIDs, and 1.1.0, by their ids.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        book: PeerBook,
-        settings: P2PSettings,
-        counters: Counters,
-        purses: Purses,
-    ) -> None:
-        self._store = store
-        self._book = book
-        self._settings = settings
-        self._counters = counters
-        self._searches = Searches(store.keys, purses)
+    def __init__(self, context: Context, purses: Purses) -> None:
+        settings = self._settings = context.settings
+        self._store, self._book, self._counters = context.store, context.book, context.counters
+        self._searches = Searches(self._store.keys, purses)
         self._slots = Slots(settings.max_event_streams, settings.max_event_streams_per_peer)
         self._waiting = Slots(KEPT_PER_PEER * settings.max_connections, KEPT_PER_PEER)
 

@@ -19,6 +19,7 @@ import trio
 
 from recon_node.ceramic import EventId
 from recon_node.p2p.errors import PeerError, PeerGoneError
+from recon_node.p2p.reports import Counters
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import Claim, FetchTable
 from recon_node.p2p.sync.event_stream import (
@@ -28,7 +29,6 @@ from recon_node.p2p.sync.event_stream import (
     fetch_events,
     fetch_events_by_id,
 )
-from recon_node.p2p.sync.reports import Counters
 from recon_node.p2p.sync.sessions import Tally
 from recon_node.p2p.sync.stream_slots import StaleStreamError
 from recon_node.p2p.transport.budget import Account

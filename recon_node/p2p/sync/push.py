@@ -28,13 +28,11 @@ from typing import Final, NamedTuple
 import trio
 
 from recon_node.ceramic import EventId, streams_range
-from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.context import Context
 from recon_node.p2p.peers.overlap import Overlap
 from recon_node.p2p.peers.peer import Peer
-from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.recon import KeyRange, intersect_ranges
-from recon_node.store import Store
 
 ALL_OF_FEW: Final = 2
 """If at most this many times ``sync_peers`` peers want a key, all of them get it at once."""
@@ -76,35 +74,29 @@ class Pusher:
     """Requests a sync with peers that want what is new in the store.
 
     Args:
-        store: has the keys to push.
-        book: draws the peers.
+        context: what it shares with the other parts.
         overlap: knows who wants what.
         near: returns the connected peers.
         told_by: returns the peers that told us of a key.
         memory: knows the peers that lately agreed with us on a range.
         request: requests a sync with a peer, about some ranges or (None) all of them.
-        settings: how long keys are gathered, and how many peers to push to.
     """
 
     def __init__(
         self,
-        store: Store,
-        book: PeerBook,
+        context: Context,
         overlap: Overlap,
         near: Callable[[], Sequence[Peer]],
         told_by: ToldBy,
         memory: PeerMemory,
         request: Request,
-        settings: P2PSettings,
     ) -> None:
-        self._store = store
-        self._book = book
+        self._store, self._book, self._settings = context.store, context.book, context.settings
         self._overlap = overlap
         self._near = near
         self._told_by = told_by
         self._memory = memory
         self._request = request
-        self._settings = settings
 
     async def run(self) -> None:
         """Push until cancelled."""

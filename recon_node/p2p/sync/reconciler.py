@@ -11,29 +11,26 @@ import structlog
 import trio
 
 from recon_node.ceramic import EventId, network_id_of, network_name
+from recon_node.p2p.context import Context
 from recon_node.p2p.errors import PeerProtocolError
-from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.reports import (
+    AGREED,
+    ANOTHER_NETWORK,
+    NO_COMMON_INTEREST,
+    SyncReport,
+    agreed_but_for,
+)
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import FetchTable
 from recon_node.p2p.sync.fetch import Fetcher, is_excused
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.purses import Meter, Purses
-from recon_node.p2p.sync.reports import (
-    AGREED,
-    ANOTHER_NETWORK,
-    NO_COMMON_INTEREST,
-    Counters,
-    SyncReport,
-    agreed_but_for,
-)
 from recon_node.p2p.sync.sessions import Run, Sessions
 from recon_node.p2p.sync.stream_slots import EventStreams, OpenStream, Slots
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.host import Host
 from recon_node.places import network_of
 from recon_node.recon import KeyRange, Send, Side, Version, intersect_ranges
 from recon_node.recon.session import SendValues, TurnSession
-from recon_node.store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -49,11 +46,7 @@ class Reconciler:
     """Reconciles this node's keys with those of peers.
 
     Args:
-        host: opens streams to peers.
-        store: has the keys to reconcile, and takes the events of new ones.
-        book: records what peers are interested in, and how they behave.
-        settings: the limits.
-        counters: counts what is not in a report.
+        context: what it shares with the other parts.
         on_stranger: called once with each peer that asks for events of another network.
         versions: the versions of recon to speak, best first.
         purses: what peers may have computed.
@@ -62,22 +55,16 @@ class Reconciler:
 
     def __init__(
         self,
-        host: Host,
-        store: Store,
-        book: PeerBook,
-        settings: P2PSettings,
-        counters: Counters,
+        context: Context,
         on_stranger: Callable[[str], None],
         versions: Sequence[Version[Any]],
         purses: Purses,
         sessions: Sessions,
     ) -> None:
-        self._host = host
-        self._store = store
-        self._book = book
-        self._settings = settings
+        settings, host = context.settings, context.host
+        self._host, self._store, self._book = host, context.store, context.book
+        self._settings, self._counters = settings, context.counters
         self._of_sessions = settings.session_settings
-        self._counters = counters
         self._on_stranger = on_stranger
         self.versions = {version.id: version for version in versions}
         self._purses = purses

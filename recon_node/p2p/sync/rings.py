@@ -19,17 +19,16 @@ import structlog
 import trio
 
 from recon_node.ceramic.heightless_event_id import is_fencepost
+from recon_node.p2p.context import Context
 from recon_node.p2p.errors import (
     PeerProtocolError,
 )
-from recon_node.p2p.peers.book import MAX_INTERESTS, PeerBook
-from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.peers.book import MAX_INTERESTS
+from recon_node.p2p.reports import AGREED, NO_COMMON_INTEREST, SyncReport
 from recon_node.p2p.sync.peer_memory import PeerMemory
-from recon_node.p2p.sync.reports import AGREED, NO_COMMON_INTEREST, SyncReport
 from recon_node.p2p.sync.ring_events import RingEvents, RingWire
 from recon_node.p2p.sync.sessions import Run, Sessions, Tally
 from recon_node.p2p.sync.stream_slots import OpenStream, Slots
-from recon_node.p2p.transport.host import Host
 from recon_node.recon import Failed, Fetch, FetchById, KeyRange, KeyView
 from recon_node.recon.ring.codec import KeyForm, Message
 from recon_node.recon.ring.differences import Ending, Exchange
@@ -38,7 +37,6 @@ from recon_node.recon.ring.peer_ring import MAX_ENTRIES, EntryVerdict, PeerRing
 from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.ring_session import Initiator, Responder
 from recon_node.recon.session import Admit, Value
-from recon_node.store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -59,12 +57,9 @@ class Rings:
     """Keeps the rings of this node equal to those of its peers.
 
     Args:
-        host: opens streams to peers.
-        store: its events are those of the model ring.
+        context: what it shares with the other parts.
         keys: the keys of the model ring.
         peer_ring: the entries of the peer ring.
-        book: is told which peers there are, and how they behave.
-        settings: the limits.
         sessions: runs the sessions.
         memory: has what peers and this node refuse of each other.
         found: called with each node that the peer ring tells of, and its addresses.
@@ -73,23 +68,18 @@ class Rings:
 
     def __init__(
         self,
-        host: Host,
-        store: Store,
+        context: Context,
         keys: KeyView,
         peer_ring: PeerRing,
-        book: PeerBook,
-        settings: P2PSettings,
         sessions: Sessions,
         memory: PeerMemory,
         found: Callable[[str, list[str]], None],
         better: Sequence[str],
     ) -> None:
-        self._host = host
-        self._store = store
+        settings = self._settings = context.settings
+        self._host, self._store, self._book = context.host, context.store, context.book
         self._keys = keys
         self._peer_ring = peer_ring
-        self._book = book
-        self._settings = settings
         self._sessions = sessions
         self._memory = memory
         self._found = found

@@ -22,6 +22,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import structlog
 import trio
 
+from recon_node.p2p.context import Context
 from recon_node.p2p.errors import (
     BROKEN_PROTOCOL,
     MISBEHAVED,
@@ -31,10 +32,8 @@ from recon_node.p2p.errors import (
     PeerProtocolError,
     describe_error,
 )
-from recon_node.p2p.peers.book import PeerBook
-from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.reports import CANCELLED, GAVE_WAY, Role, SyncHistory, SyncReport
 from recon_node.p2p.sync.purses import Meter
-from recon_node.p2p.sync.reports import CANCELLED, GAVE_WAY, Counters, Role, SyncHistory, SyncReport
 from recon_node.p2p.sync.stream_slots import (
     KEPT_FOR,
     KeptStreams,
@@ -43,7 +42,6 @@ from recon_node.p2p.sync.stream_slots import (
     StaleStreamError,
 )
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon import Actions, Failed, Fetch, FetchById, Send, Session
 from recon_node.recon.session import Admit, SendValues
@@ -263,29 +261,17 @@ class Sessions:
     """Runs all sessions of the node.
 
     Args:
-        host: opens streams to peers, and takes theirs.
-        book: records how peers behave.
-        settings: the limits.
+        context: what it shares with the other parts.
         history: gets a report of each session.
-        counters: counts what is not in a report.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        book: PeerBook,
-        settings: P2PSettings,
-        history: SyncHistory,
-        counters: Counters,
-    ) -> None:
-        self._host = host
-        self._book = book
-        self._settings = settings
+    def __init__(self, context: Context, history: SyncHistory) -> None:
+        self._host, self._book = context.host, context.book
+        self._settings, self._counters = context.settings, context.counters
         self._history = history
-        self._counters = counters
         self._answerers: dict[str, Answerer] = {}
         self._kept = KeptStreams()
-        self._waiting = Slots(settings.max_connections, 1)
+        self._waiting = Slots(context.settings.max_connections, 1)
         """Streams that peers opened and that wait for their next session."""
 
     def speak(self, protocols: Sequence[str], answerer: Answerer) -> None:

@@ -11,7 +11,6 @@ import structlog
 import trio
 
 from recon_node.durations import Durations
-from recon_node.p2p.peers.interest_gossip import GossipCounters
 from recon_node.p2p.transport.budget import MemoryBudget, unlimited
 
 log = structlog.get_logger(__name__)
@@ -106,6 +105,18 @@ def agreed_but_for(left_out: int, left_out_by_peer: int) -> str:
 
 def _keys(number: int) -> str:
     return "1 key" if number == 1 else f"{number:,} keys"
+
+
+@dataclass(slots=True)
+class GossipCounters:
+    """Totals since the node was started, and the present number of peers."""
+
+    sent: int = 0
+    """Statements sent."""
+    received: int = 0
+    """Statements received."""
+    peers: int = 0
+    """Peers that have stated their interests and can tell us of changes."""
 
 
 @dataclass(slots=True)
