@@ -114,8 +114,8 @@ def tracing(directory: Path) -> Iterator[Traces]:
         os.environ.update(before)
 
 
-def travel(*, clients: bool = True) -> list[Journey]:
-    """Take all journeys, with real daemons and real Spark; or only those within daemons."""
+def travel(*, tables: bool = True) -> list[Journey]:
+    """Take all journeys, with real daemons and real Spark; or only those without Spark."""
     with tempfile.TemporaryDirectory(prefix="journeys-") as name, tracing(Path(name)) as traces:
         directory = Path(name)
         nodes = [TestnetNode(f"node{k}", directory, _FLAGS) for k in (1, 2)]
@@ -124,8 +124,8 @@ def travel(*, clients: bool = True) -> list[Journey]:
                 node.launch()
             for node in nodes:
                 node.wait_until_ready()
-            journeys = [*_in_the_node(nodes, traces)]
-            return [*journeys, *_in_clients(nodes, traces, directory)] if clients else journeys
+            journeys = [*_in_the_node(nodes, traces), _merge(nodes[0], traces, directory)]
+            return [*journeys, _row(nodes, traces, directory)] if tables else journeys
         finally:
             for node in nodes:
                 node.discard()
@@ -163,35 +163,43 @@ def _is_apart(call: Call) -> bool:
     return call.path.startswith(_APART)
 
 
-def _in_clients(nodes: list[TestnetNode], traces: Traces, directory: Path) -> Iterator[Journey]:
-    """A merge by the command line, and the rows of the tables."""
-    first = nodes[0]
+def _merge(node: TestnetNode, traces: Traces, directory: Path) -> Journey:
+    """A merge by the command line."""
     model, model_id = make_model(_OWNER, name="Merged")
     init = init_event(_OWNER, model_id, {"a": "0"}, unique=b"merged")
     branches = [
         data_event(_OWNER, init, [init.cid], [{"op": "replace", "path": "/a", "value": value}])
         for value in ("1", "2")
     ]
-    _take(first.api_url, [model, init, *branches])
+    _take(node.api_url, [model, init, *branches])
     key = directory / "owner.key"
     key.write_text(bytes(_OWNER).hex())
     since = traces.mark()
     stream = document_id(init)
     prefer = ("--prefer", str(branches[0].cid))
-    where = ("--url", first.api_url, "--key", str(key))
+    where = ("--url", node.api_url, "--key", str(key))
     merging = _run("recon_node", "stream", "merge", stream, *prefer, *where)
     calls = [call for call in traces.calls(since) if call.process == merging]
-    yield Journey("a merge, by recon-node stream merge", 18, calls)
+    return Journey("a merge, by recon-node stream merge", 18, calls)
+
+
+def _row(nodes: list[TestnetNode], traces: Traces, directory: Path) -> Journey:
+    """The rows of the events so far, in the tasks that derive one table from another."""
     tables = str(directory / "tables")
-    arguments = ("run", "--once", "--url", first.api_url, "--tables", tables)
+    arguments = ("run", "--once", "--url", nodes[0].api_url, "--tables", tables)
     _run("spark_sink", *arguments, "--table", "raw_events")
     since = traces.mark()
     _run("spark_sink", *arguments, "--table", "stream_tips")
     apart = {pid for node in nodes for pid in _pids(node)}
     calls = [call for call in traces.calls(since) if call.process not in apart]
-    derived = [call.at for call in calls if call.path.startswith("spark_sink/derive/")]
-    rows = [call for call in calls if derived[0] <= call.at <= derived[-1]]
-    yield Journey("a row, from raw_events to stream_tips", 18, rows)
+    derived = [call for call in calls if call.path.startswith("spark_sink/derive/")]
+    tasks = {(call.process, call.task) for call in derived}
+    rows = [
+        call
+        for call in calls
+        if (call.process, call.task) in tasks and derived[0].at <= call.at <= derived[-1].at
+    ]
+    return Journey("a row, from raw_events to stream_tips", 18, rows)
 
 
 def _take(url: str, events: list[Any]) -> None:
