@@ -42,8 +42,12 @@ _PART: Final = 256
 """Nodes that are opened at once, unless all of a level are fewer."""
 _PARTS: Final = 4
 """Parts under way at once."""
-_PART_BYTES: Final = 8 * 1024 * 1024
+_PART_BYTES: Final = 4 * 1024 * 1024
 """Bytes of nodes, or of events, that a part reads at once; one more node or event fits always."""
+_LEAST_EVENT: Final = 256
+"""Bytes as which an event counts, at least: its size is what a snapshot says."""
+_AT_ONCE: Final = 1000
+"""Keys that are looked up at once."""
 _MAX_FAULTS: Final = 1000
 """Faults that are listed; further ones are only counted."""
 
@@ -202,7 +206,7 @@ class _Sync:
             wanted: list[tuple[bytes, Place]] = []
             for _, leaf, places in await in_thread(partial(self._reader.open, part)):
                 assert isinstance(leaf, Leaf)
-                missing = self._missing(leaf.keys, places)
+                missing = await self._missing(leaf.keys, places)
                 self._result.done += len(leaf.keys) - len(missing)
                 wanted += missing
             waves = wave + self._reader.is_asked(part) + bool(wanted)
@@ -230,16 +234,23 @@ class _Sync:
         self._on_progress()
         return len(events)
 
-    def _missing(self, keys: Iterable[bytes], places: Iterable[Place]) -> list[tuple[bytes, Place]]:
+    async def _missing(
+        self, keys: Sequence[bytes], places: Sequence[Place]
+    ) -> list[tuple[bytes, Place]]:
         """Return the keys that the node lacks and wants."""
         held = self._target.keys
-        return [
-            (key, place)
-            for key, place in zip(keys, places, strict=True)
-            if key not in held
-            and any(each.covers(key) for each in self._ranges)
-            and not self._is_refused(key)
-        ]
+        missing: list[tuple[bytes, Place]] = []
+        for start in range(0, len(keys), _AT_ONCE):
+            some = slice(start, start + _AT_ONCE)
+            missing += (
+                (key, place)
+                for key, place in zip(keys[some], places[some], strict=True)
+                if key not in held
+                and any(each.covers(key) for each in self._ranges)
+                and not self._is_refused(key)
+            )
+            await trio.lowlevel.checkpoint()
+        return missing
 
     def _is_refused(self, key: bytes) -> bool:
         try:
@@ -254,7 +265,7 @@ def _within(wanted: Sequence[tuple[bytes, Place]]) -> Iterator[list[tuple[bytes,
     size = 0
     for item in wanted:
         part.append(item)
-        size += item[1].size
+        size += max(_LEAST_EVENT, item[1].size)
         if size >= _PART_BYTES:
             yield part
             part, size = [], 0

@@ -340,3 +340,16 @@ def test_what_nobody_foresaw_ends_only_its_source(
     report, held = sync(tmp_path / "node", str(tmp_path / "store"))
     assert held == 0
     assert "ZeroDivisionError" in str(report.sources[0].error)
+
+
+def test_a_leaf_that_unpacks_to_fifty_times_its_bytes_is_refused() -> None:
+    """Eight of them held the node for a minute, and took 2.5 GB."""
+    before = b"\x05" * 253
+    keys = [before + n.to_bytes(3, "big") for n in range(100_000)]
+    packed_leaf = pack(Leaf(keys))
+    assert len(packed_leaf) < 700_000
+    with pytest.raises(NodeFormatError, match="too many for its bytes"):
+        unpack(packed_leaf, None)
+    short = pack(Leaf([n.to_bytes(4, "big") for n in range(100_000)]))
+    with pytest.raises(NodeFormatError, match="too many for its bytes"):
+        unpack(short, None)

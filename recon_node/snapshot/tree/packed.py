@@ -35,6 +35,13 @@ from recon_node.snapshot.tree.nodes import (
 
 _NODE_HEAD: Final = cid_head(DAG_CBOR)
 _HEADS: Final = (b"", cid_head(DAG_CBOR), cid_head(DAG_JOSE))
+_LEAST_ITEM: Final = 16
+_MOST_TIMES: Final = 8
+"""An item takes so many bytes of a packed node, at least, and the items have at most so many times
+its bytes: each has the digest of a CID, of 32 bytes, that no other one shares. Otherwise a megabyte
+could be unpacked to fifty."""
+_ROOM: Final = 4096
+"""Bytes more, for small nodes."""
 _KIND_BITS: Final = 2
 _KINDS: Final = 3
 _MODULUS: Final = sum(1 << 32 << slot for slot in range(0, 2 * DIGEST_BITS, 64))
@@ -97,7 +104,7 @@ def _packed_keys(keys: Sequence[bytes]) -> Iterator[bytes]:
 
 def _leaf(data: bytes, at: int) -> Leaf:
     keys: list[bytes] = []
-    before = b""
+    before, size, most = b"", 0, _MOST_TIMES * len(data) + _ROOM
     while at < len(data):
         head, at = varint.decode(data, at)
         rest, at = _take(data, at)
@@ -109,6 +116,9 @@ def _leaf(data: bytes, at: int) -> Leaf:
             rest = rest[:middle] + _HEADS[kind] + rest[middle:]
         before = _joined(before, shared, rest)
         keys.append(before)
+        size += len(before)
+        if size > most or _LEAST_ITEM * len(keys) > len(data) + _ROOM:
+            raise NodeFormatError("its keys are too many for its bytes, or too long")
     return Leaf(keys)
 
 
