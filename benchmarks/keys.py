@@ -1,4 +1,4 @@
-"""Synthetic EventIDs of the usual length, for benchmarks that need a million of them quickly."""
+"""Synthetic EventIds of the usual length, for benchmarks that need a million of them quickly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CID_HEAD = bytes.fromhex("01711220")
 
 
 def event_ids(count: int, seed: int) -> list[bytes]:
-    """Return distinct EventIDs in no order: 1 to 8 events a stream, hashes drawn at random."""
+    """Return distinct EventIds in no order: 1 to 8 events a stream, hashes drawn at random."""
     rng = random.Random(seed)
     keys: list[bytes] = []
     while len(keys) < count:

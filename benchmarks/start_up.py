@@ -45,7 +45,7 @@ def models() -> list[StreamId]:
 
 
 def of_models(count: int, seed: int) -> list[bytes]:
-    """Return EventIDs of streams of these models."""
+    """Return EventIds of streams of these models."""
     hashes = [short_hash(str(each)) for each in models()]
     keys = event_ids(count, seed)
     stop = _SEPARATOR.stop

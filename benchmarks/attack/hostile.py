@@ -96,7 +96,7 @@ async def hostile_host(address: str) -> AsyncIterator[Host]:
 
 
 async def offer(address: str, events: Mapping[EventId, bytes]) -> None:
-    """Have the node fetch any events under any EventIDs."""
+    """Have the node fetch any events under any EventIds."""
     async with hostile_host(address) as host:
 
         async def read(wanted: Sequence[EventId]) -> list[bytes | None]:

@@ -14,7 +14,7 @@ class StreamIdError(CeramicError):
 
 
 class EventIdError(CeramicError):
-    """Not an EventID of CIP-124."""
+    """Not an EventId of CIP-124."""
 
 
 class DidError(CeramicError):

@@ -1,4 +1,4 @@
-"""EventIDs: the keys that Recon reconciles (CIP-124, "EventIds").
+"""EventIds: the keys that Recon reconciles (CIP-124, "EventIds").
 
     varint(0xce) varint(0x05) varint(network id)
     separator    last 8 bytes of sha256(sort value)
@@ -8,7 +8,7 @@
     event CID
 
 They sort by network, sort value, controller, stream, height, so every possible interest is one
-open range of keys between two *fenceposts*. A fencepost is a bound that is not a key: an EventID
+open range of keys between two *fenceposts*. A fencepost is a bound that is not a key: an EventId
 whose event CID is the empty identity CID, which no event has.
 
 Why every key of an interest lies strictly between its fenceposts, whatever its hashes:
@@ -51,7 +51,7 @@ FIELDS_SIZE: Final = SHORT_HASH_SIZE + SHORT_HASH_SIZE + _INIT
 _CBOR_UINT8: Final = 0x18
 _CBOR_UINT64: Final = 0x1B
 
-# What nearly all EventIDs look like: any network (a varint), a height below 24, and the CID of a
+# What nearly all EventIds look like: any network (a varint), a height below 24, and the CID of a
 # DAG-CBOR or DAG-JOSE block by its sha2-256. One match instead of some forty steps.
 _USUAL: Final = re.compile(
     re.escape(_HEAD)
@@ -75,10 +75,10 @@ def network_id_of(bound: bytes) -> int | None:
 
 
 class EventId(bytes):
-    """An EventID as its bytes, checked when made; it compares and sorts as they do.
+    """An EventId as its bytes, checked when made; it compares and sorts as they do.
 
     Raises:
-        EventIdError: not an EventID, or bytes after one.
+        EventIdError: not an EventId, or bytes after one.
     """
 
     __slots__ = ()
@@ -86,7 +86,7 @@ class EventId(bytes):
     def __new__(cls, raw: bytes) -> Self:  # noqa: D102 - the class docstring speaks for it
         end = _check(raw, 0)
         if end != len(raw):
-            raise EventIdError(f"{len(raw) - end} extra bytes after the EventID")
+            raise EventIdError(f"{len(raw) - end} extra bytes after the EventId")
         return bytes.__new__(cls, raw)
 
     @classmethod
@@ -99,7 +99,7 @@ class EventId(bytes):
         height: int,
         event_cid: CID,
     ) -> Self:
-        """Build the EventID of an event; its height is 0 or 1 + the largest height of its prevs.
+        """Build the EventId of an event; its height is 0 or 1 + the largest height of its prevs.
 
         Raises:
             EventIdError: the height is out of range, or the CID cannot be an event's.
@@ -168,22 +168,22 @@ class EventId(bytes):
 
 
 def scan(data: bytes, offset: int = 0) -> tuple[EventId, int]:
-    """Read the EventID at `offset`; return it and the offset after it.
+    """Read the EventId at `offset`; return it and the offset after it.
 
-    An EventID delimits itself; the bytes after it are ignored.
+    An EventId delimits itself; the bytes after it are ignored.
 
     Raises:
-        EventIdError: there is no EventID, or the bytes end within it.
+        EventIdError: there is no EventId, or the bytes end within it.
     """
     end = _check(data, offset)
     return bytes.__new__(EventId, data[offset:end]), end
 
 
 def event_ids(raws: Sequence[bytes]) -> tuple[EventId, ...]:
-    """Return the EventIDs of some events, given their bytes: faster than one by one.
+    """Return the EventIds of some events, given their bytes: faster than one by one.
 
     Raises:
-        EventIdError: one is not an EventID, or is a fencepost.
+        EventIdError: one is not an EventId, or is a fencepost.
     """
     if all(map(_USUAL.fullmatch, raws)):  # no fencepost looks like that
         return tuple(map(bytes.__new__, repeat(EventId), raws))
@@ -234,7 +234,7 @@ def prefix_range(network: Network, prefix: bytes) -> tuple[EventId, EventId]:
 def rendezvous(network: Network) -> bytes:
     """Return the bytes under which the network's peers find each other.
 
-    CIP-124, "Discover all peers in the same network": an EventID that ends after the network id.
+    CIP-124, "Discover all peers in the same network": an EventId that ends after the network id.
     """
     return _network_prefix(network.id)
 
@@ -243,7 +243,7 @@ def sort_value_rendezvous(network: Network, sort_value: str) -> bytes:
     """Return the bytes under which peers that are interested in a sort value find each other.
 
     CIP-124, "Discover peers using the same sort-value": ``ce 01 71``, the network id, and the last
-    16 bytes of sha256(sort value). It is as the CIP has it, although an EventID has ``05`` and only
+    16 bytes of sha256(sort value). It is as the CIP has it, although an EventId has ``05`` and only
     8 bytes there.
 
     Raises:
@@ -261,23 +261,23 @@ def _fenceposts(prefix: bytes) -> tuple[EventId, EventId]:
 
 
 def _check(data: bytes, offset: int) -> int:
-    """The offset after the EventID that starts at `offset`."""
+    """The offset after the EventId that starts at `offset`."""
     usual = _USUAL.match(data, offset)
     if usual is not None:
         return usual.end()
     if data[offset : offset + len(_HEAD)] != _HEAD:
-        raise EventIdError(f"no EventID at byte {offset}: it does not start with {_HEAD.hex()}")
+        raise EventIdError(f"no EventId at byte {offset}: it does not start with {_HEAD.hex()}")
     try:
         _, position = varint.decode(data, offset + len(_HEAD))
         position += FIELDS_SIZE
         height, position = _read_height(data, position)
         cid, end = read_cid(data, position)
     except IpldError as error:
-        raise EventIdError(f"no EventID at byte {offset}: {error}") from None
+        raise EventIdError(f"no EventId at byte {offset}: {error}") from None
     if cid != FENCEPOST_CID:
         _check_event_cid(cid)
         if height > MAX_HEIGHT:
-            raise EventIdError(f"the EventID at byte {offset} claims the height {height}")
+            raise EventIdError(f"the EventId at byte {offset} claims the height {height}")
     return end
 
 
@@ -291,7 +291,7 @@ def _read_height(data: bytes, offset: int) -> tuple[int, int]:
     """Read the CBOR unsigned int at `offset`; return it and the offset after it."""
     first = data[offset : offset + 1]
     if not first:
-        raise EventIdError("the bytes end within an EventID, before its height")
+        raise EventIdError("the bytes end within an EventId, before its height")
     if first[0] < _CBOR_UINT8:
         return first[0], offset + 1
     if first[0] > _CBOR_UINT64:
@@ -330,4 +330,4 @@ def _hash(text: str) -> bytes:
     try:
         return hashlib.sha256(text.encode()).digest()
     except UnicodeEncodeError:
-        raise EventIdError(f"{text[:100]!r} is not valid Unicode: it has no EventID") from None
+        raise EventIdError(f"{text[:100]!r} is not valid Unicode: it has no EventId") from None

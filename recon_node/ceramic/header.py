@@ -28,7 +28,7 @@ NO_SORT_KEY: Final = ""
 
 _BYTES_KEYS: Final = frozenset({DEFAULT_SORT_KEY, DAG_SORT_KEY, "unique", "context"})
 _MAX_SORT_VALUE: Final = 2000
-"""Characters of a sort value, which is stored with every stream and hashed for every EventID."""
+"""Characters of a sort value, which is stored with every stream and hashed for every EventId."""
 _MAX_REMEMBERED: Final = 128
 """Bytes of a value whose text is remembered (a StreamID has about 40): strangers send these."""
 
@@ -55,7 +55,7 @@ class InitHeader:
     """What an init event says about its stream.
 
     `sep_key` and `sep_value` are CIP-124's sort key and sort value, the latter as the string that
-    EventIDs hash: bytes (a StreamID, for one) in base36, a link as its CID in base32. Both are
+    EventIds hash: bytes (a StreamID, for one) in base36, a link as its CID in base32. Both are
     empty for a stream without a sort key.
     """
 
@@ -98,7 +98,7 @@ class InitHeader:
 
 
 def sort_value_of(sort_key: str, text: str) -> str:
-    """Normalise a sort value that people and programs wrote to the form that EventIDs hash.
+    """Normalise a sort value that people and programs wrote to the form that EventIds hash.
 
     The values of `model`, `unique`, `context` and `dag` are bytes, given as multibase text of any
     base. Those of other fields stay as they are.

@@ -1,4 +1,4 @@
-"""EventIDs as the deployed network builds them: without a height (ceramic-one 0.58).
+"""EventIds as the deployed network builds them: without a height (ceramic-one 0.58).
 
     varint(0xce) varint(0x05) varint(network id)
     separator    last 8 bytes of sha256(sort key || model's StreamID bytes)
@@ -6,11 +6,11 @@
     stream       last 4 bytes of the init event's CID
     event CID
 
-CIP-124's EventID, which this project's nodes speak with each other, is in `event_id.py`. The two
+CIP-124's EventId, which this project's nodes speak with each other, is in `event_id.py`. The two
 have the same head but are keys of different sets: an event has one of each, and no function takes
 both.
 
-A fencepost is such an EventID cut off before the event CID, so that it sorts before (zeros) or
+A fencepost is such an EventId cut off before the event CID, so that it sorts before (zeros) or
 after (ff bytes) every key of its prefix. The separator always hashes the model, whatever field of
 the header is the sort key, so a stream without a model has no key here.
 """
@@ -38,16 +38,16 @@ _FIELDS_SIZE: Final = 2 * _HASH_SIZE + _STREAM_SIZE
 """Bytes between the network id and the event CID."""
 
 LEAST: Final = b""
-"""The bound below every key, which parses as no EventID."""
+"""The bound below every key, which parses as no EventId."""
 GREATEST: Final = b"\xff"
-"""The bound above every key, which parses as no EventID."""
+"""The bound above every key, which parses as no EventId."""
 
 
 class HeightlessEventId(bytes):
-    """The EventID of one event, without a height, as its bytes; it sorts as they do.
+    """The EventId of one event, without a height, as its bytes; it sorts as they do.
 
     Raises:
-        EventIdError: the bytes are not such an EventID, or more than one.
+        EventIdError: the bytes are not such an EventId, or more than one.
     """
 
     __slots__ = ()
@@ -67,7 +67,7 @@ class HeightlessEventId(bytes):
         *,
         sort_key: str = "model",
     ) -> Self:
-        """Build the EventID of an event.
+        """Build the EventId of an event.
 
         Args:
             network: the network of the event.
@@ -127,7 +127,7 @@ def model_hash(model: StreamId, *, sort_key: str = "model") -> bytes:
 
 
 def without_height(event_id: bytes, separator: bytes) -> HeightlessEventId:
-    """Return the same event's EventID of the deployed network.
+    """Return the same event's EventId of the deployed network.
 
     Args:
         event_id: the bytes of an `EventId`, which are not checked again.
@@ -156,7 +156,7 @@ def check_bound(bound: bytes) -> None:
 
 
 def is_fencepost(bound: bytes) -> bool:
-    """Tell whether a bound is an EventID without an event CID, and so not a key.
+    """Tell whether a bound is an EventId without an event CID, and so not a key.
 
     The upper fenceposts of ceramic-one end in one ff byte more than the fields have.
     """
@@ -225,11 +225,11 @@ def _fenceposts(prefix: bytes, known: int) -> tuple[bytes, bytes]:
 def _fields_start(raw: bytes) -> int:
     """Return the offset of the separator."""
     if not raw.startswith(_HEAD):
-        raise EventIdError(f"not an EventID: it does not start with {_HEAD.hex()}")
+        raise EventIdError(f"not an EventId: it does not start with {_HEAD.hex()}")
     try:
         return varint.decode(raw, len(_HEAD))[1]
     except IpldError as error:
-        raise EventIdError(f"not an EventID: {error}") from None
+        raise EventIdError(f"not an EventId: {error}") from None
 
 
 def _check(raw: bytes) -> None:
@@ -237,9 +237,9 @@ def _check(raw: bytes) -> None:
     try:
         cid, end = read_cid(raw, start)
     except IpldError as error:
-        raise EventIdError(f"not an EventID without a height: {error}") from None
+        raise EventIdError(f"not an EventId without a height: {error}") from None
     if end != len(raw):
-        raise EventIdError(f"{len(raw) - end} extra bytes after the EventID")
+        raise EventIdError(f"{len(raw) - end} extra bytes after the EventId")
     if cid.hash_code == IDENTITY:
         raise EventIdError(f"{cid} cannot be the CID of an event")
 

@@ -1,4 +1,4 @@
-"""The Ceramic networks. Their ids come first in every EventID, so that networks never mix.
+"""The Ceramic networks. Their ids come first in every EventId, so that networks never mix.
 
 Source: the networkIds table of the CIPs
 (https://github.com/ceramicnetwork/CIPs/blob/main/tables/networkIds.csv); names as ceramic-one

@@ -55,7 +55,7 @@ from recon_node.terminal_text import echo
 def snapshot() -> None:
     """Make snapshots of a node's events in an object store, and sync nodes from them.
 
-    A snapshot is a tree of the node's EventIDs with the hash of each sub-tree (CIP-124, appendix
+    A snapshot is a tree of the node's EventIds with the hash of each sub-tree (CIP-124, appendix
     C), and packs with the events. The store only has to keep files: a reader finds out by itself
     what it lacks, and fetches only that. Use snapshots to start new nodes, as backups and archives,
     and to fill Spark tables.

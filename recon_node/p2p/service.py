@@ -149,8 +149,8 @@ class P2P:
         return self._host.own_protocols
 
     def interests_of(self, peer_id: str) -> list[KeyRange]:
-        """Return the ranges that a peer has lately said to be interested in: of EventIDs, or, from
-        a ceramic-one node, of EventIDs without height."""
+        """Return the ranges that a peer has lately said to be interested in: of EventIds, or, from
+        a ceramic-one node, of EventIds without height."""
         ring = [] if self._rings is None else self._rings.interests_of(peer_id)
         return ring + self._book.interests(peer_id)
 

@@ -3,7 +3,7 @@
 Feed positions, and the times of time events and deliveries, belong to one node's log. With them, a
 reader of that node's feed can start from the snapshot and go on behind the last position in it.
 They are in pages, Parquet files named by the CID of their bytes, which the signed manifest lists:
-each has the positions from one to another, all of them, sorted by EventID.
+each has the positions from one to another, all of them, sorted by EventId.
 
     feeds/CID.parquet     position: int64, event_id: binary, time: int64 or null (Unix seconds),
                           chain_id: string or null (CAIP-2),
@@ -36,7 +36,7 @@ MAX_ROWS: Final = 500_000
 MAX_PAGE: Final = 64 * 1024 * 1024
 """Bytes of a page."""
 Row = tuple[int, bytes, int | None, str | None, int | None, str | None]
-"""Position, EventID, time, chain, time of delivery, fault."""
+"""Position, EventId, time, chain, time of delivery, fault."""
 
 
 class PageError(ValueError):

@@ -149,7 +149,7 @@ class SnapshotReader:
         return any(each.link.cid not in self.root.top for each in wanted)
 
     def events(self, wanted: Sequence[tuple[bytes, Place]]) -> list[tuple[EventId, bytes]]:
-        """Read events, all at once; return the CARs of those that match their EventIDs' CIDs.
+        """Read events, all at once; return the CARs of those that match their EventIds' CIDs.
 
         Raises:
             SnapshotError: the store was given up.

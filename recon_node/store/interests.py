@@ -176,7 +176,7 @@ def _shard(named: dict[str, str]) -> Shard | None:
 
 
 def _sort_value(sort_key: str, text: str) -> str:
-    """Return the sort value as EventIDs hash it, however it was written."""
+    """Return the sort value as EventIds hash it, however it was written."""
     if sort_key == DEFAULT_SORT_KEY:
         return str(StreamId.parse(text))
     return sort_value_of(sort_key, text)
@@ -198,7 +198,7 @@ class Interests:
     Attributes:
         all: the interests; none means everything of the network.
         ranges: the keys that they cover, ascending and apart.
-        ring_ranges: the same on the model ring, as EventIDs without height.
+        ring_ranges: the same on the model ring, as EventIds without height.
     """
 
     def __init__(self, added: Iterable[Interest], writer: Writer, log: LogReader) -> None:

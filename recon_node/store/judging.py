@@ -3,9 +3,9 @@
 A stream is judged once, by its init event, and the verdict is remembered. Events of a stream whose
 init event is not here wait for it, as they do without a policy, and share its verdict then.
 
-`PolicyGate.refusal` decides by an EventID alone, before an event is fetched from a peer: by the
+`PolicyGate.refusal` decides by an EventId alone, before an event is fetched from a peer: by the
 hashes of the listed models and controllers, and by the streams that were refused before. What comes
-before the height in an EventID names the stream. Of a refused stream, it is remembered as its init
+before the height in an EventId names the stream. Of a refused stream, it is remembered as its init
 event has it, never as a peer made it up.
 
 Functions of other packages run in one thread beside the node's. One that raises does not take the
@@ -46,7 +46,7 @@ logger = structlog.get_logger(__name__)
 REMEMBERED: Final = 16_384
 """Streams whose verdict is remembered, the latest ones."""
 REMEMBERED_REFUSED: Final = 65_536
-"""Refused streams that are recognized by an EventID, the latest ones."""
+"""Refused streams that are recognized by an EventId, the latest ones."""
 ASK_AGAIN: Final = 60.0
 """Seconds after which a stream is judged again for which there was no verdict."""
 LOG_EVERY: Final = 60.0
@@ -78,7 +78,7 @@ class PolicyGate:
         """Streams for which a function raised, hung, or returned something else than a verdict."""
 
     def refusal(self, key: EventId | HeightlessEventId) -> PolicyRefusal | None:
-        """Return why events with this EventID are refused; None if it does not tell."""
+        """Return why events with this EventId are refused; None if it does not tell."""
         if self.is_open:
             return None
         if isinstance(key, HeightlessEventId):
@@ -195,7 +195,7 @@ class PolicyGate:
             prefix = EventId.build(
                 self._network, stream.sort_value, stream.controller, init, 0, init
             ).prefix
-        except EventIdError:  # no peer has an EventID for it, either
+        except EventIdError:  # no peer has an EventId for it, either
             return
         if refusal is None:
             self._refused.pop(prefix, None)

@@ -3,8 +3,8 @@
 A policy decides about streams, by what the init event of a stream says: all events of a stream,
 data events and time events alike, share its verdict. A stream is refused if one of these says so:
 
-- the lists of the settings. An EventID has the hashes of the sort value and of the controller, so
-  lists decide on most EventIDs before the event is fetched, and on the others by the init event.
+- the lists of the settings. An EventId has the hashes of the sort value and of the controller, so
+  lists decide on most EventIds before the event is fetched, and on the others by the init event.
 - the functions that the setting `write_policy` names. A package offers one as an entry point::
 
       [project.entry-points."recon_node.write_policy"]
@@ -38,7 +38,7 @@ logger = structlog.get_logger(__name__)
 ENTRY_POINTS: Final = "recon_node.write_policy"
 """The group of entry points of packages that offer write policies."""
 STREAM_PART_SIZE: Final = 4
-"""Bytes of the init event's CID in an EventID."""
+"""Bytes of the init event's CID in an EventId."""
 
 
 class PolicyError(ValueError):
@@ -221,13 +221,13 @@ class Lists:
 
 
 class ListedHashes:
-    """The lists as far as the hashes in EventIDs of one kind can tell.
+    """The lists as far as the hashes in EventIds of one kind can tell.
 
     What this refuses is refused by the lists; not the other way round.
 
     Args:
         lists: as they are.
-        separator: returns the hash of a model in EventIDs of this kind.
+        separator: returns the hash of a model in EventIds of this kind.
     """
 
     def __init__(self, lists: Lists, separator: Callable[[StreamId], bytes]) -> None:
@@ -241,18 +241,18 @@ class ListedHashes:
         )
 
     def refuse(self, key: EventId | HeightlessEventId) -> str | None:
-        """Return why an event is refused; None if its EventID does not tell."""
+        """Return why an event is refused; None if its EventId does not tell."""
         separator, controller = key.separator, key.controller
         if separator in self._deny_models:
-            return "its EventID is of a model in deny_models"
+            return "its EventId is of a model in deny_models"
         if controller in self._deny_controllers:
-            return "its EventID is of a controller in deny_controllers"
+            return "its EventId is of a controller in deny_controllers"
         if separator == self._metamodel and key.stream in self._allowed_models_streams:
             return None
         if self._allow_models and separator not in self._allow_models:
-            return "its EventID is of no model in allow_models"
+            return "its EventId is of no model in allow_models"
         if self._allow_controllers and controller not in self._allow_controllers:
-            return "its EventID is of no controller in allow_controllers"
+            return "its EventId is of no controller in allow_controllers"
         return None
 
 
@@ -278,12 +278,12 @@ class Policy:
 
 
 def hashes_of_event_ids(lists: Lists) -> ListedHashes:
-    """Return the lists as EventIDs show them."""
+    """Return the lists as EventIds show them."""
     return ListedHashes(lists, lambda model: short_hash(str(model)))
 
 
 def hashes_of_ring_keys(lists: Lists) -> ListedHashes:
-    """Return the lists as the EventIDs without height show them."""
+    """Return the lists as the EventIds without height show them."""
     return ListedHashes(lists, model_hash)
 
 

@@ -1,4 +1,4 @@
-"""The second key index: the events that ceramic-one nodes reconcile, under their own EventIDs.
+"""The second key index: the events that ceramic-one nodes reconcile, under their own EventIds.
 
 The deployed network's keys have no height and another separator (`HeightlessEventId`). Everything
 else of them is in our EventIds, so an index is a key store beside the first one, made from it, and
@@ -34,7 +34,7 @@ class RingKeys:
         keys: filled already, as saved by an earlier run; else see `fill`.
 
     Attributes:
-        keys: the EventIDs without height.
+        keys: the EventIds without height.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ class Store(Contents):
 
     @property
     def wants_keys_first(self) -> bool:
-        """Whether events may be refused by their EventIDs, before they are fetched: by a write
+        """Whether events may be refused by their EventIds, before they are fetched: by a write
         policy, or because the disk has no room."""
         return not self.policy.is_open or self.disk.is_short
 
@@ -180,7 +180,7 @@ class Store(Contents):
     async def admit_from_ring(
         self, events: Sequence[tuple[HeightlessEventId, bytes]]
     ) -> list[Verdict]:
-        """Admit events of ceramic-one nodes, each under the EventID without height that came with
+        """Admit events of ceramic-one nodes, each under the EventId without height that came with
         it; an event may build on those before it.
 
         Without a height, an event can only be placed once its history is here. Until then it is

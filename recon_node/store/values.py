@@ -42,7 +42,7 @@ BatchOutcome = Literal["ok", "failed"]
 
 @dataclass(slots=True)
 class Submission:
-    """An event submitted by a peer, under an EventID of either kind, or by a local client."""
+    """An event submitted by a peer, under an EventId of either kind, or by a local client."""
 
     car: bytes
     event_id: EventId | None = None

@@ -1,4 +1,4 @@
-"""EventIDs and their ranges against CIP-124."""
+"""EventIds and their ranges against CIP-124."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ from recon_node.ceramic import (
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, dag_cbor, varint
 
 DATA = Path(__file__).parents[1] / "data"
-# eventid_vectors.json: EventIDs of the three eras of CIP-124 as the Ceramic implementations have
+# eventid_vectors.json: EventIds of the three eras of CIP-124 as the Ceramic implementations have
 # made them, for five networks. Era A is the CIP as written, the one used here.
 VECTORS = [
     vector
@@ -63,7 +63,7 @@ def raw_event_id(
     height: int = 0,
     cid: bytes = bytes(CID.of(DAG_CBOR, b"")),
 ) -> bytes:
-    """An EventID field by field, its hashes free to choose."""
+    """An EventId field by field, its hashes free to choose."""
     head = b"\xce\x01\x05" + oracle_varint.encode(network_id)
     return head + separator + controller + stream + oracle.encode(height) + cid
 

@@ -1,4 +1,4 @@
-"""EventIDs without a height, against the vectors of the deployed network."""
+"""EventIds without a height, against the vectors of the deployed network."""
 
 import json
 from itertools import pairwise

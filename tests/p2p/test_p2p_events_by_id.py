@@ -1,4 +1,4 @@
-"""`/ceramic/events/1.1.0`: events by the ids of their EventIDs, from peers of all kinds.
+"""`/ceramic/events/1.1.0`: events by the ids of their EventIds, from peers of all kinds.
 
 Over real hosts, but for the pace of searches, which runs on a mock clock.
 """
@@ -179,7 +179,7 @@ BAD_REQUESTS = {
     "a bound of 2^60 bytes": encode_frame(varint.encode(2**60) + bytes(100)),
     "a bound that is cut": encode_frame(b"\x40" + bytes(20)),
     "a frame of 2^60 bytes": varint.encode(2**60),
-    "EventIDs, as in 1.0.0": encode_frame(WHOLE.lower + WHOLE.upper),
+    "EventIds, as in 1.0.0": encode_frame(WHOLE.lower + WHOLE.upper),
 }
 
 

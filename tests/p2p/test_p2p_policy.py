@@ -59,7 +59,7 @@ def members_only() -> Policy:
 
 
 def asked_members_only(asked: list) -> Policy:
-    """The same as a function, which EventIDs alone cannot satisfy."""
+    """The same as a function, which EventIds alone cannot satisfy."""
 
     def decide(stream):
         asked.append(stream)

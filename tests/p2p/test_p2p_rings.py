@@ -69,7 +69,7 @@ async def test_two_nodes_exchange_events_on_the_model_ring(tmp_path):
         await eventually(holds(a, count))
         await eventually(holds(b, count))
         assert a.store.ring_keys.summarize() == b.store.ring_keys.summarize()
-        assert a.ahash() == b.ahash(), "under our own EventIDs, too"
+        assert a.ahash() == b.ahash(), "under our own EventIds, too"
         await eventually(lambda: protocols(a) == protocols(b) == {MODEL_RING})
         # What either side gets later, the other one has soon, whoever dialled.
         await a.store.admit_local(streams(20, 22))

@@ -97,7 +97,7 @@ INNER_FENCEPOST = sort_value_range(IN_MEMORY, "sort value")[0]
 @pytest.mark.parametrize(
     ("raw", "complaint"),
     [
-        (b"", "no EventID at byte 0"),
+        (b"", "no EventId at byte 0"),
         (bytes(A), "1 bounds and 0 hashes"),
         (A + NONE, "does not parse"),
         (A + AHASH[:20] + B, "does not parse"),

@@ -114,7 +114,7 @@ def test_a_fingerprint_is_half_a_hash_of_sum_and_count() -> None:
         ("00" + "00" + "0002" + "6262" + "0001" + "61", "out of order"),
         ("00" + "00" + "0002" + "6262" + "0401" + "62", "shares more"),
         ("00" + "00" + "0002" + "6262" + "0400", "prefix"),
-        ("00" + "00" + "0200" + "01" + "0001" + "61", "no EventID"),
+        ("00" + "00" + "0200" + "01" + "0001" + "61", "no EventId"),
         ("00" + "00" + "00" + "ff7f" + "61", "bound of"),
         ("00" + "00" + "8000" + "0161", "minimal|shortest|varint"),
         ("00" + "00" + "0200" + "ffffffff0f", "ends too early|varint"),

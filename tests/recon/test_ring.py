@@ -185,7 +185,7 @@ def recorded_messages(name: str) -> list[tuple[str, Message]]:
 
 
 def events_of_the_recorded_node() -> dict[bytes, bytes]:
-    """The CARs of the first 24 sample events, by their EventIDs without height."""
+    """The CARs of the first 24 sample events, by their EventIds without height."""
     network, streams, events = Network.from_id(RECORDED["network_id"]), {}, {}
     for line in (DATA / "sdk_sample.jsonl").read_text().splitlines()[:24]:
         car = multibase.decode(json.loads(line)["car"])

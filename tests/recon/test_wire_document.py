@@ -37,15 +37,15 @@ def blocks(text: str) -> list[str]:
 
 
 def names(text: str) -> tuple[str, str, CID, CID]:
-    """What the example EventID is made of."""
+    """What the example EventId is made of."""
     sort_value, controller, init, event = re.findall(
-        r"`([^`]+)`", text.split("**An EventID.**")[1].split("    ce01")[0]
+        r"`([^`]+)`", text.split("**An EventId.**")[1].split("    ce01")[0]
     )
     return sort_value, controller, CID.parse(init), CID.parse(event)
 
 
 def test_the_event_id() -> None:
-    text = section("EventIDs")
+    text = section("EventIds")
     sort_value, controller, init, event = names(text)
     shown = bytes.fromhex(blocks(text)[0])
     assert EventId.build(CLAY, sort_value, controller, init, 255, event) == shown
@@ -53,7 +53,7 @@ def test_the_event_id() -> None:
 
 def test_the_event_id_is_made_as_the_table_says() -> None:
     """By nothing but the page's words."""
-    text = section("EventIDs")
+    text = section("EventIds")
     sort_value, controller, init, event = names(text)
     head = b"".join(bytes.fromhex(each) for each in ("ce01", "05", "01"))
     hashed = [sha256(each.encode()).digest()[-8:] for each in (sort_value, controller)]
@@ -62,7 +62,7 @@ def test_the_event_id_is_made_as_the_table_says() -> None:
 
 
 def test_the_fenceposts() -> None:
-    text = section("EventIDs")
+    text = section("EventIds")
     shown = [
         tuple(EventId(bytes.fromhex(line)) for line in block.splitlines())
         for block in blocks(text)[1:]
@@ -74,7 +74,7 @@ RINGS = "Recon with ceramic-one nodes: `/ceramic/recon/0.1.0`"
 
 
 def heightless() -> tuple[HeightlessEventId, StreamId]:
-    sort_value, controller, init, event = names(section("EventIDs"))
+    sort_value, controller, init, event = names(section("EventIds"))
     model = StreamId.parse(sort_value)
     return HeightlessEventId.build(CLAY, model, controller, init, event), model
 
@@ -109,13 +109,13 @@ def test_the_session_with_a_ceramic_one_node() -> None:
 def test_the_network_numbers(name: str) -> None:
     network = Network.parse(name)
     row = f"| {name} | {network.id} | `{varint.encode(network.id).hex()}` |"
-    assert row in section("EventIDs")
+    assert row in section("EventIds")
 
 
 def test_a_local_network() -> None:
     local = Network.parse("local-7")
     assert local.id == 2**32 + 7
-    assert f"local-7: `{varint.encode(local.id).hex()}`" in section("EventIDs")
+    assert f"local-7: `{varint.encode(local.id).hex()}`" in section("EventIds")
 
 
 def test_the_hashes() -> None:

@@ -220,7 +220,7 @@ def make_root(tree: Root, place: Place, packs: list[tuple[CID, int]]) -> RootObj
     ],
 )
 def test_a_locator_that_lies(place: Place, reason: str) -> None:
-    # Keys that are not EventIDs are refused before anything is read.
+    # Keys that are not EventIds are refused before anything is read.
     assert all("damaged key" in str(fault) for fault in lying([place]))
     objects = Objects.open("memory://")
     name = CID.of(RAW, b"?" * 100)

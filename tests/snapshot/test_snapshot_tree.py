@@ -24,7 +24,7 @@ from recon_node.snapshot.tree import (
 from recon_node.snapshot.tree.compare import Branch
 from recon_node.snapshot.tree.nodes import WINDOW, decode
 
-# Of one size, as no EventID is a prefix of another. Small numbers make neighbours.
+# Of one size, as no EventId is a prefix of another. Small numbers make neighbours.
 KEYS = st.sets(st.integers(0, 700).map(lambda n: b"%06d" % n), max_size=300)
 
 

@@ -93,7 +93,7 @@ async def test_lists_hold_for_clients_and_for_peers(tmp_path):
         assert verdicts[1].reason == f"{refused} {DIDS[1]} is not in allow_controllers"
         [verdict] = await store.admit_remote([offer(other)])
         assert (verdict.status, verdict.cause) == ("refused", "policy")
-        assert "its EventID is of no controller in allow_controllers" in verdict.reason
+        assert "its EventId is of no controller in allow_controllers" in verdict.reason
         assert store.is_unwanted(offer(other)[0])
         assert store.is_refused(offer(other)[0])
         assert not store.is_refused(offer(fine)[0])
@@ -142,7 +142,7 @@ async def test_a_model_that_is_allowed_brings_its_own_stream(tmp_path):
 
 
 async def test_a_denied_model_under_another_sort_key(tmp_path):
-    """Its EventID does not name the model: the init event does, and the rest follows it."""
+    """Its EventId does not name the model: the init event does, and the rest follows it."""
     init = family(ALICE, MODEL)
     change = data_event(ALICE, init, [init.cid], {})
     async with open_store(tmp_path, NETWORK, policy=lists(deny_models=[MODEL])) as store:
@@ -237,7 +237,7 @@ def test_an_event_id_is_refused_only_if_its_stream_is(allowed, denied, may, may_
     by_hash = hashes_of_event_ids(given_lists).refuse(event.event_id(NETWORK, header, 0))
     assert by_hash is None or is_refused
     if header.sep_key == "model":
-        assert (by_hash is not None) == is_refused, "the usual EventID tells all"
+        assert (by_hash is not None) == is_refused, "the usual EventId tells all"
         ring_key = HeightlessEventId.build(NETWORK, model, header.controller, event.cid, event.cid)
         by_ring_hash = hashes_of_ring_keys(given_lists).refuse(ring_key)
         assert (by_ring_hash is not None) == is_refused

@@ -43,7 +43,7 @@ def stream(name: str) -> tuple[Event, Event]:
 @pytest.mark.parametrize("name", HEADERS)
 @pytest.mark.parametrize("verifiers", [0, 1])
 async def test_they_go_from_node_to_node(tmp_path: Path, name: str, verifiers: int) -> None:
-    """Under the EventIDs that CIP-124 gives them."""
+    """Under the EventIds that CIP-124 gives them."""
     events = stream(name)
     settings = StoreSettings(verifiers=verifiers)
     async with (

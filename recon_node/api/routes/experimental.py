@@ -2,8 +2,8 @@
 
 An interest's bytes are those of ceramic-one (rust-ceramic, `core/src/interest.rs`), a sequence of
 CBOR items: the last 8 bytes of the sort key's sha256, the peer id, 1 (for "a range"), the range's
-lower and upper bound, and when it ends (0: never). The bounds are EventIDs without height, cut off
-(`recon_node.ceramic.heightless_event_id`); where those have none, they are EventIDs.
+lower and upper bound, and when it ends (0: never). The bounds are EventIds without height, cut off
+(`recon_node.ceramic.heightless_event_id`); where those have none, they are EventIds.
 """
 
 from __future__ import annotations

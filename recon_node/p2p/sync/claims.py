@@ -1,6 +1,6 @@
 """Which session fetches which keys, so that no event is fetched twice.
 
-A key is an EventID, or the id of one that is not known yet (fetch.py).
+A key is an EventId, or the id of one that is not known yet (fetch.py).
 
 A claim lasts until its events are in the store or their fetching has failed. It becomes void
 earlier if its peer stalls: if less than ``MIN_BYTES`` arrive from it in ``STALLED_AFTER`` seconds,

@@ -37,7 +37,7 @@ KEPT_PER_PEER: Final = 2
 class EventServer:
     """Serves the store's events to peers, within slots. Register ``serve`` with the host.
 
-    It speaks both versions: 1.0.0, by EventIDs, and 1.1.0, by their ids.
+    It speaks both versions: 1.0.0, by EventIds, and 1.1.0, by their ids.
     """
 
     def __init__(self, context: Context, purses: Purses) -> None:

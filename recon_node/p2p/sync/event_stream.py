@@ -1,16 +1,16 @@
-"""Events on streams of their own: asked for by their EventIDs, or by the ids of these.
+"""Events on streams of their own: asked for by their EventIds, or by the ids of these.
 
-`/ceramic/events/1.0.0`, by EventIDs:
+`/ceramic/events/1.0.0`, by EventIds:
 
     request:   EventId+                      one frame, at most 1000 of them
     answer:    00 CARv1                      a frame for each event that is held, in any order
                01 EventId*                   the end: the EventIds that are not held
 
-`/ceramic/events/1.1.0`, by ids. An id is the first 8 bytes of an EventID's sha2-256, which is
-all that a session of recon/1.2.0 tells of most keys. The answer has the rest of the EventID:
+`/ceramic/events/1.1.0`, by ids. An id is the first 8 bytes of an EventId's sha2-256, which is
+all that a session of recon/1.2.0 tells of most keys. The answer has the rest of the EventId:
 
-    request:   bound bound id+               one frame: where the EventIDs lie, and at most 1000 ids
-    answer:    00 head CARv1                 the head is the EventID without the event's CID,
+    request:   bound bound id+               one frame: where the EventIds lie, and at most 1000 ids
+    answer:    00 head CARv1                 the head is the EventId without the event's CID,
                                              which is the root of the CAR
                01 id*                        the end: the ids of events that are not held
 
@@ -64,7 +64,7 @@ _STEP: Final = 16 * 1024
 """Bytes of memory that a batch is charged at a time."""
 
 N = TypeVar("N", bound=bytes)
-"""What an event is asked for by: its EventID, or the id of that."""
+"""What an event is asked for by: its EventId, or the id of that."""
 
 FetchedEvents = list[tuple[EventId, bytes]]
 ReadCars = Callable[[Sequence[EventId]], Awaitable[list[bytes | None]]]
@@ -199,7 +199,7 @@ async def fetch_events_by_id(
 
     Args:
         frames: an event stream that we have opened.
-        wanted: the ids to ask for, and where their EventIDs lie.
+        wanted: the ids to ask for, and where their EventIds lie.
         per_request: most ids in a request.
         deliver: gets the events in batches of bounded size. While it works, the peer can send until
             the stream's window is full.
@@ -264,7 +264,7 @@ class _Awaited(Protocol[N]):
     """What has not come of a request."""
 
     def take(self, content: bytes) -> tuple[EventId, bytes]:
-        """Return the EventID and the CAR of an event that has come."""
+        """Return the EventId and the CAR of an event that has come."""
         ...
 
     def named(self, content: bytes) -> list[N]:

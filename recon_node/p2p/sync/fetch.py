@@ -4,7 +4,7 @@ One session at a time fetches a key. It first claims it in ``claims.FetchTable``
 few requests' worth of others, so that sessions with several peers share the work. Keys that another
 session has claimed are left for last, and fetched if they have not arrived by then.
 
-An event is asked for by its EventID, or by the id of that: its *name* (``ByKey``, ``ById``).
+An event is asked for by its EventId, or by the id of that: its *name* (``ByKey``, ``ById``).
 """
 
 from __future__ import annotations
@@ -347,7 +347,7 @@ class Fetcher:
 
 
 class ByKey:
-    """By their EventIDs."""
+    """By their EventIds."""
 
     protocol: Final = EVENTS_PROTOCOL
     in_order: Final = True
@@ -356,13 +356,13 @@ class ByKey:
         self._store = store
 
     def untried(self, names: list[bytes]) -> list[bytes]:
-        """Return the EventIDs that are neither held nor refused."""
+        """Return the EventIds that are neither held nor refused."""
         store = self._store
         wanted = map(EventId, names)
         return [each for each in wanted if each not in store.keys and not store.is_refused(each)]
 
     def name_of(self, event_id: EventId) -> bytes:
-        """Return the EventID itself."""
+        """Return the EventId itself."""
         return event_id
 
     def note(self, event_id: EventId) -> None:
@@ -376,13 +376,13 @@ class ByKey:
         patience: float,
         per_request: int,
     ) -> list[bytes]:
-        """Fetch events; return the EventIDs of those that the peer does not hold."""
+        """Fetch events; return the EventIds of those that the peer does not hold."""
         wanted = [EventId(each) for each in names]
         return [*await fetch_events(frames, wanted, deliver, patience, per_request)]
 
 
 class ById:
-    """By the ids of their EventIDs, which are not known before the events are here."""
+    """By the ids of their EventIds, which are not known before the events are here."""
 
     protocol: Final = EVENTS_BY_ID_PROTOCOL
 
@@ -391,23 +391,23 @@ class ById:
         self._table = table
         self._range = missing.key_range
         self.in_order = missing.in_order
-        """Whether events come in the order of their EventIDs."""
+        """Whether events come in the order of their EventIds."""
         self.fetched: dict[bytes, EventId] = {}
-        """The EventIDs that have come, by their ids."""
+        """The EventIds that have come, by their ids."""
 
     def untried(self, names: list[bytes]) -> list[bytes]:
         """Return the ids of events that have not come, to this session or lately to another."""
         return [each for each in names if self.find(each) is None]
 
     def find(self, name: bytes) -> EventId | None:
-        """Return the EventID of an id, if its event has come, or need not come."""
+        """Return the EventId of an id, if its event has come, or need not come."""
         if (found := self.fetched.get(name) or self._store.find_refused(name)) is not None:
             return found
         found = self._table.find_fetched(name)
         return found if found in self._store.keys else None  # it may have been damaged since
 
     def name_of(self, event_id: EventId) -> bytes:
-        """Return the id of an EventID."""
+        """Return the id of an EventId."""
         return id_of(event_id)
 
     def note(self, event_id: EventId) -> None:

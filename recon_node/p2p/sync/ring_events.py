@@ -1,6 +1,6 @@
 """The events of a session of the model ring: those that come, and those that the peer lacks.
 
-Events come in whatever order. An EventID without a height says nothing of where an event stands in
+Events come in whatever order. An EventId without a height says nothing of where an event stands in
 its stream, so the store takes an event only when its history is here. A ceramic-one node sends a
 stream's events in the order of their CIDs, which is random. So those that depend on an event that
 has not come are set aside, in bounded memory, and handed to the store once it has.

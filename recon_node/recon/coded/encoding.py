@@ -63,7 +63,7 @@ def decode_message(data: bytes) -> Message:
 
     Raises:
         RemoteProtocolError: they are not a message: fields that do not parse or are not in their
-            shortest form, keys or bounds that do not ascend, keys that are not EventIDs or lie
+            shortest form, keys or bounds that do not ascend, keys that are not EventIds or lie
             outside their gap, numbers of ids, symbols or parts that the message does not have or is
             not allowed to have, ids without a list, bytes after the end, or more to write out than
             ``MAX_WEIGHT`` allows. The text has the offset.
@@ -273,7 +273,7 @@ class _Reader:
     def _some_keys(self, at: int, before: bytes, keys: list[bytes], number: int) -> int:
         """Read keys until there are that many, or as many as may be read before they are weighed.
 
-        The caller checks that they are EventIDs.
+        The caller checks that they are EventIds.
         """
         data, read = self._data, len(keys)
         for _ in range(min(number - read, _KEYS_A_WEIGHING)):

@@ -1,7 +1,7 @@
 """Messages of `/ceramic/recon/1.2.0`. docs/wire.md has the layout.
 
 The range is stated once and then implied. The bound that splits a gap is the shortest string that
-separates two keys: a few bytes instead of an EventID. Bounds and keys are front-coded, and a list
+separates two keys: a few bytes instead of an EventId. Bounds and keys are front-coded, and a list
 may have ids in the place of some keys or of all: 8 bytes instead of some 57. A gap on which the
 sides agree carries nothing, and one that differs a fingerprint of 16 bytes. Half a sha256 is
 enough, because it only decides what to look at more closely. What ends a session is the digest of
@@ -36,7 +36,7 @@ MAX_PARTS: Final = 256
 SYMBOL_SIZE: Final = 13
 """Bytes of a symbol: 8 of the sum, 4 of the check, 1 of the count."""
 MAX_BOUND: Final = 256
-"""Maximum bytes of a bound; an EventID has about 62."""
+"""Maximum bytes of a bound; an EventId has about 62."""
 MIB: Final = 1 << 20
 MAX_WEIGHT: Final = 16
 """Maximum bytes of memory (``weight_of``) that a message may take for each byte of its own, or of a

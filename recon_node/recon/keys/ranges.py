@@ -88,7 +88,7 @@ def subtract_ranges(ours: Iterable[KeyRange], theirs: Iterable[KeyRange]) -> lis
 def separator(left: bytes, right: bytes) -> bytes:
     """Return a shortest string that lies strictly between two keys.
 
-    EventIDs are self-delimiting, so that none is a prefix of another and there always is one.
+    EventIds are self-delimiting, so that none is a prefix of another and there always is one.
     """
     shortest = right[: common_prefix(left, right) + 1]
     return left + b"\x00" if shortest == right else shortest

@@ -37,7 +37,7 @@ from recon_node.recon.session import Value
 from recon_node.recon.side import RemoteProtocolError
 
 MAX_BOUND: Final = 4096
-"""Bytes of a key or a bound at most; an EventID has about 65, a signed peer entry some 600."""
+"""Bytes of a key or a bound at most; an EventId has about 65, a signed peer entry some 600."""
 MAX_INTERESTS: Final = 10_000
 """Interests in one message at most."""
 MAX_RANGES: Final = 256

@@ -72,7 +72,7 @@ def starts(ranks: Sequence[bytes], first: int, end: int) -> Iterator[int]:
 
 LOWEST: Final = b""
 HIGHEST: Final = b"\xff" * 64
-"""Bounds of the whole tree: all EventIDs lie between them."""
+"""Bounds of the whole tree: all EventIds lie between them."""
 MAX_LEVEL: Final = 40
 """A node has at least two children, except by accident, so this is more than any set needs."""
 MAX_KEY: Final = 256

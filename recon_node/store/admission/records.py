@@ -357,7 +357,7 @@ class Judgement:
     """What the write policy says of a batch."""
 
     keys: Mapping[bytes, PolicyRefusal] = field(default_factory=dict)
-    """EventIDs, of either kind, that are refused."""
+    """EventIds, of either kind, that are refused."""
     streams: Mapping[CID, PolicyRefusal | None] = field(default_factory=dict)
     """Judged streams, by their init events. Those whose init event is unknown are not judged."""
 

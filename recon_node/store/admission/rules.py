@@ -205,7 +205,7 @@ class Rules:
             except (InvalidEventError, EventIdError) as error:
                 return _refused(None, str(error), "history")
             if ring_key is not None and not self._has_ring_key(event, ring_key):
-                reason = f"the event came under {ring_key}, which is not its EventID"
+                reason = f"the event came under {ring_key}, which is not its EventId"
                 return _refused(None, reason, "event")
         held = known.held(event_id)
         if held is not None:

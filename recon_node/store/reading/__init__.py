@@ -6,7 +6,7 @@ In reading order:
     log_reader     the questions, and the threads that answer them
     feed           rows of the feed, and where times and sort keys are in it
     columns        the same for bulk readers, column by column
-    events         single events, by EventID or CID
+    events         single events, by EventId or CID
     stream         the events of one stream, in shares
     block_index    which event holds which block
     catalogue      lists of streams, and searches by name

@@ -1,4 +1,4 @@
-"""What readers ask about single events, by EventID or CID.
+"""What readers ask about single events, by EventId or CID.
 
 Every CAR is checked before it leaves, see `recon_node.store.damage`.
 """

@@ -56,6 +56,6 @@ function Lookup({ of }) {
 const Refused = ({ events }) => html`<${Table} caption="Refused events" hideCaption heads=${["event", "reason", "wrong is", "#height"]}
   empty="No event of a peer was refused." rows=${events.map((each) => ({
     key: each.event_id,
-    cells: [html`<${Name} of=${each.cid} title=${each.cid + ", EventID " + each.event_id} />`, long(each.reason),
-      each.inherent ? "the event" : "its EventID", count(each.height)],
+    cells: [html`<${Name} of=${each.cid} title=${each.cid + ", EventId " + each.event_id} />`, long(each.reason),
+      each.inherent ? "the event" : "its EventId", count(each.height)],
   }))} />`;
