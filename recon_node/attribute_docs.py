@@ -36,7 +36,7 @@ def _docs_in(module: str) -> dict[str, dict[str, str]]:
     except (OSError, TypeError):  # it has none, or is built in
         return {}
     classes = (each for each in ast.parse(source).body if isinstance(each, ast.ClassDef))
-    return {each.name: _docs_below(each.body) for each in classes}
+    return {class_.name: _docs_below(class_.body) for class_ in classes}
 
 
 def _docs_below(body: list[ast.stmt]) -> dict[str, str]:

@@ -153,7 +153,7 @@ class Answer:
         text = self.text.strip()
         if text and not text.startswith("<"):  # a page of HTML would not help anybody
             return text[:_MAX_MESSAGE]
-        names = {each.value: each.phrase for each in HTTPStatus}
+        names = {status.value: status.phrase for status in HTTPStatus}
         return f"the node answered {self.status} {names.get(self.status, '')}".rstrip()
 
     def value(self) -> Any:

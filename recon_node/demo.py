@@ -107,7 +107,9 @@ def run(sample: Path) -> None:
             wait_for_equal_sets(nodes, len(items))
             show_nodes(nodes)
             events += decide_by_time(nodes)
-            streams |= {each.init: each.stream_id() for each in events if each.header is not None}
+            streams |= {
+                event.init: event.stream_id() for event in events if event.header is not None
+            }
             wait_for_equal_sets(nodes, len(events))
             tables = Path(directory) / "tables"
             run_pipeline(nodes[1], tables)

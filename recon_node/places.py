@@ -294,6 +294,6 @@ class Places:
 
     def _rank(self, place: Place) -> tuple[object, ...]:
         """Order the places that may be taken; the first one is."""
-        crowd = tuple(-self._by_network[each] for each in place.networks)
+        crowd = tuple(-self._by_network[network] for network in place.networks)
         # Of busy ones the first stay; of idle ones those used last.
         return place.is_busy, crowd, -place.used_at if place.is_busy else place.used_at

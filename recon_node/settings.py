@@ -116,7 +116,7 @@ class Settings(DataDirSettings):
         return list(dict.fromkeys(map(parse_interest, texts)))
 
 
-DECLARATIONS: Final = {each.name: each for each in declarations(Settings)}
+DECLARATIONS: Final = {declaration.name: declaration for declaration in declarations(Settings)}
 """All settings by their names."""
 
 

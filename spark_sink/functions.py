@@ -193,7 +193,7 @@ def register_functions(spark: SparkSession) -> None:
 def register_duckdb_functions(connection: DuckDBPyConnection) -> None:
     """Add the functions to a DuckDB connection, until it is closed."""
     for function in FUNCTIONS:
-        types: list[Any] = [_DUCKDB_TYPES[each] for each in function.takes.values()]
+        types: list[Any] = [_DUCKDB_TYPES[take] for take in function.takes.values()]
         result: Any = _DUCKDB_TYPES[function.returns]
         connection.create_function(function.name, function.call, types, result)
     for statement in (_IS_DAG_IN_DUCKDB, *_sha256a_in_duckdb()):

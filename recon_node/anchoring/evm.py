@@ -170,7 +170,9 @@ class EvmAuthority:
                 )
             except AnswerError as error:  # its state of that block is gone
                 log.info("Cannot tell which transactions are final", reason=str(error))
-        mined = [found for each in attempts if (found := await self._find(each, final)) is not None]
+        mined = [
+            found for attempt in attempts if (found := await self._find(attempt, final)) is not None
+        ]
         in_pool = False
         if attempts and not mined:
             tx_hash = attempts[-1].tx_hash

@@ -102,12 +102,16 @@ class FeedFollower:
         """Return those of some streams that are to be anchored."""
         headers = await self._store.log.stream_headers(list(inits))
         if not self._settings.dags:
-            headers = [each for each in headers if each.sep_key != DAG_SORT_KEY]
+            headers = [header for header in headers if header.sep_key != DAG_SORT_KEY]
         if "all" in self._chosen:
-            return {each.init for each in headers}
-        named = {each.init for each in headers if {each.controller, each.sep_value} & self._chosen}
+            return {header.init for header in headers}
+        named = {
+            header.init
+            for header in headers
+            if {header.controller, header.sep_value} & self._chosen
+        }
         if "own" in self._chosen:
-            named |= await self._store.log.own_streams([each.init for each in headers])
+            named |= await self._store.log.own_streams([header.init for header in headers])
         return named
 
     async def _events(self, page: FeedColumns, streams: set[CID]) -> list[FeedEvent]:

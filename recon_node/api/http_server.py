@@ -48,7 +48,7 @@ _MEAN_CHUNK: Final = 64
 send whole buffers; a byte in each chunk is work that only the server has."""
 _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 """The errors of a stream whose client is gone."""
-_REASONS: Final = {int(each): each.phrase.encode() for each in HTTPStatus}
+_REASONS: Final = {int(status): status.phrase.encode() for status in HTTPStatus}
 _VERSIONS: Final = (b"1.0", b"1.1")
 
 
@@ -147,7 +147,7 @@ class Connection:
         if target[:7].lower() == b"http://":
             host, slash, rest = target[7:].partition(b"/")
             target = slash + rest or b"/"
-            headers = [(b"host", host), *(each for each in headers if each[0] != b"host")]
+            headers = [(b"host", host), *(header for header in headers if header[0] != b"host")]
         refusal = self._hosts.refusal(None if host is None else host.decode("latin-1"))
         if refusal is not None:
             raise _RefusedError(HTTPStatus.FORBIDDEN, refusal)
@@ -302,7 +302,7 @@ class _Exchange:
         await self._write(*events)
 
     async def _write(self, *events: h11.Event) -> None:
-        data = b"".join(self._http.send(each) or b"" for each in events)
+        data = b"".join(self._http.send(event) or b"" for event in events)
         try:
             await self._connection.write(data)
         except _GONE:

@@ -256,10 +256,12 @@ def _fields_of(model: type[Body]) -> tuple[_Field, ...]:
 def _reader_of(kind: Any) -> Callable[[Any], Any]:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        parsed = (each.read for each in arguments[1:] if isinstance(each, Parsed))
+        parsed = (argument.read for argument in arguments[1:] if isinstance(argument, Parsed))
         return next(parsed, None) or _reader_of(arguments[0])
     if origin in (Union, UnionType):
-        return _reader_of(next(each for each in arguments if each not in (NoneType, UnsetType)))
+        return _reader_of(
+            next(argument for argument in arguments if argument not in (NoneType, UnsetType))
+        )
     if origin is Literal:
         return partial(_one_of, arguments)
     return _texts if origin is list else _text

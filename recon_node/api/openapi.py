@@ -58,9 +58,9 @@ def describe(endpoints: Sequence[Endpoint]) -> Json:
         ErrorResponseBody,
         KuboErrorBody,
         AnchorServiceErrorBody,
-        *filter(None, (each.body for each in endpoints)),
+        *filter(None, (endpoint.body for endpoint in endpoints)),
     ]
-    kinds += [answer.body for each in endpoints for answer in each.answers if answer.body]
+    kinds += [answer.body for endpoint in endpoints for answer in endpoint.answers if answer.body]
     bodies, components = _schemas(dict.fromkeys(kinds))
     paths: dict[str, Json] = {}
     for each in endpoints:
@@ -239,7 +239,7 @@ def _schema_of_parameter(kind: Any) -> tuple[Json, bool]:
     if get_origin(kind) is Annotated:
         kind, *marks = get_args(kind)
         is_own = EXTENSION in marks
-        kind = next((each.shown for each in marks if isinstance(each, Parsed)), kind)
+        kind = next((mark.shown for mark in marks if isinstance(mark, Parsed)), kind)
     some = [each for each in get_args(kind) if each not in (NoneType, UnsetType)]
     if len(some) < len(get_args(kind)):  # it may be absent, but not null
         return _schema_of_parameter(some[0])

@@ -50,7 +50,7 @@ class Sample:
     """For how many seconds the event loop was held at most since the sample before."""
 
 
-COLUMNS: Final = tuple(each.name for each in fields(Sample))
+COLUMNS: Final = tuple(field.name for field in fields(Sample))
 
 
 class SampleRing:
@@ -74,7 +74,7 @@ class SampleRing:
 
     def columns(self) -> dict[str, Sequence[float]]:
         """Return the values of each field, as charts take them."""
-        return {name: [getattr(each, name) for each in self._samples] for name in COLUMNS}
+        return {name: [getattr(sample, name) for sample in self._samples] for name in COLUMNS}
 
 
 class LoopWatch(trio.abc.Instrument):
@@ -115,7 +115,7 @@ def take_sample(services: Services, now: float, lag: float) -> Sample:
         delivered=stats.delivered,
         waiting=stats.waiting,
         pending=stats.pending,
-        peers=0 if peers is None else sum(each.connected for each in peers.peers()),
+        peers=0 if peers is None else sum(peer.connected for peer in peers.peers()),
         syncs=0 if counters is None else counters.sessions_initiated + counters.sessions_answered,
         failed_syncs=0 if counters is None else counters.sessions_failed,
         bytes_sent=0 if counters is None else counters.recon_bytes_sent + counters.event_bytes_sent,

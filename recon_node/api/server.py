@@ -89,7 +89,7 @@ async def open_listener(host: str, port: int) -> Listener:
         ) from error
     addresses = [sock.getsockname() for sock in sockets]
     hosts = [address[0].partition("%")[0] for address in addresses]
-    is_loopback = all(ip_address(each).is_loopback for each in hosts)
+    is_loopback = all(ip_address(host).is_loopback for host in hosts)
     return Listener(tuple(sockets), _url(addresses[0]), (host, *hosts), is_loopback)
 
 

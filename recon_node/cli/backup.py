@@ -183,7 +183,7 @@ def _secrets_elsewhere(settings: Settings) -> list[str]:
         anchor.password_file,
     )
     paths = [each.expanduser().absolute() for each in named if each is not None]
-    return [str(each) for each in paths if each.parent != settings.data_dir.absolute()]
+    return [str(path) for path in paths if path.parent != settings.data_dir.absolute()]
 
 
 def _described(found: Backup) -> str:

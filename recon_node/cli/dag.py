@@ -264,7 +264,9 @@ def show(cid: str, node: Connection, drawing: Drawing) -> None:
         raise CommandError(f"{cid!r} is not a CID")
     answer = node.request("GET", f"/ceramic/dag/{cid}/replicas")
     try:
-        decoded = [decode_replica(multibase.decode(each["data"])) for each in answer["replicas"]]
+        decoded = [
+            decode_replica(multibase.decode(replica["data"])) for replica in answer["replicas"]
+        ]
     except (IpldError, ReplicaError) as error:
         raise CommandError(f"the node's answer cannot be read: {error}") from None
     replicas = {each.cid: each for each in decoded}

@@ -62,7 +62,7 @@ def drawing_options(command: Callable[..., None]) -> Callable[..., None]:
     @json_option
     @wraps(command)
     def with_drawing(*args: Any, **options: Any) -> None:
-        drawing = Drawing(**{each.name: options.pop(each.name) for each in fields(Drawing)})
+        drawing = Drawing(**{field.name: options.pop(field.name) for field in fields(Drawing)})
         command(*args, drawing=drawing, **options)
 
     return with_drawing

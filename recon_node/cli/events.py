@@ -97,11 +97,11 @@ def _print_outcome(outcome: Outcome, seconds: float, *, complete: bool, as_json:
             "refused": outcome.refused,
             "refusals": [
                 {
-                    "line": each.line,
-                    "cid": None if each.cid is None else str(each.cid),
-                    "reason": each.reason,
+                    "line": refusal.line,
+                    "cid": None if refusal.cid is None else str(refusal.cid),
+                    "reason": refusal.reason,
                 }
-                for each in refusals
+                for refusal in refusals
             ],
             "seconds": round(seconds, 3),
         },
@@ -161,7 +161,7 @@ def _whole_cid(node: Connection, text: str) -> str:
         found = node.request("GET", "/ceramic/search", params={"q": text, "limit": _CANDIDATES})
     else:
         return text
-    cids = [each["cid"] for each in found["events"]]
+    cids = [event["cid"] for event in found["events"]]
     if len(cids) > 1:
         more = ", ..." if len(cids) == _CANDIDATES else ""
         raise CommandError(f"more than one event begins with {text}: {', '.join(cids)}{more}")

@@ -124,7 +124,7 @@ def _chosen_node(context: click.Context, own: Connection) -> Connection:
 
     def is_given(*names: str) -> bool:
         return any(
-            context.get_parameter_source(each) is ParameterSource.COMMANDLINE for each in names
+            context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names
         )
 
     return Connection(

@@ -268,11 +268,11 @@ def sync(
         else:
             found = _sync_stopped(settings, urls, signers)
     print_faults(found["faults"], found["fault_count"])
-    failures = [each["error"] for each in found["sources"] if each["error"]]
+    failures = [source["error"] for source in found["sources"] if source["error"]]
     for failure in failures:
         echo(failure, err=True)
     received, requests = (
-        sum(each[name] for each in found["sources"]) for name in ("received", "requests")
+        sum(source[name] for source in found["sources"]) for name in ("received", "requests")
     )
     print_result(
         found,

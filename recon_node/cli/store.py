@@ -87,7 +87,7 @@ def check_facts(report: Report, repaired: Repaired | None) -> dict[str, Any]:
         "bytes": report.bytes,
         "sha256a": report.sha256a,
         "fault_count": report.fault_count,
-        "faults": [{"where": each.where, "message": each.message} for each in report.faults],
+        "faults": [{"where": fault.where, "message": fault.message} for fault in report.faults],
         "repaired": None if repaired is None else _repair_facts(repaired),
     }
 

@@ -341,7 +341,7 @@ def show_document(document: Document, as_json: bool, *, tip: bool = False) -> No
                 "controller": document.controller,
                 "content": as_dag_json(document.content),
                 "metadata": dict(document.metadata),
-                "open_tips": [str(each) for each in document.open_tips],
+                "open_tips": [str(tip) for tip in document.open_tips],
             }
         )
     else:
@@ -427,15 +427,15 @@ def _describe(drawn: StreamPicture) -> dict[str, Any]:
         "diverged": tip.diverged,
         "decisions": [
             {
-                "rule": each.rule.value,
-                "winner": str(each.winner),
-                "rivals": _texts(each.rivals),
+                "rule": reason.rule.value,
+                "winner": str(reason.winner),
+                "rivals": _texts(reason.rivals),
             }
-            for each in tip.reasons
+            for reason in tip.reasons
         ],
         "merge": _texts(drawn.merge),
     }
 
 
 def _texts(ids: Iterable[object]) -> list[str]:
-    return [str(each) for each in ids]
+    return [str(id_) for id_ in ids]

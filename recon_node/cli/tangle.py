@@ -104,7 +104,7 @@ def show(
 def _show_tangle(messages: Sequence[Keyed], root: str, name: str, drawing: Drawing) -> None:
     details = {id_: (_author(message), _when(message)) for id_, message in messages}
     try:
-        woven = tangle_of([_message(*each) for each in messages], name, root)
+        woven = tangle_of([_message(*message) for message in messages], name, root)
     except TangleError as error:
         raise CommandError(str(error)) from None
     picture = tangle_picture(f"Tangle {name!r} of {root}", woven, details)

@@ -133,7 +133,7 @@ class ModelDefinition:
         definition: dict[str, Any] = {
             "name": self.name,
             "interface": self.interface,
-            "implements": [_text(each) for each in self.implements],
+            "implements": [_text(model) for model in self.implements],
             "schema": dict(self.schema),
             "accountRelation": relation,
         }

@@ -99,7 +99,7 @@ def feed(
     )
     entries, token = (yield replace(request, wait=wait)).fields("events", "resumeToken")
     try:
-        return FeedPage(tuple(_entry(each, with_events) for each in entries), str(token))
+        return FeedPage(tuple(_entry(entry, with_events) for entry in entries), str(token))
     except (LookupError, TypeError, ValueError, AttributeError, IpldError):
         raise NotANodeError from None
 

@@ -253,5 +253,7 @@ def _fetch_times(stream: StreamId) -> Steps[tuple[dict[CID, int], set[CID] | Non
     if answer.status == 404:
         return {}, None
     (entries,) = answer.fields("events")
-    times = {CID.parse(each["cid"]): each["time"] for each in entries if each["time"] is not None}
-    return times, {CID.parse(each["cid"]) for each in entries if each["state"] == "delivered"}
+    times = {
+        CID.parse(entry["cid"]): entry["time"] for entry in entries if entry["time"] is not None
+    }
+    return times, {CID.parse(entry["cid"]) for entry in entries if entry["state"] == "delivered"}

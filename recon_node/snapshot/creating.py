@@ -220,7 +220,7 @@ class SnapshotWriter:
         return Feed(epoch, pages[-1].upto if pages else 0, tuple(pages))
 
     def _covers(self, key: bytes) -> bool:
-        return any(each.covers(key) for each in self._source.ranges)
+        return any(range_.covers(key) for range_ in self._source.ranges)
 
     def _build(self) -> Root | None:
         steps = build(self._written(self._all_keys(), self._source.count()))
@@ -232,8 +232,8 @@ class SnapshotWriter:
                 return tree
 
     def _all_keys(self) -> Iterator[bytes]:
-        for each in self._source.ranges:
-            yield from self._source.keys(each)
+        for range_ in self._source.ranges:
+            yield from self._source.keys(range_)
 
     def _update(self, base: RootObject) -> Root | None:
         faults: list[Fault] = []

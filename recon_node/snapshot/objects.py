@@ -114,7 +114,7 @@ class Objects:
                 "connect_timeout": timedelta(seconds=timeout),
             }
             endpoints = [url, *(os.environ.get(name, "") for name in _ENDPOINTS)]
-            if any(each.startswith("http://") for each in endpoints):
+            if any(endpoint.startswith("http://") for endpoint in endpoints):
                 client["allow_http"] = True
             retries: Any = {
                 "max_retries": RETRIES,

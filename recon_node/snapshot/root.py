@@ -83,7 +83,7 @@ class Feed:
 
     def as_fields(self) -> dict[str, Any]:
         """Return it as data for DAG-CBOR."""
-        pages = [list(each) for each in self.pages]
+        pages = [list(page) for page in self.pages]
         return {"epoch": self.epoch, "position": self.position, "pages": pages}
 
     @classmethod
@@ -138,7 +138,7 @@ class Manifest:
                 "version": VERSION,
                 "network": self.network.id,
                 "interests": list(self.interests),
-                "ranges": [[bytes(each.lower), bytes(each.upper)] for each in self.ranges],
+                "ranges": [[bytes(range_.lower), bytes(range_.upper)] for range_ in self.ranges],
                 "created": self.created,
                 "root": None if link is None else link.cid,
                 "level": 0 if link is None else link.level,
@@ -275,7 +275,7 @@ def decode_root(data: bytes, trusted: Collection[str] | None = None) -> RootObje
     block = content.blocks.get(envelope.payload)
     if block is None:
         raise RootError("its manifest is missing")
-    others = [each for each in content.blocks if each not in (cid, envelope.payload)]
+    others = [block for block in content.blocks if block not in (cid, envelope.payload)]
     manifest = Manifest.decode(block)
     top: Mapping[CID, tuple[bytes, bytes]] = {}
     if others and manifest.tree is not None:

@@ -109,7 +109,7 @@ class Snapshots:
         self, report: SnapshotSync, signers: Sequence[str], scope: trio.CancelScope
     ) -> None:
         started = trio.current_time()
-        log.info("Syncing from snapshots", urls=[each.url for each in report.sources])
+        log.info("Syncing from snapshots", urls=[source.url for source in report.sources])
         try:
             with scope:
                 await sync_all(report, self._store, signers, self._data_dir)
@@ -120,7 +120,7 @@ class Snapshots:
         finally:
             self._scope = None
         _log_sync(report)
-        faulty = report.synced.fault_count or any(each.error for each in report.sources)
+        faulty = report.synced.fault_count or any(source.error for source in report.sources)
         if not report.cancelled:
             self._took("sync", trio.current_time() - started, ok=not faulty)
 
@@ -194,6 +194,6 @@ def _log_sync(report: SnapshotSync) -> None:
         "Sync from snapshots cancelled" if report.cancelled else "Synced from snapshots",
         new=synced.counts["new"],
         faults=synced.fault_count,
-        requests=sum(each.requests for each in report.sources),
-        bytes=sum(each.received for each in report.sources),
+        requests=sum(source.requests for source in report.sources),
+        bytes=sum(source.received for source in report.sources),
     )

@@ -47,7 +47,7 @@ class LogSource:
     def __init__(self, data_dir: Path, interests: Sequence[Interest] = ()) -> None:
         self._path = find_log(data_dir)
         self.network = network_of(self._path)
-        self.interests: Sequence[str] = [format_interest(each) for each in interests]
+        self.interests: Sequence[str] = [format_interest(interest) for interest in interests]
         self.ranges: Sequence[KeyRange] = key_ranges(self.network, interests)
         with explained_errors(self._path):
             self._reader = Reader(data_dir, self.network)
@@ -117,15 +117,15 @@ class StoreSource:
 
     def count(self) -> int:  # noqa: D102 - see Source
         return trio.from_thread.run_sync(
-            lambda: sum(self._store.keys.count(each) for each in self.ranges)
+            lambda: sum(self._store.keys.count(range_) for range_ in self.ranges)
         )
 
     def matches(self, bounds: KeyRange, expected: Sha256a) -> bool:  # noqa: D102
         return trio.from_thread.run_sync(self._matches, bounds, expected)
 
     def keys(self, bounds: KeyRange) -> Iterator[bytes]:  # noqa: D102
-        for each in self.ranges:
-            part = each.intersect(bounds)
+        for range_ in self.ranges:
+            part = range_.intersect(bounds)
             while part is not None:
                 page = trio.from_thread.run_sync(self._page, part)
                 yield from page

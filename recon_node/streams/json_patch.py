@@ -282,8 +282,8 @@ class _Run:
         self._spend(1 + len(container) // _COPIED_A_STEP)
         if id(container) in self._shared:
             self._spend(len(container))
-            for each in _members(container):
-                self._share(each)
+            for member in _members(container):
+                self._share(member)
         own = container.copy()
         self._own[id(own)] = own
         return own

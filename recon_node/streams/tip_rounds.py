@@ -60,7 +60,7 @@ class Core:
         self._downwards = range(size - 1, -1, -1)
         self._holders = [0] * size
         self._nexts: list[list[int]] = [[] for _ in range(size)]
-        self._waiting = [len(each) for each in prevs] + [1] * len(firsts)
+        self._waiting = [len(prev) for prev in prevs] + [1] * len(firsts)
         self.data = [i if decides else None for i, decides in enumerate(is_data)]
         self.data += [firsts[at] for at in self.contenders]
         self.data += [None] * len(trees)

@@ -298,7 +298,7 @@ class Derivation:
         names = tuple(name for name in step.names if name in NEED_MODELS)
         table = self._tables.derived["event_states" if "event_states" in names else names[0]]
         documents = table.streams_of_models(portion.arrived.values())
-        errors = [no_version(each) for each in sorted(portion.versions)]
+        errors = [no_version(version) for version in sorted(portion.versions)]
         if len(errors) > _MAX_VERSIONS or "validation_errors" not in table.spec.schema.names:
             errors = []
         documents += table.streams_of_models(portion.changed.values(), errors)

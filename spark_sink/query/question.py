@@ -118,8 +118,9 @@ def _statements(connection: DuckDBPyConnection, sql: str) -> list[Statement]:
     if not statements:
         raise TablesError("the SQL contains no statement")
     if any(
-        each.expected_result_type == [ExpectedResultType.QUERY_RESULT] and each.type not in _QUIET
-        for each in statements[:-1]
+        statement.expected_result_type == [ExpectedResultType.QUERY_RESULT]
+        and statement.type not in _QUIET
+        for statement in statements[:-1]
     ):
         raise TablesError("only the last of several statements may return rows")
     return statements

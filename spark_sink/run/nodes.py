@@ -121,7 +121,7 @@ class RunNodes:
     def _other(self, reading: Reading, avoid: str | None) -> tuple[Feed, Head] | None:
         """Return the node with the most events among those with other logs, at least one."""
         heads = [(feed, head) for feed in self._feeds if (head := self._ask(feed)) is not None]
-        others = [each for each in heads if each[1].epoch not in (reading.log, avoid)]
+        others = [head for head in heads if head[1].epoch not in (reading.log, avoid)]
         most = max(others, key=lambda each: each[1].head, default=None)
         return most if most is not None and most[1].head else None
 

@@ -149,7 +149,7 @@ class Allowed:
                 self._check_table(node, named)
             elif "alias" in node and "sample" in node and kind not in _RELATIONS:
                 raise invalid(f"{kind} is not allowed in FROM")
-            elif "function_name" in node and not any(node is each for each in sources):
+            elif "function_name" in node and not any(node is source for source in sources):
                 _check_function(node, FUNCTIONS | OPERATORS | self.functions)
 
     def _check_table(self, node: Node, named: Set[tuple[str, str]]) -> None:

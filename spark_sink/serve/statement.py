@@ -274,7 +274,7 @@ def _infer(
     for parameter in parameters:
         if node.get("type") == "LIMIT_MODIFIER":
             types.setdefault(parameter["identifier"], pa.int64())
-        elif known := next((kind for each in others if (kind := type_of(each, scope))), None):
+        elif known := next((kind for other in others if (kind := type_of(other, scope))), None):
             types.setdefault(parameter["identifier"], known)
     for item in node.values():
         _infer(item, scope, type_of, types)

@@ -206,7 +206,7 @@ def lag(progress: Mapping[str, Any]) -> int | None:
     None if the node does not answer, or now has another log than the one that was read.
     """
     ends = [progress.get(name) for name in ("endOffset", "latestOffset")]
-    end, latest = (json.loads(each) if isinstance(each, str) else each for each in ends)
+    end, latest = (json.loads(end) if isinstance(end, str) else end for end in ends)
     if not end or not latest or end["epoch"] != latest["epoch"]:
         return None
     return max(0, int(latest["position"]) - int(end["position"]))

@@ -126,7 +126,7 @@ class SnapshotTableReader(DataSourceReader):
         self._url = given["url"]
         self._partitions = int(number)
         signers = given.get("signers", "").split(",")
-        self._signers = [each.strip() for each in signers if each.strip()] or None
+        self._signers = [signer.strip() for signer in signers if signer.strip()] or None
         root = self._read_root(given.get("root", LATEST))
         self._name = root.name
         """The same snapshot for driver and workers, even if a newer one is written meanwhile."""

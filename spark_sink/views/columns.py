@@ -257,7 +257,7 @@ class _SchemaReader:
             if name is None or "type" in part or "properties" in part:
                 return part, above  # alternatives would only narrow it
             options = part[name] if isinstance(part[name], list) else []
-            some = [each for each in options if each != {"type": "null"}]
+            some = [option for option in options if option != {"type": "null"}]
             if len(some) != 1:
                 return None, above
             part, above = some[0], (*above, "")

@@ -140,7 +140,7 @@ async def get_interests(call: Call[PeerQuery]) -> InterestsGetBody:
     theirs = own if wanted is None else peer_id_bytes(wanted)
     if theirs != own:
         ranges = () if peers is None or wanted is None else peers.interests_of(wanted)
-        data = (encode_range(_MODEL, theirs, each, not_after=0) for each in ranges)
+        data = (encode_range(_MODEL, theirs, range_, not_after=0) for range_ in ranges)
         return InterestsGetBody([ListedInterestBody(_text(each)) for each in data])
     return InterestsGetBody(
         [

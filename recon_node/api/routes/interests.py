@@ -172,7 +172,7 @@ def _from_fields(given: InterestBody) -> Interest:
 def _stream_alone(given: InterestBody) -> StreamId | None:
     """The stream, if nothing else is given: its init event names the rest."""
     others = (given.sep, given.sep_value, given.controller)
-    if not isinstance(given.stream_id, str) or any(each is not UNSET for each in others):
+    if not isinstance(given.stream_id, str) or any(other is not UNSET for other in others):
         return None
     return _stream_id(given.stream_id)
 

@@ -158,7 +158,7 @@ class KuboStringsBody(Body, frozen=True, rename="pascal"):
 async def post_swarm_connect(call: Call[SwarmConnectQuery]) -> KuboStringsBody:
     """Connect to a peer."""
     peers, addresses = network_side(call.services), call.parameters.arg
-    named = {peer_id for each in addresses if (peer_id := each.partition(_PEER_ID)[2])}
+    named = {peer_id for address in addresses if (peer_id := address.partition(_PEER_ID)[2])}
     if not named:
         raise bad_request("the multiaddrs have no peer id: they must end with /p2p/<peer id>")
     if len(named) > 1:

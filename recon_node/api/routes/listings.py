@@ -157,22 +157,24 @@ async def describe_streams(
     services: Services, streams: Sequence[ListedStream]
 ) -> list[ListedStreamBody]:
     """Describe streams by the names of the API."""
-    models = {each: StreamId.parse(each.sort_value) for each in streams if _is_document(each)}
+    models = {
+        stream: StreamId.parse(stream.sort_value) for stream in streams if _is_document(stream)
+    }
     names = await services.store.log.names_of(set(models.values()))
     return [
         ListedStreamBody(
-            id=str(each.id),
-            init=str(each.id.cid),
-            controller=each.controller,
-            sort_key=each.sort_key,
-            sort_value=each.sort_value,
-            name=each.name,
-            model_name=names.get(models[each]) if each in models else None,
-            events=each.events,
-            position=each.position,
-            delivered_at=each.delivered_at,
+            id=str(stream.id),
+            init=str(stream.id.cid),
+            controller=stream.controller,
+            sort_key=stream.sort_key,
+            sort_value=stream.sort_value,
+            name=stream.name,
+            model_name=names.get(models[stream]) if stream in models else None,
+            events=stream.events,
+            position=stream.position,
+            delivered_at=stream.delivered_at,
         )
-        for each in streams
+        for stream in streams
     ]
 
 

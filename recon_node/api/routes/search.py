@@ -85,7 +85,7 @@ async def get_search(call: Call[SearchQuery]) -> SearchBody:
     log = services.store.log
     events = await log.find_events(query, limit)
     streams = await log.find_streams(query, limit)
-    inits = [each.cid for each in events if each.kind is EventKind.INIT]
+    inits = [event.cid for event in events if event.kind is EventKind.INIT]
     streams += await log.streams_of(inits)
     models = [] if query.startswith("did:") else await log.find_models(query, limit)
     controllers = []
@@ -94,7 +94,7 @@ async def get_search(call: Call[SearchQuery]) -> SearchBody:
         if owned.total:
             controllers = [FoundControllerBody(id=query, streams=owned.total)]
     return SearchBody(
-        events=[_describe(each) for each in events],
+        events=[_describe(event) for event in events],
         streams=await describe_streams(services, streams),
         models=await describe_models(services, models),
         controllers=controllers,

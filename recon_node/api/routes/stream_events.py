@@ -158,7 +158,7 @@ async def compute_held(
     async def attempt() -> T:
         held = await _read(services, init, stream_id)
         events = len(held.delivered.events) + len(held.others)
-        size = held.delivered.size + sum(len(each.event.car) for each in held.others)
+        size = held.delivered.size + sum(len(other.event.car) for other in held.others)
         return await services.evaluation.of_stream(init, events, partial(function, held), size)
 
     return await services.evaluation.in_turn(init, attempt)
@@ -402,4 +402,4 @@ def _describe_drawn(stream_id: StreamId, drawn: StreamPicture, svg: str) -> Stre
 
 
 def _texts(ids: Iterable[object]) -> list[str]:
-    return [str(each) for each in ids]
+    return [str(id_) for id_ in ids]

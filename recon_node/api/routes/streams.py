@@ -414,7 +414,7 @@ def _describe_proposal(stream_id: StreamId, proposal: MergeProposal | None) -> M
         payload=multibase.encode(dag_cbor.encode(proposal.payload()), "base64url"),
         content=as_raw(as_dag_json(proposal.content)),
         patch=[as_raw(each) for each in as_dag_json(proposal.patch)],
-        conflicts=[_describe_conflict(each, proposal.prevs) for each in proposal.conflicts],
+        conflicts=[_describe_conflict(conflict, proposal.prevs) for conflict in proposal.conflicts],
         left=proposal.left,
         expired=[
             ExpiredBody(str(prev), str(each.event), each.expires, each.time)

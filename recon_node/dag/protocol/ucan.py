@@ -109,9 +109,9 @@ class Ucan:
     def passed_on(self) -> tuple[Ucan, ...]:
         """The proofs of which the token grants everything that they grant."""
         named = [
-            each.resource.removeprefix(_PROOF)
-            for each in self.capabilities
-            if each.resource.startswith(_PROOF) and each.ability.lower() == _DELEGATE
+            capability.resource.removeprefix(_PROOF)
+            for capability in self.capabilities
+            if capability.resource.startswith(_PROOF) and capability.ability.lower() == _DELEGATE
         ]
         return tuple(
             proof for at, proof in enumerate(self.proofs) if str(at) in named or "*" in named
@@ -188,11 +188,13 @@ def issue_ucan(
     granted = [parse_ucan(proof) for proof in proofs]
     ends = [FOREVER if expires is None else expires, *(each.expires for each in granted)]
     starts = [not_before, *(each.not_before for each in granted)]
-    start = max((each for each in starts if each is not None), default=None)
+    start = max((start for start in starts if start is not None), default=None)
     payload = {
         "iss": controller_of(key),
         "aud": audience,
-        "att": [{"with": each.resource, "can": each.ability} for each in capabilities],
+        "att": [
+            {"with": capability.resource, "can": capability.ability} for capability in capabilities
+        ],
         "exp": min(ends),
         **({} if start is None else {"nbf": start}),
         **({"fct": list(facts)} if facts else {}),

@@ -62,7 +62,7 @@ def branches(node: Inner, bounds: KeyRange) -> list[Branch]:
 
 def matcher(keys: KeyView, ranges: Sequence[KeyRange]) -> Matches:
     """Return a comparison with the keys of a store in some ranges (ascending and apart)."""
-    lowers = [each.lower for each in ranges]
+    lowers = [range_.lower for range_ in ranges]
 
     def matches(bounds: KeyRange, expected: Sha256a) -> bool:
         lanes = 0

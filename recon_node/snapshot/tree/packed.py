@@ -128,7 +128,7 @@ def _inner(data: bytes, at: int, level: int, total: Sha256a | None) -> Inner:
     bounds_at = digests_at + DIGEST_SIZE * count
     if total is None or not count > 0 or bounds_at > len(data):
         raise NodeFormatError("it has fewer children than it says")
-    hashes = [Sha256a(each) for each in _pieces(data, at, count - 1)]
+    hashes = [Sha256a(piece) for piece in _pieces(data, at, count - 1)]
     hashes.append(_rest_of(total, hashes))
     lowers, before, at = [LOWEST], LOWEST, bounds_at
     for _ in range(count - 1):
