@@ -31,7 +31,16 @@ from spark_sink.cli.options import (
     tables_option,
 )
 from spark_sink.cli.serve import serve
-from spark_sink.cli.table_commands import changes, check, optimize, query, rebuild, status, vacuum
+from spark_sink.cli.table_commands import (
+    changes,
+    check,
+    optimize,
+    query,
+    rebuild,
+    status,
+    vacuum,
+    verify,
+)
 from spark_sink.cli.view_commands import view
 from spark_sink.errors import INSTALL, SinkError
 from spark_sink.schema import DERIVED, RAW, TABLES
@@ -95,7 +104,8 @@ def main() -> None:
     os.environ.setdefault("RUST_LOG", "off")
 
 
-for command in (status, check, query, view, changes, export, serve, rebuild, optimize, vacuum):
+_TABLES = (status, check, verify, query, view, changes, export, serve, rebuild, optimize, vacuum)
+for command in _TABLES:
     main.add_command(command)
 main.add_command(completion_command("spark-sink", lambda: main))
 

@@ -100,6 +100,55 @@ def check(tables: Location, deep: bool, as_json: bool) -> None:
         raise SystemExit(1)
 
 
+@click.command(short_help="Compare the tables with a node.")
+@tables_option()
+@node_options(url=None)
+@json_option
+def verify(tables: Location, url: str, token: str | None, as_json: bool) -> None:
+    """Verify that raw_events has exactly what the node has delivered, up to the same position.
+
+    Both sides hash their EventIDs by Sha256a (CIP-124), whole and by model. If the hashes differ,
+    the events in which they do are found by comparing parts of parts, as nodes do it with each
+    other. Exit code 1 if there are any.
+
+    \b
+    Example:
+      spark-sink verify --tables ./tables --url http://127.0.0.1:5101
+    """
+    from spark_sink.query.verify import event_of, verify
+
+    verdict = verify(tables, url, token)
+    if as_json:
+        print_json(
+            {
+                "upto": verdict.upto,
+                "equal": verdict.is_equal,
+                "node": verdict.node._asdict(),
+                "tables": verdict.tables._asdict(),
+                "models": {
+                    name: {"node": node._asdict(), "tables": mine._asdict()}
+                    for name, (node, mine) in verdict.models.items()
+                },
+                "missing": verdict.missing,
+                "extra": verdict.extra,
+                "complete": verdict.is_complete,
+            }
+        )
+    else:
+        for name, (node, mine) in verdict.models.items():
+            told = "equal" if node == mine else f"differs: {node.events} at the node"
+            echo(f"{name}  {mine.events} events  {mine.sha256a}  {told}")
+        for each in verdict.missing:
+            echo(f"missing in the tables: {event_of(each)}")
+        for each in verdict.extra:
+            echo(f"not at the node: {event_of(each)}")
+        told = "the node has the same" if verdict.is_equal else f"the node: {verdict.node.sha256a}"
+        echo(f"{verdict.tables.events} events up to position {verdict.upto}, {told}")
+        echo(f"sha256a {verdict.tables.sha256a}")
+    if not verdict.is_equal:
+        raise SystemExit(1)
+
+
 @click.command(short_help="Query the tables with SQL.")
 @tables_option()
 @click.argument("sql")

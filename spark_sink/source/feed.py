@@ -60,6 +60,7 @@ PATIENCE: Final = 120.0
 _ARROW: Final = "/ceramic/feed/arrow"
 _READ_BUFFER_BYTES: Final = 1 << 16
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
+_HASH_TIMEOUT: Final = httpx.Timeout(600.0, connect=5.0)  # for a hundred million events
 # A node knows its head: one that does not answer hangs, and another one may be read instead.
 _HEAD_TIMEOUT: Final = httpx.Timeout(10.0, connect=5.0)
 _START_AGAIN: Final = "start again with empty tables and a new checkpoint"
@@ -197,7 +198,9 @@ class Feed:
             except FeedUnreachableError as error:
                 retry.wait(error)
 
-    def ask(self, path: str, timeout: httpx.Timeout = _TIMEOUT, **params: int) -> httpx.Response:
+    def ask(
+        self, path: str, timeout: httpx.Timeout = _TIMEOUT, **params: int | str
+    ) -> httpx.Response:
         """Return the answer to a question about the feed, for `check_status`.
 
         Raises:
@@ -208,6 +211,31 @@ class Feed:
             return self._client.get(path, params=params, timeout=timeout)
         except httpx.HTTPError as error:
             raise connection_error(self.url, error) from None
+
+    def hashes(self, upto: int, epoch: str, prefix: bytes, size: int) -> dict[str, Any]:
+        """Return the Sha256a of the events up to a position, and of parts of them.
+
+        Args:
+            upto: the position.
+            epoch: of the log.
+            prefix: what their EventIDs have after the network id.
+            size: of the parts, in bytes after the prefix.
+
+        Raises:
+            FeedUnreachableError: no answer.
+            FeedChangedError: the node has another log.
+            FeedRefusedError: the node does not tell hashes.
+        """
+        asked: dict[str, int | str] = {
+            "upto": upto,
+            "epoch": epoch,
+            "prefix": prefix.hex(),
+            "size": size,
+        }
+        response = self.ask("/ceramic/feed/sha256a", _HASH_TIMEOUT, **asked)
+        self.check_status(response, epoch)
+        answer: dict[str, Any] = response.json()
+        return answer
 
     def check_status(self, response: httpx.Response, epoch: str = "") -> None:
         """Check that an answer is that of a feed, of the log `epoch` if one was named.

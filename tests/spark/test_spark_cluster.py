@@ -5,9 +5,12 @@ modes, and the Java of the extra [spark] on its own. The pipeline itself on a cl
 test_spark_standalone.
 """
 
+import json
+import operator
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -28,6 +31,7 @@ from spark_programs import (
 from support.waiting import wait_until
 
 from recon_node.ceramic import Event
+from recon_node.recon import Sha256a
 
 pytestmark = [pytest.mark.long, pytest.mark.spark]
 
@@ -61,6 +65,18 @@ def test_spark_submit_on_a_standalone_cluster(full_node: Node, tmp_path: Path, t
     assert totals in told
     assert len(cluster.executors()) == 2, "both workers did a part"
     assert streams_in(tmp_path) == int(totals.split()[0])
+
+
+def test_hashes_of_parts_add_up_on_a_cluster(programs: Programs) -> None:
+    """On two workers in processes of their own: as CIP-124 has it, "hash and add all locally"."""
+    child = Path(__file__).with_name("spark_hash_child.py")
+    told = programs.run(sys.executable, child, "local-cluster[2,1,600]", SPARK_LOCAL_IP="127.0.0.1")
+    [line] = [each for each in told.splitlines() if each.startswith("found ")]
+    found = json.loads(line.removeprefix("found "))
+    parts = [Sha256a(bytes.fromhex(each)) for each in found["parts"]]
+    assert len(parts) == 6
+    total = reduce(operator.add, parts)
+    assert str(total) == found["whole"] == str(Sha256a.of(*(b"%d" % n for n in range(20_000))))
 
 
 def test_spark_connect(programs: Programs, full_node: Node, tmp_path: Path, totals: str) -> None:

@@ -23,14 +23,14 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import cache, partial
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Final
 
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
-from recon_node.api.errors import ApiError, bad_request
+from recon_node.api.errors import bad_request
 from recon_node.api.models import Binary, Parameters, Parsed, StreamedAnswer, WholeParameter
+from recon_node.api.routes.feed import check_epoch
 from recon_node.api.routes.listings import Given, checked_given
 from recon_node.api.services import Services
 from recon_node.ceramic import EventIdError, Shard, StreamId
@@ -315,12 +315,7 @@ def record_batch(rows: FeedColumns, columns: frozenset[str]) -> memoryview:
 
 
 def _range(given: ArrowQuery, store: Store) -> tuple[int, int]:
-    if given.epoch not in (None, store.epoch):
-        raise ApiError(
-            HTTPStatus.GONE,
-            f"the log {given.epoch} no longer exists; this node's log is {store.epoch}: positions "
-            "in one mean nothing in the other; read again from position 0",
-        )
+    check_epoch(store, given.epoch)
     head, after = store.head, given.after
     upto = head if given.upto is None else given.upto
     if upto > head:

@@ -184,6 +184,16 @@ class FeedHeadBody(Body, frozen=True):
     """The feed's last position."""
 
 
+def check_epoch(store: Store, epoch: str | None) -> None:
+    """Refuse positions of another log."""
+    if epoch not in (None, store.epoch):
+        raise ApiError(
+            HTTPStatus.GONE,
+            f"the log {epoch} no longer exists; this node's log is {store.epoch}: positions "
+            "in one mean nothing in the other; read again from position 0",
+        )
+
+
 @endpoint("GET", "/ceramic/feed/head", own=True)
 async def get_head(call: Call[HeadQuery]) -> FeedHeadBody:
     """Ask where the feed stands.

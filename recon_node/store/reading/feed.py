@@ -85,6 +85,16 @@ def read_positions(reader: Reader, after: int, upto: int) -> list[FeedPlace]:
     return reader.connection.execute(sql, (after, reader.within_head(upto))).fetchall()
 
 
+def read_keys(reader: Reader, lower: bytes, upper: bytes, upto: int, limit: int) -> list[bytes]:
+    """Return at most `limit` EventIDs between two bounds, ascending, up to a feed position."""
+    sql = (
+        "SELECT event_id FROM events WHERE event_id > ? AND event_id < ? AND position <= ? "
+        "ORDER BY event_id LIMIT ?"
+    )
+    bounds = (lower, upper, reader.within_head(upto), limit)
+    return [each for (each,) in reader.connection.execute(sql, bounds)]
+
+
 def read_sort_key(
     reader: Reader, sort_key: str, after: int, upto: int, limit: int, max_bytes: int
 ) -> list[FeedRow]:

@@ -21,7 +21,7 @@ from recon_node.store.db.sql import explained_errors
 from recon_node.store.errors import StoreError
 from recon_node.store.reading import Reader, catalogue, columns, events, stream, undelivered
 from recon_node.store.reading.block_index import BlockIndex, read_block
-from recon_node.store.reading.feed import read_feed, read_positions, read_sort_key
+from recon_node.store.reading.feed import read_feed, read_keys, read_positions, read_sort_key
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,6 +80,7 @@ class LogReader:
     columns_of = _asked(columns.read_columns_of, page=True)
     positions = _asked(read_positions, page=True)
     sort_key = _asked(read_sort_key)
+    keys = _asked(read_keys, page=True)
 
     signed_events = _asked(stream.read_signed)
     time_statements = _asked(stream.read_time_statements)

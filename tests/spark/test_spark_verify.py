@@ -1,0 +1,146 @@
+"""`spark-sink verify`: the tables against a node, whole, by model, and event by event."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from deltalake import DeltaTable
+from nacl.signing import SigningKey
+from spark_helpers import Node, NodeProcesses
+
+from recon_node.ceramic import Event
+from recon_node.ceramic.builder import data_event, init_event
+from recon_node.ceramic.stream_id import METAMODEL
+from recon_node.recon import Sha256a
+from recon_node.recon.keys.sha256a import DIGEST_SIZE
+from spark_sink.cli import main
+from spark_sink.source.feed import Feed
+
+CIP = Path(__file__).parents[2] / "docs" / "tables.md"
+
+
+@pytest.fixture(scope="module")
+def node(node_processes: NodeProcesses, tmp_path_factory: pytest.TempPathFactory) -> Node:
+    return Node(node_processes, tmp_path_factory.mktemp("verified") / "node")
+
+
+@pytest.fixture(scope="module")
+def sound(node: Node, sample: list[Event], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables that Spark made of the node's feed; not to be changed."""
+    node.add(sample[:400])
+    tables = tmp_path_factory.mktemp("sound") / "tables"
+    result = sink("run", "--url", node.url, "--tables", tables, "--once")
+    assert result.exit_code == 0, result.output
+    node.add(sample[400:500])  # what the tables have not read yet is not compared
+    return tables
+
+
+def sink(*args: object) -> Result:
+    return CliRunner().invoke(main, [str(arg) for arg in args])
+
+
+def verified(node: Node, tables: Path, exit_code: int = 0) -> dict:
+    result = sink("verify", "--tables", tables, "--url", node.url, "--json")
+    assert result.exit_code == exit_code, result.output
+    answer: dict = json.loads(result.stdout)
+    return answer
+
+
+def keys_of(tables: Path) -> list[bytes]:
+    column = DeltaTable(tables / "raw_events").to_pyarrow_table(columns=["event_id"]).column(0)
+    return [bytes(each) for each in column.to_pylist()]
+
+
+def test_the_tables_have_what_the_node_has(node: Node, sound: Path) -> None:
+    answer = verified(node, sound)
+    keys = keys_of(sound)
+    assert (answer["equal"], answer["upto"]) == (True, 400)
+    assert answer["tables"] == {"events": 400, "sha256a": str(Sha256a.of(*keys))}
+    models = answer["models"]
+    assert all(each["node"] == each["tables"] for each in models.values())
+    assert models[str(METAMODEL)]["node"]["events"] > 0
+    assert sum(each["node"]["events"] for each in models.values()) == 400
+    text = sink("verify", "--tables", sound, "--url", node.url).output
+    assert "400 events up to position 400, the node has the same" in text
+    hashes = [bytes.fromhex(each["node"]["sha256a"]) for each in models.values()]
+    assert len(hashes[0]) == DIGEST_SIZE
+    total = Sha256a(hashes[0])
+    for each in hashes[1:]:
+        total += Sha256a(each)
+    assert str(total) == answer["node"]["sha256a"]  # parts add up
+
+
+@pytest.mark.parametrize("number", [1, 30])
+def test_where_they_part_is_found(node: Node, sound: Path, tmp_path: Path, number: int) -> None:
+    """Rows that were deleted, of any model, by name; in fewer questions than events."""
+    tables = Path(shutil.copytree(sound, tmp_path / "tables"))
+    lost = sorted(keys_of(tables))[:: 400 // number][:number]
+    names = ", ".join(f"X'{key.hex()}'" for key in lost)
+    DeltaTable(tables / "raw_events").delete(f"event_id IN ({names})")
+    answer = verified(node, tables, exit_code=1)
+    assert not answer["equal"]
+    assert sorted(answer["missing"]) == sorted(key.hex() for key in lost)
+    assert (answer["extra"], answer["complete"]) == ([], True)
+    assert answer["tables"]["events"] == 400 - number
+    text = sink("verify", "--tables", tables, "--url", node.url).output
+    assert text.count("missing in the tables: ba") == number
+    assert "differs: " in text
+
+
+def test_what_the_node_lacks_is_found(node: Node, sound: Path, tmp_path: Path) -> None:
+    """A row too many: of an event that the node never had."""
+    tables = Path(shutil.copytree(sound, tmp_path / "tables"))
+    [first, *_] = sorted(keys_of(tables))
+    other = first[:-4] + b"\0\0\0\0"
+    DeltaTable(tables / "raw_events").update(
+        {"event_id": f"X'{other.hex()}'"}, predicate=f"event_id = X'{first.hex()}'"
+    )
+    answer = verified(node, tables, exit_code=1)
+    assert (answer["missing"], answer["extra"]) == ([first.hex()], [other.hex()])
+
+
+def test_the_node_tells_hashes_of_any_part(
+    node: Node, node_processes: NodeProcesses, tmp_path: Path
+) -> None:
+    """With more events than one answer lists, in one stream."""
+    full = Node(node_processes, tmp_path / "node")
+    key = SigningKey(bytes(32))
+    events = [init_event(key, METAMODEL, {})]
+    for number in range(1200):
+        patch = [{"op": "add", "path": "/n", "value": number}]
+        events.append(data_event(key, events[0], [events[-1].cid], patch))
+    full.add(events)
+    feed = Feed(full.url)
+    epoch = feed.head().epoch
+    answer = feed.hashes(1201, epoch, b"", 8)
+    [part] = answer["parts"]
+    assert (answer["count"], part["sha256a"]) == (1201, answer["sha256a"])
+    assert "event_ids" not in answer
+    earlier = feed.hashes(1000, epoch, bytes.fromhex(part["prefix"]), 1)
+    assert len(earlier["event_ids"]) == earlier["count"] == 1000
+    keys = [bytes.fromhex(each) for each in earlier["event_ids"]]
+    assert earlier["sha256a"] == str(Sha256a.of(*keys))
+    assert feed.hashes(1201, epoch, b"\1\2", 1)["count"] == 0
+    full.kill()
+
+
+def test_the_example_of_the_cip(sound: Path) -> None:
+    """CREATE TABLE, INSERT and SELECT of CIP-124's appendix A, as the documentation has them."""
+    text = CIP.read_text().split("### The hash in SQL")[1]
+    create, select = (block.split("```")[0] for block in text.split("```sql\n")[1:3])
+    keys = keys_of(sound)
+    connection = sqlite3.connect(":memory:")
+    connection.execute(create)
+    lanes = [Sha256a.of(key) for key in keys]
+    rows = [
+        (key, *(int.from_bytes(lane[n : n + 4], "little") for n in range(0, 32, 4)))
+        for key, lane in zip(keys, lanes, strict=True)
+    ]
+    connection.executemany(f"INSERT INTO data VALUES ({', '.join('?' * 9)})", rows)
+    [sums] = connection.execute(select, (min(keys)[:1], max(keys) + b"\xff"))
+    assert b"".join(lane.to_bytes(4, "little") for lane in sums) == Sha256a.of(*keys)
