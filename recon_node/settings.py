@@ -84,6 +84,7 @@ class Settings(DataDirSettings):
 
     A model's StreamID stands for all its documents, a document's for that document alone:
       interests = ["kjzl6hvfrbw6c...", "model=kjzl6hvfrbw6c... controller=did:key:z6Mk..."]
+    'model=k... shard=1/4' stands for the first quarter of a model's controllers.
     A document that the node does not have yet needs model=, controller= and stream=. For the models
     themselves, use "kh4q0ozorrgaq2mezktnrmdwleo1d". `recon-node interests add` adds more while the
     node runs; those set here can only be removed here.
