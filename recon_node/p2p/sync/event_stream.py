@@ -224,19 +224,24 @@ async def _fetch(
 ) -> list[N]:
     """Request events, each request with a head; return what the peer does not hold."""
     missing: list[N] = []
+    batches = _Batches(frames, deliver)
     pages = [names[at : at + per_request] for at in range(0, len(names), per_request)]
-    for index, page in enumerate(pages):
-        # One request ahead, so that the line is never idle between two.
-        ahead = pages[index : index + 2] if index == 0 else pages[index + 1 : index + 2]
-        await frames.send([head + b"".join(each) for each in ahead], patience)
-        missing += await _receive_answer(frames, awaited_of(page), deliver, patience)
+    try:
+        for index, page in enumerate(pages):
+            # One request ahead, so that the line is never idle between two.
+            ahead = pages[index : index + 2] if index == 0 else pages[index + 1 : index + 2]
+            await frames.send([head + b"".join(each) for each in ahead], patience)
+            missing += await _receive_answer(frames, awaited_of(page), batches, patience)
+    except Exception:
+        await batches.finish()
+        raise
+    await batches.finish()
     return missing
 
 
 async def _receive_answer(
-    frames: FrameStream, awaited: _Awaited[N], deliver: Deliver, patience: float
+    frames: FrameStream, awaited: _Awaited[N], batches: _Batches, patience: float
 ) -> list[N]:
-    batches = _Batches(frames, deliver)
     while True:
         frame = await frames.receive(patience)
         if frame is None:
@@ -244,7 +249,6 @@ async def _receive_answer(
         if frame[:1] == bytes((CAR,)):
             await batches.add(*awaited.take(frame[1:]))
         elif frame[:1] == bytes((END,)):
-            await batches.finish()
             return _check_end(awaited.named(frame[1:]), awaited.open())
         else:
             kind = frame[:1].hex() or "nothing"
@@ -338,7 +342,7 @@ def parse_request(request: bytes, network: Network) -> list[EventId]:
 
 
 class _Batches:
-    """Hands on the events of an answer in batches of bounded size, as they arrive."""
+    """Hands on the events of answers in batches of bounded size, as they arrive."""
 
     def __init__(self, frames: FrameStream, deliver: Deliver) -> None:
         self._account = frames.account
