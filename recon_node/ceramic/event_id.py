@@ -40,6 +40,8 @@ _HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(EVENT_ID_TYPE)
 _RENDEZVOUS_HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(DAG_CBOR)
 _RENDEZVOUS_HASH: Final = 16
 """Bytes of the sort value's hash in its rendezvous."""
+MAX_REMEMBERED: Final = 512
+"""Characters of a sort value and a controller whose hashes are cached: strangers choose them."""
 SHORT_HASH_SIZE: Final = 8
 """Bytes of the sort value's and of the controller's hash."""
 _INIT: Final = 4
@@ -311,10 +313,18 @@ def _network_prefix(network_id: int) -> bytes:
     return _HEAD + varint.encode(network_id)
 
 
-@lru_cache(maxsize=4096)
 def _stream_prefix(network_id: int, sort_value: str, controller: str) -> bytes:
+    is_short = len(sort_value) + len(controller) <= MAX_REMEMBERED
+    made = _remembered_prefix if is_short else _prefix_of_stream
+    return made(network_id, sort_value, controller)
+
+
+def _prefix_of_stream(network_id: int, sort_value: str, controller: str) -> bytes:
     hashes = short_hash(sort_value) + short_hash(controller)
     return _network_prefix(network_id) + hashes
+
+
+_remembered_prefix = lru_cache(maxsize=4096)(_prefix_of_stream)
 
 
 def short_hash(text: str) -> bytes:

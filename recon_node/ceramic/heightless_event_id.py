@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Final, Self
 
 from recon_node.ceramic.errors import EventIdError
-from recon_node.ceramic.event_id import EVENT_ID_TYPE, short_hash
+from recon_node.ceramic.event_id import EVENT_ID_TYPE, MAX_REMEMBERED, short_hash
 from recon_node.ceramic.network import Network
 from recon_node.ceramic.shards import Shard
 from recon_node.ceramic.stream_id import STREAM_ID_CODEC, StreamId
@@ -254,6 +254,15 @@ def _model_prefix(network: Network, model: StreamId, sort_key: str) -> bytes:
     return _network_prefix(network.id) + model_hash(model, sort_key=sort_key)
 
 
-@lru_cache(maxsize=4096)
 def _controller_prefix(network: Network, model: StreamId, controller: str, sort_key: str) -> bytes:
+    made = _remembered_prefix if len(controller) <= MAX_REMEMBERED else _prefix_of_controller
+    return made(network, model, controller, sort_key)
+
+
+def _prefix_of_controller(
+    network: Network, model: StreamId, controller: str, sort_key: str
+) -> bytes:
     return _model_prefix(network, model, sort_key) + short_hash(controller)
+
+
+_remembered_prefix = lru_cache(maxsize=4096)(_prefix_of_controller)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from recon_node.ceramic import (
     signer,
     verify_signature,
 )
+from recon_node.ceramic.auth import signature
 from recon_node.ceramic.auth.did import eip55, keccak_256
 from recon_node.ceramic.auth.signature import MAX_REMEMBERED
 from recon_node.ceramic.builder import controller_of, data_event, signed_event
@@ -555,3 +557,19 @@ def test_the_verdict_is_that_of_ceramic_one(event: str, accepted: bool, differs:
         assert accepted == differs
     else:
         assert accepted != differs
+
+
+def test_what_is_remembered_of_capabilities_is_small() -> None:
+    """6,000 refused events left 1.1 GB: a list of empty lists takes sixty times its bytes."""
+    fields = dag_cbor.decode(ETHEREUM.issue())
+    fields["s"]["m"] = [[]] * 3000
+    fields["p"]["nonce"] = "nonce0000"
+    block = dag_cbor.encode(fields)
+    assert len(block) <= MAX_REMEMBERED
+    tracemalloc.start()
+    for number in range(1000):
+        signature._read_capability(block.replace(b"nonce0000", f"nonce{number:04}".encode()))
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert signature._remembered_reading.cache_info().currsize > 100
+    assert after < 10_000_000

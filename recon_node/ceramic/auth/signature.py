@@ -20,6 +20,7 @@ refused as unsupported.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -38,7 +39,9 @@ from recon_node.ceramic.stream_id import StreamId
 from recon_node.ipld import DagCborError, dag_cbor
 
 MAX_REMEMBERED: Final = 4096
-"""Bytes of a capability that is cached, and how many are. Real ones have 500 to 3,000 bytes."""
+"""Bytes of a capability that is cached. Real ones have 500 to 3,000 bytes."""
+REMEMBERED: Final = 256
+"""Capabilities that are cached: strangers' as well, whose strings take up to 80 KB each."""
 
 # By the kinds of the capability (`h.t`) and of its signature (`s.t`).
 _VERIFIERS: Final[dict[tuple[str, str], Callable[[Cacao], None]]] = {
@@ -107,7 +110,7 @@ def verify_signature(
         raise InvalidSignatureError(f"the signature of {event.envelope.signer} is wrong")
     if event.capability is None:
         return ALWAYS
-    capability = verified_capability(event.capability)
+    capability = _verified_facts(event.capability)
     _check_audience(capability, event.envelope.signer)
     return capability.validity
 
@@ -184,10 +187,6 @@ def _key(envelope: Envelope) -> PublicKey:
     return key
 
 
-# A session signs all of its events with one capability. What these functions return depends on the
-# block alone, so it can be cached.
-
-
 def verified_capability(block: bytes) -> Cacao:
     """Return the capability of that block, its signature checked.
 
@@ -195,11 +194,7 @@ def verified_capability(block: bytes) -> Cacao:
         InvalidSignatureError: not a CACAO, or not signed by its issuer.
         UnsupportedSignatureError: a kind that this node cannot check.
     """
-    return (_remembered if len(block) <= MAX_REMEMBERED else _verify_capability)(block)
-
-
-def _verify_capability(block: bytes) -> Cacao:
-    capability = _read_capability(block)
+    capability = _read(block)
     verify = _VERIFIERS.get((capability.kind, capability.signature_kind))
     if verify is None:
         raise UnsupportedSignatureError(
@@ -210,8 +205,30 @@ def _verify_capability(block: bytes) -> Cacao:
     return capability
 
 
+# A session signs all of its events with one capability. What these functions return depends on the
+# block alone, so it can be cached.
+
+
+def _verified_facts(block: bytes) -> Cacao:
+    return (_remembered if len(block) <= MAX_REMEMBERED else _verify_facts)(block)
+
+
+def _verify_facts(block: bytes) -> Cacao:
+    return _facts_of(verified_capability(block))
+
+
 def _read_capability(block: bytes) -> Cacao:
     return (_remembered_reading if len(block) <= MAX_REMEMBERED else _read)(block)
+
+
+def _read_facts(block: bytes) -> Cacao:
+    return _facts_of(_read(block))
+
+
+def _facts_of(capability: Cacao) -> Cacao:
+    """Return what is asked of a capability once its signature is checked. As decoded, a block may
+    take sixty times its bytes."""
+    return replace(capability, metadata=None, header={}, payload={})
 
 
 def _read(block: bytes) -> Cacao:
@@ -221,5 +238,5 @@ def _read(block: bytes) -> Cacao:
         raise InvalidSignatureError(f"the capability is {error}") from None
 
 
-_remembered = lru_cache(maxsize=MAX_REMEMBERED)(_verify_capability)
-_remembered_reading = lru_cache(maxsize=MAX_REMEMBERED)(_read)
+_remembered = lru_cache(maxsize=REMEMBERED)(_verify_facts)
+_remembered_reading = lru_cache(maxsize=REMEMBERED)(_read_facts)
