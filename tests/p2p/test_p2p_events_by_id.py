@@ -5,7 +5,7 @@ Over real hosts, but for the pace of searches, which runs on a mock clock.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -249,84 +249,26 @@ def bad_answers(asked: Held, other: Held) -> dict[str, tuple[list[bytes], str]]:
     }
 
 
-@asynccontextmanager
-async def answering(handler) -> AsyncIterator[Callable[[], Awaitable[FrameStream]]]:
-    """Yield what opens streams to a host that answers requests as it likes."""
-    async with loopback_host() as asking, loopback_host() as liar:
-        liar.handle(EVENTS_BY_ID_PROTOCOL, handler)
-        await asking.connect(liar.addresses[0])
-
-        async def opened() -> FrameStream:
-            stream = await asking.open_stream(liar.peer_id, EVENTS_BY_ID_PROTOCOL)
-            return FrameStream(stream, MAX_FRAME)
-
-        yield opened
+async def fetch_from(answers: list[bytes], wanted: Missing) -> None:
+    """Fetch from a peer that sends these frames, whatever it is asked."""
+    ours, theirs = (FrameStream(each, MAX_FRAME) for each in memory_stream_pair())
+    await theirs.send(answers, PATIENCE)
+    await theirs._stream.send_eof()
+    await ask(ours, wanted)
 
 
 async def test_bad_answers_end_the_fetch(sdk_events):
     asked, other = sdk_events[:2]
-    wanted = Missing(WHOLE, [id_of(asked[0])])
-    current: list[bytes] = []
-
-    async def lie(stream: PeerStream) -> None:
-        frames = FrameStream(stream, MAX_FRAME)
-        await frames.receive(PATIENCE)
-        await frames.send(current, PATIENCE)
-        with suppress(*CUT_OFF):
-            await read_to_end(stream)
-
-    async with answering(lie) as opened:
-        for sent, complaint in bad_answers(asked, other).values():
-            current[:] = sent
-            frames = await opened()
-            with pytest.raises(PeerProtocolError, match=complaint):
-                await ask(frames, wanted)
-            await frames._stream.reset()
+    for sent, complaint in bad_answers(asked, other).values():
+        with pytest.raises(PeerProtocolError, match=complaint):
+            await fetch_from(sent, Missing(WHOLE, [id_of(asked[0])]))
 
 
 async def test_events_outside_the_range_are_not_taken(sdk_events):
     (key, car), (above, _) = sorted(sdk_events[:30])[5:7]
     wanted = Missing(KeyRange(above, WHOLE.upper), [id_of(key)])
-
-    async def lie(stream: PeerStream) -> None:
-        await FrameStream(stream, MAX_FRAME).send([event_frame((key, car))], PATIENCE)
-        with suppress(*CUT_OFF):
-            await read_to_end(stream)
-
-    async with answering(lie) as opened:
-        with pytest.raises(PeerProtocolError, match="was not asked for"):
-            await ask(await opened(), wanted)
-
-
-@pytest.mark.parametrize(
-    ("sent", "error"),
-    [(b"", "sent no complete frame within"), (b"\x7f\x00", "sent no complete frame within")],
-    ids=["silence", "half a frame"],
-)
-async def test_an_answer_that_never_comes(sdk_events, sent, error):
-    async def stall(stream: PeerStream) -> None:
-        with suppress(*CUT_OFF):
-            await stream.send_all(sent)
-            await trio.sleep_forever()
-
-    async def deliver(events) -> None:
-        raise AssertionError("nothing came")
-
-    wanted = Missing(WHOLE, [id_of(sdk_events[0][0])])
-    async with answering(stall) as opened:
-        frames = await opened()
-        with pytest.raises(PeerProtocolError, match=error):
-            await fetch_events_by_id(frames, wanted, deliver, 0.2, 500)
-
-
-async def test_an_answer_that_ends_within_a_frame(sdk_events):
-    async def hang_up(stream: PeerStream) -> None:
-        await stream.send_all(encode_frame(event_frame(sdk_events[0]))[:-1])
-
-    async with answering(hang_up) as opened:
-        frames = await opened()
-        with pytest.raises(PeerGoneError):
-            await ask(frames, Missing(WHOLE, [id_of(sdk_events[0][0])]))
+    with pytest.raises(PeerProtocolError, match="was not asked for"):
+        await fetch_from([event_frame((key, car))], wanted)
 
 
 # --- the pace of searches -----------------------------------------------------------------------
