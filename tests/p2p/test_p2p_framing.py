@@ -1,5 +1,7 @@
 """Frames: the parser by Hypothesis, the stream over memory streams."""
 
+from __future__ import annotations
+
 import pytest
 import trio
 from hypothesis import given
@@ -8,8 +10,11 @@ from p2p_support import PATIENCE, encode_frame
 from trio.testing import memory_stream_pair
 
 from recon_node.ipld import varint
+from recon_node.p2p import P2PSettings
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
+from recon_node.p2p.settings import MAX_FRAME, MESSAGE_OVERRUN, MIB
 from recon_node.p2p.transport.framing import FrameDecoder, FrameStream, FramingError
+from recon_node.settings import Settings, SettingsError, load_settings
 
 frames = st.lists(st.binary(max_size=300), max_size=8)
 
@@ -119,3 +124,28 @@ async def test_a_long_frame_is_refused_before_its_bytes_are_read(autojump_clock)
     await left.send_all(varint.encode(1 << 40))
     with pytest.raises(FramingError, match="at most 1048576"):
         await FrameStream(right, 1 << 20).receive(30)
+
+
+def test_a_node_says_and_takes_as_much_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECON_NODE_MESSAGE_BYTES", str(2 * MIB))
+    p2p = load_settings(flags={"max_frame": 8 * MIB}).p2p
+    assert p2p.max_frame == 8 * MIB
+    assert p2p.session_settings.message_bytes == 2 * MIB
+
+
+def test_messages_are_kept_below_frames() -> None:
+    p2p = load_settings(flags={"message_bytes": 8 * MIB}).p2p
+    assert p2p.max_frame == MIB
+    assert p2p.session_settings.message_bytes == MIB - MESSAGE_OVERRUN
+
+
+@pytest.mark.parametrize("size", [1000, MAX_FRAME + 1])
+def test_frames_that_hold_no_event_or_fill_the_memory_are_refused(size: int) -> None:
+    with pytest.raises(SettingsError, match="max-frame"):
+        load_settings(flags={"max_frame": size})
+    with pytest.raises(ValueError, match="max_frame"):
+        P2PSettings(max_frame=size)
+
+
+def test_the_defaults_are_those_of_the_network_side() -> None:
+    assert Settings().p2p.session_settings == P2PSettings().session_settings

@@ -1,5 +1,7 @@
 """The peer book: who is chosen, who is left alone for how long, and what outlives a restart."""
 
+from __future__ import annotations
+
 import json
 import math
 from collections import Counter
@@ -25,6 +27,7 @@ from recon_node.p2p.peers.book import (
     PeerBook,
 )
 from recon_node.p2p.peers.peer import MISLED_HALF_LIFE
+from recon_node.p2p.sync.peer_memory import Remembered
 from recon_node.places import LATELY
 from recon_node.recon import KeyRange
 
@@ -256,3 +259,31 @@ async def test_a_peer_that_has_delivered_comes_first(autojump_clock):
         assert book.choose(3)[0].id == "peer 7"
     await trio.sleep(LATELY)
     assert len({book.choose(1)[0].id for _ in range(50)}) > 10
+
+
+PUTS = st.lists(
+    st.tuples(st.integers(0, 6), st.integers(0, 9), st.booleans(), st.integers(0, 3)), max_size=40
+)
+
+
+@given(PUTS, st.integers(1, 20), st.integers(1, 8))
+def test_it_holds_what_a_list_would(puts, limit, lifetime):
+    now = 0
+    remembered = Remembered[int, int](
+        limit, lifetime=lifetime, clock=lambda: now, weigh=lambda each: each
+    )
+    kept: list[tuple[int, int, int]] = []  # since, key, value; the oldest first
+    for key, value, renew, later in puts:
+        now += later
+        live = [each for each in kept if each[0] > now - lifetime]
+        known = [since for since, each, _ in live if each == key]
+        kept = [each for each in kept if each[1] != key]
+        kept.append((known[0] if known and not renew else now, key, value))
+        while sum(each[2] for each in kept) > limit and len(kept) > 1:
+            del kept[0]
+        remembered.put(key, value, renew=renew)
+        live = [each for each in kept if each[0] > now - lifetime]
+        assert list(remembered.items()) == [(each, value) for _, each, value in live]
+        for each in range(7):
+            assert remembered.get(each, None) == dict(remembered.items()).get(each)
+        kept = live if len(remembered) == len(live) else kept

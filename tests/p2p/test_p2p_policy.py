@@ -4,6 +4,8 @@ Anybody can create events, each with a controller of its own, all over a stream 
 refuses them still gets the rest, from peers that hold the junk as well, and blames nobody.
 """
 
+from __future__ import annotations
+
 import hashlib
 
 import pytest
@@ -26,6 +28,7 @@ from recon_node.p2p.sync.peer_memory import MAX_UNWANTED, UNWANTED_FOR, PeerMemo
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
 from recon_node.recon import RECON_1_2, VERSIONS, SessionSettings, Version
 from recon_node.store import Policy, PolicySettings
+from recon_node.store import directory as disk_reserve
 
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
 MEMBER = SigningKey(bytes(range(32)))
@@ -255,3 +258,37 @@ async def test_remembered_keys_are_bounded_and_forgotten(mock_clock):
     assert memory.unwanted_of("e") == keys[:5]
     mock_clock.jump(1)
     assert memory.unwanted_of("e") == []
+
+
+KEY = SigningKey(bytes(range(32)))
+EVENTS = 20
+
+
+def events(first: int) -> list[bytes]:
+    numbers = range(first, first + EVENTS)
+    return [init_event(KEY, MODEL, None, unique=b"%d" % n).car for n in numbers]
+
+
+@pytest.mark.parametrize("versions", [VERSIONS, ()], ids=["recon", "ring"])
+async def test_a_node_without_room_still_gives_and_takes_again_later(
+    versions, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(disk_reserve, "LOOK_EVERY", 0.0)
+    quick = {"sync_interval": 0.2, "versions": versions, "ceramic_one": not versions}
+    async with (
+        node(tmp_path / "short", events(0), **quick) as short,
+        node(tmp_path / "peer", events(EVENTS), **quick) as peer,
+    ):
+        free = short.store.disk.keep - 1
+        monkeypatch.setattr(short.store.disk, "_free", lambda: free)
+        await peer.p2p.connect(short.address)
+        if versions:
+            await eventually(lambda: len(peer.store.keys) == 2 * EVENTS)
+        before = len(short.p2p.sync_reports)
+        await eventually(lambda: len(short.p2p.sync_reports) > before)
+        assert len(short.store.keys) == EVENTS
+        own = await short.store.admit_local(events(2 * EVENTS)[:1])
+        assert own[0].status == "new", "the node's own clients can write"
+        free = 2 * short.store.disk.keep
+        await eventually(lambda: len(short.store.keys) == 2 * EVENTS + 1)
+        await eventually(lambda: short.ahash() == peer.ahash())

@@ -1,13 +1,17 @@
 """The recon driver over memory streams: two real sessions, and peers that misbehave."""
 
+from __future__ import annotations
+
 import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from p2p_support import LOOPBACK, NETWORK, PATIENCE
+from nacl.signing import SigningKey
+from p2p_support import LOOPBACK, NETWORK, PATIENCE, eventually, node
 from trio.testing import memory_stream_pair
 
-from recon_node.ceramic import network_range
+from recon_node.ceramic import METAMODEL, network_range
+from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.sync.reconciler import FrameWire
@@ -28,9 +32,11 @@ from recon_node.recon import (
     Version,
 )
 from recon_node.recon.cip124.cip124_codec import Message, encode_message
+from recon_node.recon.coded import coded_reply, estimates, messages
 from recon_node.recon.coded.messages import Gaps, Say
 from recon_node.recon.coded.messages import Message as CodedMessage
 from recon_node.recon.keys.ranges import common_prefix
+from recon_node.recon.keys.sha256a import COUNT_SHIFT
 
 WHOLE = KeyRange(*network_range(NETWORK))
 MAX_FRAME = LOOPBACK.max_frame
@@ -201,3 +207,34 @@ async def test_the_first_answer_of_a_peer_may_take_a_turns_time(autojump_clock):
     with pytest.raises(PeerProtocolError, match="sent nothing for 120 s"):
         await converse(asking, wire, Events(KeyStore()), initiates=True)
     assert trio.current_time() - started == pytest.approx(120)
+
+
+QUICK = {"sync_interval": 0.1, "push_delay": 3600, "ceramic_one": False}
+
+
+@pytest.mark.parametrize("common", [3, 60])
+async def test_an_update_crosses_although_the_sums_are_equal(
+    tmp_path, monkeypatch, sdk_cars, common
+):
+    for module in (coded_reply, estimates):
+        monkeypatch.setattr(
+            module,
+            "fingerprint",
+            lambda lanes: messages.fingerprint(lanes >> COUNT_SHIFT << COUNT_SHIFT),
+        )
+    key = SigningKey.generate()
+    init = init_event(key, METAMODEL, {"n": 0})
+    updates = [
+        data_event(key, init, [init.cid], [{"op": "replace", "path": "/n", "value": n}])
+        for n in (1, 2)
+    ]
+    cars = [*sdk_cars[:common], init.car]
+    async with (
+        node(tmp_path / "a", [*cars, updates[0].car], [RECON_1_2], **QUICK) as a,
+        node(tmp_path / "b", [*cars, updates[1].car], [RECON_1_2], **QUICK) as b,
+    ):
+        await b.p2p.connect(a.address)
+        everything = len(cars) + 2
+        await eventually(lambda: a.holds_as_many_as(everything) and b.holds_as_many_as(everything))
+        await eventually(a.outcomes)
+        assert set(a.outcomes()) == {"agreed"}

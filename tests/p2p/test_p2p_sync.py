@@ -4,9 +4,15 @@ The clock is virtual, so that minutes pass at once; sockets and disks do not go 
 needs them is stood for by the least that the syncer sees of it.
 """
 
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 import trio
-from p2p_support import LOOPBACK
+from p2p_support import LOOPBACK, eventually, node
 from sync_doubles import OURS, Connected, Recorded, Wanting
 
 from recon_node.p2p.context import Context
@@ -22,6 +28,7 @@ from recon_node.p2p.sync.driver import (
     Syncer,
 )
 from recon_node.recon import KeyRange
+from recon_node.store import DamagedEventError
 
 OURS.sort()
 
@@ -218,3 +225,29 @@ async def test_a_long_visit_is_not_cut_short_nor_is_a_connection_that_was_asked_
     await trio.sleep(0.1)
     await trio.sleep(LOOPBACK.sync_interval)
     assert host.near == ["named"]
+
+
+async def test_a_damaged_event_comes_again_from_a_peer(
+    tmp_path: Path, sdk_cars: list[bytes]
+) -> None:
+    cars = sdk_cars[:40]
+    # No sync comes from time to time: the damage alone is the reason for one.
+    async with (
+        node(tmp_path / "a", cars, sync_interval=3600) as a,
+        node(tmp_path / "b", sync_interval=3600) as b,
+    ):
+        await b.p2p.connect(a.address)
+        await eventually(lambda: b.holds_as_many_as(40))
+        agreed = b.ahash()
+        [row] = await b.store.log.feed(8, 1)
+        with closing(sqlite3.connect(tmp_path / "b" / "events.sqlite3")) as connection:
+            of_event = "id = (SELECT id FROM events WHERE position = 9)"
+            connection.execute(f"UPDATE cars SET car = zeroblob(length(car)) WHERE {of_event}")
+            connection.commit()
+        with pytest.raises(DamagedEventError):
+            await b.store.log.car(row.event_cid)
+        await eventually(lambda: b.store.damage.mended_total == 1)
+        assert await b.store.log.car(row.event_cid) == row.car
+        assert await b.store.log.feed(8, 1) == [row]
+        assert (b.ahash(), b.store.damage.count) == (agreed, 0)
+        assert b.failures(a.p2p.peer_id) == 0
