@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 MAGIC: Final = b"age-encryption.org/v1\n"
 WORK: Final = 18
 """The binary logarithm of scrypt's cost: a second, and 256 MiB of memory."""
-_MOST_WORK: Final = 22
+_MOST_WORK: Final = 20
 """What age accepts at most."""
 _CHUNK: Final = 64 * 1024
 _TAG: Final = 16

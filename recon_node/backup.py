@@ -23,13 +23,13 @@ from dataclasses import asdict, dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any, Final, NamedTuple, cast
+from typing import IO, Any, Final, NamedTuple, Self, cast
 
 from recon_node.age import MAGIC, DecryptionError, Decryptor, Encryptor
 from recon_node.anchoring.journal import FILE_NAME as ANCHORS
 from recon_node.dag.index import FILE as DAGS
 from recon_node.dag.index import KEY_FILE as DAG_KEY_FILE
-from recon_node.files import move_into_place, private_directory, sync_directory
+from recon_node.files import move_into_place, private_directory, room_at, sync_directory
 from recon_node.p2p.opening import PEERS_FILE
 from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer_id_of
 from recon_node.snapshot.kept import FILE_NAME as SNAPSHOT_FILE
@@ -86,6 +86,8 @@ _FORMAT: Final = 1
 _MAX_OTHER: Final = 1024 * 1024
 """Bytes of a file that is not a node's own, and yet is in a backup."""
 _MAX_MANIFEST: Final = 1024 * 1024
+_MAX_ATTRIBUTES: Final = 4096
+"""Bytes of the attributes of a file in an archive."""
 _COPY: Final = 1024 * 1024
 _COMPANIONS: Final = ("", "-wal", "-shm", "-journal")
 """What SQLite appends to the names of its files."""
@@ -254,10 +256,18 @@ def _unpack(file: IO[bytes], place: Path, passphrase: str | None) -> Backup:
         raise BackupError("it is encrypted: a passphrase is needed (--passphrase-file)")
     try:
         stream = Decryptor(cast(Any, file), passphrase or "") if start == MAGIC else file
-        with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r|") as archive:
+        with tarfile.open(
+            fileobj=cast(IO[bytes], stream), mode="r|", tarinfo=_PlainFile
+        ) as archive:
             found = _read_manifest(archive)
-            following = iter(archive.next, None)
-            hashes = {each.name: _extract(archive, each, place) for each in following if each}
+            room = room_at(place)
+            hashes: dict[str, str] = {}
+            for member in iter(archive.next, None):
+                if member is None or member.name not in found.files or member.name in hashes:
+                    raise BackupError("it has files that its manifest does not name")
+                if (room := room - member.size) < 0:
+                    raise BackupError(f"there is no room for {member.name}: {member.size:,} bytes")
+                hashes[member.name] = _extract(archive, member, place)
         while stream.read(_COPY):  # the end proves that nothing is cut off
             pass
     except DecryptionError as error:
@@ -268,6 +278,18 @@ def _unpack(file: IO[bytes], place: Path, passphrase: str | None) -> Backup:
         names = sorted(name for name, _ in hashes.items() ^ found.files.items())
         raise BackupError(f"it is damaged: {', '.join(dict.fromkeys(names))}")
     return found
+
+
+class _PlainFile(tarfile.TarInfo):
+    """A member that is an ordinary file. What precedes others, such as long names and attributes,
+    tarfile would read as a whole, and of sparse ones it would write the holes."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> Self:
+        if self.type == tarfile.XHDTYPE and self.size <= _MAX_ATTRIBUTES:  # of 8 GiB and more
+            return cast(Self, super()._proc_member(archive))  # type: ignore[misc]
+        if self.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            raise tarfile.HeaderError("not an ordinary file")
+        return cast(Self, super()._proc_member(archive))  # type: ignore[misc]
 
 
 def _read_manifest(archive: tarfile.TarFile) -> Backup:
@@ -285,7 +307,7 @@ def _read_manifest(archive: tarfile.TarFile) -> Backup:
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> str:
     """Write a file of an archive, and return its hash."""
-    content = archive.extractfile(member)
+    content = None if member.issparse() else archive.extractfile(member)
     if content is None or member.name in ("", ".", "..") or "/" in member.name:
         raise BackupError(f"it is not a backup of a node: it has {member.name!r}")
     path = place / member.name

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from http import HTTPStatus
+from json import loads
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 
@@ -21,6 +22,8 @@ from recon_node import DEFAULT_URL
 
 TIMEOUT: Final = 30.0
 """Seconds that a node may take for one step of a request."""
+MAX_ANSWER: Final = 64 * 1024 * 1024
+"""Bytes of an answer that is read at once; a document of 16 MB is 22 MB as multibase text."""
 _MAX_MESSAGE: Final = 500
 """Characters of an answer that an error quotes."""
 
@@ -109,15 +112,18 @@ class Answer:
     """Seconds that the node asks to wait before the next request."""
 
     @classmethod
-    def of(cls, response: httpx.Response) -> Self:
-        """Take what is needed of a response that has been read."""
+    def of(cls, response: httpx.Response, body: bytes) -> Self:
+        """Take what is needed of a response and its body."""
         try:
-            decoded = response.json() if response.content else None
-        except ValueError:
+            decoded = loads(body) if body else None
+        except (ValueError, RecursionError):
             decoded = None
         pause = response.headers.get("retry-after", "")
         return cls(
-            response.status_code, response.text, decoded, float(pause) if pause.isdecimal() else 0.0
+            response.status_code,
+            body.decode(errors="replace"),
+            decoded,
+            float(pause) if pause.isdecimal() else 0.0,
         )
 
     @property
@@ -258,8 +264,11 @@ class Connection(_Node):
         Raises:
             UnreachableError: no answer.
         """
-        with self._reachable():
-            return Answer.of(self._http.request(**self._arguments(request)))
+        with self._reachable(), self._http.stream(**self._arguments(request)) as response:
+            body = _Body(response)
+            for piece in response.iter_bytes():
+                body.add(piece)
+            return Answer.of(response, body.read())
 
     def request(self, method: Method, path: str, **rest: Any) -> Any:
         """Send any request of the API; return the JSON of its answer, None if it is empty.
@@ -278,10 +287,13 @@ class Connection(_Node):
     def download(self, path: str) -> Iterator[bytes]:
         """Read an answer piece by piece; raises as `request`."""
         with self._reachable(), self._http.stream("GET", path, timeout=self._timeout) as response:
-            if not response.is_success:
-                response.read()
-                Answer.of(response).check()
-            yield from response.iter_bytes()
+            body = _Body(response)
+            for piece in response.iter_bytes():
+                if response.is_success:
+                    yield piece
+                else:
+                    body.add(piece)
+            Answer.of(response, body.read()).check()
 
 
 class AsyncConnection(_Node):
@@ -320,11 +332,32 @@ class AsyncConnection(_Node):
             UnreachableError: no answer.
         """
         with self._reachable():
-            return Answer.of(await self._http.request(**self._arguments(request)))
+            async with self._http.stream(**self._arguments(request)) as response:
+                body = _Body(response)
+                async for piece in response.aiter_bytes():
+                    body.add(piece)
+                return Answer.of(response, body.read())
 
     async def request(self, method: Method, path: str, **rest: Any) -> Any:
         """Send any request of the API, as `Connection.request` does."""
         return (await self.exchange(Request(method, path, **rest))).value()
+
+
+class _Body:
+    """The body of an answer, as it comes: of a limited size, and never compressed."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise NotANodeError(response.status_code)  # none was asked for, and it may be a bomb
+        self._body = bytearray()
+
+    def add(self, piece: bytes) -> None:
+        self._body += piece
+        if len(self._body) > MAX_ANSWER:
+            raise NodeError(HTTPStatus.OK, f"the answer has more than {MAX_ANSWER:,} bytes")
+
+    def read(self) -> bytes:
+        return bytes(self._body)
 
 
 def http_options(url: str, token: str | None) -> dict[str, Any]:
@@ -340,7 +373,9 @@ def http_options(url: str, token: str | None) -> dict[str, Any]:
         httpx.URL(url)
     except httpx.InvalidURL as error:
         raise UnreachableError(url, f"it is not a URL: {error}") from None
-    headers = {"authorization": f"Bearer {token}"} if token else {}
+    headers = {"accept-encoding": "identity"}  # a node compresses nothing
+    if token:
+        headers["authorization"] = f"Bearer {token}"
     return {"base_url": url, "headers": headers, "verify": _trusted()}
 
 

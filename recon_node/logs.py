@@ -11,18 +11,22 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Annotated, Literal, TextIO
+from io import StringIO
+from typing import Annotated, Any, Literal, TextIO
 
 import structlog
 from pydantic.dataclasses import dataclass
 from structlog.typing import EventDict, Processor
 
 from recon_node.setting_types import SETTINGS, Flag
+from recon_node.terminal_text import shown
 
 LogFormat = Literal["auto", "pretty", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _NOISY_LIBRARIES = ("libp2p", "async_service", "zeroconf")
+_OF_LINES = ("exception", "stack")
+"""Fields that have several lines."""
 _CHATTY_LIBRARIES = ("multiaddr", "httpx", "httpcore", "hpack", "h2", "asyncio")
 
 
@@ -95,15 +99,30 @@ def _stamps(pretty: bool) -> list[Processor]:
 def _renderers(pretty: bool, colors: bool) -> list[Processor]:
     if pretty:
         return [
+            _show,
             structlog.dev.ConsoleRenderer(
-                colors=colors, exception_formatter=structlog.dev.plain_traceback, pad_event_to=24
-            )
+                colors=colors, exception_formatter=_show_traceback, pad_event_to=24
+            ),
         ]
     return [
         structlog.processors.format_exc_info,
         _order,
         structlog.processors.JSONRenderer(default=str),
     ]
+
+
+def _show(logger: object, method: str, line: EventDict) -> EventDict:
+    """Escape what a terminal would obey; of other values, it gets the `repr`."""
+    return {
+        name: shown(value, lines=name in _OF_LINES) if isinstance(value, str) else value
+        for name, value in line.items()
+    }
+
+
+def _show_traceback(target: TextIO, exc_info: Any) -> None:
+    text = StringIO()
+    structlog.dev.plain_traceback(text, exc_info)
+    target.write(shown(text.getvalue(), lines=True))
 
 
 def _order(logger: object, method: str, line: EventDict) -> EventDict:

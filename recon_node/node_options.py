@@ -15,6 +15,7 @@ import click
 
 from recon_node import DEFAULT_URL
 from recon_node.files import is_exposed
+from recon_node.terminal_text import echo
 
 Command = Callable[..., Any]
 
@@ -100,5 +101,5 @@ def _token_in(path: Path | None) -> str | None:
         reason = getattr(error, "strerror", None) or "not ASCII"
         raise click.ClickException(f"the token file {path} cannot be read: {reason}") from None
     if is_exposed(path):
-        click.echo(f"Warning: other users can read the token file {path}: chmod 600 it", err=True)
+        echo(f"Warning: other users can read the token file {path}: chmod 600 it", err=True)
     return token

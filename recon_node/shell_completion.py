@@ -10,6 +10,8 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
+from recon_node.terminal_text import echo
+
 _SHELLS: Final = ("bash", "zsh", "fish")
 
 
@@ -30,7 +32,7 @@ def completion_command(program: str, main: Callable[[], click.Command]) -> click
     @click.argument("shell", type=click.Choice(_SHELLS), required=False)
     def show(shell: str | None) -> None:
         """Print the completion script of a shell; by default, of the one in $SHELL."""
-        click.echo(completion.script(shell or _current_shell()))
+        echo(completion.script(shell or _current_shell()), lines=True)
 
     @group.command(
         "install",
@@ -43,7 +45,7 @@ def completion_command(program: str, main: Callable[[], click.Command]) -> click
     @click.argument("shell", type=click.Choice(_SHELLS), required=False)
     def install(shell: str | None) -> None:
         shell = shell or _current_shell()
-        click.echo(f"installed {completion.install(shell)}; open a new {shell} to use it")
+        echo(f"installed {completion.install(shell)}; open a new {shell} to use it")
 
     return group
 

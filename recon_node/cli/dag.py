@@ -32,6 +32,7 @@ from recon_node.dag.sources import open_source
 from recon_node.ipld import IpldError, multibase
 from recon_node.json_output import json_option, print_json, print_result
 from recon_node.sizes import ByteSize, human_size
+from recon_node.terminal_text import echo
 
 
 class _DagGroup(click.Group):
@@ -111,7 +112,7 @@ def push(
             )
         finally:
             opened.close()
-    click.echo(
+    echo(
         f"{counted(done.shards, 'shard')} ({human_size(done.size)}): {done.sent:,} sent, "
         f"{done.shards - done.sent:,} already there; replica {done.head}",
         err=True,
@@ -190,7 +191,7 @@ def pull(
     if isinstance(subject, Identifier):
         want(node, subject)
         root = dag_transfer.wait_for_link(node, subject, timeout)
-        click.echo(f"{subject} resolves to {root}", err=True)
+        echo(f"{subject} resolves to {root}", err=True)
     else:
         root = subject
     facts: dict[str, Any] = {"root": str(root)}
@@ -236,12 +237,12 @@ def status(cid: str, node: Connection, as_json: bool) -> None:
     elif state["complete"]:
         head = "none" if state["head"] is None else state["head"]["cid"]
         shards = len(state["shards"]) + len(state["unclaimed"])
-        click.echo(
+        echo(
             f"complete: {counted(state['blocks'], 'block')}, {counted(state['bytes'], 'byte')}, in "
             f"{counted(shards, 'shard')}; replica {head}"
         )
     else:
-        click.echo(dag_transfer.missing(state))
+        echo(dag_transfer.missing(state))
     if not state["complete"]:
         raise SystemExit(1)
 
@@ -287,8 +288,9 @@ def _say_left_out(left_out: LeftOut | None, facts: dict[str, Any]) -> None:
     if left_out is not None:
         facts["left_out"] = left_out.count
         more = ["..."] if len(left_out.first) < left_out.count else []
-        lines = "".join(f"\n  {name}" for name in (*left_out.first, *more))
-        click.echo(f"{left_out.count:,} {left_out.what}:{lines}", err=True)
+        echo(f"{left_out.count:,} {left_out.what}:", err=True)
+        for name in (*left_out.first, *more):
+            echo(f"  {name}", err=True)
 
 
 def _replica_facts(replica: Replica) -> dict[str, Any]:

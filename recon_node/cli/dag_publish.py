@@ -30,6 +30,7 @@ from recon_node.dag.protocol.publishing import ABILITY, check_publish, make_publ
 from recon_node.dag.protocol.ucan import FOREVER, Capability, issue_ucan, parse_ucan
 from recon_node.ipld import CID
 from recon_node.json_output import json_option, print_json, print_result
+from recon_node.terminal_text import echo
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -109,9 +110,9 @@ def publish(
         [_read_proof(proof) for proof in proofs],
         expires,
     )
-    click.echo(f"{chosen} resolves to {link} (publish {replica})", err=True)
+    echo(f"{chosen} resolves to {link} (publish {replica})", err=True)
     if expires is not None and end != expires:
-        click.echo("nodes accept it for as long as its proofs are valid, not longer", err=True)
+        echo("nodes accept it for as long as its proofs are valid, not longer", err=True)
     facts = {"id": str(chosen), "link": str(link), "publish": str(replica), "expires": end}
     print_result(facts, str(chosen), as_json=as_json)
 
@@ -211,7 +212,7 @@ def resolve(did: str, verbose: bool, node: Connection, as_json: bool) -> None:
         print_json(found)
     else:
         for line in _described(found, verbose):
-            click.echo(line)
+            echo(line)
     if found["link"] is None:
         raise SystemExit(1)
 

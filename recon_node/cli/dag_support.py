@@ -33,6 +33,7 @@ from recon_node.exception_groups import unwrapped
 from recon_node.files import draft_of, move_into_place
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.setting_types import at_home, default_data_dir
+from recon_node.terminal_text import echo
 
 _REFUSALS: Final = (CeramicError, DagError, IpldError, ReplicaError, ShardError, UcanError)
 
@@ -131,5 +132,5 @@ def _create(path: Path) -> SigningKey:
             return open_key(path)
         draft.write_text(bytes(key).hex() + "\n", encoding="ascii")
         move_into_place(draft, path)
-    click.echo(f"created a new key: {path}", err=True)
+    echo(f"created a new key: {path}", err=True)
     return key

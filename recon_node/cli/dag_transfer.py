@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import trio
 from nacl.signing import SigningKey
@@ -122,6 +122,14 @@ def missing(state: dict[str, Any]) -> str:
     return text
 
 
+_BESIDE_A_BLOCK: Final = 128
+"""Bytes of a CAR that a block takes beside its own, at most: its size and its CID."""
+_HEADER: Final = 4096
+"""Bytes of a CAR's header, at most."""
+_BETWEEN_CHECKS: Final = 8 * 1024 * 1024
+"""Bytes that are written between two looks at the free space of the disk."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Room:
     """How much may be written."""
@@ -190,10 +198,17 @@ def _fetch(
 ) -> None:
     size, blocks = itemgetter("bytes", "blocks")(state_of(node, root))
     room.check(size, counted(blocks, "block"))
+    most = min(size + blocks * _BESIDE_A_BLOCK, 2 * room.max_size) + _HEADER
+    checked = 0
     with draft.open("wb") as file:
         for piece in node.download(f"/ceramic/dag/{root}.car"):
             file.write(piece)
             on_bytes(len(piece))
+            if file.tell() > most:
+                raise CommandError(f"the node sends more than the {size:,} bytes that it announced")
+            if file.tell() - checked > _BETWEEN_CHECKS:
+                checked = file.tell()
+                room.check(max(size - checked, 1), counted(blocks, "block"))
 
 
 def _check(path: Path, root: CID) -> None:

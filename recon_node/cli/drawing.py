@@ -100,7 +100,7 @@ def is_ascii(console: Console) -> bool:
 
 def _write(drawn: str, path: Path, rows: int, *, to_stderr: bool) -> None:
     if path == Path("-"):
-        click.echo(drawn.encode(), nl=False)
+        click.echo(drawn.encode(), nl=False)  # noqa: TID251 - a file
         return
     try:
         path.write_text(drawn, encoding="utf-8")

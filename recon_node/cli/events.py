@@ -139,14 +139,14 @@ def get(cid: str, node: Connection, car_file: Path | None, show: bool, as_json: 
     answer = node.request("GET", f"/ceramic/events/{_whole_cid(node, cid)}")
     car = multibase.decode(answer["data"])
     if car_file == Path("-"):
-        click.echo(car, nl=False)
+        click.echo(car, nl=False)  # noqa: TID251 - a file
     elif car_file is not None:
         try:
             car_file.write_bytes(car)
         except OSError as error:
             raise CommandError(f"{car_file}: {error.strerror or error}") from None
     if show:
-        click.echo(shown_json(json.dumps(describe_event(car), indent=2, ensure_ascii=False)))
+        echo(shown_json(json.dumps(describe_event(car), indent=2, ensure_ascii=False)), lines=True)
     elif as_json:
         print_json(answer)
     elif car_file is None:

@@ -5,8 +5,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import click
-
 from recon_node.terminal_text import echo
 from spark_sink.errors import SinkError
 from spark_sink.schema import RAW
@@ -125,21 +123,21 @@ def show_health(health: Health, now: datetime) -> None:
     for row in rows:
         cells = [row[0].ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        click.echo("  ".join(cells))
+        echo("  ".join(cells))
     for stream in health.unprocessed:
         echo(f"set aside: {stream['stream_id']}: {stream['reason']}")
     live, total = (sum(sizes) for sizes in zip(*_sizes(health.tables), strict=True))
-    click.echo(
+    echo(
         f"on disk: {total / 1e6:.1f} MB, of which {live / 1e6:.1f} MB are the latest versions, and "
         f"{(total - live) / 1e6:.1f} MB are kept for older ones (run --history, --history-size)"
     )
     logs = sorted({table.epoch for table in health.tables})
-    click.echo(f"log: {', '.join(logs)}")
+    echo(f"log: {', '.join(logs)}")
     if health.reading is not None and health.reading.log not in logs:
         read = health.reading
-        click.echo(f"filled from log {read.log} now, which was read up to position {read.position}")
+        echo(f"filled from log {read.log} now, which was read up to position {read.position}")
     if health.node is not None and health.node.feed is not None:
-        click.echo(f"the node at {health.node.url} is at position {health.node.feed.head}")
+        echo(f"the node at {health.node.url} is at position {health.node.feed.head}")
 
 
 def _sizes(tables: Sequence[TableStatus]) -> list[tuple[int, int]]:

@@ -77,3 +77,21 @@ def test_libp2p_speaks_only_at_debug(level: str, shown: bool) -> None:
     configure_logging("json", level, stream)
     logging.getLogger("libp2p.network.swarm").error("a peer hiccup")
     assert ("a peer hiccup" in stream.getvalue()) is shown
+
+
+def test_a_terminal_obeys_nothing_in_a_log_line() -> None:
+    """Neither a value without blanks, which is written as it is, nor what an exception says."""
+    evil = "x\x1b]0;owned\x07\u202ey"
+    stream = io.StringIO()
+    configure_logging("pretty", "info", stream)
+    log = structlog.get_logger("test")
+    log.info("Refused", agent=evil, names=[evil])
+    logging.getLogger("library").warning(evil)
+    try:
+        raise ValueError(evil)
+    except ValueError:
+        log.exception("Failed")
+    written = stream.getvalue()
+    assert written.count("owned") == 4
+    assert "Traceback" in written
+    assert not any(unprintable in written for unprintable in "\x1b\x07\u202e")

@@ -91,7 +91,7 @@ SHOWN = {
 
 
 OWN = {
-    *("completion install", "completion show", "id", "key new", "run", "testnet"),
+    *("completion install", "completion show", "id", "key new", "key sign-in", "run", "testnet"),
     *(
         "anchor deploy",
         "anchor key",

@@ -1,0 +1,171 @@
+"""Servers and files that lie: answers without end or compressed, backups made by others."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from recon_node.backup import BackupError, restore_backup
+from recon_node.cli import main
+from recon_node.connection import MAX_ANSWER, Connection, NodeError
+from recon_node.ipld import CID, RAW
+
+Reply = Callable[[BaseHTTPRequestHandler], None]
+ROOT = CID.of(RAW, b"root")
+
+
+@contextmanager
+def server(reply: Reply) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            with suppress(BrokenPipeError, ConnectionResetError):  # the client has had enough
+                reply(self)
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{http.server_port}"
+        finally:
+            http.shutdown()
+            thread.join()
+
+
+def start(handler: BaseHTTPRequestHandler, **headers: str) -> None:
+    handler.send_response(200)
+    for name, value in headers.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.end_headers()
+
+
+def test_a_compressed_answer_is_not_unpacked() -> None:
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        asked.append(handler.headers["accept-encoding"])
+        start(handler, content_encoding="gzip")
+        handler.wfile.write(gzip.compress(b'{"a": 1}'))
+
+    asked: list[str] = []
+    with server(reply) as url:
+        result = CliRunner().invoke(main, ["status", "--url", url])
+    assert result.exit_code == 1
+    assert "is not a node" in result.output
+    assert set(asked) == {"identity"}
+
+
+def test_an_answer_without_end_is_given_up() -> None:
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        start(handler)
+        while True:
+            handler.wfile.write(b" " * 1024 * 1024)
+
+    too_much = pytest.raises(NodeError, match=f"more than {MAX_ANSWER:,} bytes")
+    with server(reply) as url, Connection(url) as node, too_much:
+        node.request("GET", "/ceramic/recon")
+
+
+def test_a_pull_ends_where_the_node_said_that_it_would(tmp_path: Path) -> None:
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        start(handler)
+        if not handler.path.endswith(".car"):
+            nothing = {"count": 0, "first": []}
+            state = {"complete": True, "blocks": 1, "bytes": 100, "missing_blocks": nothing}
+            rest = {"missing_shards": nothing, "interests": []}
+            handler.wfile.write(json.dumps(state | rest).encode())
+            return
+        while True:
+            handler.wfile.write(bytes(65536))
+            written.append(65536)
+
+    written: list[int] = []
+    with server(reply) as url:
+        command = ["dag", "pull", str(ROOT), "--url", url, "--out", str(tmp_path / "out.car")]
+        result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1
+    assert "more than the 100 bytes that it announced" in result.output
+    assert list(tmp_path.iterdir()) == []
+    assert sum(written) < 64 * 1024 * 1024  # what is under way
+
+
+MANIFEST = {
+    "files": {"events.sqlite3": "0" * 64},
+    "events": 0,
+    "head": 0,
+    "epoch": "x",
+    "peer_id": None,
+    "made_at": "",
+    "format": 1,
+}
+
+
+def member(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, size: int = -1) -> bytes:
+    header = tarfile.TarInfo(name)
+    header.size, header.type = len(data) if size < 0 else size, kind
+    return header.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % 512)
+
+
+def sparse(name: str, real: int) -> bytes:
+    """A file that is all hole, in the format of GNU tar."""
+    block = bytearray(member(name, kind=tarfile.GNUTYPE_SPARSE))
+    block[483:495] = tarfile.itn(real, 12, tarfile.GNU_FORMAT)  # type: ignore[attr-defined]
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def sparse_by_attributes(name: str, real: int) -> bytes:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo(name)
+        info.pax_headers = {"GNU.sparse.size": str(real), "GNU.sparse.map": f"{real},0"}
+        tar.addfile(info)
+    return archive.getvalue()
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        sparse("events.sqlite3", 1 << 40),
+        sparse_by_attributes("events.sqlite3", 1 << 40),
+        member("x", kind=tarfile.XHDTYPE, size=3 << 30),
+        member("x", kind=tarfile.XGLTYPE, size=3 << 30),
+        member("x", kind=tarfile.GNUTYPE_LONGNAME, size=3 << 30),
+        member("events.sqlite3", size=1 << 50),
+        member("events.sqlite3", kind=tarfile.SYMTYPE),
+        member("not in the manifest", b"x"),
+        member("events.sqlite3", b"x") + member("events.sqlite3", b"y"),
+    ],
+    ids=[
+        "sparse",
+        "sparse PAX",
+        "PAX",
+        "global PAX",
+        "long name",
+        "1 PB",
+        "link",
+        "other",
+        "twice",
+    ],
+)
+def test_a_backup_that_somebody_made_writes_nothing_else(tmp_path: Path, rest: bytes) -> None:
+    archive = tmp_path / "backup"
+    manifest = json.dumps(MANIFEST).encode()
+    archive.write_bytes(member("manifest.json", manifest) + rest + bytes(1024))
+    data_dir = tmp_path / "node"
+    with pytest.raises(BackupError):
+        restore_backup(archive, data_dir, None, new_epoch=False, progress=lambda *_: None)
+    assert {path.name for path in data_dir.iterdir()} <= {"lock", "node.lock"}
