@@ -131,7 +131,7 @@ def sparse_by_attributes(name: str, real: int) -> bytes:
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
         info = tarfile.TarInfo(name)
-        info.pax_headers = {"GNU.sparse.size": str(real), "GNU.sparse.map": f"{real},0"}
+        info.pax_headers.update({"GNU.sparse.size": str(real), "GNU.sparse.map": f"{real},0"})
         tar.addfile(info)
     return archive.getvalue()
 
