@@ -1,18 +1,21 @@
 """Publishing: one order for all nodes, against a merge by brute force; proofs of one publish."""
 
+import base64
 import json
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
-from recon_node.ceramic.auth.did import ed25519_did
+from recon_node.ceramic.auth.did import controller_of, ed25519_did
 from recon_node.dag.protocol import publishing
 from recon_node.dag.protocol.operations import Append, Publish, ReplicaError
 from recon_node.dag.protocol.publishing import PublishLog, check_publish, make_publish, publish_of
@@ -21,6 +24,7 @@ from recon_node.dag.protocol.ucan import Capability, UcanError, issue_ucan
 from recon_node.ipld import CID, RAW
 
 FACTS = json.loads((Path(__file__).parent.parent / "data" / "replica.json").read_text())
+WRITER = ec.derive_private_key(7, ec.SECP256R1())
 KEY, OTHER = SigningKey(bytes(32)), SigningKey(bytes([1]) * 32)
 ID, OTHER_ID = bytes(KEY.verify_key), bytes(OTHER.verify_key)
 LINK, ORIGIN = CID.of(RAW, b"link"), CID.of(RAW, b"origin")
@@ -227,6 +231,40 @@ def test_nobody_else_can_publish_again_what_was_published(data: st.DataObject) -
     assert list(log.order) == [replica.cid for replica in owners[earlier:]]
     assert not log.waiting_for
     assert next(log.latest())[1].link == publish_of(owners[-1]).link
+
+
+ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+"""Of the curve P-256: (r, ORDER - s) is a signature, too."""
+
+
+def with_the_other_signature(replica: Replica) -> Replica:
+    published = publish_of(replica)
+    signed, _, signature = published.proof.rpartition(".")
+    raw = base64.urlsafe_b64decode(signature + "==")
+    other = raw[:32] + (ORDER - int.from_bytes(raw[32:])).to_bytes(32)
+    proof = f"{signed}.{base64.urlsafe_b64encode(other).decode().rstrip('=')}"
+    return replace(replica, change=replace(published, proof=proof))
+
+
+@given(st.data())
+def test_copies_of_proofs_change_nothing_of_what_an_identifier_resolves_to(
+    data: st.DataObject,
+) -> None:
+    grant = issue_ucan(KEY, controller_of(WRITER), [OWN], None)
+    made: list[Replica] = []
+    for number in range(3):
+        prior = made[-1].cid if made else None
+        link = CID.of(RAW, bytes([number]))
+        made.append(
+            make_publish(WRITER, ID, link, ORIGIN, prior=prior, expires=None, proofs=[grant])
+        )
+    chosen = data.draw(st.lists(st.sampled_from(made), unique=True))
+    copies = list(map(with_the_other_signature, chosen))
+    for replica in copies:
+        check_publish(replica)
+    log = _log(list(data.draw(st.permutations(made + copies))))
+    assert len(log.order) == 3
+    assert [each.link for _, each in log.latest()] == [publish_of(r).link for r in reversed(made)]
 
 
 def test_what_an_earlier_version_published_counts_until_the_next_publish() -> None:

@@ -62,9 +62,14 @@ class PublishLog:
 
     @property
     def order(self) -> Sequence[CID]:
-        """The replicas whose whole history is here, in order; only bound ones, if any is."""
+        """The replicas whose whole history is here, in order: one of each statement, and only bound
+        ones, if any is."""
         if self._order is None:
-            self._order = tuple(cid for cid in self._merge() if self._counts(cid))
+            statements: dict[tuple[CID | None, ...], CID] = {}
+            for cid in self._merge():
+                if self._counts(cid):
+                    statements.setdefault(self._statement(cid), cid)
+            self._order = tuple(statements.values())
         return self._order
 
     @property
@@ -110,6 +115,13 @@ class PublishLog:
             self._bound.add(cid)
         self._order = None
         return True
+
+    def _statement(self, cid: CID) -> tuple[CID | None, ...]:
+        """What a replica says, whatever the signature that proves it: anybody can make a second one
+        of each by ECDSA, and so a copy of the replica, which comes at another place."""
+        replica = self._replicas[cid]
+        publish = publish_of(replica)
+        return replica.prior, publish.link, publish.origin, publish.shard
 
     def _counts(self, cid: CID) -> bool:
         return not self._bound or cid in self._bound
