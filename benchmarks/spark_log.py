@@ -73,6 +73,7 @@ class LogFiller:
     directory: Path
     streams: int
     random: random.Random = field(default_factory=lambda: random.Random(5))
+    _first: dict[CID, int] = field(default_factory=dict)
 
     def fill(self, events: int) -> None:
         """Create the log."""
@@ -116,12 +117,20 @@ class LogFiller:
         event_id = EventId.build(NETWORK, sort_value, signer, init.cid, 0, init.cid)
         return position, event_id, init.cid, init.cid, "init", signer, init.car, sort_value
 
+    def _slim(
+        self, position: int, event_id: EventId, cid: CID, init: CID, kind: str
+    ) -> tuple[Any, ...]:
+        """Return the row of an event."""
+        first = self._first.setdefault(init, position)
+        name, other = event_id[: -len(cid)], None if kind == "init" else init
+        return position, position, name, cid, other, kind, first
+
     def _write(self, connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
         connection.execute("BEGIN")
         connection.executemany(
-            "INSERT INTO events (id, position, event_id, cid, init_cid, kind, signer, state) "
+            "INSERT INTO events (id, position, name, cid, init, kind, stream, state) "
             f"VALUES (?, ?, ?, ?, ?, ?, ?, {State.DELIVERED.value})",
-            ((row[0], *row[:6]) for row in rows),
+            (self._slim(*row[:5]) for row in rows),
         )
         connection.executemany("INSERT INTO cars VALUES (?, ?)", ((row[0], row[6]) for row in rows))
         connection.executemany(

@@ -141,13 +141,13 @@ async def test_a_stream_is_found_by_its_index_and_the_rest_without_cars(
 
     stream = StreamId(StreamType.MODEL_INSTANCE, MODELS[0].cid)
     by_stream = plan(FeedFilter(stream_id=stream))
-    assert by_stream[0].startswith("SEARCH events USING INDEX events_by_stream (init_cid=? AND pos")
+    assert by_stream[0].startswith("SEARCH events USING INDEX by_stream (stream=? AND pos")
     by_value = plan(FeedFilter(sort_key="model", sort_value=str(MODELS[0]), controller="did:x:y"))
-    assert by_value[0].startswith("SEARCH events USING INDEX events_by_position")
+    assert by_value[0].startswith("SEARCH events USING INDEX by_position")
     by_cid = f"EXPLAIN QUERY PLAN {columns._rows_of(2)}"
     steps = [row[3] for row in connection.execute(by_cid, (b"", b"", 9))]
     first, second = (each for each in steps if each == "SCAN wanted" or " events " in each)
     assert first == "SCAN wanted"  # so the rows come in the order of the CIDs
-    assert second.startswith("SEARCH events USING INDEX events_by_cid")
+    assert second.startswith("SEARCH events USING INDEX by_cid")
     assert not any("TEMP B-TREE" in step for step in by_stream + by_value + steps)
     connection.close()

@@ -204,9 +204,9 @@ async def test_a_waiting_event_that_is_damaged_goes_on_when_it_is_mended(tmp_pat
         "UPDATE cars SET car = (SELECT car FROM cars WHERE id = 7) WHERE id = 6",
         "UPDATE events SET kind = 'tine' WHERE id = 6",
         "UPDATE events SET kind = 'init' WHERE id = 6",
-        "UPDATE events SET init_cid = (SELECT cid FROM events WHERE id = 7) WHERE id = 6",
+        "UPDATE events SET init = (SELECT cid FROM events WHERE id = 7) WHERE id = 6",
         "UPDATE events SET cid = (SELECT cid FROM events WHERE id = 7) WHERE id = 6",
-        "UPDATE events SET event_id = CAST(x'00' || event_id AS BLOB) WHERE id = 6",
+        "UPDATE events SET name = CAST(x'00' || name AS BLOB) WHERE id = 6",
         "UPDATE events SET position = NULL WHERE id = 6",
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 from store_helpers import NETWORK, World, feed_of
+from test_store_migrations import make_version_1
 
 from recon_node.store import FeedTime, Store, UnknownTimeError, open_store
 from recon_node.store.admission.records import Marks
@@ -75,20 +76,11 @@ async def test_an_event_that_waits_has_the_time_of_its_delivery(tmp_path: Path) 
 
 async def test_what_an_earlier_version_delivered_has_no_time(tmp_path: Path) -> None:
     offers = World(4, events=30).offers()
-    async with open_store(tmp_path, NETWORK) as store:
+    async with open_store(tmp_path / "new", NETWORK) as store:
         await store.admit_remote(offers[:15])
         old = store.head
-    with closing(sqlite3.connect(tmp_path / schema.FILE_NAME)) as connection:
-        connection.execute("DROP TABLE deliveries")
-        connection.execute("DROP TABLE faults")
-        connection.execute("DROP TABLE releases")
-        connection.execute("DROP TABLE own_streams")
-        connection.execute("DROP INDEX events_undelivered_by_stream")
-        connection.execute("ALTER TABLE anchors DROP COLUMN prev")
-        connection.execute("ALTER TABLE anchors DROP COLUMN statement")
-        [version] = [n for n, sql in enumerate(schema.MIGRATIONS) if "deliveries" in str(sql)]
-        connection.execute(f"PRAGMA user_version = {version}")
-    async with open_store(tmp_path, NETWORK) as store:
+    make_version_1(tmp_path / "new", tmp_path / "old")
+    async with open_store(tmp_path / "old", NETWORK) as store:
         assert await times_of(store) == [None] * old
         Clock(store, 7.0)
         await store.admit_remote(offers[15:])

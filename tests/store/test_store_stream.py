@@ -9,6 +9,7 @@ from store_helpers import NETWORK, World, feed_of
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import open_store
 from recon_node.store.db import schema
+from recon_node.store.reading.columns import OF_STREAM
 
 
 async def test_a_stream_is_the_feed_s_rows_of_that_stream(tmp_path: Path) -> None:
@@ -32,9 +33,9 @@ async def test_a_stream_is_found_by_an_index(tmp_path: Path) -> None:
         connection = schema.open_reader(tmp_path)
         plan = connection.execute(
             "EXPLAIN QUERY PLAN SELECT position FROM events CROSS JOIN cars USING (id) "
-            "WHERE init_cid = ? AND position IS NOT NULL ORDER BY position LIMIT ?",
-            (b"", 1),
+            f"WHERE {OF_STREAM} AND position IS NOT NULL ORDER BY position LIMIT ?",
+            (b"", b"", 1),
         ).fetchall()
         connection.close()
-    assert any("events_by_stream" in row[3] for row in plan)
+    assert any("by_stream" in row[3] for row in plan)
     assert not any("TEMP B-TREE" in row[3] for row in plan)

@@ -1,6 +1,6 @@
 """A process that does one thing to a data directory, and writes a byte before each SQL statement.
 
-    python upkeep_child.py ACTION DIRECTORY [FILE]
+    python upkeep_child.py ACTION DIRECTORY [FILE, or the rows of a piece]
 
 Whoever reads the bytes can end the process at any statement.
 """
@@ -18,6 +18,8 @@ import trio
 from store_helpers import NETWORK
 
 from recon_node.store import StoreSettings, open_store
+from recon_node.store.db import event_table
+from recon_node.store.db.log import EventLog
 from recon_node.store.maintenance import compact_log, import_events, repair_log
 
 SETTINGS = StoreSettings(max_batch_events=50, verifiers=0)
@@ -35,6 +37,9 @@ async def act(action: str, directory: Path, *files: Path) -> None:
     if action == "open":
         async with open_store(directory, NETWORK):
             pass
+    elif action == "migrate":
+        event_table._PIECE_ROWS = int(files[0].name)  # type: ignore[misc]
+        EventLog(directory, NETWORK, SETTINGS).close()
     elif action == "compact":
         await trio.to_thread.run_sync(compact_log, directory)
     elif action == "repair":

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Final, TypeVar
 
-from recon_node.ceramic import EventId
+from recon_node.ceramic import EventId, EventKind
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange
 from recon_node.store.admission.ladder import Ladder
@@ -40,10 +40,12 @@ from recon_node.store.db.rows import (
     note_own_streams,
     read_releases,
     select_records,
+    select_records_of,
+    select_records_under,
     select_streams,
     select_waiters,
 )
-from recon_node.store.db.sql import select_in
+from recon_node.store.db.sql import select_in, short
 from recon_node.store.values import Submission
 from recon_node.verification import Facts, check_event
 
@@ -69,6 +71,10 @@ class History:
         self._room = MAX_WAITERS
         self.known = Known()
         self.left: dict[CID, int] = {}
+        # Often there are none. Within the transaction, rows are added only at its end.
+        self._any_waits, self._any_refused = connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM waits), EXISTS (SELECT 1 FROM refused)"
+        ).fetchone()
 
     def carry_out(self, steps: Steps[T]) -> T:
         """Take the steps to their end, with all that they want to know; return what they do."""
@@ -118,9 +124,9 @@ class History:
             self.known.evictable = self._load_records("id IN (?)", rows)
 
     def _load_event_ids(self, event_ids: Sequence[EventId]) -> None:
-        self._adopt(select_records(self._connection, "event_id IN (?)", event_ids))
+        self._adopt(select_records_under(self._connection, event_ids))
         sql = "SELECT event_id, reason FROM refused WHERE event_id IN (?)"
-        for raw, reason in select_in(self._connection, sql, event_ids):
+        for raw, reason in select_in(self._connection, sql, event_ids if self._any_refused else ()):
             self.known.refused_event_ids[EventId(raw)] = reason
 
     def _load_events(self, cids: Iterable[CID]) -> None:
@@ -129,10 +135,12 @@ class History:
         if not missing:
             return
         known.events.update(missing)
-        self._adopt(select_records(self._connection, "cid IN (?)", missing))
-        known.streams |= {each.init: each for each in select_streams(self._connection, missing)}
+        records = select_records_of(self._connection, missing)
+        self._adopt(records)
+        inits = list({record.cid for record in records if record.kind is EventKind.INIT})
+        known.streams |= {each.init: each for each in select_streams(self._connection, inits)}
         sql = "SELECT cid, reason FROM refused WHERE inherent AND cid IN (?)"
-        for raw, reason in select_in(self._connection, sql, missing):
+        for raw, reason in select_in(self._connection, sql, missing if self._any_refused else ()):
             known.refused[CID(raw)] = reason
 
     def _load_waiters(self, cids: Iterable[CID]) -> None:
@@ -141,6 +149,8 @@ class History:
         if not missing:
             return
         self.known.waited_for.update(missing)
+        if not self._any_waits:
+            return
         sql = "SELECT DISTINCT event FROM waits WHERE cid IN (?)"
         # Two parts of a long list may find the same row: such a list must not pass for a whole one.
         found = [
@@ -340,7 +350,8 @@ def _mend(
             continue
         [stored] = cut_out_shared(connection, [facts])
         rows = connection.execute(
-            "SELECT id, event_id FROM events WHERE cid = ?", (facts.cid,)
+            "SELECT id, event_id FROM events WHERE short_cid = ? AND cid = ?",
+            (short(facts.cid), facts.cid),
         ).fetchall()
         connection.executemany(
             "INSERT OR REPLACE INTO cars (id, car) VALUES (?, ?)",

@@ -50,6 +50,7 @@ from recon_node.store.db.rows import (
     read_releases,
     remember_refused,
     select_withheld,
+    stream_rows,
     update_records,
 )
 from recon_node.store.db.saved_keys import (
@@ -197,7 +198,7 @@ class EventLog:
             keys = load_keys(self._data_dir, self.connection, KEYS, self._count())
             if keys is None:
                 withheld = set(select_withheld(self.connection, orphans=self.guarded))
-                rows = self.connection.execute("SELECT event_id FROM events ORDER BY event_id")
+                rows = self.connection.execute("SELECT event_id FROM events")
                 keys = KeyStore(event_id for (event_id,) in rows if event_id not in withheld)
         return keys
 
@@ -296,7 +297,8 @@ class EventLog:
         moved = [r for r in touched if r.logged_state not in (None, r.state) and r.refusal is None]
         removed = [r for r in touched if r.logged_state is not None and r.refusal is not None]
         changed = [*added, *moved]
-        insert_records(connection, added)
+        streams_at = stream_rows(connection, changed)
+        insert_records(connection, added, streams_at)
         proofs_added = proofs_done = 0
         if any(r.kind is EventKind.TIME for r in touched):
             proofs.insert_proofs(connection, added)
@@ -306,7 +308,7 @@ class EventLog:
         if any(r.state is State.PENDING for r in changed):
             proofs.look_up_first(connection, changed, self.now())
         if moved:
-            update_records(connection, moved)
+            update_records(connection, moved, streams_at)
         if removed:
             delete_records(connection, removed)
             proofs_done = proofs.delete_anchors(connection, removed)

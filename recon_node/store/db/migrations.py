@@ -2,10 +2,10 @@
 
 Each entry of `MIGRATIONS` takes a file from the version of its index to the next one (`PRAGMA
 user_version` holds the version): SQL, or a function for what SQL cannot do. Each runs in one
-transaction together with the change of the version: whatever ends the process, the file has one
-version or the next, and the next start continues from there. There is no way back, because an
-earlier program refuses a file of a later version. Hence the advice to copy the file before an
-upgrade.
+transaction together with the change of the version, or says how it goes on: whatever ends the
+process, the file has one version or the next, and the next start continues from there. There is no
+way back, because an earlier program refuses a file of a later version. Hence the advice to copy the
+file before an upgrade.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from recon_node.store.db import (
 )
 from recon_node.store.db import proofs as anchors
 from recon_node.store.db.blocks import is_packed, sections
+from recon_node.store.db.event_table import slim_events
 
 logger = structlog.get_logger(__name__)
 
@@ -86,9 +87,9 @@ def _sharing(car: bytes) -> Event | None:
 # What an init event's EventId ends with: two hashes, 4 bytes of the stream, the height 0, the CID.
 _CONTROLLER_AT: Final = SHORT_HASH_SIZE + 4 + 1
 _SORT_VALUE_AT: Final = SHORT_HASH_SIZE + _CONTROLLER_AT
-SORT_VALUE: Final = f"substr(event_id, -{_SORT_VALUE_AT} - length(cid), {SHORT_HASH_SIZE})"
-CONTROLLER: Final = f"substr(event_id, -{_CONTROLLER_AT} - length(cid), {SHORT_HASH_SIZE})"
-BOTH: Final = f"substr(event_id, -{_SORT_VALUE_AT} - length(cid), {2 * SHORT_HASH_SIZE})"
+_SORT_VALUE: Final = f"substr(event_id, -{_SORT_VALUE_AT} - length(cid), {SHORT_HASH_SIZE})"
+_CONTROLLER: Final = f"substr(event_id, -{_CONTROLLER_AT} - length(cid), {SHORT_HASH_SIZE})"
+_BOTH: Final = f"substr(event_id, -{_SORT_VALUE_AT} - length(cid), {2 * SHORT_HASH_SIZE})"
 
 # Never edit one that was released.
 MIGRATIONS: Final[tuple[Migration, ...]] = (
@@ -156,9 +157,9 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     """,
     f"""
     CREATE INDEX inits ON events (id) WHERE kind = 'init';
-    CREATE INDEX inits_by_sort_value ON events ({SORT_VALUE}) WHERE kind = 'init';
-    CREATE INDEX inits_by_controller ON events ({CONTROLLER}) WHERE kind = 'init';
-    CREATE INDEX inits_by_both ON events ({BOTH}) WHERE kind = 'init';
+    CREATE INDEX inits_by_sort_value ON events ({_SORT_VALUE}) WHERE kind = 'init';
+    CREATE INDEX inits_by_controller ON events ({_CONTROLLER}) WHERE kind = 'init';
+    CREATE INDEX inits_by_both ON events ({_BOTH}) WHERE kind = 'init';
     """,
     """
     CREATE TABLE deliveries (
@@ -181,4 +182,5 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     anchors.add_statements,
     "CREATE TABLE own_streams (init_cid BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;",
     "ALTER TABLE interests ADD COLUMN controllers TEXT;",
+    slim_events,
 )

@@ -44,7 +44,7 @@ from recon_node.ipld import CID, CarError
 from recon_node.store.admission.records import ProofVerdict, Record, State
 from recon_node.store.db.blocks import BlockReader
 from recon_node.store.db.rows import MAX_REASON
-from recon_node.store.db.sql import read_in_pieces, select_in
+from recon_node.store.db.sql import read_in_pieces, select_in, short, short_of
 from recon_node.verification import Refusal
 
 logger = structlog.get_logger(__name__)
@@ -165,8 +165,9 @@ def look_up_first(connection: sqlite3.Connection, records: Iterable[Record], now
     }
     connection.executemany(
         "UPDATE proofs SET due = ?1 - ?2 WHERE due > ?1 - ?2 / 2 AND tries = 0 AND proof IN "
-        "(SELECT proof FROM events CROSS JOIN anchors ON event = events.id WHERE cid = ?3)",
-        [(now, _AHEAD, cid) for cid in vouched],
+        "(SELECT proof FROM events CROSS JOIN anchors ON event = events.id "
+        "WHERE short_cid = ?4 AND cid = ?3)",
+        [(now, _AHEAD, cid, short(cid)) for cid in vouched],
     )
 
 
@@ -330,21 +331,26 @@ def note_statements(connection: sqlite3.Connection, records: Iterable[Record]) -
         and (record.logged_state is None or record.logged_state < State.UNCOVERED)
     ]
     for record in sorted(known, key=lambda each: each.height):
-        _note(connection, record.row)
+        _note(connection, record.row, _BELOW)
 
 
-def _note(connection: sqlite3.Connection, row: int) -> None:
+_BELOW: Final = f"short_cid = {short_of('anchors.prev')} AND cid = anchors.prev"
+_BELOW_BEFORE: Final = "cid = anchors.prev"
+"""The same in a log of an earlier version."""
+
+
+def _note(connection: sqlite3.Connection, row: int, below: str) -> None:
     found = connection.execute(
         "SELECT chain_id, tx_hash, prev, (SELECT statement FROM events "
-        "JOIN anchors AS below ON below.event = events.id WHERE cid = anchors.prev "
+        f"JOIN anchors AS below ON below.event = events.id WHERE {below} "
         "AND statement NOTNULL) FROM anchors JOIN proofs USING (proof) WHERE event = ?",
         (row,),
     ).fetchone()
     if found is None or found[2] is None:  # damaged
         return
-    chain_id, tx_hash, prev, below = found
+    chain_id, tx_hash, prev, stated = found
     transaction = chain_id.encode() + CID(tx_hash).digest  # whatever the codec that its CID names
-    statement = sha256(transaction + (below or prev)).digest()
+    statement = sha256(transaction + (stated or prev)).digest()
     connection.execute("UPDATE anchors SET statement = ? WHERE event = ?", (statement, row))
 
 
@@ -370,7 +376,7 @@ def add_statements(connection: sqlite3.Connection) -> None:
     ).fetchall()
     by_height = sorted((EventId(event_id).height, row) for event_id, row in waiting)
     for row in chain((row for (row,) in delivered), (row for _, row in by_height)):
-        _note(connection, row)
+        _note(connection, row, _BELOW_BEFORE)
 
 
 _TIME_EVENTS: Final = (

@@ -28,7 +28,7 @@ from recon_node.ceramic import EventId, EventKind
 from recon_node.ipld import CID
 from recon_node.store.admission.records import Record, State, StreamRecord
 from recon_node.store.db.blocks import cut_out_shared, full_size
-from recon_node.store.db.sql import select_in
+from recon_node.store.db.sql import select_in, select_named
 from recon_node.store.errors import DamagedRowError
 
 MAX_REASON: Final = 500
@@ -54,6 +54,8 @@ _SELECT: Final = (
     "(SELECT proof FROM anchors WHERE event = events.id AND kind = 'time'), "
     f"{FAULT} FROM events WHERE "
 )
+_NAMED: Final = f"{_SELECT} short_cid IN (?)"
+_EVENT_ID, _CID = 1, 2
 
 
 def select_records(
@@ -64,7 +66,22 @@ def select_records(
     Raises:
         DamagedRowError: a row has values that this program never writes.
     """
-    rows = list(select_in(connection, _SELECT + where, values))
+    return _records(connection, list(select_in(connection, _SELECT + where, values)))
+
+
+def select_records_of(connection: sqlite3.Connection, cids: Sequence[CID]) -> list[Record]:
+    """Return the records of some events; otherwise as `select_records`."""
+    return _records(connection, list(select_named(connection, _NAMED, cids, _CID)))
+
+
+def select_records_under(
+    connection: sqlite3.Connection, event_ids: Sequence[EventId]
+) -> list[Record]:
+    """Return the records with some EventIds; otherwise as `select_records`."""
+    return _records(connection, list(select_named(connection, _NAMED, event_ids, _EVENT_ID)))
+
+
+def _records(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
     undelivered = [row[0] for row in rows if row[6] != State.DELIVERED]
     builds_on: defaultdict[int, list[CID]] = defaultdict(list)
     sql = "SELECT event, cid FROM waits WHERE event IN (?)"
@@ -100,13 +117,41 @@ def select_streams(
         yield StreamRecord(CID(init), *fields)
 
 
-def insert_records(connection: sqlite3.Connection, records: Sequence[Record]) -> None:
-    """Write records that are new, with their CARs and streams."""
+def stream_rows(connection: sqlite3.Connection, records: Collection[Record]) -> dict[CID, int]:
+    """Return the rows of the init events of the streams of delivered records, by their CIDs."""
+    delivered = [r for r in records if r.state is State.DELIVERED]
+    rows = {r.cid: r.row for r in delivered if r.kind is EventKind.INIT}
+    missing = list({r.init for r in delivered} - rows.keys())
+    sql = "SELECT cid, id FROM events WHERE short_cid IN (?) AND position NOTNULL"
+    rows.update((CID(cid), row) for cid, row in select_named(connection, sql, missing))
+    return rows
+
+
+def insert_records(
+    connection: sqlite3.Connection, records: Sequence[Record], streams_at: Mapping[CID, int]
+) -> None:
+    """Write records that are new, with their CARs and streams.
+
+    Args:
+        connection: to the log.
+        records: new ones.
+        streams_at: the `stream_rows` of those that are delivered.
+    """
     connection.executemany(
-        "INSERT INTO events (id, event_id, cid, init_cid, kind, signer, state, position) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO events (id, name, cid, init, kind, signer, state, position, stream) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            (r.row, r.event_id, r.cid, r.init, r.kind.value, r.signer, r.state, r.position)
+            (
+                r.row,
+                r.event_id[: -len(r.cid)],
+                r.cid,
+                None if r.kind is EventKind.INIT else r.init,
+                r.kind.value,
+                None if r.state is State.DELIVERED else r.signer,
+                r.state,
+                r.position,
+                streams_at[r.init] if r.state is State.DELIVERED else None,
+            )
             for r in records
         ),
     )
@@ -130,11 +175,22 @@ def insert_records(connection: sqlite3.Connection, records: Sequence[Record]) ->
     )
 
 
-def update_records(connection: sqlite3.Connection, records: Sequence[Record]) -> None:
-    """Write the new states of records that are in the log."""
+def update_records(
+    connection: sqlite3.Connection, records: Sequence[Record], streams_at: Mapping[CID, int]
+) -> None:
+    """Write the new states of records that are in the log; otherwise as `insert_records`."""
     connection.executemany(
-        "UPDATE events SET state = ?, position = ? WHERE id = ?",
-        ((r.state, r.position, r.row) for r in records),
+        "UPDATE events SET state = ?1, position = ?2, signer = iif(?2 IS NULL, signer, NULL), "
+        "stream = ?3 WHERE id = ?4",
+        (
+            (
+                r.state,
+                r.position,
+                streams_at[r.init] if r.state is State.DELIVERED else None,
+                r.row,
+            )
+            for r in records
+        ),
     )
     insert_faults(connection, _faults(records))
     _delete_waits(connection, (r for r in records if r.state is State.DELIVERED))

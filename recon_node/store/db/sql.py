@@ -1,4 +1,8 @@
-"""How statements are run that are too large for one go, and what SQLite reports, for people."""
+"""How statements are run that are too large for one go or name events, and what SQLite reports.
+
+EventIds and CIDs end with a sha2-256 digest. Indexes have its first bytes only (`short`): what is
+found by these is then compared with the whole name.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +47,19 @@ _ADVICE: Final = {
     "SQLITE_CANTOPEN": "it cannot be opened: check the permissions of the file and its directory",
     "SQLITE_PERM": "it cannot be opened: check the permissions of the file and its directory",
 }
+_DIGEST: Final = 32
+_SHORT: Final = 8
+"""Bytes of a digest that indexes have."""
+
+
+def short(name: bytes) -> bytes:
+    """Return what indexes have of a CID, or of the CID in an EventId."""
+    return name[-_DIGEST : _SHORT - _DIGEST]
+
+
+def short_of(column: str) -> str:
+    """Return the same of a column, in SQL."""
+    return f"substr({column}, -{_DIGEST}, {_SHORT})"
 
 
 def select_in(
@@ -53,6 +70,25 @@ def select_in(
         chunk = values[start : start + _CHUNK]
         marks = ", ".join("?" * len(chunk))
         yield from connection.execute(sql.replace("(?)", f"({marks})"), chunk)
+
+
+def select_named(
+    connection: sqlite3.Connection, sql: str, names: Sequence[bytes], column: int = 0
+) -> Iterator[tuple[Any, ...]]:
+    """Run a statement whose `short_cid IN (?)` stands for a list of CIDs or EventIds.
+
+    Args:
+        connection: to the log.
+        sql: may return rows of other events, too: they are dropped.
+        names: the CIDs, or the EventIds.
+        column: of the rows, in which their names are.
+    """
+    for start in range(0, len(names), _CHUNK):
+        chunk = names[start : start + _CHUNK]
+        wanted = set(chunk)
+        for row in select_in(connection, sql, list({short(name) for name in chunk})):
+            if row[column] in wanted:
+                yield row
 
 
 def read_in_pieces(

@@ -1,8 +1,9 @@
 """Read what can still be read of a damaged log.
 
 Everything is read from a copy. Where a page cannot be read, the walk over a table continues after
-it. EventIds and positions are read from the table and from the two indexes that have them as well,
-so they survive damage to any one of these. A CAR is in one place only.
+it. Positions are read from the table and from the index that has them as well, so they survive
+damage to either. An EventId is in one place only, but follows from the event's history, as far as
+that is here. A CAR is in one place only.
 
 A damaged header or list of tables is rebuilt as far as it is known.
 
@@ -131,7 +132,7 @@ class Salvage:
             "position = coalesce(position, excluded.position)"
         )
         self._plan.execute("BEGIN")
-        for rows in (self._by_table(), self._by_event_id(), self._by_position(), self._by_car()):
+        for rows in (self._by_table(), self._by_position(), self._by_car()):
             self._plan.executemany(add, rows)
         self._plan.execute("COMMIT")
 
@@ -140,14 +141,9 @@ class Salvage:
         for row, event_id, position in _walk(self._connection, sql):
             yield row, _event_id(event_id), position if isinstance(position, int) else None
 
-    def _by_event_id(self) -> Iterator[tuple[int, bytes | None, int | None]]:
-        sql = "SELECT id, event_id FROM events INDEXED BY sqlite_autoindex_events_1"
-        for row, event_id in _both_ways(self._connection, f"{sql} ORDER BY event_id {{}}"):
-            yield row, _event_id(event_id), None
-
     def _by_position(self) -> Iterator[tuple[int, bytes | None, int | None]]:
         sql = (
-            "SELECT id, position FROM events INDEXED BY events_by_position "
+            "SELECT id, position FROM events INDEXED BY by_position "
             "WHERE position IS NOT NULL ORDER BY position {}"
         )
         for row, position in _both_ways(self._connection, sql):

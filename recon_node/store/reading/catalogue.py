@@ -1,7 +1,7 @@
 """The streams of the log: lists of them, and searches by what people have of their names.
 
 A stream is listed by its init event, in the order in which these arrived. A page of a list is read
-from the end of one of the indexes of `init_indexes`, without a look at other streams; two texts
+from the end of one of the indexes of init events, without a look at other streams; two texts
 with the same hash are told apart by the table `streams`.
 
 CIDs and StreamIDs can be looked up by their first characters too.
@@ -33,15 +33,15 @@ from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ceramic.stream_id import STREAM_ID_CODEC
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, varint
 from recon_node.store.admission.records import State
-from recon_node.store.db.migrations import BOTH, CONTROLLER, SORT_VALUE
-from recon_node.store.db.sql import select_in
+from recon_node.store.db.event_table import BOTH, CONTROLLER, SORT_VALUE
+from recon_node.store.db.sql import select_in, select_named, short, short_of
 from recon_node.store.reading import Reader
 
 _SELECT: Final = (
     "SELECT events.id, cid, controller, sep_key, sep_value, "
-    "(SELECT count(*) FROM events AS each WHERE each.init_cid = events.cid "
+    "(SELECT count(*) FROM events AS each WHERE each.stream = events.id "
     " AND each.position IS NOT NULL), "
-    "(SELECT max(position) FROM events AS each WHERE each.init_cid = events.cid "
+    "(SELECT max(position) FROM events AS each WHERE each.stream = events.id "
     " AND each.position IS NOT NULL) "
     "FROM events {index} CROSS JOIN streams ON streams.init_cid = events.cid "
     "WHERE kind = 'init' AND events.position IS NOT NULL {terms} ORDER BY events.id DESC LIMIT ?"
@@ -141,7 +141,7 @@ def read_models(reader: Reader, before: int | None, limit: int) -> StreamPage:
 
 def count_streams(reader: Reader, sort_values: Iterable[str]) -> dict[str, int]:
     """Return how many streams have each of some sort values."""
-    index, terms = "inits_by_sort_value", f"AND {SORT_VALUE} = ? "
+    index, terms = "by_sort_value", f"AND {SORT_VALUE} = ? "
     return {
         each: _count(reader.connection, index, terms, (short_hash(each),)) for each in sort_values
     }
@@ -150,7 +150,7 @@ def count_streams(reader: Reader, sort_values: Iterable[str]) -> dict[str, int]:
 def read_sort_values(reader: Reader) -> set[tuple[str, str]]:
     """Return the sort keys and values that streams have, at most 2,000 of them."""
     sql = (
-        f"SELECT {SORT_VALUE}, sep_key, sep_value FROM events INDEXED BY inits_by_sort_value "
+        f"SELECT {SORT_VALUE}, sep_key, sep_value FROM events INDEXED BY by_sort_value "
         "CROSS JOIN streams ON streams.init_cid = events.cid "
         f"WHERE kind = 'init' AND position IS NOT NULL AND {SORT_VALUE} > ? "
         f"ORDER BY {SORT_VALUE} LIMIT 1"
@@ -167,11 +167,11 @@ def read_sort_values(reader: Reader) -> set[tuple[str, str]]:
 
 def streams_of(reader: Reader, inits: Sequence[CID]) -> list[ListedStream]:
     """Return those of some streams that are here, by their init events, the latest first."""
-    sql = _SELECT.format(index="INDEXED BY events_by_cid", terms="AND cid = ?")
+    sql = _SELECT.format(index="INDEXED BY by_cid", terms="AND short_cid = ? AND cid = ?")
     rows = [
         row
         for init in dict.fromkeys(inits)
-        for row in reader.connection.execute(sql, (init, 1)).fetchall()
+        for row in reader.connection.execute(sql, (short(init), init, 1)).fetchall()
     ]
     return sorted(_listed(reader, rows), key=lambda each: -each.row)
 
@@ -198,11 +198,12 @@ def find_streams(reader: Reader, prefix: str, limit: int) -> list[ListedStream]:
 def _find_by_cid(
     reader: Reader, first: bytes, last: bytes, limit: int, *, kind: EventKind | None = None
 ) -> list[FoundEvent]:
-    """Return events whose CIDs are from `first` to `last`, in that order."""
+    """Return events whose CIDs, of one codec, are from `first` to `last`, in that order."""
     rows = reader.connection.execute(
-        "SELECT cid, kind, state, init_cid FROM events INDEXED BY events_by_cid "
-        "WHERE cid BETWEEN ? AND ? AND (?3 IS NULL OR kind = ?3) "
-        "GROUP BY cid ORDER BY cid LIMIT ?4",
+        "SELECT cid, kind, state, init_cid FROM events INDEXED BY by_cid "
+        f"WHERE short_cid BETWEEN {short_of('?1')} AND {short_of('?2')} "
+        "AND cid BETWEEN ?1 AND ?2 AND (?3 IS NULL OR kind = ?3) "
+        "GROUP BY short_cid, cid ORDER BY short_cid, cid LIMIT ?4",
         (first, last, None if kind is None else kind.value, limit),
     ).fetchall()
     streams = stream_ids(reader, [CID(init) for *_, init in rows])
@@ -245,7 +246,7 @@ def _count(connection: sqlite3.Connection, index: str, terms: str, values: Seque
     withheld = "WHERE position IS NULL AND state = ?"
     (total,) = connection.execute(f"{count} {index} WHERE kind = 'init' {terms}", values).fetchone()
     (held,) = connection.execute(
-        f"{count} events_undelivered {withheld} AND kind = 'init' {terms}",
+        f"{count} undelivered {withheld} AND kind = 'init' {terms}",
         (State.UNCOVERED, *values),
     ).fetchone()
     return int(total - held)
@@ -255,13 +256,13 @@ def _where(wanted: StreamFilter) -> tuple[str, str, tuple[object, ...]]:
     """Return the index of a filter, its terms and their parameters."""
     by_value = b"" if wanted.sort_value is None else short_hash(wanted.sort_value)
     if wanted.controller is not None:
-        index, column = ("inits_by_both", BOTH) if by_value else ("inits_by_controller", CONTROLLER)
+        index, column = ("by_both", BOTH) if by_value else ("by_controller", CONTROLLER)
         names = did_spellings(wanted.controller)
         terms = f"AND {column} IN ({', '.join('?' * len(names))}) "
         return index, terms, tuple(by_value + short_hash(name) for name in names)
     if by_value:
-        return "inits_by_sort_value", f"AND {SORT_VALUE} = ? ", (by_value,)
-    return "inits", "", ()
+        return "by_sort_value", f"AND {SORT_VALUE} = ? ", (by_value,)
+    return "init_events", "", ()
 
 
 def _listed(reader: Reader, rows: Sequence[tuple[Any, ...]]) -> list[ListedStream]:
@@ -321,8 +322,10 @@ def _named(reader: Reader, inits: Sequence[CID]) -> dict[CID, tuple[StreamId, st
 
 
 def _read_inits(reader: Reader, inits: Sequence[CID]) -> Iterator[Event]:
-    sql = "SELECT cid, car FROM events JOIN cars USING (id) WHERE kind = 'init' AND cid IN (?)"
-    rows = list(select_in(reader.connection, sql, inits))
+    sql = (
+        "SELECT cid, car FROM events JOIN cars USING (id) WHERE kind = 'init' AND short_cid IN (?)"
+    )
+    rows = list(select_named(reader.connection, sql, inits))
     cars = reader.blocks.restore_each([car for _, car in rows])
     for (cid, _), car in zip(rows, cars, strict=True):
         if not isinstance(car, CarError):

@@ -31,7 +31,7 @@ from recon_node.store.damage import (
 )
 from recon_node.store.db.blocks import full_size
 from recon_node.store.db.rows import faults_of
-from recon_node.store.db.sql import select_in
+from recon_node.store.db.sql import select_in, short, short_of
 from recon_node.store.reading import Reader
 from recon_node.store.values import FeedColumns, FeedFilter
 
@@ -44,6 +44,10 @@ DELIVERED_AT: Final = (
 COLUMNS: Final = f"position, event_id, cid, init_cid, kind, car, {DELIVERED_AT}"
 ROWS: Final = f"SELECT {COLUMNS} FROM events LEFT JOIN cars USING (id) "
 _BARE_ROWS: Final = f"SELECT {COLUMNS.replace('car', 'NULL')} FROM events "
+OF_STREAM: Final = (
+    "stream = (SELECT id FROM events WHERE short_cid = ? AND cid = ? AND position NOTNULL)"
+)
+"""Those of the stream of a CID, named by its `short` and itself."""
 _WIDTH: Final = 7
 _ANCHORS: Final = (
     "SELECT position, block_time, chain_id FROM events "
@@ -114,7 +118,8 @@ def _rows_of(count: int) -> str:
     wanted = ", ".join(f"({place}, ?)" for place in range(count))
     return (
         f"WITH wanted (place, wanted_cid) AS (VALUES {wanted}) SELECT {COLUMNS}, place FROM wanted "
-        "CROSS JOIN events ON cid = wanted_cid LEFT JOIN cars USING (id) WHERE position <= ?"
+        f"CROSS JOIN events ON short_cid = {short_of('wanted_cid')} "
+        "AND cid = wanted_cid LEFT JOIN cars USING (id) WHERE position <= ?"
     )
 
 
@@ -146,8 +151,7 @@ def _where(wanted: FeedFilter, network: Network) -> tuple[str, list[object]]:
     # SQL counts from 1. After the controller's 8 bytes come 4 of the stream.
     controller_at = len(network_range(network)[0].prefix) - 11
     if wanted.sort_value is not None:
-        # The plus keeps SQLite from walking the index by EventId: the order is the feed's.
-        terms += "AND +event_id > ? AND +event_id < ? "
+        terms += "AND event_id > ? AND event_id < ? "
         values += sort_value_range(network, wanted.sort_value)
     if wanted.controller is not None:
         names = did_spellings(wanted.controller)
@@ -158,8 +162,8 @@ def _where(wanted: FeedFilter, network: Network) -> tuple[str, list[object]]:
         terms += "AND substr(event_id, ?, ?) BETWEEN ? AND ? "
         values += (controller_at, len(first), first, last)
     if wanted.stream_id is not None:
-        terms += "AND init_cid = ? "
-        values.append(wanted.stream_id.cid)
+        terms += f"AND {OF_STREAM} "
+        values += (short(wanted.stream_id.cid), wanted.stream_id.cid)
     if wanted.sort_key is not None:
         terms += "AND (SELECT sep_key FROM streams WHERE init_cid = events.init_cid) = ? "
         values.append(wanted.sort_key)

@@ -14,14 +14,18 @@ from recon_node.ipld import CID
 from recon_node.store.admission.records import StreamRecord
 from recon_node.store.damage import Damage, DamagedEventError, check_stored
 from recon_node.store.db.rows import select_streams
-from recon_node.store.db.sql import select_in
+from recon_node.store.db.sql import select_in, select_named
 from recon_node.store.reading import Reader
 from recon_node.store.values import PendingProof
 
 _PROOF: Final = "proof, chain_id, root, tx_hash, tx_type, tries, due"
 _SHARED_PROOFS: Final = 4_096
 """Proofs at each end of the queue among which the next ones are shared out."""
-_CARS: Final = "SELECT event_id, cid, position, car FROM events LEFT JOIN cars USING (id) WHERE "
+_CARS: Final = (
+    "SELECT event_id, cid, position, car FROM events LEFT JOIN cars USING (id) "
+    "WHERE short_cid IN (?)"
+)
+_EVENT_ID, _CID = 0, 1
 
 
 def read_car(reader: Reader, cid: CID) -> bytes | None:
@@ -30,7 +34,7 @@ def read_car(reader: Reader, cid: CID) -> bytes | None:
     Raises:
         DamagedEventError: the event is damaged.
     """
-    found = _read(reader, "cid IN (?)", [cid])  # several, where peers claimed several EventIds
+    found = _read(reader, [cid], _CID)  # several, where peers claimed several EventIds
     for _, _, car in found:
         if isinstance(car, bytes):
             return car
@@ -53,7 +57,7 @@ def read_cars(reader: Reader, event_ids: Sequence[EventId]) -> list[bytes | None
 
 def read_cars_for_peers(reader: Reader, event_ids: Sequence[EventId]) -> list[bytes | None]:
     """Do the same for peers, to whom a damaged event is not here."""
-    found = _read(reader, "event_id IN (?)", event_ids)
+    found = _read(reader, event_ids, _EVENT_ID)
     reader.damaged += _damaged(found)
     cars = {event_id: car for event_id, _, car in found if isinstance(car, bytes)}
     return [cars.get(event_id) for event_id in event_ids]
@@ -62,7 +66,7 @@ def read_cars_for_peers(reader: Reader, event_ids: Sequence[EventId]) -> list[by
 def read_cars_by_cid(reader: Reader, cids: Sequence[CID]) -> list[bytes | None]:
     """Return the CARs of some events, in their order, to peers: None for those that are not here or
     are damaged."""
-    found = _read(reader, "cid IN (?)", cids)
+    found = _read(reader, cids, _CID)
     reader.damaged += _damaged(found)
     cars = {cid: car for _, cid, car in found if isinstance(car, bytes)}
     return [cars.get(cid) for cid in cids]
@@ -70,8 +74,8 @@ def read_cars_by_cid(reader: Reader, cids: Sequence[CID]) -> list[bytes | None]:
 
 def read_event_ids(reader: Reader, cids: Sequence[CID]) -> dict[CID, tuple[bytes, EventKind]]:
     """Return the EventIds and the kinds of those of some events that are here."""
-    sql = "SELECT cid, event_id, kind FROM events WHERE cid IN (?)"
-    rows = select_in(reader.connection, sql, cids)
+    sql = "SELECT cid, event_id, kind FROM events WHERE short_cid IN (?)"
+    rows = select_named(reader.connection, sql, cids)
     return {CID(cid): (event_id, EventKind(kind)) for cid, event_id, kind in rows}
 
 
@@ -139,10 +143,10 @@ def _pending_proof(
 
 
 def _read(
-    reader: Reader, where: str, names: Sequence[bytes]
+    reader: Reader, names: Sequence[bytes], column: int
 ) -> list[tuple[bytes, bytes, bytes | Damage]]:
     """Return the EventIds and CIDs of events, and the CAR of each or what is wrong with it."""
-    rows: list[tuple[Any, ...]] = list(select_in(reader.connection, _CARS + where, names))
+    rows: list[tuple[Any, ...]] = list(select_named(reader.connection, _CARS, names, column))
     cars = reader.blocks.restore_each([stored for *_, stored in rows])
     return [
         (event_id, cid, check_stored(car, event_id, cid, position))

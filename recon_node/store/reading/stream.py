@@ -8,7 +8,7 @@ others, and the CARs of time events are not read at all (`recon_node.store.db.pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from recon_node.ceramic import EventId, TimeProof
@@ -16,9 +16,9 @@ from recon_node.ipld import CID
 from recon_node.store.admission.records import State
 from recon_node.store.damage import Damage, DamagedEventError, check_stored
 from recon_node.store.db.rows import FAULT
-from recon_node.store.db.sql import select_in
+from recon_node.store.db.sql import select_named, short
 from recon_node.store.reading import Reader
-from recon_node.store.reading.columns import ROWS
+from recon_node.store.reading.columns import OF_STREAM, ROWS
 from recon_node.store.reading.feed import MOST, read_whole_rows
 from recon_node.store.values import FeedRow, HeldRow, TimeRow
 
@@ -41,9 +41,9 @@ def read_signed(
     """
     sql = (
         f"{ROWS} LEFT JOIN anchors ON anchors.event = events.id "
-        "WHERE init_cid = ? AND position <= ? AND prev IS NULL ORDER BY position LIMIT ?"
+        f"WHERE {OF_STREAM} AND position <= ? AND prev IS NULL ORDER BY position LIMIT ?"
     )
-    values = (init, reader.head, -1 if limit is None else min(limit, MOST))
+    values = (short(init), init, reader.head, -1 if limit is None else min(limit, MOST))
     return read_whole_rows(reader, sql, values, max_bytes)
 
 
@@ -60,10 +60,10 @@ def read_undelivered(
     """
     rows = reader.connection.execute(
         f"SELECT id, event_id, cid, state, {FAULT} AS fault FROM events "
-        "INDEXED BY events_undelivered_by_stream WHERE init_cid = ? AND position IS NULL "
-        "AND kind != 'time' AND (fault IS NULL AND state >= 0) = ? "
+        "INDEXED BY undelivered_by_stream WHERE short_init = ? AND init_cid = ? "
+        "AND position IS NULL AND kind != 'time' AND (fault IS NULL AND state >= 0) = ? "
         "ORDER BY state DESC, id LIMIT ?",
-        (init, well_signed, limit),
+        (short(init), init, well_signed, limit),
     ).fetchall()
     found: list[HeldRow] = []
     left = max_bytes
@@ -85,14 +85,14 @@ def read_time_statements(reader: Reader, init: CID, limit: int) -> list[TimeRow]
     with the lowest CID."""
     first = dict(
         reader.connection.execute(
-            "SELECT min(cid), min(position) FROM events INDEXED BY events_by_stream "
+            "SELECT min(cid), min(position) FROM events INDEXED BY by_stream "
             "JOIN anchors ON anchors.event = events.id "
-            "WHERE init_cid = ? AND position <= ? AND prev NOTNULL "
+            f"WHERE {OF_STREAM} AND position <= ? AND prev NOTNULL "
             "GROUP BY ifnull(statement, cid) LIMIT ?",
-            (init, reader.head, limit),
+            (short(init), init, reader.head, limit),
         ).fetchall()
     )
-    rows = select_in(reader.connection, f"{_TIMES} WHERE cid IN (?)", list(first))
+    rows = _named_times(reader, list(first))
     return [_time_row(row, first[row[1]]) for row in rows if row[2] is not None]
 
 
@@ -101,7 +101,7 @@ def read_time_events(reader: Reader, cids: Iterable[CID]) -> list[TimeRow]:
     found: dict[CID, TimeRow] = {}
     wanted = set(cids)
     while wanted:
-        rows = select_in(reader.connection, f"{_TIMES} WHERE cid IN (?)", list(wanted))
+        rows = _named_times(reader, list(wanted))
         new = [_time_row(row) for row in rows if row[2] is not None and row[2] <= reader.head]
         found.update((row.event_cid, row) for row in new)
         wanted = {row.prev for row in new} - found.keys()
@@ -110,16 +110,21 @@ def read_time_events(reader: Reader, cids: Iterable[CID]) -> list[TimeRow]:
 
 def read_time_copies(reader: Reader, init: CID, limit: int) -> list[TimeRow]:
     """Return the first delivered time events of a stream, copies of statements included."""
-    where = "WHERE init_cid = ? AND position <= ? AND prev NOTNULL ORDER BY position LIMIT ?"
-    return _read_times(reader, where, (init, reader.head, limit))
+    where = f"WHERE {OF_STREAM} AND position <= ? AND prev NOTNULL ORDER BY position LIMIT ?"
+    return _read_times(reader, where, (short(init), init, reader.head, limit))
 
 
 def read_undelivered_times(reader: Reader, init: CID, limit: int) -> list[TimeRow]:
     """Return time events of a stream that are not delivered, those first that may be soonest."""
     where = (
-        "WHERE init_cid = ? AND position IS NULL AND prev NOTNULL ORDER BY state DESC, id LIMIT ?"
+        "WHERE short_init = ? AND init_cid = ? AND position IS NULL AND prev NOTNULL "
+        "ORDER BY state DESC, id LIMIT ?"
     )
-    return _read_times(reader, where, (init, limit))
+    return _read_times(reader, where, (short(init), init, limit))
+
+
+def _named_times(reader: Reader, cids: Sequence[bytes]) -> Iterator[tuple[Any, ...]]:
+    return select_named(reader.connection, f"{_TIMES} WHERE short_cid IN (?)", cids, 1)
 
 
 def _read_times(reader: Reader, where: str, values: Sequence[object]) -> list[TimeRow]:

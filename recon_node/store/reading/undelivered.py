@@ -16,13 +16,13 @@ from recon_node.ceramic import EventId, EventKind, StreamId
 from recon_node.ipld import CID
 from recon_node.store.admission.records import State
 from recon_node.store.db.rows import FAULT
-from recon_node.store.db.sql import select_in
+from recon_node.store.db.sql import select_in, select_named
 from recon_node.store.reading import Reader
 from recon_node.store.reading.catalogue import stream_ids
 
 _LATEST: Final = 2**63 - 1
 _PAGE: Final = (
-    f"SELECT id, event_id, cid, init_cid, kind, {FAULT} FROM events INDEXED BY events_undelivered "
+    f"SELECT id, event_id, cid, init_cid, kind, {FAULT} FROM events INDEXED BY undelivered "
     "WHERE position IS NULL AND state = ? AND id < ? ORDER BY id DESC LIMIT ?"
 )
 _PROOFS: Final = (
@@ -124,8 +124,8 @@ def read_refused(reader: Reader, before: int | None, limit: int) -> list[Refused
 def read_progress(reader: Reader, cids: Sequence[CID]) -> dict[CID, tuple[State, str | None]]:
     """Return how far some events have come, and what is wrong with their signatures, of those that
     are here."""
-    sql = f"SELECT cid, max(state), {FAULT} FROM events WHERE cid IN (?) GROUP BY cid"
-    rows = select_in(reader.connection, sql, list(dict.fromkeys(cids)))
+    sql = f"SELECT cid, max(state), {FAULT} FROM events WHERE short_cid IN (?) GROUP BY cid"
+    rows = select_named(reader.connection, sql, list(dict.fromkeys(cids)))
     return {CID(cid): (State(state), fault) for cid, state, fault in rows}
 
 
@@ -134,7 +134,7 @@ def count_hindrances(reader: Reader) -> Hindrances:
     execute = reader.connection.execute
     counts: dict[int, int] = dict(
         execute(
-            "SELECT state, count(*) FROM events INDEXED BY events_undelivered "
+            "SELECT state, count(*) FROM events INDEXED BY undelivered "
             "WHERE position IS NULL GROUP BY state"
         ).fetchall()
     )
