@@ -3,12 +3,14 @@
 With `ceramic_one` off and on: the second index, for ceramic-one nodes, has the same keys in their
 form.
 
-    python -m benchmarks.start_up [--events N] [--directory DIR] [--json FILE]
+    python -m benchmarks.start_up [--events N,N...] [--directory DIR] [--json FILE]
 
 The events are rows of the usual sizes, written straight into the log; their CARs are random bytes.
 Every start is a process of its own; the system's cache is warm. Times are in seconds: open is the
 file with its checks, keys the key store, ring the second index, close what a clean end takes (which
-saves the keys). The memory is that of one index, and an insert adds a key to both, or to the first.
+saves the keys). The memory is that of the key store and that of the second index. An insert adds a
+key to both, or to the first; a hash is that of a range between two keys, of any size. To start, no
+CAR is read: with `--car-size 1` the largest logs fit on a small disk.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ import multiprocessing
 import random
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.key_store import resident_bytes
 from benchmarks.keys import KEY_SIZE, event_ids
-from benchmarks.report import Row, progress, show
+from benchmarks.report import Row, numbers, progress, show
 from recon_node.ceramic import IN_MEMORY, EventId, StreamId
 from recon_node.ceramic.event_id import short_hash
 from recon_node.ipld import CID
+from recon_node.recon import KeyRange
 from recon_node.store import StoreSettings
 from recon_node.store.db import saved_keys, schema
 from recon_node.store.db.log import EventLog
@@ -33,6 +37,7 @@ from recon_node.store.db.log import EventLog
 CAR_SIZE = 600
 MODELS = 50
 INSERTS = 20_000
+HASHES = 20_000
 _PIECE = 10_000
 _SEPARATOR = slice(KEY_SIZE - 57, KEY_SIZE - 49)
 """Where the separator is in an EventId of `benchmarks.keys`."""
@@ -55,7 +60,7 @@ def of_models(count: int, seed: int) -> list[bytes]:
     ]
 
 
-def fill(directory: Path, events: int) -> None:
+def fill(directory: Path, events: int, car_size: int = CAR_SIZE) -> None:
     """Make a log with that many events, all delivered."""
     rng = random.Random(4)
     connection = schema.open_database(directory, IN_MEMORY, "normal")
@@ -68,13 +73,13 @@ def fill(directory: Path, events: int) -> None:
     for start in range(0, events, _PIECE):
         rows = list(enumerate(keys[start : start + _PIECE], start + 1))
         connection.executemany(
-            "INSERT INTO events (id, event_id, cid, init_cid, kind, state, signer, position) "
-            "VALUES (?1, ?2, ?3, ?3, 'data', 3, 'did:key:z6Mk', ?1)",
-            ((row, key, key[-36:]) for row, key in rows),
+            "INSERT INTO events (id, name, cid, kind, state, position, stream) "
+            "VALUES (?1, ?2, ?3, 'data', 3, ?1, ?1)",
+            ((row, key[:-36], key[-36:]) for row, key in rows),
         )
         connection.executemany(
             "INSERT INTO cars (id, car) VALUES (?, ?)",
-            ((row, b"\x3a" + rng.randbytes(CAR_SIZE - 1)) for row, _ in rows),
+            ((row, b"\x3a" + rng.randbytes(car_size - 1)) for row, _ in rows),
         )
     connection.execute("COMMIT")
     connection.close()
@@ -85,7 +90,8 @@ def start(directory: Path, way: str, ceramic_one: bool) -> Row:
     if way == "from the log":
         for name in saved_keys.FILE_NAMES.values():
             (directory / name).unlink(missing_ok=True)
-    started = time.perf_counter()
+    empty = resident_bytes()
+    started, cpu = time.perf_counter(), time.process_time()
     log = EventLog(directory, IN_MEMORY, StoreSettings(synchronous="normal"))
     opened = time.perf_counter()
     keys = log.load_keys()
@@ -94,6 +100,7 @@ def start(directory: Path, way: str, ceramic_one: bool) -> Row:
     ring_starts = time.perf_counter()
     ring = log.load_ring_keys(keys) if ceramic_one else None
     ring_s = time.perf_counter() - ring_starts if ring else 0.0
+    cpu = time.process_time() - cpu
     ring_bytes = resident_bytes() - before if ring else 0
     summary = keys.summarize()
     if way == "from the log":  # so that the end has something to save
@@ -101,6 +108,11 @@ def start(directory: Path, way: str, ceramic_one: bool) -> Row:
     ending = time.perf_counter()
     log.close(keys, ring.keys if ring else None)
     ended = time.perf_counter()
+    ranges = [KeyRange(min(two), max(two)) for two in pairwise(of_models(HASHES + 1, seed=3))]
+    hashing = time.perf_counter()
+    for key_range in ranges:
+        keys.summarize(key_range)
+    hashed = time.perf_counter()
     fresh = [EventId(each) for each in of_models(INSERTS, seed=2)]
     inserting = time.perf_counter()
     for each in fresh:
@@ -116,17 +128,20 @@ def start(directory: Path, way: str, ceramic_one: bool) -> Row:
         "keys_s": loaded - opened,
         "ring_s": ring_s,
         "start_s": loaded - started + ring_s,
+        "start_cpu_s": cpu,
         "close_s": ended - ending,
+        "bytes_a_key": (before - empty) / summary.count,
         "ring_bytes_a_key": ring_bytes / summary.count,
+        "hash_us": (hashed - hashing) / HASHES * 1e6,
         "insert_us": (inserted - inserting) / INSERTS * 1e6,
         "sha256a": summary.hash.hex()[:16],
     }
 
 
-def run(events: int, directory: Path) -> list[Row]:
+def run(events: int, directory: Path, car_size: int) -> list[Row]:
     """Measure both ways; the first start saves the keys for the second."""
     progress(f"writing {events:,} events")
-    fill(directory, events)
+    fill(directory, events, car_size)
     rows = []
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for ceramic_one in (False, True):
@@ -143,12 +158,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--events", type=numbers, default=[1_000_000])
+    parser.add_argument("--car-size", type=int, default=CAR_SIZE, metavar="BYTES")
     parser.add_argument("--directory", type=Path, help="where the log is made; removed afterwards")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-        show("Start-up", run(options.events, Path(directory)), options.json)
+    rows: list[Row] = []
+    for events in options.events:
+        with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+            rows += run(events, Path(directory), options.car_size)
+    show("Start-up", rows, options.json)
 
 
 if __name__ == "__main__":

