@@ -26,10 +26,10 @@ from recon_node.p2p.peers.descriptions import (
 )
 from recon_node.p2p.peers.dht_server import networks_in
 from recon_node.p2p.peers.discovery import Discovery
+from recon_node.p2p.peers.draw import weights
 from recon_node.p2p.peers.interest_gossip import InterestGossip
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
 from recon_node.p2p.peers.overlap import Overlap
-from recon_node.p2p.peers.peer import weights
 from recon_node.p2p.reports import ANOTHER_NETWORK, Counters, SyncHistory
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.driver import Syncer

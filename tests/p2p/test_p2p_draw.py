@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.p2p.peers.peer import (
+from recon_node.p2p.peers.book import Fading
+from recon_node.p2p.peers.draw import (
     FLOOR,
     MIN_LATENCY,
     UNKNOWN_LATENCY,
     Candidate,
-    Fading,
     draw,
     draw_by_network,
     weights,

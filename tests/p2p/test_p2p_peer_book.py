@@ -24,9 +24,9 @@ from recon_node.p2p.peers.book import (
     MAX_ADDRESSES,
     MAX_OBSERVED,
     MAX_OBSERVING,
+    MISLED_HALF_LIFE,
     PeerBook,
 )
-from recon_node.p2p.peers.peer import MISLED_HALF_LIFE
 from recon_node.p2p.sync.peer_memory import Remembered
 from recon_node.places import LATELY
 from recon_node.recon import KeyRange

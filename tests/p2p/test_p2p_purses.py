@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import trio
 
-from recon_node.p2p.sync.purses import Meter, Purses
+from recon_node.p2p.sync.purses import Purses
+from recon_node.p2p.sync.sessions import Meter
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.recon.keys.key_store import LOOKS, MAX_SKETCHES
 

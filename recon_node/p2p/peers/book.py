@@ -1,26 +1,35 @@
 """The node's own book of peers: their addresses, interests, failures and latencies.
 
 libp2p's peerstore forgets addresses after minutes and does not rate peers. The book is kept in a
-file (``opening``); ``peer`` has the order in which peers are chosen from it.
+file (``opening``); ``draw`` has the order in which peers are chosen from it.
 
 Times to wait use trio's clock, which does not jump. Times that are shown are seconds since 1970.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import trio
 
 from recon_node.backoff import Backoff
 from recon_node.latest import Latest
-from recon_node.p2p.peers.peer import Peer, Stated, draw_by_network, weights
+from recon_node.p2p.peers.draw import Candidate, draw_by_network, weights
 from recon_node.p2p.transport.addresses import is_dialable
 from recon_node.places import LATELY
 from recon_node.recon import KeyRange, merge_ranges, subtract_ranges
 
+FAILURE_HALF_LIFE: Final = 4 * 3600.0
+"""Seconds in which failures in a row lose half their weight: longer than the waits between tries,
+so that a peer that is gone for good still becomes hopeless."""
+MISLED_HALF_LIFE: Final = 3600.0
+"""Seconds in which it loses half its weight that a peer misled us; successes do not clear it."""
+BEHIND_HALF_LIFE: Final = 600.0
+"""Seconds in which it loses half its weight that a peer was behind."""
 AFTER_FAILURE: Final = Backoff(first=1.0, longest=600.0)
 """For how long a peer is left alone after failures in a row."""
 MAX_ADDRESSES: Final = 8
@@ -37,6 +46,99 @@ MAX_OBSERVING: Final = 128
 """Maximum peers of which such ranges are kept, the latest: a range takes about 230 bytes."""
 MAX_KEPT: Final = 32
 """Maximum stated ranges that are kept of a peer that is no longer connected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fading:
+    """A number that halves with time.
+
+    Args:
+        half_life: seconds.
+        value: what it was at the time ``at``.
+        at: seconds on any clock.
+    """
+
+    half_life: float
+    value: float = 0.0
+    at: float = 0.0
+
+    def now(self, now: float) -> float:
+        """Return what is left of it."""
+        return self.value * math.exp2(-max(0.0, now - self.at) / self.half_life)
+
+    def plus(self, more: float, now: float) -> Fading:
+        """Return what is left of it, increased."""
+        return Fading(self.half_life, self.now(now) + more, now)
+
+    def set(self, value: float, now: float) -> Fading:
+        """Return it with another value."""
+        return Fading(self.half_life, value, now)
+
+
+_NO_FAILURES: Final = Fading(FAILURE_HALF_LIFE)
+_NEVER_MISLED: Final = Fading(MISLED_HALF_LIFE)
+_NOT_BEHIND: Final = Fading(BEHIND_HALF_LIFE)
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What a peer has stated to be interested in."""
+
+    ranges: list[KeyRange]
+    """Ascending and apart."""
+    until: float = math.inf
+    """On trio's clock; infinite while the peer is connected and can tell us of changes."""
+
+
+@dataclass(slots=True)
+class Peer:
+    """What the book knows of a peer."""
+
+    id: str
+    addresses: list[str] = field(default_factory=list)
+    """The one that worked last comes first."""
+    moved: float = -math.inf
+    """When it last brought events that were new here, or fetched some, on trio's clock."""
+    network: str = ""
+    """That of the address from which it is connected, or was last; empty if it never was."""
+    failed: Fading = _NO_FAILURES
+    """Failures in a row; breaking a protocol counts as several."""
+    misled: Fading = _NEVER_MISLED
+    """How often it broke a protocol, or listed events without delivering them."""
+    behind: Fading = _NOT_BEHIND
+    """Which share of the common keys it or we lacked, from 0 to 1."""
+    not_before: float = 0.0
+    """When it may be synced with again, on trio's clock."""
+    latency: float | None = None
+    """The round-trip time in seconds."""
+    last_sync: float | None = None
+    """When a sync that this node began ended in agreement, in seconds since 1970."""
+    last_visit: float | None = None
+    """When one that the peer began did."""
+    events_served: int = 0
+    """Events that it fetched and that are not yet in the report of a session."""
+    event_bytes_served: int = 0
+    """Their size in bytes."""
+    asked_for_all_at: float = -math.inf
+    """When we last asked it for everything that interests us, on trio's clock."""
+    interests: list[tuple[float, KeyRange]] = field(default_factory=list)
+    """Ranges that it asked or answered for, and until when they count, on trio's clock."""
+    stated: Stated | None = None
+    """What it has told of its interests, which counts more than what was observed."""
+    declined: list[tuple[float, KeyRange]] = field(default_factory=list)
+    """Ranges that we asked for and that it did not want, and until when they count."""
+    overlap: float = 1.0
+    """The share of our keys that it wants too, from 0 to 1, as last computed."""
+
+    @property
+    def failures(self) -> int:
+        """Failures in a row, as far as they have not faded."""
+        return round(self.failed.now(trio.current_time()))
+
+    def candidate(self, now: float) -> Candidate:
+        """Return what counts when a peer is drawn."""
+        failures = max(self.failed.now(now), self.misled.now(now))
+        return Candidate(self.overlap, self.latency, self.behind.now(now), failures)
 
 
 class PeerBook:

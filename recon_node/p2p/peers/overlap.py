@@ -17,8 +17,7 @@ from typing import Final
 import trio
 
 from recon_node.ceramic import sort_value_range
-from recon_node.p2p.peers.book import PeerBook
-from recon_node.p2p.peers.peer import Peer
+from recon_node.p2p.peers.book import Peer, PeerBook
 from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
 from recon_node.store import Interest, Store, format_interest
 from recon_node.store.interests import key_ranges

@@ -31,9 +31,9 @@ from recon_node.p2p.errors import (
     PeerError,
     describe_error,
 )
+from recon_node.p2p.peers.book import Peer
 from recon_node.p2p.peers.connections import VISIT
 from recon_node.p2p.peers.overlap import Overlap
-from recon_node.p2p.peers.peer import Peer
 from recon_node.p2p.sync.push import Pusher
 from recon_node.p2p.sync.reconciler import Reconciler
 from recon_node.p2p.sync.rings import Rings

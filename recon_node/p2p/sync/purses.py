@@ -6,16 +6,15 @@ made. So the keys that are looked at are counted. Each network (an IPv4 address,
 purse of ``KEYS_AT_ONCE`` looks, which fills up by ``KEYS_A_SECOND``; whoever has spent it waits.
 Peer ids cost nothing, so they do not count.
 
-``Meter`` has sessions pay, ``Searches`` requests for ids. A request for a single id may take a look
-at every key, about 10 ms for a million; those who are sent events get looks back for them, because
-sending an event takes longer than looking at so many keys. So an honest peer, which asks for
-hundreds of events at a time, never waits. One search runs at a time, so that all of them together
-take at most every other step of the event loop.
+``sessions.Meter`` has sessions pay, ``Searches`` requests for ids. A request for a single id may
+take a look at every key, about 10 ms for a million; those who are sent events get looks back for
+them, because sending an event takes longer than looking at so many keys. So an honest peer, which
+asks for hundreds of events at a time, never waits. One search runs at a time, so that all of them
+together take at most every other step of the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -70,44 +69,6 @@ class Purses:
         now = trio.current_time()
         left, since = self._left.get(network, (self._burst, now))
         return min(self._burst, left + (now - since) * self._rate)
-
-
-class Meter:
-    """Has a peer pay for what its session computes.
-
-    It pays for the sums of ranges that are made, and for hashing keys with a salt.
-
-    Args:
-        purses: where it pays from.
-        address: of the peer.
-        keys: whose sums are made.
-        is_free: whether these are sums that this node wants anyway.
-    """
-
-    def __init__(
-        self, purses: Purses, address: str, keys: KeyView, is_free: Callable[[], bool]
-    ) -> None:
-        self._purses = purses
-        self._address = address
-        self._keys = keys
-        self._is_free = is_free
-        self._before = (0, 0)
-
-    def start(self) -> None:
-        """Count from here on: other tasks may have computed since."""
-        self._before = self._keys.summed, self._keys.salted
-
-    async def pay(self) -> None:
-        """Let other tasks run, until the peer can pay for what was computed since the start."""
-        summed, salted = self._before
-        spent = self._keys.salted - salted
-        if self._keys.summed > summed and not self._is_free():
-            spent += self._keys.summed - summed
-        if spent:
-            self._purses.spend(self._address, spent)
-            await self._purses.wait(self._address)
-        else:
-            await trio.lowlevel.checkpoint()
 
 
 KEYS_AN_EVENT: Final = 20_000

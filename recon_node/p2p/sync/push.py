@@ -29,8 +29,8 @@ import trio
 
 from recon_node.ceramic import EventId, streams_range
 from recon_node.p2p.context import Context
+from recon_node.p2p.peers.book import Peer
 from recon_node.p2p.peers.overlap import Overlap
-from recon_node.p2p.peers.peer import Peer
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.recon import KeyRange, intersect_ranges
 

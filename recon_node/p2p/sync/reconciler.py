@@ -24,8 +24,8 @@ from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import FetchTable
 from recon_node.p2p.sync.fetch import Fetcher, is_excused
 from recon_node.p2p.sync.peer_memory import PeerMemory
-from recon_node.p2p.sync.purses import Meter, Purses
-from recon_node.p2p.sync.sessions import Run, Sessions
+from recon_node.p2p.sync.purses import Purses
+from recon_node.p2p.sync.sessions import Meter, Run, Sessions
 from recon_node.p2p.sync.stream_slots import EventStreams, OpenStream, Slots
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.places import network_of

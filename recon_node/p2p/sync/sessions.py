@@ -33,7 +33,7 @@ from recon_node.p2p.errors import (
     describe_error,
 )
 from recon_node.p2p.reports import CANCELLED, GAVE_WAY, Role, SyncHistory, SyncReport
-from recon_node.p2p.sync.purses import Meter
+from recon_node.p2p.sync.purses import Purses
 from recon_node.p2p.sync.stream_slots import (
     KEPT_FOR,
     KeptStreams,
@@ -43,7 +43,7 @@ from recon_node.p2p.sync.stream_slots import (
 )
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.streams import PeerStream
-from recon_node.recon import Actions, Failed, Fetch, FetchById, Send, Session
+from recon_node.recon import Actions, Failed, Fetch, FetchById, KeyView, Send, Session
 from recon_node.recon.session import Admit, SendValues
 from recon_node.store import StoreError
 
@@ -115,6 +115,44 @@ class Events(Protocol):
     def perform(self, action: Fetch | FetchById | Admit) -> Awaitable[Failed | None]:
         """Fetch or admit events; return what failed."""
         ...
+
+
+class Meter:
+    """Has a peer pay for what its session computes.
+
+    It pays for the sums of ranges that are made, and for hashing keys with a salt.
+
+    Args:
+        purses: where it pays from.
+        address: of the peer.
+        keys: whose sums are made.
+        is_free: whether these are sums that this node wants anyway.
+    """
+
+    def __init__(
+        self, purses: Purses, address: str, keys: KeyView, is_free: Callable[[], bool]
+    ) -> None:
+        self._purses = purses
+        self._address = address
+        self._keys = keys
+        self._is_free = is_free
+        self._before = (0, 0)
+
+    def start(self) -> None:
+        """Count from here on: other tasks may have computed since."""
+        self._before = self._keys.summed, self._keys.salted
+
+    async def pay(self) -> None:
+        """Let other tasks run, until the peer can pay for what was computed since the start."""
+        summed, salted = self._before
+        spent = self._keys.salted - salted
+        if self._keys.summed > summed and not self._is_free():
+            spent += self._keys.summed - summed
+        if spent:
+            self._purses.spend(self._address, spent)
+            await self._purses.wait(self._address)
+        else:
+            await trio.lowlevel.checkpoint()
 
 
 class Run(ABC, Generic[M]):
