@@ -10,7 +10,7 @@ not do. session.py has the theory of operation.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -162,6 +162,8 @@ class Side:
         it; None if the two sides have no interest in common."""
         self.asked: KeyRange | None = self.key_range
         """The range that the initiator asked for, which is one of its interests."""
+        self.news: Sequence[KeyRange] = ()
+        """Initiator: where its new keys are, which may be told at once."""
         self.remaining: KeyRange | None = None
         """Initiator: what lies above the responder's overlap, for a separate session."""
         self.rounds = 0
@@ -183,10 +185,16 @@ class Side:
 
     @classmethod
     def initiator(
-        cls, keys: KeyView, key_range: KeyRange, settings: SessionSettings = DEFAULT_SETTINGS
+        cls,
+        keys: KeyView,
+        key_range: KeyRange,
+        settings: SessionSettings = DEFAULT_SETTINGS,
+        news: Sequence[KeyRange] = (),
     ) -> Self:
-        """Make the side that asks for a range and speaks first."""
-        return cls(keys, [key_range], settings, initiates=True)
+        """Make the side that asks for a range and speaks first; it has new keys in `news`."""
+        side = cls(keys, [key_range], settings, initiates=True)
+        side.news = news
+        return side
 
     @classmethod
     def responder(

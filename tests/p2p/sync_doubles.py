@@ -75,7 +75,7 @@ class Recorded:
     async def wait_for_peers_sessions(self, peer_id, limit):
         return
 
-    async def reconcile(self, peer_id, key_range):
+    async def reconcile(self, peer_id, key_range, news=()):
         self.asked.append((peer_id, key_range))
         await trio.sleep(self.seconds.get(peer_id, 0))
         if peer_id in self.error:

@@ -7,6 +7,7 @@ needs them is stood for by the least that the syncer sees of it.
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -100,6 +101,24 @@ async def test_peers_are_synced_with_from_time_to_time(running, autojump_clock):
     book.heard_of("a", ["/ip4/127.0.0.1/tcp/1"])
     await trio.sleep(LOOPBACK.sync_interval * 10)
     assert 8 <= len(sessions.asked) / len(OURS) <= 14
+
+
+async def test_every_range_is_told_to_every_peer_that_does_not_state_its_interests(
+    nursery, autojump_clock
+):
+    """Twice as many as are drawn in a round (CIP-124: "for every range ... to all peers")."""
+    host, book, sessions = Connected(), PeerBook(200), Recorded()
+    names = [f"peer {number}" for number in range(2 * LOOPBACK.sync_peers)]
+    for name in names:
+        book.heard_of(name, ["/ip4/127.0.0.1/tcp/1"])
+    host.near += names
+    nursery.start_soon(Syncer(Context(host, Wanting(), book, LOOPBACK, Counters()), sessions).run)
+    rounds = 10
+    await trio.sleep(LOOPBACK.sync_interval * rounds)
+    told = Counter(sessions.asked)
+    for name in names:
+        for key_range in OURS:
+            assert 0.7 * rounds <= told[name, key_range] <= 1.5 * rounds
 
 
 async def test_a_new_interest_is_asked_for_at_once(nursery, autojump_clock):

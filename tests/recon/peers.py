@@ -76,6 +76,8 @@ class Peer:
     """Keys whose events it gets and does not take; it remembers them from session to session."""
     interests: tuple[KeyRange, ...] = (EVERYTHING,)
     session: MakeSession = word_session
+    news: tuple[KeyRange, ...] = ()
+    """Where it has new keys, when it initiates."""
     checked: bool = False
     """Whether all that it says of its keys is checked against a plain set."""
     store: KeyStore = field(init=False)
@@ -101,7 +103,7 @@ class Peer:
         return self._by_id[1]
 
     def asks(self, key_range: KeyRange = EVERYTHING) -> TurnSession[Any]:
-        return self._session(Side.initiator(self.store, key_range, self.settings))
+        return self._session(Side.initiator(self.store, key_range, self.settings, self.news))
 
     def answers(self) -> TurnSession[Any]:
         return self._session(Side.responder(self.store, self.interests, self.settings))

@@ -19,6 +19,7 @@ from recon_node.recon import (
     SessionSettings,
     Sha256a,
     Side,
+    merge_ranges,
 )
 from recon_node.recon.cip124.cip124_codec import Message
 from recon_node.recon.session import Failed, Fetch, TurnSession, turn_of
@@ -75,6 +76,43 @@ def test_the_ring_trace_of_the_first_draft() -> None:
         "(ape, h(bee,cat,doe,eel,fox,gnu,hog), ape)",
     ]
     assert you.set == they.set == set(words(*WORDS))
+
+
+def test_a_push_names_the_new_key_between_two_hashes() -> None:
+    """CIP-124, "Abstract": (first, h, new, h, last). Who has the rest answers with the whole."""
+    you = Peer(words("bee", "cat", "doe", "eel", "fox", "gnu"), TRACE_SETTINGS)
+    they = Peer(words("bee", "cat", "eel", "fox", "gnu"), TRACE_SETTINGS)
+    you.news = (KeyRange(b"d", b"e"),)
+    _, _, sent = reconcile(you, they, KeyRange(b"ape", b"hog"))
+    assert [write(message, NAMES) for message in sent] == [
+        "(ape, h(bee,cat), doe, h(eel,fox,gnu), hog)",
+        "(ape, h(bee,cat,doe,eel,fox,gnu), hog)",
+        "(ape, h(bee,cat,doe,eel,fox,gnu), hog)",
+    ]
+    assert you.set == they.set
+
+
+FEW = st.binary(min_size=1, max_size=2)
+
+
+@given(
+    st.sets(FEW, max_size=40),
+    st.sets(FEW, max_size=40),
+    st.lists(st.tuples(FEW, FEW), max_size=30),
+    st.sets(FEW),
+)
+def test_any_two_sets_converge_whatever_is_new(
+    yours: set[bytes], theirs: set[bytes], news: list[tuple[bytes, bytes]], refused: set[bytes]
+) -> None:
+    """Also where the receiver does not take what is told first."""
+    you = Peer(yours, session=fenced_session)
+    they = Peer(theirs, session=fenced_session, unobtainable=frozenset(refused))
+    you.news = tuple(merge_ranges(KeyRange(*sorted(each)) for each in news))
+    _, _, sent = reconcile(you, they)
+    assert len(sent[0].bounds) <= 18
+    assert set(sent[0].bounds[1:-1]) <= yours
+    assert you.set == yours | theirs
+    assert they.set == theirs | (yours - refused)
 
 
 def test_pages_bound_every_message() -> None:

@@ -199,7 +199,11 @@ class Syncer:
             await self._overlap.weigh((*near, *far))
             count = self._settings.sync_peers
             reach_out = count if len(near) < count else 1
-            for peer in self._book.choose(count, near):
+            # A session is how a peer that does not state its interests learns ours: it has one in
+            # each round (CIP-124, "Interest Gossip"). Of the others, a few are drawn.
+            silent = [peer for peer in near if not self._book.has_stated(peer.id)]
+            stating = [peer for peer in near if self._book.has_stated(peer.id)]
+            for peer in (*silent, *self._book.choose(count, stating)):
                 self.request(peer.id)
             for peer in self._book.choose(reach_out, far):
                 self.request(peer.id)
@@ -358,15 +362,17 @@ class Syncer:
         ranges = self._ranges_to_ask_for(peer_id, due)
         if not ranges or not self._reconciler.can_sync_with(peer_id):
             return True
-        undelivered = await self._attempt(peer_id, self._reconcile(peer_id, ranges))
+        undelivered = await self._attempt(peer_id, self._reconcile(peer_id, ranges, due or ()))
         if undelivered is None:
             return False
         latency = self._host.latency(peer_id)
         self._book.synced(peer_id, latency, time.time(), delivered=not undelivered)
         return True
 
-    async def _reconcile(self, peer_id: str, ranges: Sequence[KeyRange]) -> int:
-        return sum([await self._reconciler.reconcile(peer_id, each) for each in ranges])
+    async def _reconcile(
+        self, peer_id: str, ranges: Sequence[KeyRange], news: Sequence[KeyRange]
+    ) -> int:
+        return sum([await self._reconciler.reconcile(peer_id, each, news) for each in ranges])
 
     async def _attempt(self, peer_id: str, sync: Awaitable[T]) -> T | None:
         """Return what a sync returns; None if it fails, which the book has then."""

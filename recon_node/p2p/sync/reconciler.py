@@ -78,8 +78,15 @@ class Reconciler:
         """For the sessions that peers start."""
         sessions.speak([*self.versions], self)
 
-    async def reconcile(self, peer_id: str, key_range: KeyRange) -> int:
+    async def reconcile(
+        self, peer_id: str, key_range: KeyRange, news: Sequence[KeyRange] = ()
+    ) -> int:
         """Reconcile a range with a connected peer, in as many sessions as its interests need.
+
+        Args:
+            peer_id: of the peer.
+            key_range: what to ask for.
+            news: where this node has new keys.
 
         Returns:
             How many events the peer listed without delivering them.
@@ -91,7 +98,7 @@ class Reconciler:
         undelivered = 0
         rest = key_range
         for _ in range(MAX_PARTS):
-            begin = partial(self._begin, rest, is_rest=rest != key_range)
+            begin = partial(self._begin, rest, news, is_rest=rest != key_range)
             run = await self._sessions.initiate(peer_id, [*self.versions], begin)
             undelivered += run.tally.undelivered
             self._book.answered(peer_id, rest, run.side.key_range)
@@ -123,8 +130,10 @@ class Reconciler:
         with trio.move_on_after(limit):
             await self.slots.wait_until_unused(peer_id)
 
-    def _begin(self, key_range: KeyRange, opened: OpenStream, *, is_rest: bool) -> TurnRun:
-        side = Side.initiator(self._store.keys, key_range, self._of_sessions)
+    def _begin(
+        self, key_range: KeyRange, news: Sequence[KeyRange], opened: OpenStream, *, is_rest: bool
+    ) -> TurnRun:
+        side = Side.initiator(self._store.keys, key_range, self._of_sessions, news)
         return TurnRun(self, side, opened, is_rest=is_rest)
 
     def _session(

@@ -56,7 +56,7 @@ from typing import Final
 from recon_node.ceramic import EventId
 from recon_node.recon.cip124.cip124_codec import Message
 from recon_node.recon.cip124.cip124_reply import Cip124Reply, OpenKeys
-from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.ranges import KeyRange, intersect_ranges
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, ZERO, Sha256a, fold, lanes_of, spread
 from recon_node.recon.session import GAPS_A_STEP, Actions, Send, Steps, TurnSession, fetch
 from recon_node.recon.side import Side
@@ -85,6 +85,10 @@ peer whose pivots were refused says the same three times first: what it told whi
 does not count, and what it tells then has to be in vain twice."""
 
 
+_MAX_NEWS: Final = 16
+"""New keys in the first message, as in 1.2.0."""
+
+
 class Session10(TurnSession[Message]):
     """One side of a session on `/ceramic/recon/1.0.0`.
 
@@ -108,9 +112,26 @@ class Session10(TurnSession[Message]):
         """Whether the peer's last message may be its last word."""
 
     def start(self) -> Actions[Message]:
-        """Send the initiator's first message."""
+        """Send the initiator's first message: the hash of the range, or those around new keys."""
         self.side.start()
-        yield self._send(self._whole())
+        news = self._news()
+        if not news:
+            yield self._send(self._whole())
+            return
+        assert self.side.key_range is not None
+        lower, upper = self.side.key_range
+        bounds = (lower, *news, upper)
+        gaps = map(KeyRange, bounds, bounds[1:])
+        hashes = [Sha256a.from_lanes(self.side.keys.lanes(gap)) for gap in gaps]
+        self._told.replace((), news)
+        yield self._send(Message(bounds, tuple(hashes)))
+
+    def _news(self) -> Sequence[bytes]:
+        """Return some new keys: the last one of each stream with any (CIP-124, "Abstract")."""
+        assert self.side.key_range is not None
+        places = intersect_ranges([self.side.key_range], self.side.news)[:_MAX_NEWS]
+        found = map(self.side.keys.last, places)
+        return [key for key in found if key is not None]
 
     def receive(self, message: Message) -> Actions[Message]:
         """Take the peer's message, and answer it."""
