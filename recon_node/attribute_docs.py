@@ -19,7 +19,7 @@ def attribute_docs(kind: type) -> dict[str, str]:
     """Return the docstrings of a class's attributes, by name, inherited ones included.
 
     Classes are found at the top of their modules. Those of other packages count as having none, and
-    so do all where there is no source.
+    as do all attributes if the source is missing.
     """
     package = kind.__module__.partition(".")[0]
     found: dict[str, str] = {}

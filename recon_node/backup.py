@@ -209,7 +209,7 @@ def restore_backup(
         data_dir: made if it is missing.
         passphrase: of an encrypted backup.
         new_epoch: begin a new epoch of the feed, which tells its readers to start over.
-        progress: hears of the steps.
+        progress: called with each step.
 
     Raises:
         BackupError: it is not a backup, is damaged, or needs another passphrase; or the directory

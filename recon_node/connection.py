@@ -132,7 +132,7 @@ class Answer:
         return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
 
     def check(self) -> Self:
-        """Raise what fits an error of the node; return the answer if it is none.
+        """Raise the error that the answer reports; return the answer if it reports none.
 
         Raises:
             UnauthorizedError: 401.

@@ -38,7 +38,7 @@ def unwrap(error: BaseException, *known: type[BaseException]) -> BaseException:
 def unwrapped(*known: type[BaseException]) -> Iterator[None]:
     """Raise what ``unwrap`` makes of an exception group instead of the group.
 
-    So whoever opens a service, or runs trio, can catch the error that its contract names.
+    So code that opens a service, or runs trio, can catch the error that its contract names.
     """
     try:
         yield

@@ -2,8 +2,8 @@
 
 Locks are `flock` locks, which the kernel releases when their holder dies: after kill -9 nothing has
 to be cleaned up. They are taken here and not with the filelock library, which truncates a lock file
-before it asks for the lock and deletes it afterwards: whoever is refused could then not read in it
-who the holder is.
+before it asks for the lock and deletes it afterwards: a process that is refused could then not read
+in it who the holder is.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def is_exposed(path: Path) -> bool:
 def open_locked(path: Path, *, wait: bool = False, mode: int = 0o666) -> BinaryIO:
     """Open a file for reading and writing, and hold an exclusive lock on it until it is closed.
 
-    A symbolic link is not followed: whoever could put it there would have another file overwritten.
+    A symbolic link is not followed: another user could have another file overwritten by one.
 
     Args:
         path: created if it is missing.

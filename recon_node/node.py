@@ -268,7 +268,7 @@ def _protect(data_dir: Path) -> None:
     try:
         exposed = private_directory(data_dir)
     except OSError:
-        return  # whoever opens the store hears what is wrong
+        return  # opening the store raises the same error
     if exposed:
         log.warning(
             "Other users could read files of the data directory; now its owner alone can",

@@ -133,7 +133,7 @@ class Place:
         self.is_sure = True
 
     def grow(self, size: int) -> bool:
-        """Take so much more; return False, with nothing changed, if there is no room for it."""
+        """Take this much more; return False, with nothing changed, if it does not fit."""
         return self._places._grow(self, size)
 
     def leave(self) -> None:

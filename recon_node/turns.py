@@ -1,8 +1,8 @@
 """Places for computations, which are taken in turn by those who ask.
 
-Whoever asks for a hundred things at once must not keep all others waiting: when a place becomes
-free, it goes to the network that has waited the longest since it last got one, whatever the number
-of its requests.
+A client that asks for a hundred things at once must not keep all others waiting: when a place
+becomes free, it goes to the network that has waited the longest since it last got one, whatever the
+number of its requests.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Turns:
         return is_free
 
     def leave(self) -> None:
-        """Leave a place to whoever's turn it is."""
+        """Leave a place to the next in turn."""
         for asker, lot in [*self._waiting.items()]:
             del self._waiting[asker]
             if lot:

@@ -69,7 +69,7 @@ class TimeAuthority(Protocol):
         """Submit a root, or look its proof up: one step, after which the process may end.
 
         A root is anchored once, however often and by how many processes after each other this is
-        called. It raises nothing that waiting may mend.
+        called. It raises nothing that may pass by itself.
         """
 
 

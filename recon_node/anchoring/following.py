@@ -37,9 +37,9 @@ class FeedFollower:
     Args:
         settings: say which streams are anchored.
         store: has the feed.
-        journal: is told of the events.
+        journal: receives the events.
         now: returns Unix time in seconds.
-        on_news: called when the journal was told something.
+        on_news: called when the journal received something.
 
     Attributes:
         position: of the feed, up to which it was read.
@@ -70,7 +70,7 @@ class FeedFollower:
                 await self._read_page()
                 self._on_news()
             except DamagedEventError:
-                await trio.sleep(_AFTER_FAULT)  # until it is mended
+                await trio.sleep(_AFTER_FAULT)  # until it is repaired
             except (StoreError, JournalError) as error:
                 log.error("Cannot select events to anchor", reason=str(error))
                 await trio.sleep(_AFTER_FAULT)

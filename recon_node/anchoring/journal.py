@@ -236,7 +236,7 @@ class Journal:
             return [CID(cid) for (cid,) in rows]
 
     def are_waiting(self, count: int) -> bool:
-        """Return whether so many requests wait, or more."""
+        """Return whether at least this many requests wait."""
         with self._explained():
             sql = "SELECT count(*) FROM (SELECT 1 FROM requests WHERE state = 0 LIMIT ?)"
             return bool(self._connection.execute(sql, (count,)).fetchone()[0] == count)

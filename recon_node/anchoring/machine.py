@@ -33,7 +33,7 @@ class Attempt:
     max_fee: int
     """The most that is paid, in wei per gas (EIP-1559)."""
     tip: int
-    """The most of it that is for whoever makes the block."""
+    """At most this part of it goes to the maker of the block."""
     raw: bytes
     signed_at: float
     """Unix seconds."""

@@ -63,7 +63,7 @@ def parse_interval(value: object) -> float:
     """Return a time such as `1h`, `10m` or `30s` in seconds.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not one.
     """
     if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
         return float(value)
@@ -137,7 +137,7 @@ class AnchorSettings:
     ] = 3600.0
     """How often to anchor, if anything is new: "1h", "10m", "30s". Each costs one transaction."""
     batch: Annotated[Count, Setting("anchor_batch")] = 1_000_000
-    """Maximum events in one tree. Once so many wait, they are anchored without waiting longer."""
+    """Maximum events in one tree. Once this many wait, they are anchored without waiting longer."""
     max_fee: Annotated[float, Setting("anchor_max_fee"), Field(ge=0)] = 0.0
     """The most to pay, in gwei per gas (EIP-1559). 0: 20 on Ethereum, 10 on Gnosis, 200 on Polygon,
     1 on Base and Arbitrum, 50 elsewhere. While the chain asks for more, events wait."""

@@ -4,8 +4,8 @@ What is computed of a stream is paid for by its events (`recon_node.streams.budg
 But it may take seconds, and would hold the interpreter for as long. So it runs in processes that
 the node starts as they are needed. Hard limits of memory and time protect the machine from what no
 count foresaw: a stream that exceeds them, or ends a process in any other way, is *set aside*, by
-name. Whoever asks for it is told so and why, and nothing is computed of it again for a while, nor
-until it gets another event, or the node is restarted, maybe with a later version.
+name. Requests for it are answered with the reason, and nothing is computed of it again for a while,
+nor until it gets another event, or the node is restarted, maybe with a later version.
 
 Few streams are computed at once, and most in milliseconds. What takes longer than `QUICK` is
 *long*, and only one such is computed at a time, so that the other places are always for short work:
@@ -86,7 +86,7 @@ class Evaluation:
         command: what starts a process.
 
     Attributes:
-        places: held by whoever has all events of a stream in memory, which may be 300 MB.
+        places: held by requests that have all events of a stream in memory, which may be 300 MB.
     """
 
     def __init__(self, count: int, command: Sequence[str] = _COMMAND) -> None:

@@ -44,7 +44,7 @@ _CHUNKS_AT_ONCE: Final = 256
 """Chunks of a body that are read before others get a turn: each takes some 40 µs."""
 _SMALL_CHUNKS: Final = 1_000
 _MEAN_CHUNK: Final = 64
-"""A body of more chunks than the former has at least so many bytes in each, on average. Clients
+"""A body of more chunks than the former has at least this many bytes in each, on average. Clients
 send whole buffers; a byte in each chunk is work that only the server has."""
 _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 """The errors of a stream whose client is gone."""
@@ -251,7 +251,7 @@ class _Exchange:
             await self._read_more()
         while not self._is_gone:
             if self._ahead > MAX_AHEAD:
-                await trio.sleep_forever()  # whoever waits behind so much is not looked after
+                await trio.sleep_forever()  # nobody watches a client that has so much unread
             self._ahead += await self._read_more()
         return {"type": "http.disconnect"}
 

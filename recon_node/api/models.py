@@ -172,7 +172,7 @@ class Parsed:
     read: Callable[[str], Any]
     """Raises `UnfitError` or `ApiError`."""
     shown: Any = str
-    """The type that clients are told."""
+    """The type in the OpenAPI document."""
 
 
 class Binary:

@@ -174,7 +174,7 @@ class Services:
     evaluation: Evaluation = field(default_factory=partial(Evaluation, 0))
     """Where things are computed of streams."""
     reading_pages: Turns = field(default_factory=partial(Turns, 4))
-    """Held by whoever reads and renders a page of the feed, of up to 4 MiB."""
+    """Held by requests that read and render a page of the feed, of up to 4 MiB."""
     _rendering: Turns = field(default_factory=partial(Turns, 1))
     _parsing: Turns = field(default_factory=partial(Turns, 1))
 

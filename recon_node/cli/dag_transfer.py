@@ -138,7 +138,7 @@ class _Room:
     directory: Path
 
     def check(self, size: int, what: str) -> None:
-        """Raise `CommandError` if there is no room for so many bytes."""
+        """Raise `CommandError` if that many bytes do not fit."""
         takes = f"the DAG takes {human_size(size)} ({what})"
         if size >= MAX_EXTENT:
             takes = f"the DAG takes more than {human_size(MAX_EXTENT)}"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class InvalidArgumentError(ClientError, ValueError):
-    """A call that cannot mean anything, such as a StreamID that is none. Nothing was sent."""
+    """An invalid argument, such as text that is not a StreamID. Nothing was sent."""
 
 
 class RefusedEventError(NodeError):

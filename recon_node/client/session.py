@@ -54,7 +54,7 @@ def to_stream_id(stream: object) -> StreamId:
     """Return a StreamID, given as such, as text, or by a document.
 
     Raises:
-        InvalidArgumentError: it is none of these.
+        InvalidArgumentError: it is not one of these.
     """
     found = getattr(stream, "id", stream)
     if isinstance(found, StreamId):

@@ -190,7 +190,7 @@ class SnapshotWriter:
         return self._made
 
     def _has_feed(self, base: RootObject, epoch: str, position: int) -> bool:
-        """Return whether the base has the feed as far as this snapshot can have it."""
+        """Return whether the base has all of the feed that this snapshot can have."""
         feed = base.manifest.feed
         return feed is None or (feed.epoch == epoch and feed.position == position)
 

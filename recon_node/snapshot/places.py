@@ -138,7 +138,7 @@ def decode_locator(data: bytes, count: int) -> list[Place]:
     """Return the places of `count` items.
 
     Raises:
-        LocatorError: it is not the locator of so many.
+        LocatorError: it is not the locator of this many.
     """
     places: list[Place] = []
     before, at = Place(-1, 0, 0), 0
@@ -298,7 +298,7 @@ class PlaceReader:
     Args:
         objects: where the packs are.
         packs: their CIDs and sizes.
-        on_fault: told what cannot be used.
+        on_fault: called with each part that cannot be used.
         kept: is asked first, and gets what was read.
     """
 

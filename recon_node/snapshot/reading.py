@@ -51,7 +51,7 @@ BULK_GAP: Final = 1024
 BULK: Final = 200
 """When so many nodes are read at once, nodes in between that are no longer used are read, too."""
 MAX_NODE: Final = 4 * 1024 * 1024
-"""Bytes of a node. Whoever searches for keys long enough can make a leaf of 100,000."""
+"""Bytes of a node. A long search for keys can make a leaf of 100,000."""
 
 
 def read_root(
@@ -85,7 +85,7 @@ class SnapshotReader:
     Args:
         objects: where it is.
         root: its root object.
-        on_fault: told what cannot be used.
+        on_fault: called with each part that cannot be used.
         kept: is asked first, and gets what was read.
     """
 

@@ -48,7 +48,7 @@ FEEDS: Final = "feeds"
 MAX_ENVELOPE: Final = 32 * 1024
 """Bytes of the block that has the signature."""
 MAX_TOP_BYTES: Final = 64 * 1024
-"""Nodes of so many bytes come with the root object."""
+"""Nodes of up to this many bytes come with the root object."""
 
 
 class RootError(ValueError):

@@ -128,7 +128,7 @@ class Snapshots:
         self.durations[operation, "ok" if ok else "failed"].observe(seconds)
 
     async def create_regularly(self, every: float) -> None:
-        """Make a snapshot whenever so many seconds have passed, without end."""
+        """Make a snapshot each time this many seconds have passed, without end."""
         while True:
             await trio.sleep(every)
             started = trio.current_time()

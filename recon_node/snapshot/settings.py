@@ -20,7 +20,7 @@ def parse_period(value: object) -> float | None:
     """Return a time such as `6h`, `90m` or `1d` in seconds; None for an empty text.
 
     Raises:
-        ValueError: it is none, or less than a minute.
+        ValueError: it is not one, or less than a minute.
     """
     if value in ("", None):
         return None

@@ -1,6 +1,6 @@
 """Bring a node up to date from snapshots: fetch what it lacks, and have it admitted.
 
-The tree is opened level by level, as far as its hashes differ from those of the node's own keys. So
+The tree is opened level by level, where its hashes differ from those of the node's own keys. So
 a sync takes a round trip for each level and one for the events, whatever is missing. From the level
 above the leaves on, a few parts of the tree are under way at a time, and one admits its events
 while the next one fetches: memory stays bounded, and an empty node reads at full speed.

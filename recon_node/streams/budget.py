@@ -1,10 +1,10 @@
 """How much may be computed from a stream's content: a count of steps that events pay for.
 
-Theory of operation. Whoever writes events decides how much work they cause: patches, checks by the
+Theory of operation. The writer of events decides how much work they cause: patches, checks by the
 schema of a model, `unique`, merges. A clock would give another verdict on each machine, so steps
 are counted instead, as a function of the events alone. Each event has an allowance that grows with
 its size; one that takes more is rejected. Each stream has one as well; a stream that takes more is
-not computed, and whoever asked for it is told so.
+not computed, and the caller gets an error.
 
 A step is about 4 ns of one core, or one byte that is written out.
 
@@ -56,17 +56,17 @@ class Budget:
 
     @classmethod
     def of_event(cls, size: int) -> Self:
-        """What an event of so many bytes may take."""
+        """What an event of this many bytes may take."""
         return cls("the event", EVENT + EVENT_BYTE * size)
 
     @classmethod
     def of_stream(cls, size: int) -> Self:
-        """What a stream whose events have so many bytes may take."""
+        """What a stream may take whose events have this many bytes."""
         return cls("the stream", STREAM + STREAM_BYTE * size)
 
     @classmethod
     def of_rows(cls, size: int) -> Self:
-        """How many bytes the rows of a stream may have whose events have so many bytes."""
+        """How many bytes the rows of a stream may have whose events have this many bytes."""
         steps = ROWS + STREAM_BYTE * size
         return cls("the content after all events of the stream", steps, "bytes")
 
@@ -84,7 +84,7 @@ class Budget:
         """Count steps before they are taken.
 
         Raises:
-            BudgetError: there are not so many left.
+            BudgetError: fewer are left.
         """
         self.left -= steps
         if self.left < 0:

@@ -10,7 +10,7 @@ value stays, and a person decides.
 The unit of a change is a member of an object, at any depth, and an item of an array, while all
 three arrays have the same length. An array that got longer or shorter is one value.
 
-Two writers may have merged the same branches, each in its own way, before they heard of each other.
+Two writers may have merged the same branches, each in its own way, before their events met.
 Then the two sides have several last events in common. Their contents are merged first, and where
 these differ there is no common value: every change there is one of both sides.
 
@@ -399,7 +399,7 @@ def _note(places: dict[str, Any], path: Sequence[str], value: Any) -> None:
 
 
 def _with(value: Any, places: Mapping[str, Any], budget: Budget) -> Any:
-    """A copy of a value with others at these places, as far as the containers around them exist."""
+    """A copy of a value with others at those places whose containers exist."""
     if not isinstance(value, dict | list):
         return value
     budget.spend(_PLACE + len(value))

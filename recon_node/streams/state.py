@@ -9,7 +9,7 @@ that merges branches builds on the first of its prevs: the choice is up to the a
 A stream's controller can write events that are signed correctly and still make no sense: an
 inapplicable patch, or content that breaks a rule of the stream's model. Such an event is
 *rejected*: it has `validation_errors` and changes nothing, and the events after it build on the
-data before it. Only the content of a rejected init event stays, for later events to mend, because
+data before it. Only the content of a rejected init event stays, for later events to repair, because
 there is nothing before it. A time event is rejected along with the event that it anchors. None of
 this raises an exception.
 
@@ -30,7 +30,7 @@ raises `BudgetError`. So does one whose content after each signed event is too m
 
 A state is dropped when no remaining event builds on it: every patch copies the containers that it
 changes, so all states of a long stream of a large document may take a thousand times the memory of
-its events. `StreamStates` can be told which of them to keep.
+its events. The arguments of `StreamStates` say which of them to keep.
 
 The names are those of ceramic-one: `event_states` of its pipeline, `StreamState` of its API.
 
