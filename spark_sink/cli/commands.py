@@ -57,7 +57,7 @@ _AT_ONCE = 1.0
 """Seconds without a word, in which most stops are over."""
 _STOP_PATIENCE = 8.0
 """Seconds for a stop: service managers and containers wait for ten before they kill."""
-_EXTRA = {"deltalake", "duckdb", "pandas", "psycopg", "pyspark"}
+_EXTRA = {"confluent_kafka", "deltalake", "duckdb", "pandas", "psycopg", "pyspark"}
 
 
 class _Group(click.Group):

@@ -9,7 +9,7 @@ import click
 
 from recon_node.stop_signals import cleaned_up_when_stopped
 from spark_sink.cli.events import EventPrinter, json_lines_option
-from spark_sink.cli.options import Milliseconds, tables_option
+from spark_sink.cli.options import Milliseconds, StorageOption, tables_option
 
 if TYPE_CHECKING:
     from spark_sink.export.following import Taken, Target
@@ -22,7 +22,7 @@ _every = click.option(
 _once = click.option("--once", is_flag=True, help="Stop when the copies are up to date.")
 
 
-@click.group(short_help="Copy tables to a database, and let the copies follow.")
+@click.group(short_help="Copy tables to a database or a broker, and let the copies follow.")
 def export() -> None:
     """Copy tables and views to other systems, exactly once, and let the copies follow.
 
@@ -62,6 +62,51 @@ def postgres(tables: Location, address: str, schema: str, **options: Any) -> Non
     from spark_sink.export.postgres import Postgres
 
     with closing(Postgres(address, schema)) as target:
+        _follow(tables, target, **options)
+
+
+@export.command(short_help="Send changes of tables to topics of Kafka.")
+@tables_option()
+@_names
+@click.option(
+    "--to",
+    "servers",
+    required=True,
+    metavar="HOST:PORT[,...]",
+    help="Servers of the cluster; one that answers is enough.",
+)
+@click.option("--prefix", default="ceramic", help="Of the topics' names: PREFIX.TABLE.")
+@click.option(
+    "--setting",
+    "settings",
+    type=StorageOption(),
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of librdkafka, such as security.protocol=SASL_SSL; can be repeated.",
+)
+@_every
+@_once
+@json_lines_option("what was sent, and when the cluster does not answer")
+def kafka(
+    tables: Location,
+    servers: str,
+    prefix: str,
+    settings: tuple[tuple[str, str], ...],
+    **options: Any,
+) -> None:
+    """Send each new and changed row to a topic of Kafka, until Ctrl-C or SIGTERM.
+
+    The topic is PREFIX.TABLE, the key of a message is the CID of the row's stream, and its value
+    the row, as `spark-sink changes` prints it. What belongs together is one transaction, which also
+    says how far the topic has followed the table, in PREFIX.positions.
+
+    \b
+    Examples:
+      spark-sink export kafka --tables ./tables --to localhost:9092 raw_events stream_states
+    """
+    from spark_sink.export.kafka import Kafka
+
+    with closing(Kafka(servers, prefix, dict(settings))) as target:
         _follow(tables, target, **options)
 
 

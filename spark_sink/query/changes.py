@@ -32,11 +32,13 @@ from spark_sink.tables.location import (
     open_delta_table,
 )
 from spark_sink.tables.retention import LOG, held
-from spark_sink.tables.staging import read_file
+from spark_sink.tables.staging import DataFile, read_file
 from spark_sink.tables.views import path_of, spec_of
 
 #: Tables whose rows never change.
 APPENDED: Final = ("raw_events", "conclusion_events")
+# Bytes of files whose events are brought into one order.
+_TOGETHER: Final = 32 * 1024 * 1024
 _CHANGE: Final = "_change_type"
 _NEW: Final = ("insert", "update_postimage")
 
@@ -188,12 +190,31 @@ class Changes:
     def _between(self, after: int) -> Iterator[tuple[Kind, pa.Table]]:
         """Yield the rows of the latest version with positions after this one."""
         order = self.spec.order
-        for file in sorted(
-            data_files(self.table, self.spec, self._path), key=lambda file: file.first or 0
-        ):
-            if file.last is not None and file.last <= after:
-                continue
-            rows = read_file(self._path, file.path, file.partition, self.spec.schema)
-            rows = rows.filter(pc.field(order) > after).sort_by(order)
-            if rows.num_rows:
-                yield "row", rows
+        files = data_files(self.table, self.spec, self._path)
+        later = [file for file in files if file.last is None or file.last > after]
+        for group in _in_order(later) if self.spec.is_history else ([file] for file in later):
+            found = [self.spec.schema.empty_table()]
+            for file in group:
+                rows = read_file(self._path, file.path, file.partition, self.spec.schema)
+                found.append(rows.filter(pc.field(order) > after))
+            ordered = pa.concat_tables(found).sort_by(order)
+            if ordered.num_rows:
+                yield "row", ordered
+
+
+def _in_order(files: list[DataFile]) -> Iterator[list[DataFile]]:
+    """Group files so that the events of a stream come in their order, if each group's do.
+
+    A stream is in one partition, so files of others, and those with later events only, can wait.
+    """
+    if sum(file.size for file in files) <= _TOGETHER:
+        yield files
+        return
+    group: list[DataFile] = []
+    for file in sorted(files, key=lambda file: (file.partition, file.first or 0)):
+        is_later = all(other.last is not None and other.last < (file.first or 0) for other in group)
+        if group and (file.partition != group[0].partition or is_later):
+            yield group
+            group = []
+        group.append(file)
+    yield group

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from shell_blocks import run, script
+from support.kafka_broker import broker
 from support.postgres_server import program
 from support.waiting import kept_port
 
@@ -25,6 +26,8 @@ def run_page(name: str, directory: Path, replaced: dict[str, str] | None = None)
     page = PAGES / name
     text = script(page)
     python = "\n".join(_PYTHON.findall(page.read_text(encoding="utf-8")))
+    for old, new in (replaced or {}).items():
+        python = python.replace(old, new)
     (directory / "guide.py").write_text(python)
     end = "echo the end"
     text = text.removesuffix(end) + f"python guide.py\n{end}"
@@ -68,3 +71,11 @@ def test_postgresql(tmp_path: Path) -> None:
     assert re.search(r"^ Hello +\| \{new\}$", output, re.MULTILINE)
     assert re.search(r"^ Hello, PostgreSQL +\| Hello, PostgreSQL$", output, re.MULTILINE)
     assert re.search(r"^ post +\| +3$", output, re.MULTILINE)
+
+
+@pytest.mark.long
+def test_kafka(tmp_path: Path) -> None:
+    with broker(tmp_path) as running:
+        (tmp_path / "home").mkdir()
+        output = run_page("kafka.md", tmp_path / "home", {"localhost:9092": running.address})
+    assert "True {'title': 'Hello'}" in output

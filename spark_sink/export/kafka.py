@@ -1,0 +1,179 @@
+"""Tables and views as topics of a Kafka cluster.
+
+Theory of operation. Each row that is new or has changed is a message in the topic of its table,
+with its stream's CID as key: so all messages of a stream are in one partition, in their order. A
+change takes one transaction of Kafka's, which also writes the token up to which the table has been
+followed, to a compacted topic. Whoever reads only what is committed has each change once. A second
+program with the same prefix shuts out the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from recon_node.ipld import CID
+from spark_sink.errors import SinkError
+from spark_sink.export.following import Since, Taken, UnreachableError
+from spark_sink.query.changes import Token
+from spark_sink.query.show import show, to_json
+
+_POSITIONS: Final = "positions"
+# Seconds for an answer of the cluster.
+_PATIENCE: Final = 30.0
+# As long as a cluster allows by default: the first change is the whole table.
+_LONGEST_TRANSACTION_MS: Final = 900_000
+_READ_ONLY_COMMITTED: Final = {"isolation.level": "read_committed"}
+_QUIET: Final = {"log_level": 0}
+_FENCED: Final = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+
+
+class Kafka:
+    """A cluster, as a target to be brought up to date.
+
+    Args:
+        servers: of the cluster, HOST:PORT, with commas between them.
+        prefix: of the names of the topics.
+        settings: of librdkafka, such as those for security.
+    """
+
+    def __init__(self, servers: str, prefix: str, settings: Mapping[str, str]) -> None:
+        self._prefix = prefix
+        self._settings: dict[str, Any] = {"bootstrap.servers": servers, **_QUIET, **settings}
+        self._producer: Producer | None = None
+        self._tokens: dict[str, Token] = {}
+        self._topics: set[str] = set()
+
+    def take(self, name: str, since: Since) -> Taken | None:
+        """Send what has changed in a table, in one transaction; None if nothing has.
+
+        Raises:
+            UnreachableError: the cluster does not answer.
+            SinkError: it refuses.
+        """
+        with self._errors():
+            producer = self._connected()
+            token = self._tokens.get(name)
+            changes = since(token)
+            if changes.token == token:
+                return None
+            topic = self._topic(name)
+            producer.begin_transaction()
+            rows = 0
+            for _, some in changes.rows():
+                for row in some.to_pylist():
+                    self._send(producer, topic, str(CID(row["stream_cid"])), to_json(show(row)))
+                rows += some.num_rows
+            self._send(producer, self._topic(_POSITIONS), name, str(changes.token))
+            producer.commit_transaction(_PATIENCE)
+            self._tokens[name] = changes.token
+            return Taken(rows, changes.token.position)
+
+    def close(self) -> None:
+        """Leave: what has begun is undone."""
+        if self._producer is not None:
+            with contextlib.suppress(KafkaException):
+                self._producer.abort_transaction(1.0)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise errors of the cluster as `SinkError`s; what has begun is undone."""
+        try:
+            yield
+        except KafkaException as exception:
+            error: KafkaError = exception.args[0]
+            self.close()
+            self._producer = None  # the next one begins by finding out what is there
+            text = f"{error.str()}"
+            if error.code() in _FENCED:
+                raise SinkError(
+                    f"another spark-sink export writes the topics {self._prefix}.*: end one of them"
+                ) from exception
+            if error.fatal() and not error.retriable():
+                raise SinkError(f"Kafka refuses: {text}") from exception
+            raise UnreachableError(f"cannot use Kafka: {text}") from exception
+
+    def _connected(self) -> Producer:
+        if self._producer is None:
+            self._make_topic(self._name(_POSITIONS), compacted=True)
+            producer = Producer(
+                {
+                    **self._settings,
+                    "transactional.id": f"spark-sink {self._prefix}",
+                    "transaction.timeout.ms": _LONGEST_TRANSACTION_MS,
+                    "compression.type": "zstd",
+                }
+            )
+            producer.init_transactions(_PATIENCE)  # ends those of a program before this one
+            self._tokens = self._read_tokens()
+            self._producer = producer
+        return self._producer
+
+    def _name(self, name: str) -> str:
+        return f"{self._prefix}.{name}"
+
+    def _topic(self, name: str) -> str:
+        topic = self._name(name)
+        if topic not in self._topics:
+            self._make_topic(topic, compacted=False)
+            self._topics.add(topic)
+        return topic
+
+    def _make_topic(self, topic: str, *, compacted: bool) -> None:
+        """Create a topic with the cluster's defaults, unless it is there."""
+        admin = AdminClient(self._settings)
+        if topic in admin.list_topics(timeout=_PATIENCE).topics:
+            return
+        # -1: as many as the cluster says. All tokens are in one partition.
+        config = {"cleanup.policy": "compact"} if compacted else {}
+        new = NewTopic(topic, num_partitions=1 if compacted else -1, config=config)
+        try:
+            admin.create_topics([new], request_timeout=_PATIENCE)[topic].result()
+        except KafkaException as exception:
+            if exception.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    def _read_tokens(self) -> dict[str, Token]:
+        """Return the tokens of the last transactions that were committed."""
+        found: dict[str, Token] = {}
+        topic = self._name(_POSITIONS)
+        settings = {**self._settings, **_READ_ONLY_COMMITTED, "group.id": f"{self._prefix}-nobody"}
+        consumer = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
+        try:
+            consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+            while (message := consumer.poll(_PATIENCE)) is not None:
+                error = message.error()
+                if error is None:
+                    key, value = message.key(), message.value()
+                    if isinstance(key, bytes) and isinstance(value, bytes):
+                        found[key.decode()] = Token.parse(value.decode())
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return found
+                else:
+                    raise KafkaException(error)
+            raise UnreachableError("cannot use Kafka: it does not answer")
+        finally:
+            consumer.close()
+
+    def _send(self, producer: Producer, topic: str, key: str, value: str) -> None:
+        while True:
+            try:
+                producer.produce(topic, value=value.encode(), key=key.encode())
+            except BufferError:  # wait until some of what was sent has arrived
+                producer.poll(1.0)
+                continue
+            producer.poll(0)
+            return
