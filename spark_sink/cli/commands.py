@@ -34,6 +34,7 @@ from spark_sink.cli.serve import serve
 from spark_sink.cli.table_commands import (
     changes,
     check,
+    forget,
     optimize,
     query,
     rebuild,
@@ -104,8 +105,8 @@ def main() -> None:
     os.environ.setdefault("RUST_LOG", "off")
 
 
-_TABLES = (status, check, verify, query, view, changes, export, serve, rebuild, optimize, vacuum)
-for command in _TABLES:
+_LOOKING = (status, check, verify, query, view, changes, export, serve)
+for command in (*_LOOKING, rebuild, optimize, vacuum, forget):
     main.add_command(command)
 main.add_command(completion_command("spark-sink", lambda: main))
 

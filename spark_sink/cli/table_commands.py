@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.files import draft_of, move_into_place
 from recon_node.json_output import json_option, print_json, print_result
 from recon_node.terminal_text import echo
@@ -225,8 +226,9 @@ def changes(tables: Location, name: str, since: str | None, checkpoint: Path | N
     {"row": {...}} is a row as it is now; if one comes twice, the last counts.
     {"token": "..."}, the last line, is for the next call; without a token, all rows come.
     {"reset": true} says that all rows follow, because changes are not kept for that long (run
-    --changes) or the table was made anew; rows are never deleted, so writing them by their keys is
-    right in any case.
+    --changes) or the table was made anew; writing them by their keys is right in any case. Rows are
+    deleted only by spark-sink forget, after which all others come again: a copy must delete those
+    that do not come.
 
     With --checkpoint, the next call goes on where this one ended. If this one fails, it repeats.
 
@@ -343,6 +345,44 @@ def vacuum(
     facts = [{"name": name, "files": files} for name, files in found.items()]
     text = "\n".join(f"{name:18} {files} files {done}" for name, files in found.items())
     print_result({"tables": facts, "deleted": not dry_run}, text, as_json=as_json)
+
+
+@click.command(short_help="Remove streams from all tables, with their history.")
+@tables_option()
+@click.argument("whom", nargs=-1, required=True, metavar="STREAM|CONTROLLER...")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def forget(tables: Location, whom: tuple[str, ...], yes: bool, as_json: bool) -> None:
+    """Remove streams from all tables and views, with all older versions of their rows.
+
+    Names StreamIDs, and DIDs of controllers for all streams of theirs that the tables have. In
+    raw_events, the rows stay without the bytes of the events; later events of these streams are
+    left out as well. Stop spark-sink run first. What cannot be forgotten here: docs/tables.md.
+
+    \b
+    Examples:
+      spark-sink forget --tables ./tables kjzl6kcym7w8y...
+      spark-sink forget --tables ./tables did:key:z6Mk... --yes
+    """
+    from spark_sink.tables.directory import lock
+    from spark_sink.upkeep.forgetting import forget as forget_streams
+    from spark_sink.upkeep.forgetting import streams_of
+
+    controllers = {name for name in whom if name.startswith("did:")}
+    try:
+        streams = {bytes(StreamId.parse(name).cid) for name in whom if name not in controllers}
+    except StreamIdError as error:
+        raise click.BadParameter(str(error), param_hint="'STREAM|CONTROLLER'") from None
+    with lock(tables, make=False):
+        streams |= streams_of(tables, controllers)
+        if not yes:
+            text = f"Remove {len(streams)} streams from the tables in {tables}, for good?"
+            click.confirm(text, abort=True, err=True)
+        rows = forget_streams(tables, streams)
+    lines = [f"{name:24} {count:>8} rows" for name, count in rows.items()]
+    lines.append("The node and its peers still have the events: docs/tables.md says what remains")
+    facts = {"streams": len(streams), "tables": rows}
+    print_result(facts, "\n".join(lines), as_json=as_json)
 
 
 def _print_progress(name: str, position: int, goal: int) -> None:

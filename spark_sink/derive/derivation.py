@@ -40,7 +40,7 @@ from spark_sink.derive.portion import Portion, Step
 from spark_sink.derive.streams import Aside
 from spark_sink.derive.transforms import NEED_MODELS
 from spark_sink.schema import PARTITIONS, TABLES, UNPROCESSED, partition_of
-from spark_sink.tables.dags import without_dags
+from spark_sink.tables.dags import LeaveOut
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import Staged, StagedFeed, Stager, stage_feed
@@ -127,7 +127,7 @@ def stage_frame(
     placement: Placement,
     *,
     read: Callable[[Batches], Batches] = iter,
-    exclude_dags: bool = False,
+    leave_out: LeaveOut = LeaveOut(),  # noqa: B008 - it cannot change
 ) -> list[StagedFeed]:
     """Let the workers write rows of the feed that have a place in the table to files.
 
@@ -136,11 +136,11 @@ def stage_frame(
         stager: writes the files.
         placement: says which rows have a place.
         read: reads the rows; can be sent to a worker.
-        exclude_dags: write the events of DAGs without their bytes.
+        leave_out: empties events that are left out.
     """
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = map(without_dags, read(batches)) if exclude_dags else read(batches)
+        rows = map(leave_out, read(batches))
         return map(_pickled, stage_feed(rows, stager, placement))
 
     return list(_unpickled(frame.mapInArrow(stage, _ANSWER)))

@@ -5,7 +5,7 @@ latest version tells them, whatever has become of those in between. Rows that ch
 event, because their model got one, are in the change data feed, which reaches back only as far as
 its files are kept. If it does not reach back to the token, or the table was rebuilt, all rows come
 again, after a change of the kind `reset`: whoever writes rows by their keys has the right ones in
-the end in any case, as rows are never deleted.
+the end in any case. Only `spark-sink forget` deletes rows, and then all others come again, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from spark_sink.errors import TablesError, cannot_open
 from spark_sink.schema import TableSpec
 from spark_sink.tables.delta_files import data_files
-from spark_sink.tables.delta_state import epoch_of, position_of
+from spark_sink.tables.delta_state import epoch_of, identity_of, position_of
 from spark_sink.tables.location import (
     FAULTS,
     Location,
@@ -113,7 +113,7 @@ class Changes:
         self.spec: TableSpec = spec_of(name, table)
         self.epoch = epoch_of(table)
         position = position_of(table, self.epoch)
-        self.token = Token(str(table.metadata().id), table.version(), position)
+        self.token = Token(identity_of(table), table.version(), position)
         is_same = since is not None and since.table == self.token.table
         is_older = is_same and since is not None and since.version <= self.token.version
         self._since = since if is_older else None

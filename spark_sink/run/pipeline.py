@@ -185,8 +185,8 @@ class Sink:
     def _stage(
         self, frame: DataFrame, placement: Placement, read: Callable[[Batches], Batches] = iter
     ) -> list[StagedFeed]:
-        stager, exclude_dags = self.tables.raw_stager(), self.tables.excludes_dags
-        return stage_frame(frame, stager, placement, read=read, exclude_dags=exclude_dags)
+        stager, leave_out = self.tables.raw_stager(), self.tables.leave_out
+        return stage_frame(frame, stager, placement, read=read, leave_out=leave_out)
 
     def _commit(
         self,

@@ -46,7 +46,7 @@ from spark_sink.run.nodes import RunNodes
 from spark_sink.run.pipeline import QuerySettings, Sink, start_query
 from spark_sink.run.session import translate
 from spark_sink.source.feed import Feed, Head
-from spark_sink.tables.dags import without_dags
+from spark_sink.tables.dags import LeaveOut
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import StagedFeed, Stager, stage_feed
@@ -152,7 +152,7 @@ class Follower:
                 tables.reading.log,
                 placement,
                 tables.raw_stager(),
-                exclude_dags=tables.excludes_dags,
+                leave_out=tables.leave_out,
             )
             parts = workers.map(stage, pieces) if pieces else ()
             count += tables.append_staged(chain.from_iterable(parts), placement)
@@ -206,7 +206,7 @@ def _stage(
     stager: Stager,
     ranges: Sequence[Range],
     *,
-    exclude_dags: bool,
+    leave_out: LeaveOut,
 ) -> list[StagedFeed]:
     """Fetch the rows of some ranges of a log, and write those that have a place to files."""
 
@@ -215,8 +215,7 @@ def _stage(
             yield from feed.read(after, upto, log)
 
     try:
-        batches = map(without_dags, rows()) if exclude_dags else rows()
-        return list(stage_feed(batches, stager, placement))
+        return list(stage_feed(map(leave_out, rows()), stager, placement))
     finally:
         feed.close()
 

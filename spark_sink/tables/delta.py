@@ -14,19 +14,21 @@ sorted only when `tidy` or `optimize` rewrites them.
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final, Literal
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.errors import other_rules, written_by_another
-from spark_sink.schema import PARTITION_COLUMN, TableSpec
+from spark_sink.schema import PARTITION_COLUMN, TableSpec, partition_of
 from spark_sink.tables.delta_files import (
     CHANGES,
     HISTORY,
@@ -39,6 +41,7 @@ from spark_sink.tables.delta_files import (
     vacuum,
 )
 from spark_sink.tables.delta_state import (
+    FORGOT,
     PROPERTIES,
     READING_PROPERTY,
     RULES_PROPERTY,
@@ -52,17 +55,19 @@ from spark_sink.tables.delta_state import (
     read_suffix,
     reading_of,
     rules_of,
+    times_forgot,
 )
-from spark_sink.tables.location import Location, delete_below
+from spark_sink.tables.location import Location, delete_below, file_system, files_below
 from spark_sink.tables.raw_files import RawFile, RawFiles
-from spark_sink.tables.retention import KEPT_RATIO, LEAST_KEPT, Leftovers
-from spark_sink.tables.staging import Staged, Stager
+from spark_sink.tables.retention import KEPT_RATIO, LEAST_KEPT, LOG, Leftovers
+from spark_sink.tables.staging import Staged, Stager, read_file
 
 #: How long older versions are kept, and the change data feed: the arguments of `keep_history`.
 History = tuple[float, float | None, float | None]
 # What delta-rs says if another commit came first.
 _CONFLICT: Final = re.compile("(?i)concurrent transaction|changed since last commit|existing table")
 _STEP: Final = "/step"
+_FOLLOW: Final = "/follow/"
 # Delta ignores names that begin with an underscore.
 _STAGED_DIR: Final = "_staged"
 # A batch adds up to one file per partition: this many commits make a thousand, merged in a second.
@@ -198,7 +203,7 @@ class DeltaStore:
 
     def followed(self, table: str) -> int | None:
         """Return up to which version of another table, by its identity, this one follows it."""
-        return self._table.transaction_version(_followed_name(self.epoch, table))
+        return self._table.transaction_version(app_id(self.epoch) + _FOLLOW + table)
 
     def put(self, rows: pa.Table, position: int, following: tuple[str, int] | None = None) -> None:
         """Insert or update rows by key in one commit, which brings the table to `position`.
@@ -208,7 +213,7 @@ class DeltaStore:
             position: of the table.
             following: the identity of another table, and the version up to which the rows are.
         """
-        with self._committing(position, following=following) as properties:
+        with self._committing(position, others=_followed(following)) as properties:
             if rows.num_rows:
                 self._merge(rows, properties)
             else:
@@ -233,8 +238,52 @@ class DeltaStore:
         self.spec = spec
         stager = Stager(spec, self.path)
         files = [file for some in rows if some.num_rows for file in stager.stage(some).files]
-        with self._committing(position, following=following) as properties:
+        with self._committing(position, others=_followed(following)) as properties:
             self._commit([added(file) for file in files], properties, mode="overwrite")
+
+    def forget(self, streams: Collection[bytes], change: Callable[[pa.Table], pa.Table]) -> int:
+        """Rewrite the files that have rows of some streams; return how many rows those are.
+
+        Args:
+            streams: by their CIDs.
+            change: returns the rows of a file without what is to be forgotten.
+        """
+        partitions = set(map(partition_of, streams))
+        cids = pa.array(streams, pa.binary())
+        now, count = round(time.time() * 1000), 0
+        actions: list[AddAction | RemoveAction] = []
+        stager = Stager(self.spec, self.path)
+        for file in data_files(self._table, self.spec, self.path):
+            if file.partition not in partitions:
+                continue
+            rows = read_file(self.path, file.path, file.partition, self.spec.schema)
+            theirs = pc.sum(pc.is_in(rows["stream_cid"], cids)).as_py() or 0
+            changed = change(rows) if theirs else rows
+            if changed.equals(rows):
+                continue
+            count += theirs
+            if changed.num_rows:
+                actions += map(added, stager.stage(changed).files)
+            values: dict[str, str | None] = {PARTITION_COLUMN: str(file.partition)}
+            actions.append(RemoveAction(file.path, True, now, file.size, values))
+        if actions:
+            times = times_forgot(self._table) + 1
+            with self._committing(self._position, others={FORGOT: times}) as properties:
+                self._commit(actions, properties)
+        return count
+
+    def forget_history(self) -> None:
+        """Delete all that only older versions have: files, changes, and the log up to now."""
+        vacuum(self.path, self._table, 0, dry_run=False)
+        self._table.update_incremental()
+        self._table.create_checkpoint()
+        last = self._table.version()
+        files = file_system(self.path)
+        for file in files_below(self.path, LOG):
+            name = PurePath(file.path).name
+            version = name.partition(".")[0]
+            if version.isdecimal() and int(version) < last:
+                files.delete_file(file.path)
 
     def replace(self, other: "DeltaStore") -> None:
         """Replace all rows and the position by those of `other`, in one commit.
@@ -395,7 +444,7 @@ class DeltaStore:
         position: int,
         under_way: int | None = None,
         reading: Reading | None = None,
-        following: tuple[str, int] | None = None,
+        others: Mapping[str, int] | None = None,
     ) -> Iterator[CommitProperties]:
         """Provide the properties of a commit that brings the table to a position.
 
@@ -412,12 +461,11 @@ class DeltaStore:
         if reading is not None:
             named[read_suffix(reading.log)] = reading.position
         name = app_id(self.epoch)
-        transactions = [Transaction(name + suffix, at) for suffix, at in named.items()]
-        if following is not None:
-            table, at = following
-            transactions.append(Transaction(_followed_name(self.epoch, table), at))
+        all_ = {**named, **(others or {})}
         try:
-            yield CommitProperties(app_transactions=transactions)
+            yield CommitProperties(
+                app_transactions=[Transaction(name + suffix, at) for suffix, at in all_.items()]
+            )
         except CommitFailedError as error:
             if _CONFLICT.search(str(error)):
                 raise written_by_another(self.path) from error
@@ -442,5 +490,5 @@ def _literal(value: bytes) -> str:
     return f"X'{value.hex()}'"
 
 
-def _followed_name(epoch: str, table: str) -> str:
-    return f"{app_id(epoch)}/follow/{table}"
+def _followed(following: tuple[str, int] | None) -> dict[str, int]:
+    return {} if following is None else {_FOLLOW + following[0]: following[1]}

@@ -31,6 +31,8 @@ _EPOCH: Final = "recon.epoch"
 # What was left out of a table, by `spark_sink.tables.dags`.
 _EXCLUDED: Final = "recon.excluded"
 _DAGS: Final = "dags"
+#: What follows in the name of the transaction that counts how often rows were forgotten.
+FORGOT: Final = "/forgot"
 #: The property with the log that the table is filled from, if it is not the one it was made from.
 READING_PROPERTY: Final = "recon.reading"
 #: The property with the version of the rules that computed the rows.
@@ -47,6 +49,20 @@ class Reading:
 
     log: str
     position: int
+
+
+def identity_of(table: DeltaTable) -> str:
+    """Return what tells a table from any other, and from itself before rows of it were forgotten.
+
+    Whoever has followed it has to begin anew then: only so do the rows go there, too.
+    """
+    name, times = str(table.metadata().id), times_forgot(table)
+    return f"{name}/{times}" if times else name
+
+
+def times_forgot(table: DeltaTable) -> int:
+    """Return how often rows of a table were forgotten."""
+    return table.transaction_version(app_id(epoch_of(table)) + FORGOT) or 0
 
 
 def epoch_of(table: DeltaTable) -> str:

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from recon_node.files import open_locked
 from spark_sink.errors import ConflictError, TablesError, other_dags
 from spark_sink.schema import DERIVED, FORMER, RAW, TABLES
-from spark_sink.tables.dags import without_dags
+from spark_sink.tables.dags import LeaveOut, forgotten_streams
 from spark_sink.tables.delta import DeltaStore, History
 from spark_sink.tables.delta_state import Reading
 from spark_sink.tables.location import (
@@ -95,6 +95,7 @@ class Tables:
         epoch: of the log.
         names: the derived tables to keep up to date.
         raw: the directory of `raw_events`, if different.
+        forgotten: the directory with the list of forgotten streams, if different.
         exclude_dags: whether the tables are without the events of DAGs; None: as they are, if they
             exist.
         on_write: called with the name of a table and its new or changed rows.
@@ -111,6 +112,7 @@ class Tables:
         names: Iterable[str] = DERIVED,
         *,
         raw: Location | None = None,
+        forgotten: Location | None = None,
         exclude_dags: bool | None = None,
         on_write: OnWrite = lambda name, rows: None,
     ) -> None:
@@ -126,6 +128,7 @@ class Tables:
         self.excludes_dags = self.raw.excludes_dags
         if exclude_dags not in (None, self.excludes_dags):
             raise other_dags(directory, self.excludes_dags)
+        self.leave_out = LeaveOut(self.excludes_dags, forgotten_streams(forgotten or directory))
         self.derived = {
             name: DeltaStore(TABLES[name], directory / name, epoch, exclude_dags=self.excludes_dags)
             for name in DERIVED
@@ -203,8 +206,7 @@ class Tables:
             TablesError: there is a gap between the table and the rows, or within the rows.
         """
         new = rows.filter(pc.field("position") > self.raw_position)
-        if self.excludes_dags:
-            new = pa.Table.from_batches(map(without_dags, new.to_batches()), new.schema)
+        new = pa.Table.from_batches(map(self.leave_out, new.to_batches()), new.schema)
         return self.append_staged([feed_rows(new)] if new.num_rows else [])
 
     def following(self) -> Placement:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from recon_node.ipld import CID, IpldError, car
 from spark_sink.errors import one_line, rebuild_command
 from spark_sink.schema import RAW, TABLES, UNPROCESSED, TableSpec
+from spark_sink.tables.dags import forgotten_streams
 from spark_sink.tables.delta_files import data_files
 from spark_sink.tables.delta_state import epoch_of, position_of
 from spark_sink.tables.location import FAULTS, Location, file_system, files_below
@@ -72,12 +73,13 @@ def _counts(directory: Location, tables: Sequence[TableStatus]) -> Iterator[tupl
 
 
 def _may_leave_out(directory: Location, table: TableStatus, aside: TableStatus | None) -> bool:
-    """Return whether a table may lack streams: those that are set aside, or DAGs."""
+    """Return whether a table may lack streams: those that are set aside or left out."""
     return (
         aside is None
         or aside.rows > 0
         or aside.position < table.position
         or are_without_dags(directory)
+        or bool(forgotten_streams(directory))
     )
 
 

@@ -141,7 +141,13 @@ def _rebuild_all(
     old = found[RAW].position if RAW in found else 0
     raw_first = RAW not in found or any(found[name].position > old for name in derived)
     upto = head.head if raw_first else old
-    new = Tables(beside, head.epoch, derived, exclude_dags=are_without_dags(directory))
+    new = Tables(
+        beside,
+        head.epoch,
+        derived,
+        forgotten=directory,
+        exclude_dags=are_without_dags(directory),
+    )
     new.keep_history(0.0)
     while new.raw_position < upto:
         end = min(new.raw_position + _ROWS_PER_READ, upto)

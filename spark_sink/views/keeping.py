@@ -25,7 +25,7 @@ from spark_sink.query.changes import Changes, Token
 from spark_sink.schema import TABLES, TAKEN, TableSpec, partition_of, view_schema
 from spark_sink.tables.delta import DeltaStore, History
 from spark_sink.tables.delta_files import query
-from spark_sink.tables.delta_state import epoch_of, position_of
+from spark_sink.tables.delta_state import epoch_of, identity_of, position_of
 from spark_sink.tables.location import FAULTS, Location, delete_below, is_delta, open_delta_table
 from spark_sink.tables.views import NAME, VIEWS, open_view, view_names
 from spark_sink.views.columns import Columns
@@ -193,7 +193,7 @@ class _View:
         Returns:
             How many rows of the view that were.
         """
-        store, table = self._store, str(now.metadata().id)
+        store, table = self._store, identity_of(now)
         version = store.followed(table)
         since = None if version is None else Token(table, version, store.position)
         states = Changes(directory, STATES, since)

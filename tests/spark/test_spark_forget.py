@@ -1,0 +1,164 @@
+"""`spark-sink forget`: nothing of a stream remains in any file, and the rest is as it was."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from deltalake import DeltaTable
+from nacl.signing import SigningKey
+from spark_helpers import feed_rows
+from spark_oracle import table_rows
+from spark_samples import document, replace
+from test_spark_views import OF, history
+
+from recon_node.ceramic.builder import controller_of, data_event, init_event
+from spark_sink.cli import main
+from spark_sink.query.changes import Changes
+from spark_sink.run.pipeline import Sink
+from spark_sink.schema import DERIVED, RAW
+from spark_sink.tables.directory import Tables
+
+EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000064"
+OTHER = SigningKey(b"f" * 32)
+SECRET = b"a secret that nobody must find"
+HIDDEN = init_event(OTHER, OF, {"title": SECRET.decode()}, unique=b"hidden")
+MORE = data_event(OTHER, HIDDEN.cid, [HIDDEN.cid], [replace("/title", f"{SECRET.decode()} 2")])
+LATE = data_event(OTHER, HIDDEN.cid, [MORE.cid], [replace("/title", f"{SECRET.decode()} 3")])
+EVENTS = [*history()[:5], HIDDEN, *history()[5:], MORE]
+DID = controller_of(OTHER)
+
+
+def asked(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def filled(directory: Path) -> Sink:
+    sink = Sink(Tables(directory, EPOCH))
+    sink.tables.append(feed_rows(EVENTS[:6]))
+    sink.catch_up()
+    made = asked("view", "create", str(OF), "--as", "posts", "--tables", directory)
+    assert made.exit_code == 0, made.output
+    sink.tables.append(feed_rows(EVENTS))
+    sink.catch_up()
+    sink.look()
+    return sink
+
+
+def forgotten(directory: Path, *whom: str) -> dict[str, Any]:
+    result = asked("forget", "--tables", directory, *whom, "--yes", "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def assert_nothing_remains(directory: Path) -> None:
+    """In no file, be it Parquet (read whole, as its pages are compressed) or of the log."""
+    for path in directory.rglob("*"):
+        if path.is_file() and path.name != "_forgotten":
+            assert SECRET not in path.read_bytes(), path
+            assert DID.encode() not in path.read_bytes(), path
+    import pyarrow.parquet as pq
+
+    for path in directory.rglob("*.parquet"):
+        if "_delta_log" not in path.parts:
+            text = str(pq.read_table(path, partitioning=None).to_pylist())
+            assert SECRET.decode() not in text, path
+            assert DID not in text, path
+
+
+@pytest.mark.parametrize("whom", [str(HIDDEN.stream_id()), DID])
+def test_nothing_of_a_stream_remains(tmp_path: Path, whom: str) -> None:
+    filled(tmp_path)
+    tables = {name: table_rows(tmp_path, name) for name in (RAW, *DERIVED)}
+    views = DeltaTable(tmp_path / "views" / "posts").to_pyarrow_table(filesystem=None).num_rows
+    cid = bytes(HIDDEN.cid)
+    assert any(SECRET in row["car"] for row in tables[RAW])
+    found = forgotten(tmp_path, whom)
+    assert found["streams"] == 1
+    assert found["tables"][RAW] == 2
+    assert_nothing_remains(tmp_path)
+    for name, before in tables.items():
+        after = table_rows(tmp_path, name)
+        if name == RAW:
+            wanted = [row | {"car": b""} if row["stream_cid"] == cid else row for row in before]
+        else:
+            wanted = [row for row in before if row["stream_cid"] != cid]
+        assert after == wanted, name
+    view = DeltaTable(tmp_path / "views" / "posts").to_pyarrow_table(filesystem=None)
+    assert view.num_rows == views - 1
+    checked = asked("check", "--deep", "--tables", tmp_path)
+    assert checked.exit_code == 0, checked.output
+    assert forgotten(tmp_path, whom)["tables"] == dict.fromkeys(found["tables"], 0)
+
+
+def test_what_comes_of_it_later_is_left_out_also_by_a_rebuild(tmp_path: Path) -> None:
+    filled(tmp_path)
+    forgotten(tmp_path, str(HIDDEN.stream_id()))
+    sink = Sink(Tables(tmp_path, EPOCH))
+    other = document(OF, {"title": "more of others"}, b"more")
+    sink.tables.append(feed_rows([*EVENTS, LATE, other]))
+    sink.catch_up()
+    sink.look()
+    assert_nothing_remains(tmp_path)
+    assert len(table_rows(tmp_path, RAW)) == len(EVENTS) + 2
+    rows = DeltaTable(tmp_path / "views" / "posts").to_pyarrow_table(filesystem=None)
+    assert "more of others" in rows["title"].to_pylist()
+    for name in DERIVED:
+        rebuilt = asked("rebuild", name, "--tables", tmp_path)
+        assert rebuilt.exit_code == 0, rebuilt.output
+        assert bytes(HIDDEN.cid) not in {row["stream_cid"] for row in table_rows(tmp_path, name)}
+    assert_nothing_remains(tmp_path)
+
+
+@pytest.mark.parametrize("name", [RAW, "stream_states", "posts"])
+def test_copies_come_to_know(tmp_path: Path, name: str) -> None:
+    """Of every table: all rows come again, those that are gone do not."""
+    filled(tmp_path)
+    token = Changes(tmp_path, name, None).token
+    forgotten(tmp_path, str(HIDDEN.stream_id()))
+    kinds = [(kind, rows.to_pylist()) for kind, rows in Changes(tmp_path, name, token).rows()]
+    assert kinds[0] == ("reset", [])
+    again = [row for _, rows in kinds for row in rows]
+    theirs = [row for row in again if row["stream_cid"] == bytes(HIDDEN.cid)]
+    assert len(again) == len(EVENTS) if name == RAW else not theirs
+    assert all(row.get("car") == b"" for row in theirs)
+
+
+PROGRAM = """
+import os, sys
+from spark_sink.cli import main
+from spark_sink.tables.delta import DeltaStore
+commit, clear, left = DeltaStore._commit, DeltaStore.forget_history, [int(sys.argv[1])]
+def counted(then, *arguments):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), 9)
+    return then(*arguments)
+DeltaStore._commit = lambda *arguments: counted(commit, *arguments)
+DeltaStore.forget_history = lambda *arguments: counted(clear, *arguments)
+main(["forget", "--yes", *sys.argv[2:]])
+"""
+
+
+def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
+    filled(tmp_path)
+    for at in range(1, 30, 4):
+        command = [sys.executable, "-c", PROGRAM, str(at), "--tables", str(tmp_path), DID]
+        if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode == 0:
+            break
+    forgotten(tmp_path, DID)
+    assert_nothing_remains(tmp_path)
+    checked = asked("check", "--deep", "--tables", tmp_path)
+    assert checked.exit_code == 0, checked.output
+
+
+def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+    filled(tmp_path)
+    assert "is not a StreamID" in asked("forget", "--tables", tmp_path, "x", "--yes").stderr
+    refused = CliRunner().invoke(main, ["forget", "--tables", str(tmp_path), DID], input="n\n")
+    assert refused.exit_code == 1
+    assert SECRET.decode() in str(table_rows(tmp_path, "stream_states"))
