@@ -37,6 +37,7 @@ from recon_node.store.values import (
     Verdict,
 )
 from recon_node.verification import Refusal
+from recon_node.verification.facts import Finding
 
 
 class Store(Contents):
@@ -176,6 +177,10 @@ class Store(Contents):
         """
         with self.disk.room_for(sum(len(car) for _, car in events)):
             return await self._intake.hand_in([Submission(car, key) for key, car in events])
+
+    async def read_event(self, car: bytes) -> Finding:
+        """Return what a CAR says of itself, read in a process; for large ones."""
+        return await self._intake.verifiers.read(car)
 
     async def admit_from_ring(
         self, events: Sequence[tuple[HeightlessEventId, bytes]]

@@ -30,6 +30,7 @@ import trio
 from recon_node.latest import Latest
 from recon_node.processes.pool import CannotStartError, Processes
 from recon_node.processes.process import ProcessDiedError
+from recon_node.turns import Turns
 from recon_node.verification.facts import Broken, Finding, Wire, check_event, from_wire, to_wire
 
 logger = structlog.get_logger(__name__)
@@ -57,7 +58,7 @@ _Raw = Wire | Broken
 
 
 class Verifiers:
-    """Verifies lists of events; used by one task at a time.
+    """Verifies lists of events, for one task at a time, and single large ones beside that.
 
     Args:
         count: processes at most; 0: everything is verified in this process.
@@ -68,6 +69,7 @@ class Verifiers:
         self._count = count
         self._processes = Processes(command, count)
         self._memory = Latest[bytes, Wire](REMEMBERED)
+        self._reading = Turns(1)
         self.verified_total = 0
         """Events that were verified; those whose findings were remembered do not count."""
         self.deaths_total = 0
@@ -90,6 +92,13 @@ class Verifiers:
         if len(cars) < MIN_BATCH:  # some microseconds, where another thread takes a hundred
             return _unpack(in_order, cars)
         return await self._processes.in_thread(_unpack, in_order, cars)
+
+    async def read(self, car: bytes) -> Finding:
+        """Return what is found out about a CAR that is too large to be read in this process; those
+        of all peers in turn. It is remembered for when it is to be verified."""
+        async with self._reading.taken():
+            [finding] = await self.verify([car])
+            return finding
 
     async def close(self) -> None:
         """End the processes."""

@@ -27,8 +27,8 @@ from recon_node.recon import KeyRange, KeyStore
 from recon_node.recon.ring import differences
 from recon_node.recon.ring.differences import Ending
 from recon_node.recon.ring.ring import Ring
-from recon_node.recon.session import Admit
-from recon_node.store import Interest, open_store
+from recon_node.recon.session import Admit, Value
+from recon_node.store import Interest, StoreSettings, open_store
 
 SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
 ONLY_RINGS = {"versions": ()}
@@ -351,6 +351,39 @@ async def test_events_go_out_after_those_that_they_build_on(tmp_path):
     for event in sent:
         assert {*event.prevs, event.init} - {event.cid} <= known
         known.add(event.cid)
+
+
+async def test_large_events_are_not_parsed_in_the_event_loop(tmp_path, monkeypatch):
+    """A map of a megabyte of empty lists took half a second of it."""
+    key = SigningKey(bytes(32))
+    small, large = (
+        init_event(key, METAMODEL, {"lists": [[]] * count}, unique=b"u") for count in (10, 200_000)
+    )
+
+    def ring_key(event):
+        controller = event.header.controller
+        return bytes(HeightlessEventId.build(NETWORK, METAMODEL, controller, event.cid, event.cid))
+
+    broken = Value(ring_key(large), bytes(len(large.car)))
+    parsed = []
+
+    monkeypatch.setattr(
+        ring_events, "parse_event", lambda data: parsed.append(len(data)) or parse_event(data)
+    )
+    settings = StoreSettings(verifiers=1)
+    async with open_store(tmp_path, NETWORK, settings=settings) as store:
+        keys = store.ring_keys
+        exchange = PeerMemory().differences_with("peer", ("ceramic-one", ""), []).begin(keys)
+        account = unlimited().account("peer")
+        events = RingEvents("peer", store, account, exchange, Ring(keys, is_fencepost))
+        await events.perform(Admit((broken,)))
+        assert events.tally.events_received == 0
+        values = [Value(ring_key(event), event.car) for event in (small, large)]
+        await events.perform(Admit(tuple(values)))
+        assert events.tally.events_received == 2
+        verified = store._intake.verifiers.verified_total
+    assert parsed == [len(small.car)]
+    assert verified == 3  # the large one once
 
 
 async def test_a_node_of_the_rings_alone_starts_no_other_session(tmp_path):

@@ -371,6 +371,10 @@ class _Batches:
             await self._deliver(batch)
 
 
+_MAX_CAR_HEADER: Final = 4096
+"""Bytes of the header of a CAR with an event: it names one root, or a few."""
+
+
 def root_of(car: bytes) -> CID:
     """Return the root that a CAR's header names. The rest of the CAR is not read.
 
@@ -382,6 +386,8 @@ def root_of(car: bytes) -> CID:
         return common[0]
     try:
         length, start = varint.decode(car)
+        if length > _MAX_CAR_HEADER:
+            raise PeerProtocolError(f"an event frame whose CAR has a header of {length} bytes")
         root = dag_cbor.decode(car[start : start + length])["roots"][0]
     except (IpldError, LookupError, TypeError) as error:
         raise PeerProtocolError(f"an event frame that is not a CAR: {error}") from None

@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 import structlog
 import trio
 
-from recon_node.ceramic import EventIdError, InvalidEventError, parse_event
+from recon_node.ceramic import Event, EventIdError, InvalidEventError, parse_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID
@@ -43,6 +43,8 @@ from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.ring_session import Responder, RingSession
 from recon_node.recon.session import Admit, SendValues, Value
 from recon_node.store import Store
+from recon_node.verification.facts import Broken, Finding, Unreadable
+from recon_node.verification.pool import MAX_BYTES_HERE
 
 log = structlog.get_logger(__name__)
 
@@ -124,11 +126,11 @@ class RingEvents:
         for value in action.values:
             self.tally.keys_received += 1
             self.tally.event_bytes_received += len(value.value)
-            event = None if self._is_unwanted(value) else self._read(value)
+            event = None if self._is_unwanted(value) else await self._read(value)
             if event is not None:
                 self._repeated += event.key.event_cid in events
                 events[event.key.event_cid] = event
-            await trio.lowlevel.checkpoint()  # parsing a large event takes milliseconds
+            await trio.lowlevel.checkpoint()  # parsing an event takes up to milliseconds
         self._repeated += len(events.keys() & self._aside.keys())
         if self._repeated > MAX_REPEATED:
             raise PeerProtocolError(f"the peer sent {self._repeated} events more than once")
@@ -184,11 +186,17 @@ class RingEvents:
             "Refused an event of a peer", peer=self._peer_id, key=key.hex(), reason=reason
         )
 
-    def _read(self, value: Value) -> _Event | None:
+    async def _read(self, value: Value) -> _Event | None:
         """Read an event, or refuse it."""
         try:
             key = HeightlessEventId(value.key)
-            event = parse_event(value.value)
+            event: Event | Finding
+            if len(value.value) <= MAX_BYTES_HERE:
+                event = parse_event(value.value)
+            else:  # a megabyte may be a million lists
+                event = await self._store.read_event(value.value)
+            if isinstance(event, Unreadable | Broken):
+                raise InvalidEventError(event.reason)
         except (EventIdError, InvalidEventError) as error:
             self._note_refused(value.key, str(error), None)
             self._exchange.note_received(value.key)

@@ -43,9 +43,11 @@ from recon_node.p2p.sync.stream_slots import (
 )
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.streams import PeerStream
+from recon_node.places import network_of
 from recon_node.recon import Actions, Failed, Fetch, FetchById, KeyView, Send, Session
 from recon_node.recon.session import Admit, SendValues
 from recon_node.store import StoreError
+from recon_node.turns import ASKER
 
 log = structlog.get_logger(__name__)
 
@@ -368,6 +370,7 @@ class Sessions:
         """Answer a session; return whether it ended well."""
         stream, answerer = opened.stream, self._answerers[opened.stream.protocol]
         scope = trio.CancelScope()
+        ASKER.set(network_of(stream.address))
         with answerer.slots.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot:
             if not has_slot:
                 self._counters.sessions_refused += 1
