@@ -27,6 +27,9 @@ FROM dependencies AS project
 COPY requirements/build.lock .
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --require-hashes --requirement build.lock
+# The version is that of git's tag, which is not in the image.
+ARG VERSION=0.1.0.dev0
+ENV SETUPTOOLS_SCM_PRETEND_VERSION_FOR_RECON_NODE=${VERSION}
 COPY pyproject.toml README.md LICENSE LICENSE-MIT LICENSE-APACHE ./
 COPY recon_node recon_node
 COPY spark_sink spark_sink

@@ -88,7 +88,7 @@ lock:  ## Update the lock files from pyproject.toml (needs uv)
 	$(COMPILE) --upgrade --extra dev pyproject.toml --output-file requirements.lock
 	$(COMPILE) --constraint requirements.lock --extra anchor pyproject.toml --output-file requirements/node.lock
 	$(COMPILE) --constraint requirements.lock --extra anchor --extra spark --extra postgres --extra kafka pyproject.toml --output-file requirements/spark.lock
-	printf 'hatchling>=1.25\neditables\n' | $(COMPILE) --upgrade --constraint requirements.lock - --output-file requirements/build.lock
+	printf 'hatchling>=1.25\nhatch-vcs>=0.5,<0.6\neditables\n' | $(COMPILE) --upgrade --constraint requirements.lock - --output-file requirements/build.lock
 	for file in requirements.lock requirements/*.lock; do \
 		sed -i '1i # Made by `make lock` from pyproject.toml (see CONTRIBUTING.md).' $$file; done
 

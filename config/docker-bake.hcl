@@ -10,7 +10,7 @@
 # Two platforms need a builder that can have them (`docker buildx create --use`) and, on a machine of
 # one kind, QEMU for the other (`docker run --privileged tonistiigi/binfmt --install arm64`).
 
-variable "VERSION" { default = "dev" }
+variable "VERSION" { default = "0.1.0.dev0" }
 variable "REVISION" { default = "" }
 variable "CREATED" { default = "" }  # RFC 3339
 variable "SOURCE" { default = "" }   # the repository's URL
@@ -23,7 +23,7 @@ group "local" { targets = ["node-local", "spark-local"] }
 target "base" {
   context    = "."
   dockerfile = "Dockerfile"
-  args       = { PYTHON = PYTHON }
+  args       = { PYTHON = PYTHON, VERSION = VERSION }
   labels = {
     "org.opencontainers.image.version"  = VERSION
     "org.opencontainers.image.revision" = REVISION

@@ -167,6 +167,8 @@ def drop_position(path: Path) -> None:
 def newer_schema(path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")
+    connection.execute("UPDATE meta SET value = '9.8.7' WHERE name = 'written_by'")
+    connection.commit()
     connection.close()
 
 
@@ -189,7 +191,7 @@ def only_wal(path: Path) -> None:
         (truncate, "damaged"),
         (overwrite_pages, "damaged"),
         (drop_position, "damaged .* feed positions from 1.*recon-node store check --repair"),
-        (newer_schema, "later version"),
+        (newer_schema, "by a later version of recon-node, 9.8.7 "),
         (foreign, "another program"),
         (only_wal, "is missing, but its write-ahead log"),
     ],

@@ -32,6 +32,7 @@ import uuid
 from pathlib import Path
 from typing import Final, Literal
 
+from recon_node import __version__
 from recon_node.ceramic import Network, network_name
 from recon_node.files import move_into_place, sync_directory
 from recon_node.store.db.migrations import MIGRATIONS, migrate
@@ -44,6 +45,8 @@ APPLICATION_ID: Final = 0x5245434E
 PAGE_SIZE: Final = 4096
 """Bytes."""
 
+_WRITTEN_BY: Final = "written_by"
+"""The name of `meta` for the version of this program that opened the log last, for writing."""
 _REPLACEMENT: Final = ".replacement"
 _OLDEST_SQLITE: Final = (3, 37, 0)
 """The first version with STRICT tables."""
@@ -81,6 +84,7 @@ def open_database(
             _configure(connection, synchronous)
             _check_network(connection, path, network)
             migrate(connection, MIGRATIONS)
+            _sign(connection)
             _check_positions(connection, path)
         except BaseException:
             connection.close()
@@ -163,9 +167,19 @@ def _check_file(connection: sqlite3.Connection, path: Path) -> None:
             "directory"
         )
     if version > len(MIGRATIONS):
+        writer = read_meta(connection, _WRITTEN_BY)
         raise StoreError(
-            f"the event log {path} was written by a later version of recon-node (schema "
-            f"{version}; this one knows {len(MIGRATIONS)}): run that version or a later one"
+            f"the event log {path} was written by a later version of recon-node"
+            f"{'' if writer is None else f', {writer}'} (schema {version}; this is {__version__}, "
+            f"which knows {len(MIGRATIONS)}): run that version or a later one"
+        )
+
+
+def _sign(connection: sqlite3.Connection) -> None:
+    """Say which version writes, for the message of an earlier one that cannot read the log."""
+    if read_meta(connection, _WRITTEN_BY) != __version__:
+        connection.execute(
+            "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (_WRITTEN_BY, __version__)
         )
 
 
