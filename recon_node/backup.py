@@ -30,7 +30,7 @@ from recon_node.anchoring.journal import FILE_NAME as ANCHORS
 from recon_node.dag.index import FILE as DAGS
 from recon_node.dag.index import KEY_FILE as DAG_KEY_FILE
 from recon_node.files import move_into_place, private_directory, room_at, sync_directory
-from recon_node.p2p.opening import PEERS_FILE
+from recon_node.p2p.joining import PEERS_FILE
 from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer_id_of
 from recon_node.snapshot.kept import FILE_NAME as SNAPSHOT_FILE
 from recon_node.store.db.log import HEAD_FILE

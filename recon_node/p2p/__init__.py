@@ -1,13 +1,14 @@
 """Floor 5, the network side: libp2p host, recon and event streams, discovery, sync with peers.
 
-``open_p2p`` joins a store to its network and keeps it equal to its peers' stores. Read ``service``
-first (the composition), then ``sync/driver`` (when and with whom), ``sync/sessions``
-(how), and ``transport/hardening`` (the remedies for py-libp2p's defects). The
+``open_p2p`` joins a store to its network and keeps it equal to its peers' stores. Read
+``network_side`` first (the composition), then ``sync/driver`` (when and with whom),
+``sync/sessions`` (how), and ``transport/hardening`` (the remedies for py-libp2p's defects). The
 wire formats are in docs/wire.md.
 """
 
 from recon_node.p2p.errors import P2PError, PeerError
-from recon_node.p2p.opening import open_p2p
+from recon_node.p2p.joining import open_p2p
+from recon_node.p2p.network_side import P2P
 from recon_node.p2p.peers.descriptions import PeerIdentity, PeerInfo, RendezvousReport
 from recon_node.p2p.reports import (
     AGREED,
@@ -16,7 +17,6 @@ from recon_node.p2p.reports import (
     Counters,
     SyncReport,
 )
-from recon_node.p2p.service import P2P
 from recon_node.p2p.settings import ConnectionLimits, P2PSettings
 
 __all__ = [

@@ -27,8 +27,8 @@ from recon_node.store.db.sql import explained_errors
 from recon_node.store.interests import key_ranges
 from recon_node.store.maintenance import find_log, network_of
 from recon_node.store.reading import Reader
-from recon_node.store.reading.events import read_cars_for_peers
-from recon_node.store.reading.feed import read_head, read_positions
+from recon_node.store.reading.feed_rows import read_head, read_positions
+from recon_node.store.reading.single_events import read_cars_for_peers
 
 _PAGE: Final = 1000
 

@@ -37,8 +37,8 @@ from recon_node.store.policy import (
     StreamFacts,
     WritePolicy,
 )
-from recon_node.store.reading.catalogue import FoundEvent, ListedStream, StreamFilter, StreamPage
-from recon_node.store.reading.undelivered import RefusedEvent, Undelivered
+from recon_node.store.reading.backlog import RefusedEvent, Undelivered
+from recon_node.store.reading.stream_lists import FoundEvent, ListedStream, StreamFilter, StreamPage
 from recon_node.store.store import Store, open_store
 from recon_node.store.values import (
     FeedColumns,

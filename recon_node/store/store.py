@@ -25,7 +25,7 @@ from recon_node.store.intake import Intake
 from recon_node.store.interests import Interests, load_interests
 from recon_node.store.judging import PolicyGate
 from recon_node.store.policy import Policy
-from recon_node.store.reading.feed import find_time
+from recon_node.store.reading.feed_rows import find_time
 from recon_node.store.reading.log_reader import LogReader
 from recon_node.store.ring_keys import RingKeys
 from recon_node.store.values import (

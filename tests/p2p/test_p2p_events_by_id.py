@@ -29,7 +29,7 @@ from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import varint
-from recon_node.p2p import AGREED, service
+from recon_node.p2p import AGREED, network_side
 from recon_node.p2p.errors import MISBEHAVED, PeerError, PeerGoneError, PeerProtocolError
 from recon_node.p2p.sync.event_stream import CAR, END, fetch_events_by_id, serve_events_by_id
 from recon_node.p2p.sync.purses import KEYS_AN_EVENT, Purses, Searches
@@ -343,7 +343,7 @@ async def test_a_stream_that_asks_too_much_waits_and_is_answered(sdk_events, aut
 
 async def test_a_node_paces_its_peers(tmp_path, sdk_cars, monkeypatch):
     """Over real hosts: who asks too much waits for long; another stream of ours is served."""
-    monkeypatch.setattr(service, "Purses", partial(Purses, rate=1e-3, burst=100))
+    monkeypatch.setattr(network_side, "Purses", partial(Purses, rate=1e-3, burst=100))
     async with victim_and_peer(tmp_path, sdk_cars[:60]) as (victim, peer):
         frames = await open_events(peer, victim)
         await frames.send([request([NO_ID])] * 3, PATIENCE)

@@ -43,9 +43,10 @@ from recon_node.p2p import (
     P2P,
     P2PError,
     PeerError,
+    network_side,
     open_p2p,
-    service,
 )
+from recon_node.p2p.network_side import ADDRESS_INTERVAL
 from recon_node.p2p.peers import connections
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.candidates import ENOUGH_OTHERS
@@ -62,7 +63,6 @@ from recon_node.p2p.peers.connections import (
 )
 from recon_node.p2p.peers.descriptions import recon_versions
 from recon_node.p2p.reports import MAX_REPORTS
-from recon_node.p2p.service import ADDRESS_INTERVAL
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
 from recon_node.p2p.transport import addresses
@@ -210,7 +210,7 @@ async def test_a_removed_interest_no_longer_narrows(tmp_path):
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda each: each.id)
 async def test_nodes_without_a_common_interest_say_so(tmp_path, version, monkeypatch):
     """Nodes that do not tell each other their interests, as older ones do not."""
-    monkeypatch.setattr(service, "INTERESTS_PROTOCOL", "/ceramic/interests/not-spoken")
+    monkeypatch.setattr(network_side, "INTERESTS_PROTOCOL", "/ceramic/interests/not-spoken")
     only = {"versions": [version]}
     one, other = (Interest("model", str(StreamId(kind, METAMODEL.cid))) for kind in (2, 3))
     async with node(tmp_path / "a", **only) as a, node(tmp_path / "b", **only) as b:
@@ -225,7 +225,7 @@ async def test_nodes_without_a_common_interest_say_so(tmp_path, version, monkeyp
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda each: each.id)
 async def test_what_lies_above_a_common_interest_is_no_failure(tmp_path, version, monkeypatch):
     """Asked for everything, the peer answers for its part, and then for none of the rest."""
-    monkeypatch.setattr(service, "INTERESTS_PROTOCOL", "/ceramic/interests/not-spoken")
+    monkeypatch.setattr(network_side, "INTERESTS_PROTOCOL", "/ceramic/interests/not-spoken")
     only = {"versions": [version]}
     async with node(tmp_path / "a", **only) as a, node(tmp_path / "b", **only) as b:
         await a.store.wanted.add(Interest("model", str(METAMODEL)))

@@ -381,14 +381,14 @@ def test_only_what_lies_in_the_interests_is_taken_and_answered(interests, first,
 def test_a_list_that_comes_byte_by_byte_is_read_once(monkeypatch):
     """Else the last bytes of many interests would cost as much as all of them, each."""
     reads = 0
-    read = decoder_module._Reader._interest
+    read = decoder_module._PieceReader._interest
 
     def count(self):
         nonlocal reads
         reads += 1
         return read(self)
 
-    monkeypatch.setattr(decoder_module._Reader, "_interest", count)
+    monkeypatch.setattr(decoder_module._PieceReader, "_interest", count)
     interests = tuple(KeyRange(b"%04d" % n, b"%04d~" % n) for n in range(500))
     for message in (InterestRequest(interests), RangeRequest(RangeHash(b"a", summary(), b"b"))):
         raw = encode(message, KeyForm.BYTES, "an id")

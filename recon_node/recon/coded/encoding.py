@@ -68,10 +68,10 @@ def decode_message(data: bytes) -> Message:
             not allowed to have, ids without a list, bytes after the end, or more to write out than
             ``MAX_WEIGHT`` allows. The text has the offset.
     """
-    return _Reader(data).message()
+    return _MessageReader(data).message()
 
 
-class _Reader:
+class _MessageReader:
     """Reads one message from its bytes, from left to right.
 
     Each method takes the offset to read at, and returns the offset after what it has read.

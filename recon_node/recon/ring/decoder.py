@@ -99,7 +99,7 @@ class Decoder:
         """
         self._buffer += data
         while len(self._buffer) >= self._needed:
-            reader = _Reader(self._buffer, self._progress, self._keys, self._from_initiator)
+            reader = _PieceReader(self._buffer, self._progress, self._keys, self._from_initiator)
             try:
                 message = reader.message()
             except _IncompleteError as error:
@@ -141,7 +141,7 @@ class _Progress:
 _T = TypeVar("_T")
 
 
-class _Reader:
+class _PieceReader:
     """Reads one message from the start of some bytes."""
 
     def __init__(

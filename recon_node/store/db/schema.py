@@ -20,7 +20,7 @@ find those that wait for an event that arrives. `streams` has what later events 
 checked against. `refused` remembers EventIds that were proven wrong (`inherent`: the event itself
 is wrong, under any EventId). `proofs` and `anchors` are about time events, see
 `recon_node.store.db.proofs`, and `not_found` says of which the chain did not have the transaction.
-`deliveries` says when positions were given, see `recon_node.store.reading.feed`. `faults` says
+`deliveries` says when positions were given, see `recon_node.store.reading.feed_rows`. `faults` says
 which events are badly signed, and `releases` what is left of moving crowds: see
 `recon_node.store.db.rows`.
 """

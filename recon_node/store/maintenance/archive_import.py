@@ -80,7 +80,7 @@ async def import_events(
         StoreError: the log cannot be opened or written, or belongs to another network.
     """
     intake = ImportResult()
-    with closing(_Reader(file)) as reader:
+    with closing(_ArchiveReader(file)) as reader:
         manifest = await trio.to_thread.run_sync(reader.read_manifest)
         intake.events = manifest.events
         pages = reader.pages(manifest)
@@ -95,7 +95,7 @@ async def import_events(
     return intake
 
 
-class _Reader:
+class _ArchiveReader:
     """Reads the sections of the file in order, and keeps the shared blocks."""
 
     def __init__(self, file: BinaryIO) -> None:

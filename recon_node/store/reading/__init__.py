@@ -3,14 +3,14 @@
 
 In reading order:
 
-    log_reader     the questions, and the threads that answer them
-    feed           rows of the feed, and where times and sort keys are in it
-    columns        the same for bulk readers, column by column
-    events         single events, by EventId or CID
-    stream         the events of one stream, in shares
-    block_index    which event holds which block
-    catalogue      lists of streams, and searches by name
-    undelivered    what the feed does not have, and why
+    log_reader          the questions, and the threads that answer them
+    feed_rows           rows of the feed, and where times and sort keys are in it
+    columns             the same for bulk readers, column by column
+    single_events       events by EventID or CID
+    stream_shares       the events of one stream, in shares
+    block_index         which event holds which block
+    stream_lists        lists of streams, and searches by name
+    backlog             what the feed does not have, and why
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from recon_node.store.damage import check_stored
 from recon_node.store.db.blocks import SMALLEST, sections
 from recon_node.store.errors import StoreError
 from recon_node.store.reading import Reader
-from recon_node.store.reading.events import read_car
-from recon_node.store.reading.feed import read_feed
+from recon_node.store.reading.feed_rows import read_feed
+from recon_node.store.reading.single_events import read_car
 from recon_node.store.values import FeedRow
 
 FILE_NAME: Final = "blocks.sqlite3"

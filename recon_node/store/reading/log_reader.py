@@ -19,9 +19,16 @@ from recon_node.store.damage import Damage, DamagedEventError
 from recon_node.store.db.schema import FILE_NAME
 from recon_node.store.db.sql import explained_errors
 from recon_node.store.errors import StoreError
-from recon_node.store.reading import Reader, catalogue, columns, events, stream, undelivered
+from recon_node.store.reading import (
+    Reader,
+    backlog,
+    columns,
+    single_events,
+    stream_lists,
+    stream_shares,
+)
 from recon_node.store.reading.block_index import BlockIndex, read_block
-from recon_node.store.reading.feed import read_feed, read_keys, read_positions, read_sort_key
+from recon_node.store.reading.feed_rows import read_feed, read_keys, read_positions, read_sort_key
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,14 +73,14 @@ class LogReader:
         on_damage: is called with the damaged events that questions meet.
     """
 
-    car = _asked(events.read_car)
-    cars = _asked(events.read_cars)
-    cars_for_peers = _asked(events.read_cars_for_peers)
-    cars_by_cid = _asked(events.read_cars_by_cid)
-    event_ids = _asked(events.read_event_ids)
-    stream_headers = _asked(events.read_stream_headers)
-    own_streams = _asked(events.read_own_streams)
-    pending_proofs = _asked(events.read_pending_proofs)
+    car = _asked(single_events.read_car)
+    cars = _asked(single_events.read_cars)
+    cars_for_peers = _asked(single_events.read_cars_for_peers)
+    cars_by_cid = _asked(single_events.read_cars_by_cid)
+    event_ids = _asked(single_events.read_event_ids)
+    stream_headers = _asked(single_events.read_stream_headers)
+    own_streams = _asked(single_events.read_own_streams)
+    pending_proofs = _asked(single_events.read_pending_proofs)
 
     feed = _asked(read_feed, page=True)
     feed_columns = _asked(columns.read_columns, page=True)
@@ -82,29 +89,29 @@ class LogReader:
     sort_key = _asked(read_sort_key)
     keys = _asked(read_keys, page=True)
 
-    signed_events = _asked(stream.read_signed)
-    time_statements = _asked(stream.read_time_statements)
-    time_events = _asked(stream.read_time_events)
-    time_copies = _asked(stream.read_time_copies)
-    undelivered_times = _asked(stream.read_undelivered_times)
-    undelivered_events = _asked(stream.read_undelivered)
+    signed_events = _asked(stream_shares.read_signed)
+    time_statements = _asked(stream_shares.read_time_statements)
+    time_events = _asked(stream_shares.read_time_events)
+    time_copies = _asked(stream_shares.read_time_copies)
+    undelivered_times = _asked(stream_shares.read_undelivered_times)
+    undelivered_events = _asked(stream_shares.read_undelivered)
 
-    streams = _asked(catalogue.read_streams)
-    models = _asked(catalogue.read_models)
-    count_streams = _asked(catalogue.count_streams)
-    sort_values = _asked(catalogue.read_sort_values)
-    names_of = _asked(catalogue.names_of)
-    find_events = _asked(catalogue.find_events)
-    find_streams = _asked(catalogue.find_streams)
-    find_models = _asked(catalogue.find_models)
-    streams_of = _asked(catalogue.streams_of)
-    stream_ids = _asked(catalogue.stream_ids)
+    streams = _asked(stream_lists.read_streams)
+    models = _asked(stream_lists.read_models)
+    count_streams = _asked(stream_lists.count_streams)
+    sort_values = _asked(stream_lists.read_sort_values)
+    names_of = _asked(stream_lists.names_of)
+    find_events = _asked(stream_lists.find_events)
+    find_streams = _asked(stream_lists.find_streams)
+    find_models = _asked(stream_lists.find_models)
+    streams_of = _asked(stream_lists.streams_of)
+    stream_ids = _asked(stream_lists.stream_ids)
 
-    waiting = _asked(undelivered.read_waiting)
-    pending = _asked(undelivered.read_pending)
-    refused = _asked(undelivered.read_refused)
-    progress = _asked(undelivered.read_progress)
-    hindrances = _asked(undelivered.count_hindrances)
+    waiting = _asked(backlog.read_waiting)
+    pending = _asked(backlog.read_pending)
+    refused = _asked(backlog.read_refused)
+    progress = _asked(backlog.read_progress)
+    hindrances = _asked(backlog.count_hindrances)
 
     def __init__(self, data_dir: Path, network: Network, epoch: str, head: int, size: int) -> None:
         self.head = head

@@ -19,10 +19,10 @@ from nacl.signing import SigningKey
 from recon_node.exception_groups import unwrapped
 from recon_node.files import draft_of, move_into_place
 from recon_node.p2p.errors import MISBEHAVED
+from recon_node.p2p.network_side import P2P
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.dht import LibraryDht
 from recon_node.p2p.peers.discovery import Discovery
-from recon_node.p2p.service import P2P
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import check_dialable, parse_address, peer_id_in
 from recon_node.p2p.transport.budget import REFUSED_FOR

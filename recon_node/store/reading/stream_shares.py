@@ -19,7 +19,7 @@ from recon_node.store.db.rows import FAULT
 from recon_node.store.db.sql import select_named, short
 from recon_node.store.reading import Reader
 from recon_node.store.reading.columns import OF_STREAM, ROWS
-from recon_node.store.reading.feed import MOST, read_whole_rows
+from recon_node.store.reading.feed_rows import MOST, read_whole_rows
 from recon_node.store.values import FeedRow, HeldRow, TimeRow
 
 _TIMES: Final = (

@@ -18,7 +18,7 @@ from recon_node.store.admission.records import State
 from recon_node.store.db.rows import FAULT
 from recon_node.store.db.sql import select_in, select_named
 from recon_node.store.reading import Reader
-from recon_node.store.reading.catalogue import stream_ids
+from recon_node.store.reading.stream_lists import stream_ids
 
 _LATEST: Final = 2**63 - 1
 _PAGE: Final = (
