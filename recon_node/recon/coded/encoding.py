@@ -431,7 +431,7 @@ def _encode_ids(ids: Ids) -> bytes:
 def _write_gaps(parts: list[bytes], before: bytes, gaps: Gaps) -> None:
     """Append the bytes of some gaps, the first of which starts at the bound ``before``.
 
-    This and reading them (reader.py) take most of the time of a message: the usual cases of
+    This and reading them take most of the time of a message: the usual cases of
     ``_front_code`` and of its counterpart are written out in the loops.
     """
     for upper, say, body in gaps.columns():

@@ -19,8 +19,8 @@ name streams are (the log is *guarded*), these prove nothing, either: such an in
 UNCOVERED as well, until a valid data event covers it, and such a time event until it is covered or
 its anchor was looked up. What comes from the node's own clients needs no cover: they answer for it.
 
-What costs its maker nothing has its place in a share (`shares`). If there is
-none left, it is refused for now, unless a valid event waits for it, or others of its kind give way.
+What costs its maker nothing has its place in a share (`records.Share`). If there is none left, it
+is refused for now, unless a valid event waits for it, or others of its kind give way.
 
 A step that fails refuses the EventId permanently. Most faults lie in the EventId (a wrong height,
 say), so the event can still arrive under the right one, and what builds on it keeps waiting. Some

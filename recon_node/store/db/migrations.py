@@ -53,7 +53,7 @@ def migrate(connection: sqlite3.Connection, migrations: tuple[Migration, ...]) -
 
 
 def cut_out_shared_blocks(connection: sqlite3.Connection) -> None:
-    """Give all CARs the form that `packing` describes, except those that are damaged."""
+    """Give all CARs the form that `blocks` describes, except those that are damaged."""
     (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM cars").fetchone()
     row, told = 0, time.monotonic()
     while rows := connection.execute(

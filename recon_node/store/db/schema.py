@@ -15,10 +15,10 @@ it is refused with a message, and so is a missing one whose write-ahead log stil
 
 **Tables.** `events` has one row for each EventId held (`event_table`); its CAR is in `cars` under
 the same id, so that walks over events never touch CARs; blocks that several events share are in
-`blocks` (see `packing`). `waits` has a row for each event that an undelivered event builds on, to
-find those that wait for an event that arrives. `streams` has what later events of a stream are
-checked against. `refused` remembers EventIds that were proven wrong (`inherent`: the event itself
-is wrong, under any EventId). `proofs` and `anchors` are about time events, see
+`blocks` (see `store.db.blocks`). `waits` has a row for each event that an undelivered event builds
+on, to find those that wait for an event that arrives. `streams` has what later events of a stream
+are checked against. `refused` remembers EventIds that were proven wrong (`inherent`: the event
+itself is wrong, under any EventId). `proofs` and `anchors` are about time events, see
 `recon_node.store.db.proofs`, and `not_found` says of which the chain did not have the transaction.
 `deliveries` says when positions were given, see `recon_node.store.reading.feed_rows`. `faults` says
 which events are badly signed, and `releases` what is left of moving crowds: see

@@ -1,6 +1,6 @@
 """The file `blocks.sqlite3`: which delivered event holds which block.
 
-The log finds an event by its CID, and a block that events share by its own (see `packing`). The
+The log finds an event by its CID, and a block that events share by its own (see `blocks`). The
 others, above all the payloads of signed events, are only inside CARs. Clients that ask for them one
 by one (the API of kubo, `/api/v0`) need an index; nobody else does. So it is a file of its own that
 is only made, and continued, when such a block is asked for, and that costs nothing until then. All
