@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import (
     IPv4Address,
     IPv4Network,
@@ -54,6 +55,7 @@ MAX_REMEMBERED: Final = 2000
 _PREFIXES: Final = (48, 56)
 
 
+@lru_cache(maxsize=1024)
 def networks_of(address: str) -> tuple[str, ...]:
     """Return the networks of an IP address that are counted, the widest first."""
     try:

@@ -84,8 +84,8 @@ async def refuse(
     await response(scope, receive, send)
 
 
-async def answer_error(request: Request, error: Exception) -> Response:
-    """Answer what a handler or the router raised; the error is one of `EXCEPTION_HANDLERS`."""
+def answer_error(request: Request, error: Exception) -> Response:
+    """Answer what a handler or the router raised; the error is one of `EXPECTED_ERRORS`."""
     path = request.url.path
     match error:
         case ApiError():
@@ -112,4 +112,4 @@ async def answer_error(request: Request, error: Exception) -> Response:
             return error_response(path, HTTPStatus.INTERNAL_SERVER_ERROR, message)
 
 
-EXCEPTION_HANDLERS = dict.fromkeys((ApiError, HTTPException, StoreError, BudgetError), answer_error)
+EXPECTED_ERRORS: Final = (ApiError, HTTPException, StoreError, BudgetError)

@@ -11,9 +11,11 @@ does one for another host (`middleware.guard.Hosts`). There is no TLS, no HTTP/2
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import unquote
@@ -313,8 +315,13 @@ class _Exchange:
 
 def _head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> h11.Response:
     """Return the head of an answer."""
-    dated = [(b"date", formatdate(usegmt=True).encode()), *headers]
+    dated = [(b"date", _date(int(time.time()))), *headers]
     return h11.Response(status_code=status, headers=dated, reason=_REASONS.get(status, b""))
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()
 
 
 def _address(address: tuple[object, ...]) -> tuple[str, int]:

@@ -27,8 +27,8 @@ from recon_node.places import AllowList, Places
 log = structlog.get_logger(__name__)
 
 GRACE = 1.0
-MAX_CONNECTIONS = 512
-BACKLOG = 256
+MAX_CONNECTIONS = 1536
+BACKLOG = 1024
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 

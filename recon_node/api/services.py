@@ -116,6 +116,8 @@ class Limits:
     """Largest request body, in bytes; a larger one is answered 413."""
     requests: Annotated[Count, Setting(name="max_requests")] = 128
     """Maximum requests at once; one more is answered 503."""
+    writes: Count = 1024
+    """Maximum requests at once that add events."""
     bodies: Bytes = 64 * 1024 * 1024
     """Bytes of all request bodies at once; further ones are not read until there is room."""
     answers: Bytes = 48 * 1024 * 1024

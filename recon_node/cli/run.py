@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import threading
 from functools import partial
@@ -21,6 +22,11 @@ from recon_node.settings import unknown_variables
 
 SHUTDOWN_LIMIT: Final = 4.5
 """Seconds after which an orderly shutdown is cut short. What was acknowledged is on disk."""
+
+
+FILES: Final = 8192
+"""Files and connections that the node may have open, if the system allows that; a usual soft limit
+is 1,024, which are fewer than the connections that the API takes."""
 
 
 @click.command(cls=SettingsCommand, all_flags=True)
@@ -46,6 +52,7 @@ def run(config: Path | None, watch_stdin: bool, **flags: Any) -> None:
     for name in unknown_variables():
         log.warning("An environment variable is not a setting", name=name)
     os.umask(0o077)  # what the node writes is for its user alone
+    _allow_files()
     watchdog = threading.Timer(SHUTDOWN_LIMIT, _give_up)
     watchdog.daemon = True
     try:
@@ -68,3 +75,11 @@ def _give_up() -> None:
     )
     sys.stderr.flush()
     os._exit(1)
+
+
+def _allow_files() -> None:
+    """Raise the soft limit of open files, as far as the hard one allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

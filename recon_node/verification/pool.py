@@ -40,6 +40,8 @@ MIN_BATCH: Final = 16
 MAX_BYTES_HERE: Final = 64 * 1024
 """Bytes of events that are verified in this process: to decode a megabyte may take half a second,
 in which nothing else runs."""
+MAX_BYTES_NOW: Final = 4096
+"""Bytes of an event that comes alone and is verified at once: to wait for a thread takes longer."""
 CHUNK: Final = 48
 """Events that a process gets at a time: some milliseconds of work."""
 CHUNK_BYTES: Final = 1024 * 1024
@@ -107,6 +109,8 @@ class Verifiers:
 
     async def _examine(self, cars: list[bytes]) -> list[_Raw]:
         is_small = len(cars) < MIN_BATCH and sum(map(len, cars)) <= MAX_BYTES_HERE
+        if is_small and len(cars) == 1 and len(cars[0]) <= MAX_BYTES_NOW:
+            return _examine_here(cars)
         if self._count == 0 or is_small:
             return await self._processes.in_thread(_examine_here, cars) if cars else []
         findings: list[_Raw] = [Broken("was not verified")] * len(cars)

@@ -6,8 +6,11 @@ import json
 
 import httpx
 import pytest
+import trio
 from nacl.signing import SigningKey
 
+from recon_node.api import Services, create_app
+from recon_node.api.services import Limits
 from recon_node.ceramic import METAMODEL
 from recon_node.ceramic.builder import controller_of
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor, multibase
@@ -34,6 +37,25 @@ async def test_sending_it_twice_changes_nothing(
         answer = await api.post("/ceramic/events", json={"data": sample[0]["car"]})
         assert answer.status_code == 204
     assert store.head == len(store.keys) == 1
+
+
+async def test_many_clients_add_events_at_once_while_few_may_ask(
+    sample: Events, store: Store
+) -> None:
+    services = Services(store=store, limits=Limits(requests=1))
+    transport = httpx.ASGITransport(create_app(services))
+    statuses: list[int] = []
+    async with httpx.AsyncClient(transport=transport, base_url="http://node") as api:
+
+        async def add(event: dict[str, str]) -> None:
+            answer = await api.post("/ceramic/events", json={"data": event["car"]})
+            statuses.append(answer.status_code)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(300):
+                nursery.start_soon(add, sample[0])
+    assert statuses == [204] * 300
+    assert store.totals["batches"] < 50, "they share transactions"
 
 
 @pytest.mark.parametrize("base", ["base64", "base64url", "base64pad", "base32", "base16"])

@@ -33,11 +33,12 @@ async def test_every_route_is_described_and_nothing_else_is(services: Services) 
         if method != "options"
     }
     assert described == {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
-    routes = create_app(services).routes
-    assert [route.path for route in routes] == list(DOCUMENT["paths"])
-    for route in routes:
-        methods = {method.upper() for method in DOCUMENT["paths"][route.path]}
-        assert set(route.methods or ()) - {"HEAD"} == methods
+    transport = httpx.ASGITransport(create_app(services))
+    async with httpx.AsyncClient(transport=transport, base_url="http://node") as api:
+        for path, operations in DOCUMENT["paths"].items():
+            answer = await api.options(path.replace("{", "").replace("}", ""))
+            methods = {method.upper() for method in operations}
+            assert set(answer.headers["allow"].split(", ")) == methods, path
 
 
 def test_the_guide_has_a_table_of_all_requests() -> None:

@@ -56,7 +56,7 @@ def vital_answers_come(node: TestnetNode) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "data"), [(600, b""), (600, HALF_A_HEAD), (140, LONG_POLL), (140, HALF_A_BODY)]
+    ("number", "data"), [(1_600, b""), (1_600, HALF_A_HEAD), (140, LONG_POLL), (1_100, HALF_A_BODY)]
 )
 def test_a_crowd_of_clients_keeps_nobody_out(node: TestnetNode, number: int, data: bytes) -> None:
     with ExitStack() as stack:

@@ -292,3 +292,13 @@ def test_a_user_without_a_home_directory_can_run_a_node(tmp_path: Path) -> None:
         _, log = node.communicate(timeout=60)
     assert node.returncode == 2, log
     assert b"no home directory" in log
+
+
+def test_the_node_may_open_more_files_than_is_usual() -> None:
+    code = (
+        "import resource; _, hard = resource.getrlimit(resource.RLIMIT_NOFILE); "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard)); "
+        "from recon_node.cli.run import FILES, _allow_files; _allow_files(); "
+        "assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(FILES, hard)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -29,6 +29,7 @@ import math
 import re
 import socket
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Annotated, Final, Literal
@@ -228,6 +229,8 @@ class Guard:
                 "can allow them (cors_allow_origins)",
                 {},
             )
+        if self._access.token is None:
+            return None
         special = (need for pattern, need in self._needs if pattern.match(path))
         need = next(special, usual_need(method))
         asks_token = method != "OPTIONS" and self._access.asks_token(need)
@@ -265,6 +268,7 @@ class RateLimiter:
         return 0.0 if allowed else (1 - filled) / self._rate
 
 
+@lru_cache(maxsize=1024)
 def client_of(host: str | None) -> str | None:
     """Who a client is, by its address; None for this machine itself, which is not limited."""
     if host is None:

@@ -12,16 +12,17 @@ runs: at most `Limits.body` bytes of it (413), and at most `Limits.bodies` of al
 wait until there is room. Of large answers, at most `Limits.answers` bytes wait to be sent. Places
 for requests, bodies and answers go to whoever earns them (`recon_node.places`): a request that
 waits for its body, for news (`wait`), or for its client to read, gives way to others.
-The liveness check and the metrics have places of their own.
+The liveness check and the metrics have places of their own, and so have requests that add events:
+very many of them wait for the disk at once, which takes all that wait in one transaction.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 import structlog
 import trio
@@ -49,10 +50,13 @@ QUICK = 1.0
 VITAL: Final = frozenset({"/ceramic/liveness", "/metrics"})
 """Paths that are answered whatever else is going on."""
 
+WRITES: Final = "/ceramic/events"
+"""Where events are added: these requests have places of their own."""
+
 VITAL_PLACES: Final = 8
 """Requests for them at once, beyond the limit."""
 
-SMALL_BODY: Final = 64 * 1024
+SMALL_BODY: Final = 16 * 1024
 """Bytes of a body that need no room among all bodies."""
 
 SMALL_ANSWER: Final = 256 * 1024
@@ -66,18 +70,11 @@ _ROOM_POLL: Final = 0.1
 
 
 class Observe:
-    """Counts requests, and answers 500 after an unexpected exception. See the module's docstring.
+    """Counts requests, and answers 500 after an unexpected exception. See the module's text."""
 
-    Args:
-        paths: the path template of each routed function.
-    """
-
-    def __init__(
-        self, app: ASGIApp, metrics: Metrics, paths: Mapping[Callable[..., Any], str]
-    ) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
-        self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
@@ -108,7 +105,7 @@ class Observe:
         finally:
             seconds = time.perf_counter() - started
             self._metrics.in_progress -= 1
-            path = self._paths.get(scope.get("endpoint"), "other")  # type: ignore[arg-type]
+            path = scope.get("template", "other")
             self._metrics.record(scope["method"], path, status, seconds)
             log.debug(
                 "Answered a request",
@@ -127,6 +124,7 @@ class Bound:
         self._limits = limits
         allowed, now = AllowList(always_admit), trio.current_time
         self._requests = Places(limits.requests, now, allowed, reserve=VITAL_PLACES)
+        self._writes = Places(limits.writes, now, allowed)
         self._bodies = Places(limits.bodies, now, allowed, grace=BODY_GRACE)
         self._answers = Places(limits.answers, now, allowed, grace=BODY_GRACE)
         self._waiting = _Room(limits.answers)
@@ -138,14 +136,14 @@ class Bound:
             return
         address = _address_of(scope)
         given_way = trio.CancelScope()
-        place = self._requests.take(
-            address, given_way.cancel, busy=False, vital=scope["path"] in VITAL
-        )
+        is_write = scope["path"] == WRITES and scope["method"] == "POST"
+        places = self._writes if is_write else self._requests
+        place = places.take(address, given_way.cancel, busy=False, vital=scope["path"] in VITAL)
         if place is None:
             await refuse(
                 (scope, receive, send),
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                f"{self._limits.requests} requests are already being handled: try again",
+                f"{places.limit} requests are already being handled: try again",
             )
             return
         ASKER.set(network_of(address))
