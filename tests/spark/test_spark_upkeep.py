@@ -303,6 +303,7 @@ def test_the_files_of_a_table_made_anew_are_moved(
 ) -> None:
     """By one commit, which says all that others ask for: changes, older versions, statistics."""
     monkeypatch.setattr(staging, "ROW_GROUP", 8)
+    monkeypatch.setattr(maintenance, "COMMAND", None)  # in this process, with that size
     rows = feed_rows(sample[:300])
     fill(tmp_path, rows).tables.keep_history(5.0)
     before = {t.name: t.version or 0 for t in table_status(tmp_path)}
