@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 from recon_node.api.metrics.catalogue import FAMILIES, Family
 from spark_sink.run.metrics import SinkMetrics
 from spark_sink.serve.metrics import FlightMetrics
-from spark_sink.serve.workers import Limits
+from spark_sink.serve.workers import QueryLimits
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "metrics.md"
 
@@ -35,7 +35,7 @@ def sink_families() -> list[Family]:
 
 def flight_families() -> list[Family]:
     """Return the metrics of the Flight SQL server itself."""
-    metrics = FlightMetrics(Limits())
+    metrics = FlightMetrics(QueryLimits())
     metrics.watch(lambda: 0, lambda: 0)
     metrics.calls.labels("DoGet", "OK")
     return _own_families(metrics.registry)

@@ -32,7 +32,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from recon_node.ceramic import Event, StreamId, parse_event
 from recon_node.cli.output import CommandError, color_system, make_table
-from recon_node.cli.sending import Outcome, send_items
+from recon_node.cli.sending import SendingOutcome, send_items
 from recon_node.cli.sources import Item, read_items
 from recon_node.client import Ceramic, Key, ModelDefinition, NotFoundError
 from recon_node.connection import AsyncConnection, ClientError, Connection
@@ -168,7 +168,7 @@ def load(node: TestnetNode, items: list[Item]) -> None:
             async with AsyncConnection(node.api_url) as connection:
                 await send_items(connection, items, outcome, on_done=advance)
 
-        outcome = Outcome()
+        outcome = SendingOutcome()
         trio.run(send)
     if outcome.refused:
         first = outcome.refusals[0]

@@ -73,12 +73,12 @@ _READABLE = 0o644
 """The mode of the file with the peer ID: others are to read it."""
 
 
-class NodeError(Exception):
+class StartError(Exception):
     """The node cannot start or continue. The message is one user-facing line."""
 
 
 FATAL_ERRORS = (
-    NodeError,
+    StartError,
     StoreError,
     DagError,
     TanglesError,
@@ -124,7 +124,7 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
     """Start everything, in order; wait for the shutdown; stop everything, in reverse order."""
     network = Network.parse(settings.network)
     if settings.chain.development_time and not network.is_local:
-        raise NodeError(
+        raise StartError(
             f"development_time is for local networks only, not for {network.name}: its times prove "
             "nothing"
         )
@@ -247,7 +247,7 @@ async def _watch_stdin(shutdown: _Shutdown) -> None:
         while os.read(stdin, 4096):
             await trio.lowlevel.wait_readable(stdin)
     except OSError as error:
-        raise NodeError(f"--watch-stdin needs a pipe as standard input: {error}") from error
+        raise StartError(f"--watch-stdin needs a pipe as standard input: {error}") from error
     shutdown.request("standard input closed")
 
 
@@ -284,7 +284,7 @@ def _open_access(settings: ApiSettings) -> Access:
     try:
         return settings.access_with_token()
     except ValueError as error:
-        raise NodeError(str(error)) from None
+        raise StartError(str(error)) from None
 
 
 def _write_peer_id(path: Path, peer_id: str) -> None:
@@ -295,7 +295,7 @@ def _write_peer_id(path: Path, peer_id: str) -> None:
             draft.chmod(_READABLE)
             move_into_place(draft, path)
     except OSError as error:
-        raise NodeError(
+        raise StartError(
             f"cannot write the peer id to {path}: {error.strerror or error}; check peer_id_file"
         ) from None
 
@@ -305,7 +305,7 @@ async def _load_policy(settings: PolicySettings) -> Policy:
     try:
         policy = await trio.to_thread.run_sync(settings.load)
     except PolicyError as error:
-        raise NodeError(f"cannot use the setting `write_policy`: {error}") from None
+        raise StartError(f"cannot use the setting `write_policy`: {error}") from None
     if policy:
         log.info("A write policy applies", **settings.in_use())
     return policy
@@ -316,7 +316,7 @@ async def _configure_interests(store: Store, wanted: Iterable[Interest | StreamI
     try:
         await store.wanted.configure(wanted)
     except InvalidInterestError as error:
-        raise NodeError(f"cannot use the setting `interests`: {error}") from None
+        raise StartError(f"cannot use the setting `interests`: {error}") from None
     for interest in filter(is_of_a_document, store.wanted.all):
         log.warning(
             "No event can match an interest, because its model is a document; remove it with "

@@ -17,7 +17,7 @@ from typing import Any
 from recon_node.ceramic.auth.did import public_key
 
 
-class ClientError(Exception):
+class AnchorClientError(Exception):
     """A request was not signed by a known node. The message is user-facing."""
 
 
@@ -35,21 +35,21 @@ def check_client(authorization: str | None, body: bytes, clients: Collection[str
     scheme, _, token = (authorization or "").partition(" ")
     parts = token.strip().split(".")
     if scheme.lower() != "bearer" or len(parts) != 3:
-        raise ClientError("the request must be signed: `Authorization: Bearer` and a JWT")
+        raise AnchorClientError("the request must be signed: `Authorization: Bearer` and a JWT")
     try:
         header, claims, signature = map(_decoded, parts)
         fields, said = _object(header), _object(claims)
         did = str(fields["kid"]).partition("#")[0]
         if did not in clients:
-            raise ClientError(f"{did[:100]} is not among anchor_clients")
+            raise AnchorClientError(f"{did[:100]} is not among anchor_clients")
         if not public_key(did).verify(".".join(parts[:2]).encode(), signature):
-            raise ClientError(f"the JWT is not signed by {did}")
-    except ClientError:
+            raise AnchorClientError(f"the JWT is not signed by {did}")
+    except AnchorClientError:
         raise
     except Exception as error:  # what strangers send can be wrong in every way
-        raise ClientError(f"the JWT of the request is not valid: {error!r:.200}") from None
+        raise AnchorClientError(f"the JWT of the request is not valid: {error!r:.200}") from None
     if said.get("digest") != "0x" + hashlib.sha256(body).hexdigest():
-        raise ClientError("the JWT's digest is not that of the request's body")
+        raise AnchorClientError("the JWT's digest is not that of the request's body")
     return did
 
 

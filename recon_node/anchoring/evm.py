@@ -19,10 +19,10 @@ from recon_node.anchoring.keys import Signer
 from recon_node.anchoring.machine import (
     Attempt,
     Done,
+    FeeLimits,
     Fill,
-    Limits,
     Mined,
-    Send,
+    SendTransaction,
     Sight,
     Sign,
     Wait,
@@ -94,7 +94,7 @@ class EvmAuthority:
         signer: Signer,
         journal: Journal,
         contract: str,
-        limits: Limits,
+        limits: FeeLimits,
         pause: float,
         now: Callable[[], float],
     ) -> None:
@@ -137,7 +137,7 @@ class EvmAuthority:
         match decide(attempts, sight, self._limits, waiting):
             case Sign(nonce, max_fee, tip):
                 return await self._sign(root, nonce, max_fee, tip)
-            case Send(attempt):
+            case SendTransaction(attempt):
                 return await self._send(attempt)
             case Fill(nonce, max_fee, tip):
                 fill = {"to": self._signer.address, "gas": _TRANSFER_GAS, "data": b""}

@@ -82,7 +82,7 @@ class RequestState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AnchorRequest:
     """An event, or another CID, that is to be anchored."""
 
     cid: CID
@@ -198,7 +198,7 @@ class Journal:
                 (epoch, position),
             )
 
-    def request(self, cid: CID, init: CID | None, stream: str | None, now: float) -> Request:
+    def request(self, cid: CID, init: CID | None, stream: str | None, now: float) -> AnchorRequest:
         """Request an anchor, unless there is a request for it; return the request."""
         with self._transaction() as connection:
             connection.execute(
@@ -211,11 +211,11 @@ class Journal:
         assert found is not None, "it was inserted"
         return found
 
-    def find(self, cid: CID) -> Request | None:
+    def find(self, cid: CID) -> AnchorRequest | None:
         """Return the request for a CID."""
         return next(iter(self._requests("WHERE cid = ?", cid)), None)
 
-    def requests(self, states: Sequence[RequestState], limit: int) -> list[Request]:
+    def requests(self, states: Sequence[RequestState], limit: int) -> list[AnchorRequest]:
         """Return some requests, the latest first."""
         marks = ", ".join(str(int(state)) for state in states)
         return self._requests(f"WHERE state IN ({marks}) ORDER BY made_at DESC LIMIT ?", limit)
@@ -277,7 +277,7 @@ class Journal:
             rows = self._connection.execute("SELECT cid FROM requests WHERE tree = ?", (tree,))
             return [CID(cid) for (cid,) in rows]
 
-    def find_each(self, cids: Sequence[CID]) -> dict[CID, Request]:
+    def find_each(self, cids: Sequence[CID]) -> dict[CID, AnchorRequest]:
         """Return the requests for some CIDs, of which there are."""
         found = (self.find(cid) for cid in cids)
         return {request.cid: request for request in found if request is not None}
@@ -360,12 +360,14 @@ class Journal:
             costs = [int(cost) for (cost,) in rows]
         return len(costs), sum(costs)
 
-    def _requests(self, where: str, value: object) -> list[Request]:
+    def _requests(self, where: str, value: object) -> list[AnchorRequest]:
         sql = f"SELECT cid, init, stream, state, tree, made_at, event FROM requests {where}"
         with self._explained():
             rows = self._connection.execute(sql, (value,)).fetchall()
         return [
-            Request(CID(cid), _cid(init), stream, RequestState(state), tree, made_at, _cid(event))
+            AnchorRequest(
+                CID(cid), _cid(init), stream, RequestState(state), tree, made_at, _cid(event)
+            )
             for cid, init, stream, state, tree, made_at, event in rows
         ]
 

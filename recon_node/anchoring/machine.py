@@ -77,7 +77,7 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FeeLimits:
     """What may be spent, and how long to wait."""
 
     max_fee: int
@@ -107,7 +107,7 @@ class Fill:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendTransaction:
     """Send an attempt (again)."""
 
     attempt: Attempt
@@ -129,10 +129,10 @@ class Done:
     mined: Mined
 
 
-Step = Sign | Fill | Send | Wait | Done
+Step = Sign | Fill | SendTransaction | Wait | Done
 
 
-def decide(attempts: Sequence[Attempt], sight: Sight, limits: Limits, waiting: float) -> Step:
+def decide(attempts: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting: float) -> Step:
     """Return the next step.
 
     Args:
@@ -163,7 +163,7 @@ def decide(attempts: Sequence[Attempt], sight: Sight, limits: Limits, waiting: f
     return _sign(sight.next_nonce, sight, limits)
 
 
-def _follow(live: Sequence[Attempt], sight: Sight, limits: Limits, waiting: float) -> Step:
+def _follow(live: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting: float) -> Step:
     """Return the next step for attempts one of which can be mined."""
     latest = live[-1]
     if latest.nonce < sight.next_nonce:
@@ -182,18 +182,18 @@ def _follow(live: Sequence[Attempt], sight: Sight, limits: Limits, waiting: floa
         if sight.in_pool or not is_late:
             return Wait("not mined, and the fee has reached its limit", is_alarming=True)
     if not sight.in_pool:
-        return Send(latest)
+        return SendTransaction(latest)
     if latest.nonce > sight.next_nonce:
         return Wait(f"the chain waits for a transaction with the nonce {sight.next_nonce}")
     return Wait("sent, and not in a block yet")
 
 
-def _sign(nonce: int, sight: Sight, limits: Limits) -> Step:
+def _sign(nonce: int, sight: Sight, limits: FeeLimits) -> Step:
     fees = _fees(sight, limits)
     return _too_dear(sight, limits) if fees is None else Sign(nonce, *fees)
 
 
-def _too_dear(sight: Sight, limits: Limits) -> Wait:
+def _too_dear(sight: Sight, limits: FeeLimits) -> Wait:
     return Wait(
         f"the base fee is {sight.base_fee / 1e9:.3g} gwei, and anchor_max_fee "
         f"{limits.max_fee / 1e9:.3g}",
@@ -201,7 +201,7 @@ def _too_dear(sight: Sight, limits: Limits) -> Wait:
     )
 
 
-def _fees(sight: Sight, limits: Limits) -> tuple[int, int] | None:
+def _fees(sight: Sight, limits: FeeLimits) -> tuple[int, int] | None:
     """Return what to offer at first; None if that is not enough for the next block."""
     tip = min(sight.tip, limits.max_fee - sight.base_fee)
     if tip < 0 or (tip == 0 < sight.tip):
@@ -209,7 +209,7 @@ def _fees(sight: Sight, limits: Limits) -> tuple[int, int] | None:
     return min(_BASE_FEES * sight.base_fee + tip, limits.max_fee), tip
 
 
-def _raised(latest: Attempt, sight: Sight, limits: Limits) -> tuple[int, int] | None:
+def _raised(latest: Attempt, sight: Sight, limits: FeeLimits) -> tuple[int, int] | None:
     """Return what to offer in place of an attempt; None if it would be more than the limit."""
     first = _fees(sight, limits) or (0, 0)
     max_fee = max(first[0], _raise(latest.max_fee))

@@ -15,7 +15,7 @@ from recon_node.anchoring.evm import Chain, EvmAuthority
 from recon_node.anchoring.following import in_thread
 from recon_node.anchoring.journal import Journal
 from recon_node.anchoring.keys import Signer, load_signer
-from recon_node.anchoring.machine import Limits
+from recon_node.anchoring.machine import FeeLimits
 from recon_node.anchoring.service import Anchoring
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.chain import ChainReport, ChainSettings
@@ -72,7 +72,7 @@ async def _open_authority(
         yield DevelopmentClock(now)
         return
     async with open_payer(settings, chain) as (provider, signer):
-        limits = Limits(settings.max_fee_wei, settings.replace_after, settings.replacements)
+        limits = FeeLimits(settings.max_fee_wei, settings.replace_after, settings.replacements)
         yield EvmAuthority(
             provider, signer, journal, settings.contract, limits, settings.pause, now
         )

@@ -16,7 +16,7 @@ import trio
 
 from recon_node.anchoring.authority import Account, Anchored, Pending, TimeAuthority
 from recon_node.anchoring.following import FeedFollower, in_thread
-from recon_node.anchoring.journal import Journal, JournalError, Request, RequestState, Tree
+from recon_node.anchoring.journal import AnchorRequest, Journal, JournalError, RequestState, Tree
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.anchoring.tree import MerkleTree
 from recon_node.ceramic import StreamId
@@ -107,7 +107,7 @@ class Anchoring:
         self._moved = trio.Event()
         self._pending: Pending | None = None
 
-    async def request(self, cid: CID, stream: StreamId) -> Request:
+    async def request(self, cid: CID, stream: StreamId) -> AnchorRequest:
         """Request an anchor of an event, or of the root of another node's tree.
 
         Args:
@@ -131,18 +131,18 @@ class Anchoring:
         self._wake()
         return record
 
-    async def find(self, cid: CID) -> Request | None:
+    async def find(self, cid: CID) -> AnchorRequest | None:
         """Return the request for a CID."""
         return await in_thread(partial(self._journal.find, cid))
 
-    async def witness(self, request: Request) -> bytes | None:
+    async def witness(self, request: AnchorRequest) -> bytes | None:
         """Return the CAR of the time event of a request; None if it is not here (yet)."""
         if request.event is None:
             return None
         stored = await in_thread(partial(self._journal.car, request.cid))
         return stored or await self._store.log.car(request.event)
 
-    async def requests(self, states: Sequence[RequestState], limit: int) -> list[Request]:
+    async def requests(self, states: Sequence[RequestState], limit: int) -> list[AnchorRequest]:
         """Return requests, the latest first."""
         return await in_thread(partial(self._journal.requests, states, limit))
 
@@ -334,13 +334,13 @@ class Anchoring:
 class _Made:
     """A time event that was made."""
 
-    request: Request
+    request: AnchorRequest
     cid: CID
     car: bytes
 
 
 def _time_events(
-    tree: MerkleTree, proof: tuple[CID, bytes], leaves: Sequence[tuple[int, Request]]
+    tree: MerkleTree, proof: tuple[CID, bytes], leaves: Sequence[tuple[int, AnchorRequest]]
 ) -> list[_Made]:
     """Make time events of some leaves, but of those that have one from elsewhere."""
     made = []

@@ -62,7 +62,7 @@ class _RefusedError(Exception):
         self.status = status
 
 
-class Connection:
+class HttpConnection:
     """One connection of a client.
 
     Args:
@@ -214,7 +214,7 @@ class _Exchange:
     """One request and its answer: the application's `receive` and `send`."""
 
     def __init__(
-        self, connection: Connection, http: h11.Connection, request: h11.Request, scope: Scope
+        self, connection: HttpConnection, http: h11.Connection, request: h11.Request, scope: Scope
     ) -> None:
         self._connection = connection
         self._http = http

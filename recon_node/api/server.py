@@ -19,7 +19,7 @@ import structlog
 import trio
 from starlette.types import ASGIApp
 
-from recon_node.api.http_server import Connection
+from recon_node.api.http_server import HttpConnection
 from recon_node.api.middleware.guard import Hosts
 from recon_node.bind_errors import bind_advice
 from recon_node.places import AllowList, Places
@@ -124,16 +124,16 @@ async def serve(
     """
     places = Places(MAX_CONNECTIONS, trio.current_time, AllowList(always_admit))
     own_hosts = Hosts(listener.hosts, hosts)
-    connections: set[Connection] = set()
+    connections: set[HttpConnection] = set()
 
     async def handle(stream: trio.SocketStream) -> None:  # trio closes the stream
         with trio.CancelScope() as scope, suppress(OSError):  # the client is gone already
             address = str(stream.socket.getpeername()[0])
             with places.taken_by(address, scope.cancel, busy=False) as place:
                 if place is not None:
-                    await answer(Connection(app, stream, own_hosts, place))
+                    await answer(HttpConnection(app, stream, own_hosts, place))
 
-    async def answer(connection: Connection) -> None:
+    async def answer(connection: HttpConnection) -> None:
         connections.add(connection)
         try:
             await connection.run()

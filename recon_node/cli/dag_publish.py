@@ -27,7 +27,7 @@ from recon_node.cli.output import CommandError, counted
 from recon_node.connection import Connection
 from recon_node.dag import Identifier, parse_root
 from recon_node.dag.protocol.publishing import ABILITY, check_publish, make_publish, publish_of
-from recon_node.dag.protocol.ucan import FOREVER, Capability, issue_ucan, parse_ucan
+from recon_node.dag.protocol.ucan import FOREVER, UcanCapability, issue_ucan, parse_ucan
 from recon_node.ipld import CID
 from recon_node.json_output import json_option, print_json, print_result
 from recon_node.terminal_text import echo
@@ -232,7 +232,7 @@ def grant(audience: str, expires: int | None, key_file: Path | None, as_json: bo
     key = open_key(key_file)
     public_key(audience)
     owner = ed25519_did(bytes(key.verify_key))
-    ucan = issue_ucan(key, audience, [Capability(owner, ABILITY)], expires)
+    ucan = issue_ucan(key, audience, [UcanCapability(owner, ABILITY)], expires)
     facts = {"ucan": ucan, "issuer": owner, "audience": audience, "expires": expires}
     print_result(facts, ucan, as_json=as_json)
 

@@ -19,7 +19,7 @@ from rich.progress import TextColumn
 from recon_node.ceramic import StreamId, StreamIdError, parse_event, signer
 from recon_node.cli.client import command_errors, node_options
 from recon_node.cli.output import CommandError, counted, progress_bar
-from recon_node.cli.sending import WORKERS, Outcome, send_items
+from recon_node.cli.sending import WORKERS, SendingOutcome, send_items
 from recon_node.cli.sources import Item, read_items
 from recon_node.connection import AsyncConnection, Connection
 from recon_node.exception_groups import unwrapped
@@ -67,7 +67,7 @@ def add(file: BinaryIO, node: Connection, workers: int, as_json: bool) -> None:
       recon-node events get CID | recon-node events add - --url http://127.0.0.1:5201
     """
     started = time.monotonic()
-    outcome = Outcome()
+    outcome = SendingOutcome()
     try:
         with _progress(file) as on_done:
             _send(node, file, outcome, workers, on_done)
@@ -81,7 +81,9 @@ def add(file: BinaryIO, node: Connection, workers: int, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _print_outcome(outcome: Outcome, seconds: float, *, complete: bool, as_json: bool) -> None:
+def _print_outcome(
+    outcome: SendingOutcome, seconds: float, *, complete: bool, as_json: bool
+) -> None:
     refusals = outcome.refusals
     for refusal in refusals:
         cid = f" ({refusal.cid})" if refusal.cid else ""
@@ -197,7 +199,7 @@ def describe_event(car: bytes) -> dict[str, Any]:
 def _send(
     node: Connection,
     file: BinaryIO,
-    outcome: Outcome,
+    outcome: SendingOutcome,
     workers: int,
     on_done: Callable[[Item, str | None], None],
 ) -> None:

@@ -169,7 +169,7 @@ _HOPELESS = (
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedEvent:
+class RefusedItem:
     """An event that the node refused."""
 
     line: int
@@ -178,14 +178,14 @@ class RefusedEvent:
 
 
 @dataclass(slots=True)
-class Outcome:
+class SendingOutcome:
     """What became of the events of an input."""
 
     new: int = 0
     """With a node that takes one event per request, also events that it already had."""
     known: int = 0
     refused: int = 0
-    _refusals: list[RefusedEvent] = field(default_factory=list)
+    _refusals: list[RefusedItem] = field(default_factory=list)
 
     @property
     def total(self) -> int:
@@ -193,7 +193,7 @@ class Outcome:
         return self.new + self.known + self.refused
 
     @property
-    def refusals(self) -> list[RefusedEvent]:
+    def refusals(self) -> list[RefusedItem]:
         """The first refused events in the order of the input, at most `MAX_REFUSALS`."""
         return sorted(self._refusals, key=lambda refusal: refusal.line)[:MAX_REFUSALS]
 
@@ -206,7 +206,7 @@ class Outcome:
         else:
             self.refused += 1
             reason = reason or "the node gave no reason"
-            self._refusals.append(RefusedEvent(item.line, item.cid, reason))
+            self._refusals.append(RefusedItem(item.line, item.cid, reason))
             if len(self._refusals) > 2 * MAX_REFUSALS:
                 self._refusals = self.refusals
 
@@ -214,7 +214,7 @@ class Outcome:
 async def send_items(
     node: AsyncConnection,
     items: Iterable[Item],
-    outcome: Outcome,
+    outcome: SendingOutcome,
     *,
     workers: int = WORKERS,
     on_done: Callable[[Item, str | None], None],
@@ -240,7 +240,7 @@ class _Sending:
     def __init__(
         self,
         node: AsyncConnection,
-        outcome: Outcome,
+        outcome: SendingOutcome,
         on_done: Callable[[Item, str | None], None],
     ) -> None:
         self._node = node

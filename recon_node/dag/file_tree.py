@@ -21,7 +21,7 @@ from recon_node.dag.slices import Slice, Slices
 from recon_node.dag.unixfs import (
     NO_ATTRIBUTES,
     Attributes,
-    Layout,
+    FileLayout,
     NodeType,
     UnixFs,
     UnixFsEntry,
@@ -65,7 +65,7 @@ class FileTree:
     def __init__(
         self,
         path: Path,
-        layout: Layout = Layout(),  # noqa: B008 - immutable
+        layout: FileLayout = FileLayout(),  # noqa: B008 - immutable
         preserve: Preserve = Preserve(),
     ) -> None:
         self._slices = Slices()

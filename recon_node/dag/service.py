@@ -25,7 +25,7 @@ from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.dag.events import Identifier, read_dag_event
 from recon_node.dag.index import FILE
 from recon_node.dag.protocol.replica import Replica
-from recon_node.dag.state import DagState, ListedDag, ListedIdentifier, Place, Publication
+from recon_node.dag.state import BlockPlace, DagState, ListedDag, ListedIdentifier, Publication
 from recon_node.feed_index import FeedIndex, open_feed_index
 from recon_node.ipld import CID, IDENTITY, MAX_INLINE, car, varint
 from recon_node.latest import Latest
@@ -187,7 +187,7 @@ class Dags:
         return shard
 
 
-def _next_places(order: Iterator[Place]) -> list[Place]:
+def _next_places(order: Iterator[BlockPlace]) -> list[BlockPlace]:
     return list(islice(order, _PLACES))
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from recon_node.dag.car_source import CarFile
 from recon_node.dag.errors import DagError, LeftOut
 from recon_node.dag.file_tree import FileTree, Preserve
-from recon_node.dag.unixfs import Layout
+from recon_node.dag.unixfs import FileLayout
 from recon_node.ipld import CID
 from recon_node.ipld.car import BEGINNING_SIZE, looks_like_car
 
@@ -74,7 +74,9 @@ def open_source(
         raise DagError(f"{path} cannot be read: {error.strerror or error}") from None
     if root is not None or all_blocks:
         raise DagError(f"{path} is not a CAR: only of a CAR can root and blocks be chosen")
-    layout = Layout() if max_block is None else Layout.within(max_block, nodes=bool(preserve))
+    layout = (
+        FileLayout() if max_block is None else FileLayout.within(max_block, nodes=bool(preserve))
+    )
     return FileTree(target, layout, preserve)
 
 

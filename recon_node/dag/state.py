@@ -84,7 +84,7 @@ class Publication:
     ignored: int
 
 
-class Place(NamedTuple):
+class BlockPlace(NamedTuple):
     """The location of a block: its CID, and the event whose shard has it."""
 
     cid: CID
@@ -205,7 +205,7 @@ def read_place(connection: sqlite3.Connection, root: CID, cid: CID) -> CID | Non
     return None if row is None else CID(row[0])
 
 
-def read_order(connection: sqlite3.Connection, root: CID) -> Iterator[Place]:
+def read_order(connection: sqlite3.Connection, root: CID) -> Iterator[BlockPlace]:
     """Yield the locations of the blocks held below the root, depth first, each once."""
     subject = sort_bytes(root)
     row = connection.execute(
@@ -235,7 +235,7 @@ def read_order(connection: sqlite3.Connection, root: CID) -> Iterator[Place]:
         ).fetchone()
         if place is None:
             continue
-        yield Place(CID(place[0]), CID(place[1]))
+        yield BlockPlace(CID(place[0]), CID(place[1]))
         targets = connection.execute(
             "SELECT target FROM links WHERE source = ? ORDER BY place DESC", (node,)
         )

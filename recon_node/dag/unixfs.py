@@ -47,14 +47,14 @@ _PERMISSIONS: Final = 0o7777
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FileLayout:
     """How a file is cut: bytes of a leaf, and links of a node, at most."""
 
     chunk: int = CHUNK_SIZE
     links: int = MAX_LINKS
 
     @classmethod
-    def within(cls, block_size: int, *, nodes: bool = False) -> Layout:
+    def within(cls, block_size: int, *, nodes: bool = False) -> FileLayout:
         """Return the layout that is closest to the usual one, with blocks of at most that size.
 
         Args:

@@ -28,13 +28,13 @@ from recon_node.ceramic import EventId, Network
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.ipld import CID, CarError
 from recon_node.recon import KeyRange, Sha256a
-from recon_node.snapshot.faults import Fault, SnapshotError
+from recon_node.snapshot.faults import SnapshotError, SnapshotFault
 from recon_node.snapshot.feed_pages import Row, encode_page, page_name, ranges_to_write
 from recon_node.snapshot.objects import MissingObjectError, Objects
 from recon_node.snapshot.places import (
     PACK_HEADER,
+    PackPlace,
     PackWriter,
-    Place,
     encode_locator,
     event_body,
     located,
@@ -44,21 +44,21 @@ from recon_node.snapshot.reading import SnapshotReader
 from recon_node.snapshot.root import (
     LATEST,
     MAX_TOP_BYTES,
-    Feed,
-    Manifest,
     Page,
     RootError,
     RootObject,
+    SnapshotFeed,
+    SnapshotManifest,
     decode_root,
     encode_root,
 )
 from recon_node.snapshot.tree import (
-    Change,
     Inner,
     Leaf,
     Link,
     NewNode,
     Root,
+    TreeChange,
     build,
     differing_leaves,
     update,
@@ -152,8 +152,8 @@ class SnapshotWriter:
         self._events = PackWriter(pack_bytes, PACK_HEADER)
         self._nodes = PackWriter(pack_bytes)
         self._numbers: dict[PackWriter, int] = {}
-        self._event_places: dict[bytes, Place] = {}
-        self._node_places: dict[CID, Place] = {}
+        self._event_places: dict[bytes, PackPlace] = {}
+        self._node_places: dict[CID, PackPlace] = {}
         self._upper: dict[CID, tuple[Inner, bytes, bytes]] = {}
         self._made = Created(None, is_new=True, base=base)  # type: ignore[arg-type]
         self._live = 0
@@ -172,7 +172,7 @@ class SnapshotWriter:
                 return Created(base, is_new=False, base=base)
         for writer in (self._events, self._nodes):
             self._close(writer)
-        manifest = Manifest(
+        manifest = SnapshotManifest(
             network=self._source.network,
             interests=self._source.interests,
             ranges=self._source.ranges,
@@ -194,7 +194,7 @@ class SnapshotWriter:
         feed = base.manifest.feed
         return feed is None or (feed.epoch == epoch and feed.position == position)
 
-    def _write_feed(self, epoch: str, position: int) -> Feed | None:
+    def _write_feed(self, epoch: str, position: int) -> SnapshotFeed | None:
         """Write the new feed positions; return None if the snapshot lacks some of the events."""
         base = None if self._base is None else self._base.manifest.feed
         if base is not None and (base.epoch != epoch or base.position > position):
@@ -217,7 +217,7 @@ class SnapshotWriter:
                 pages.append(Page(cid, len(data), after, after + len(rows)))
             if lost:
                 break
-        return Feed(epoch, pages[-1].upto if pages else 0, tuple(pages))
+        return SnapshotFeed(epoch, pages[-1].upto if pages else 0, tuple(pages))
 
     def _covers(self, key: bytes) -> bool:
         return any(range_.covers(key) for range_ in self._source.ranges)
@@ -236,7 +236,7 @@ class SnapshotWriter:
             yield from self._source.keys(range_)
 
     def _update(self, base: RootObject) -> Root | None:
-        faults: list[Fault] = []
+        faults: list[SnapshotFault] = []
         reader = SnapshotReader(self._objects, base, faults.append)
         try:
             return self._update_with(reader, base.manifest.tree)
@@ -253,14 +253,14 @@ class SnapshotWriter:
         blocks: dict[CID, bytes] = {}
         self._progress("comparing", 0, None)
         leaves = reader.answer(differing_leaves(tree.link, self._source.matches, blocks), blocks)
-        changes: list[Change] = []
+        changes: list[TreeChange] = []
         for done, (branch, leaf) in enumerate(leaves):
             known = set(leaf.keys)
             now = list(self._source.keys(branch.bounds))
             new = [key for key in now if key not in known]
             written = set(self._written(new, None))
             keys = [key for key in now if key in known or key in written]
-            changes.append(Change(branch.link.lower, len(leaf.keys), keys))
+            changes.append(TreeChange(branch.link.lower, len(leaf.keys), keys))
             self._progress("writing events", done + 1, len(leaves))
         found, made = reader.answer(update(tree, changes, blocks), blocks)
         self._event_places.update(
@@ -311,13 +311,13 @@ class SnapshotWriter:
         if self._base is None:
             self._live += len(data)
 
-    def _add(self, writer: PackWriter, data: bytes) -> Place:
+    def _add(self, writer: PackWriter, data: bytes) -> PackPlace:
         if writer.is_full:
             self._close(writer)
         if writer not in self._numbers:
             self._numbers[writer] = len(self._packs)
             self._packs.append(None)
-        return Place(self._numbers[writer], *writer.add(data))
+        return PackPlace(self._numbers[writer], *writer.add(data))
 
     def _close(self, writer: PackWriter) -> None:
         """Write the pack that is being filled."""

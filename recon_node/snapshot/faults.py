@@ -11,7 +11,7 @@ class SnapshotError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SnapshotFault:
     """Something of a snapshot that cannot be used."""
 
     what: str
@@ -21,4 +21,4 @@ class Fault:
         return f"{self.what}: {self.reason}"
 
 
-OnFault = Callable[[Fault], None]
+OnFault = Callable[[SnapshotFault], None]

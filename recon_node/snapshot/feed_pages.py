@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from recon_node.ipld import CID
 from recon_node.ipld.cid import RAW
 from recon_node.snapshot.objects import Objects
-from recon_node.snapshot.root import FEEDS, Feed, Page
+from recon_node.snapshot.root import FEEDS, Page, SnapshotFeed
 
 if TYPE_CHECKING:  # it takes a node 0.15 s to import, and most nodes make no snapshots
     import pyarrow as pa
@@ -64,7 +64,9 @@ def page_name(cid: CID) -> str:
     return f"{FEEDS}/{cid}.parquet"
 
 
-def ranges_to_write(base: Feed | None, head: int) -> tuple[list[Page], list[tuple[int, int]]]:
+def ranges_to_write(
+    base: SnapshotFeed | None, head: int
+) -> tuple[list[Page], list[tuple[int, int]]]:
     """Return the pages that stay, and the positions (after, upto] of those to write.
 
     Args:
@@ -102,7 +104,7 @@ def encode_page(rows: Sequence[Row]) -> tuple[CID, bytes]:
     return CID.of(RAW, data), data
 
 
-def read_pages(objects: Objects, feed: Feed) -> Iterator[pa.Table]:
+def read_pages(objects: Objects, feed: SnapshotFeed) -> Iterator[pa.Table]:
     """Yield the pages of a feed; see `read_page`."""
     for page in feed.pages:
         yield read_page(objects, page)

@@ -29,7 +29,7 @@ from typing import Final, NamedTuple, TypeVar
 from recon_node.ipld import CID, CarError, IpldError, VarintError, car, varint
 from recon_node.ipld.cid import IDENTITY, RAW
 from recon_node.recon import Sha256a
-from recon_node.snapshot.faults import Fault, OnFault, SnapshotError
+from recon_node.snapshot.faults import OnFault, SnapshotError, SnapshotFault
 from recon_node.snapshot.kept import Kept
 from recon_node.snapshot.objects import (
     MissingObjectError,
@@ -100,7 +100,7 @@ class LocatorError(ValueError):
     """What should be a node with its locator is something else."""
 
 
-class Place(NamedTuple):
+class PackPlace(NamedTuple):
     """Where something is: a range of bytes in a pack."""
 
     pack: int
@@ -113,10 +113,10 @@ class Place(NamedTuple):
         return self.offset + self.size
 
 
-def encode_locator(places: Iterable[Place]) -> bytes:
+def encode_locator(places: Iterable[PackPlace]) -> bytes:
     """Return the locator of some items, in order."""
     parts: list[bytes] = []
-    before = Place(-1, 0, 0)
+    before = PackPlace(-1, 0, 0)
     for place in places:
         gap = place.offset - before.end
         head = place.size << _KIND_BITS
@@ -134,14 +134,14 @@ def encode_locator(places: Iterable[Place]) -> bytes:
     return b"".join(parts)
 
 
-def decode_locator(data: bytes, count: int) -> list[Place]:
+def decode_locator(data: bytes, count: int) -> list[PackPlace]:
     """Return the places of `count` items.
 
     Raises:
         LocatorError: it is not the locator of this many.
     """
-    places: list[Place] = []
-    before, at = Place(-1, 0, 0), 0
+    places: list[PackPlace] = []
+    before, at = PackPlace(-1, 0, 0), 0
     try:
         for _ in range(count):
             head, at = varint.decode(data, at)
@@ -152,7 +152,7 @@ def decode_locator(data: bytes, count: int) -> list[Place]:
             elif kind == _AFTER_GAP:
                 gap, at = varint.decode(data, at)
                 offset += gap
-            before = Place(pack, offset, head >> _KIND_BITS)
+            before = PackPlace(pack, offset, head >> _KIND_BITS)
             places.append(before)
     except VarintError as error:
         raise LocatorError(f"its locator is broken: {error}") from None
@@ -259,10 +259,10 @@ class Range(NamedTuple):
     pack: int
     start: int
     end: int
-    wanted: Sequence[Place]
+    wanted: Sequence[PackPlace]
 
 
-def ranges_of(places: Iterable[Place], gap: int, most: int) -> list[Range]:
+def ranges_of(places: Iterable[PackPlace], gap: int, most: int) -> list[Range]:
     """Join places into ranges.
 
     Args:
@@ -318,7 +318,7 @@ class PlaceReader:
     def read(
         self,
         names: Mapping[K, bytes],
-        places: Mapping[K, Place],
+        places: Mapping[K, PackPlace],
         gap: int,
         largest: int,
         check: Callable[[K, bytes], T],
@@ -337,7 +337,7 @@ class PlaceReader:
         """
         found: dict[K, T] = {}
         kept = self._kept.get(list(names.values()))
-        missing: dict[Place, K] = {}
+        missing: dict[PackPlace, K] = {}
         for item, place in places.items():
             data = kept.get(names[item])
             with suppress(LocatorError, IpldError):
@@ -351,7 +351,7 @@ class PlaceReader:
             else:
                 missing[place] = item
                 continue
-            self._on_fault(Fault(self.describe(place), reason))
+            self._on_fault(SnapshotFault(self.describe(place), reason))
 
         def read(each: Range) -> list[tuple[K, T]]:
             got: list[tuple[K, T]] = []
@@ -362,7 +362,7 @@ class PlaceReader:
                     got.append((item, check(item, data)))
                     right.append((names[item], data))
                 except (LocatorError, IpldError) as error:
-                    self._on_fault(Fault(self.describe(place), f"damaged: {error}"))
+                    self._on_fault(SnapshotFault(self.describe(place), f"damaged: {error}"))
             self._kept.put(right)
             return got
 
@@ -370,7 +370,7 @@ class PlaceReader:
             found.update(part)
         return found
 
-    def _read_range(self, each: Range) -> list[tuple[Place, bytes]]:
+    def _read_range(self, each: Range) -> list[tuple[PackPlace, bytes]]:
         try:
             cid, size = self._packs[each.pack]
             if each.end > size:
@@ -379,7 +379,9 @@ class PlaceReader:
                 )
             data = self._objects.get_range(pack_name(cid), each.start, each.end - each.start)
         except (ObjectError, IndexError) as error:
-            self._on_fault(Fault(f"bytes {each.start}-{each.end} of pack {each.pack}", str(error)))
+            self._on_fault(
+                SnapshotFault(f"bytes {each.start}-{each.end} of pack {each.pack}", str(error))
+            )
             self._count_failure(error)
             return []
         self._failures = 0
@@ -399,7 +401,7 @@ class PlaceReader:
                 f"the last error: {error}"
             )
 
-    def describe(self, place: Place) -> str:
+    def describe(self, place: PackPlace) -> str:
         """Return where a place is, for people."""
         if not 0 <= place.pack < len(self._packs):
             return f"byte {place.offset} of pack {place.pack} in {self._objects.url}"

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventIdError
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, Sha256a
-from recon_node.snapshot.faults import Fault, OnFault, SnapshotError
+from recon_node.snapshot.faults import OnFault, SnapshotError, SnapshotFault
 from recon_node.snapshot.kept import Kept, NothingKept, event_name, node_name
 from recon_node.snapshot.objects import (
     MissingObjectError,
@@ -22,7 +22,7 @@ from recon_node.snapshot.objects import (
 )
 from recon_node.snapshot.places import (
     LocatorError,
-    Place,
+    PackPlace,
     PlaceReader,
     check_event,
     decode_locator,
@@ -97,15 +97,15 @@ class SnapshotReader:
         self.manifest = root.manifest
         self._on_fault = on_fault
         self._packs = PlaceReader(objects, root.manifest.packs, on_fault, kept or NothingKept())
-        self._places: dict[CID, tuple[Place, Sha256a]] = {}
+        self._places: dict[CID, tuple[PackPlace, Sha256a]] = {}
         """Of nodes whose parents were read, with their Ahashes."""
-        self.event_places: dict[bytes, Place] = {}
+        self.event_places: dict[bytes, PackPlace] = {}
         """Of the keys of leaves that `answer` has read."""
         tree = self.manifest.tree
         if tree is not None and self.manifest.place is not None:
             self._places[tree.link.cid] = (self.manifest.place, tree.link.hash)
 
-    def open(self, wanted: Sequence[Branch]) -> list[tuple[Branch, Leaf | Inner, list[Place]]]:
+    def open(self, wanted: Sequence[Branch]) -> list[tuple[Branch, Leaf | Inner, list[PackPlace]]]:
         """Read nodes, all at once; those that cannot be used are left out.
 
         The branches come from nodes that were read before; so does the tree's root.
@@ -117,7 +117,7 @@ class SnapshotReader:
             SnapshotError: the store was given up.
         """
         found = self._nodes([each.link.cid for each in wanted])
-        opened: list[tuple[Branch, Leaf | Inner, list[Place]]] = []
+        opened: list[tuple[Branch, Leaf | Inner, list[PackPlace]]] = []
         for each in wanted:
             if each.link.cid not in found:
                 continue
@@ -127,7 +127,7 @@ class SnapshotReader:
                 items = node.keys if isinstance(node, Leaf) else node.children
                 places = decode_locator(locator, len(items))
             except (NodeFormatError, LocatorError) as error:
-                self._on_fault(Fault(self._where(each.link.cid), str(error)))
+                self._on_fault(SnapshotFault(self._where(each.link.cid), str(error)))
                 continue
             if isinstance(node, Inner):
                 self._note_children(node, places)
@@ -148,7 +148,7 @@ class SnapshotReader:
         """Return whether the store must be asked for any of these nodes."""
         return any(each.link.cid not in self.root.top for each in wanted)
 
-    def events(self, wanted: Sequence[tuple[bytes, Place]]) -> list[tuple[EventId, bytes]]:
+    def events(self, wanted: Sequence[tuple[bytes, PackPlace]]) -> list[tuple[EventId, bytes]]:
         """Read events, all at once; return the CARs of those that match their EventIds' CIDs.
 
         Raises:
@@ -159,7 +159,7 @@ class SnapshotReader:
             try:
                 event_ids[key] = EventId(key)
             except EventIdError as error:
-                self._on_fault(Fault(self._packs.describe(place), f"damaged key: {error}"))
+                self._on_fault(SnapshotFault(self._packs.describe(place), f"damaged key: {error}"))
 
         def check(key: bytes, data: bytes) -> bytes:
             cid = event_ids[key].event_cid
@@ -196,11 +196,11 @@ class SnapshotReader:
                 blocks[cid] = block
                 self._note(cid, block, locator)
 
-    def note_place(self, link: Link, place: Place) -> None:
+    def note_place(self, link: Link, place: PackPlace) -> None:
         """Say where a node is whose parent was read by somebody else."""
         self._places[link.cid] = (place, link.hash)
 
-    def place_of(self, cid: CID) -> Place:
+    def place_of(self, cid: CID) -> PackPlace:
         """Return the place of a node whose parent was read."""
         return self._places[cid][0]
 
@@ -216,7 +216,7 @@ class SnapshotReader:
         except (NodeFormatError, LocatorError) as error:
             raise SnapshotError(f"{self._where(cid)}: {error}") from None
 
-    def _note_children(self, node: Inner, places: Sequence[Place]) -> None:
+    def _note_children(self, node: Inner, places: Sequence[PackPlace]) -> None:
         for child, place in zip(node.children, places, strict=True):
             self._places[child.cid] = (place, child.hash)
 
@@ -224,12 +224,12 @@ class SnapshotReader:
         """Return the blocks and locators of nodes."""
         top = self.root.top
         found = {cid: top[cid] for cid in cids if cid in top}
-        asked: dict[CID, tuple[Place, Sha256a]] = {}
+        asked: dict[CID, tuple[PackPlace, Sha256a]] = {}
         for cid in cids:
             if cid in top:
                 continue
             if (noted := self._places.get(cid)) is None:  # it was taken, and forgotten
-                self._on_fault(Fault(f"the node {cid}", "two nodes of the tree name it"))
+                self._on_fault(SnapshotFault(f"the node {cid}", "two nodes of the tree name it"))
             else:
                 asked[cid] = noted
 
@@ -246,7 +246,7 @@ class SnapshotReader:
         return f"the node {cid}" if noted is None else self._packs.describe(noted[0])
 
 
-def children_of(found: Iterable[tuple[Branch, Leaf | Inner, list[Place]]]) -> list[Branch]:
+def children_of(found: Iterable[tuple[Branch, Leaf | Inner, list[PackPlace]]]) -> list[Branch]:
     """Return the children of the inner nodes among those that were read."""
     return [
         child

@@ -36,7 +36,7 @@ from recon_node.ceramic.auth.envelope import Envelope, parse_envelope
 from recon_node.ceramic.errors import DidError
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, DagCborError, car, dag_cbor
 from recon_node.recon import KeyRange, Sha256a
-from recon_node.snapshot.places import LocatorError, Place, located, split_located
+from recon_node.snapshot.places import LocatorError, PackPlace, located, split_located
 from recon_node.snapshot.tree import Inner, Link, NodeFormatError, Root
 from recon_node.snapshot.tree.nodes import HIGHEST, LOWEST, decode, level_of
 
@@ -71,7 +71,7 @@ class Page(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class SnapshotFeed:
     """Which part of a node's feed a snapshot has."""
 
     epoch: str
@@ -87,7 +87,7 @@ class Feed:
         return {"epoch": self.epoch, "position": self.position, "pages": pages}
 
     @classmethod
-    def of_fields(cls, fields: Mapping[str, Any]) -> Feed:
+    def of_fields(cls, fields: Mapping[str, Any]) -> SnapshotFeed:
         """Do the reverse; raises an error of any kind if that is not possible."""
         pages = [Page(CID(cid), *map(int, others)) for cid, *others in fields["pages"]]
         feed = cls(str(fields["epoch"]), int(fields["position"]), tuple(pages))
@@ -98,7 +98,7 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class SnapshotManifest:
     """What a snapshot is of, and where its tree starts."""
 
     network: Network
@@ -110,13 +110,13 @@ class Manifest:
     """Unix seconds."""
     tree: Root | None
     """None: there are no events."""
-    place: Place | None
+    place: PackPlace | None
     """Of the tree's root."""
     packs: Sequence[tuple[CID, int]]
     """CIDs and sizes, by number."""
     live: int
     """Bytes of the packs that it uses, about."""
-    feed: Feed | None = None
+    feed: SnapshotFeed | None = None
     """None: some of the events that the node has delivered are not in it."""
 
     @property
@@ -152,7 +152,7 @@ class Manifest:
         )
 
     @classmethod
-    def decode(cls, block: bytes) -> Manifest:
+    def decode(cls, block: bytes) -> SnapshotManifest:
         """Parse a block.
 
         Raises:
@@ -174,12 +174,12 @@ class Manifest:
             raise RootError(f"its manifest is broken: {error!r}") from None
 
     @classmethod
-    def _of(cls, fields: Mapping[str, Any]) -> Manifest:
+    def _of(cls, fields: Mapping[str, Any]) -> SnapshotManifest:
         tree = place = None
         if fields["root"] is not None:
             level, count = int(fields["level"]), int(fields["count"])
             link = Link(level, LOWEST, Sha256a(fields["ahash"]), CID(fields["root"]))
-            tree, place = Root(link, count), Place(*map(int, fields["place"]))
+            tree, place = Root(link, count), PackPlace(*map(int, fields["place"]))
         manifest = cls(
             Network.from_id(fields["network"]),
             tuple(map(str, fields["interests"])),
@@ -189,7 +189,7 @@ class Manifest:
             place,
             tuple((CID(cid), int(size)) for cid, size in fields["packs"]),
             int(fields["live"]),
-            None if fields.get("feed") is None else Feed.of_fields(fields["feed"]),
+            None if fields.get("feed") is None else SnapshotFeed.of_fields(fields["feed"]),
         )
         datetime.fromtimestamp(manifest.created, UTC)  # raises an error if it is out of range
         return manifest
@@ -203,7 +203,7 @@ class RootObject:
     """Of the envelope: the snapshot's own name."""
     signer: str
     """The did:key of a node."""
-    manifest: Manifest
+    manifest: SnapshotManifest
     top: Mapping[CID, tuple[bytes, bytes]] = field(repr=False)
     """Blocks and locators."""
 
@@ -215,7 +215,7 @@ class RootObject:
 
 
 def encode_root(
-    manifest: Manifest, key: SigningKey, top: Mapping[CID, tuple[bytes, bytes]]
+    manifest: SnapshotManifest, key: SigningKey, top: Mapping[CID, tuple[bytes, bytes]]
 ) -> tuple[RootObject, bytes]:
     """Sign a manifest; return the root object, also as bytes.
 
@@ -276,7 +276,7 @@ def decode_root(data: bytes, trusted: Collection[str] | None = None) -> RootObje
     if block is None:
         raise RootError("its manifest is missing")
     others = [block for block in content.blocks if block not in (cid, envelope.payload)]
-    manifest = Manifest.decode(block)
+    manifest = SnapshotManifest.decode(block)
     top: Mapping[CID, tuple[bytes, bytes]] = {}
     if others and manifest.tree is not None:
         top = _top(content.blocks[others[0]], manifest.tree.link)

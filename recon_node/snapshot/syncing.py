@@ -27,10 +27,10 @@ import trio
 from recon_node.ceramic import EventId, EventIdError, Network
 from recon_node.exception_groups import unwrapped
 from recon_node.recon import KeyRange, KeyView
-from recon_node.snapshot.faults import Fault, SnapshotError
+from recon_node.snapshot.faults import SnapshotError, SnapshotFault
 from recon_node.snapshot.kept import KeptFile, event_name, node_name
 from recon_node.snapshot.objects import ObjectError, Objects
-from recon_node.snapshot.places import Place
+from recon_node.snapshot.places import PackPlace
 from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import RootObject
 from recon_node.snapshot.tree import Branch, Leaf, matcher, whole
@@ -52,7 +52,7 @@ _MAX_FAULTS: Final = 1000
 """Faults that are listed; further ones are only counted."""
 
 
-class Target(Protocol):
+class SyncTarget(Protocol):
     """The part of a store that a sync needs."""
 
     network: Network
@@ -75,13 +75,13 @@ class Synced:
     """Of these, those that are here, or were tried."""
     counts: Counter[str] = field(default_factory=Counter)
     """Events by verdict: "new", "known", "refused"."""
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[SnapshotFault] = field(default_factory=list)
     """The first 1000 things that could not be used, and why."""
     fault_count: int = 0
     waves: int = 0
     """Dependent round trips after the root object, in the deepest part."""
 
-    def note(self, fault: Fault) -> None:
+    def note(self, fault: SnapshotFault) -> None:
         """Note something that cannot be used."""
         self.fault_count += 1
         if len(self.faults) < _MAX_FAULTS:
@@ -90,7 +90,7 @@ class Synced:
 
 async def sync_snapshot(
     reader: SnapshotReader,
-    target: Target,
+    target: SyncTarget,
     result: Synced,
     ranges: Sequence[KeyRange],
     drop: Callable[[Iterable[bytes]], None] = lambda names: None,
@@ -134,7 +134,7 @@ class _Sync:
     def __init__(
         self,
         reader: SnapshotReader,
-        target: Target,
+        target: SyncTarget,
         result: Synced,
         ranges: Sequence[KeyRange],
         drop: Callable[[Iterable[bytes]], None],
@@ -203,7 +203,7 @@ class _Sync:
     async def _take_leaves(self, part: Sequence[Branch], wave: int) -> None:
         """Fetch the missing events of some leaves, and have them admitted."""
         try:
-            wanted: list[tuple[bytes, Place]] = []
+            wanted: list[tuple[bytes, PackPlace]] = []
             for _, leaf, places in await in_thread(partial(self._reader.open, part)):
                 assert isinstance(leaf, Leaf)
                 missing = await self._missing(leaf.keys, places)
@@ -221,25 +221,25 @@ class _Sync:
         finally:
             self._slots.release()
 
-    async def _take_events(self, wanted: Sequence[tuple[bytes, Place]]) -> int:
+    async def _take_events(self, wanted: Sequence[tuple[bytes, PackPlace]]) -> int:
         """Fetch some events, and have them admitted; return how many the store delivered."""
         events = await in_thread(partial(self._reader.events, wanted))
         verdicts = await self._target.admit_remote(events)
         for (event_id, _), verdict in zip(events, verdicts, strict=True):
             self._result.counts[verdict.status] += 1
             if verdict.status == "refused":
-                self._result.note(Fault(f"event {event_id}", f"refused: {verdict.reason}"))
+                self._result.note(SnapshotFault(f"event {event_id}", f"refused: {verdict.reason}"))
         await in_thread(partial(self._drop, [event_name(key) for key, _ in wanted]))
         self._result.done += len(wanted)
         self._on_progress()
         return len(events)
 
     async def _missing(
-        self, keys: Sequence[bytes], places: Sequence[Place]
-    ) -> list[tuple[bytes, Place]]:
+        self, keys: Sequence[bytes], places: Sequence[PackPlace]
+    ) -> list[tuple[bytes, PackPlace]]:
         """Return the keys that the node lacks and wants."""
         held = self._target.keys
-        missing: list[tuple[bytes, Place]] = []
+        missing: list[tuple[bytes, PackPlace]] = []
         for start in range(0, len(keys), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)
             missing += (
@@ -259,9 +259,9 @@ class _Sync:
             return False  # it is reported when its event is read
 
 
-def _within(wanted: Sequence[tuple[bytes, Place]]) -> Iterator[list[tuple[bytes, Place]]]:
+def _within(wanted: Sequence[tuple[bytes, PackPlace]]) -> Iterator[list[tuple[bytes, PackPlace]]]:
     """Divide events into lists that fit into memory."""
-    part: list[tuple[bytes, Place]] = []
+    part: list[tuple[bytes, PackPlace]] = []
     size = 0
     for item in wanted:
         part.append(item)

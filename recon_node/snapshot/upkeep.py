@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from recon_node.snapshot.faults import Fault, SnapshotError
+from recon_node.snapshot.faults import SnapshotError, SnapshotFault
 from recon_node.snapshot.feed_pages import PageError, page_name, read_page
 from recon_node.snapshot.objects import ObjectError, Objects
-from recon_node.snapshot.places import PACKS, Place, pack_name
+from recon_node.snapshot.places import PACKS, PackPlace, pack_name
 from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import (
     FEEDS,
@@ -34,7 +34,7 @@ class Verified:
 
     events: int = 0
     nodes: int = 0
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[SnapshotFault] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -47,19 +47,19 @@ class Collected:
     """Bytes of the packs."""
 
 
-def list_roots(objects: Objects) -> tuple[list[RootObject], list[Fault]]:
+def list_roots(objects: Objects) -> tuple[list[RootObject], list[SnapshotFault]]:
     """Return the snapshots of a store, oldest first, and the root objects that cannot be used.
 
     Raises:
         ObjectError: the store cannot list its objects.
     """
     found: list[RootObject] = []
-    faults: list[Fault] = []
+    faults: list[SnapshotFault] = []
     for each in objects.list(ROOTS):
         try:
             found.append(decode_root(objects.get(each.name)))
         except (RootError, ObjectError) as error:
-            faults.append(Fault(each.name, str(error)))
+            faults.append(SnapshotFault(each.name, str(error)))
     return found, faults
 
 
@@ -87,14 +87,14 @@ def verify_snapshot(
         try:
             read_page(objects, page)
         except (ObjectError, PageError) as error:
-            result.faults.append(Fault(page_name(page.cid), str(error)))
+            result.faults.append(SnapshotFault(page_name(page.cid), str(error)))
     return result
 
 
 def _verify_part(reader: SnapshotReader, part: list[Branch], result: Verified) -> list[Branch]:
     found = reader.open(part)
     result.nodes += len(found)
-    wanted: list[tuple[bytes, Place]] = []
+    wanted: list[tuple[bytes, PackPlace]] = []
     for _, node, places in found:
         if isinstance(node, Leaf):
             wanted += zip(node.keys, places, strict=True)

@@ -56,7 +56,7 @@ _BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ContentChange:
     """A change of content.
 
     Attributes:
@@ -94,7 +94,7 @@ class ContentRules:
         is_known = definition is not None and not self._is_model
         self._document = _DocumentRules(header, definition) if is_known else None
 
-    def check(self, change: Change, budget: Budget) -> Errors:
+    def check(self, change: ContentChange, budget: Budget) -> Errors:
         """Return what is wrong with a change of content, in plain English; empty if nothing is.
 
         Raises:
@@ -206,7 +206,7 @@ class _DocumentRules:
         self._links = _document_relations(definition)
         self._is_interface = definition.get("interface") is True
 
-    def check(self, change: Change, budget: Budget) -> Errors:
+    def check(self, change: ContentChange, budget: Budget) -> Errors:
         if self._is_interface:
             return ["an interface cannot have documents: use a model that implements it"]
         errors: Errors = []
@@ -236,7 +236,7 @@ class _DocumentRules:
     def _differs(self, content: Mapping[str, Any]) -> bool:
         return _unique(self._named, content) != self._unique
 
-    def _check_locked(self, change: Change) -> Errors:
+    def _check_locked(self, change: ContentChange) -> Errors:
         before, after = change.before, change.after
         return [
             f"the field {name!r} is immutable"

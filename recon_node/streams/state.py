@@ -61,7 +61,7 @@ from recon_node.streams.json_patch import JsonPatchError, apply_patch, weigh_jso
 from recon_node.streams.json_values import measure
 from recon_node.streams.model_rules import (
     MAX_DEFINITION,
-    Change,
+    ContentChange,
     ContentRules,
     Definitions,
     event_metadata,
@@ -373,7 +373,9 @@ class StreamStates:
         content, metadata = event.data, event_metadata(event)
         weight, _ = weigh_json(content)
         try:
-            errors += self._check(metadata, Change(None, content, weight, is_init=True), budget)
+            errors += self._check(
+                metadata, ContentChange(None, content, weight, is_init=True), budget
+            )
         except BudgetError as error:
             errors.append(str(error))
         content = content if isinstance(content, dict) else None
@@ -389,13 +391,15 @@ class StreamStates:
             metadata = {**before.metadata, **changed} if changed else before.metadata
             if "modelVersion" in changed or before.content is None or not before.conforms:
                 touched = None  # what it does not touch may never have been checked so
-            change = Change(before.content, content, weight, touched)
+            change = ContentChange(before.content, content, weight, touched)
             errors += self._check(metadata, change, budget)
         except (JsonPatchError, BudgetError) as error:
             errors.append(str(error))
         return before if errors else StreamData(content, metadata, weight)
 
-    def _check(self, metadata: Mapping[str, Any], change: Change, budget: Budget) -> list[str]:
+    def _check(
+        self, metadata: Mapping[str, Any], change: ContentChange, budget: Budget
+    ) -> list[str]:
         version = None
         if self._definitions is not None and self._header.model is not None:
             version = version_of(metadata, self._header.model.cid)

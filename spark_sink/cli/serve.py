@@ -118,7 +118,7 @@ def serve(
     from spark_sink.schema import TABLES
     from spark_sink.serve.metrics import FlightMetrics
     from spark_sink.serve.server import FlightServer, ServeSettings
-    from spark_sink.serve.workers import Limits
+    from spark_sink.serve.workers import QueryLimits
     from spark_sink.source.feed import Feed
     from spark_sink.tables.status import is_table, no_tables
 
@@ -132,7 +132,7 @@ def serve(
         anonymous=anonymous,
         node=None if url is None else Feed(url, token=token),
         max_wait=max_wait / 1000,
-        limits=Limits(
+        limits=QueryLimits(
             queries=max_queries,
             feeds=max_feeds,
             seconds=max(1, round(timeout / 1000)),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from recon_node.snapshot.faults import SnapshotError
 from recon_node.snapshot.objects import ObjectError, Objects
 from recon_node.snapshot.reading import read_root
-from recon_node.snapshot.root import Feed
+from recon_node.snapshot.root import SnapshotFeed
 from spark_sink.errors import SinkError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def find_backfill(url: str, signers: tuple[str, ...], head: Head) -> Backfill:
     return Backfill(url, root.name, signers, feed.position)
 
 
-def _check(feed: Feed | None, url: str, head: Head) -> None:
+def _check(feed: SnapshotFeed | None, url: str, head: Head) -> None:
     instead = (
         "Make one with `recon-node snapshot create` from the node whose feed is read, or leave out "
         "--from-snapshot: the feed has everything"

@@ -50,7 +50,7 @@ from spark_sink.tables.dags import LeaveOut
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import StagedFeed, Stager, stage_feed
-from spark_sink.tables.takeover import Overlap, all_ids, ids_of
+from spark_sink.tables.takeover import LogOverlap, all_ids, ids_of
 
 # Rows that are fetched for one commit.
 _ROWS_PER_COMMIT: Final = 50_000
@@ -73,7 +73,7 @@ class Follower:
     def __init__(self, tables: Tables, feed: Feed) -> None:
         self._tables = tables
         self._feed = feed
-        self._overlap: Overlap | None = None
+        self._overlap: LogOverlap | None = None
 
     def begin(self, head: Head) -> None:
         """Read the log that ends at `head` from now on.
@@ -164,18 +164,18 @@ class Follower:
         """How many of the table's events the log does not have, as far as it is known."""
         return 0 if self._overlap is None else self._overlap.missing
 
-    def _compared(self, head: Head) -> Overlap:
+    def _compared(self, head: Head) -> LogOverlap:
         count = self._tables.raw_position
         try:
             held = all_ids(self._tables.raw.files_upto(count).event_cids(), count)
         except ValueError as error:
             raise damaged(self._tables.raw.path, str(error)) from None
-        overlap = Overlap(held)
+        overlap = LogOverlap(held)
         self._extend(overlap, head)
         overlap.shrink()
         return overlap
 
-    def _extend(self, overlap: Overlap, head: Head) -> None:
+    def _extend(self, overlap: LogOverlap, head: Head) -> None:
         for cids in self._feed.event_cids(overlap.known, head.head, head.epoch):
             overlap.extend(ids_of(cids))
 

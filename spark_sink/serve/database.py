@@ -27,7 +27,7 @@ from spark_sink.query.question import dataset_of
 from spark_sink.schema import PARTITION_COLUMN, RAW, TABLES
 from spark_sink.serve import ipc
 from spark_sink.serve.allowed import Allowed
-from spark_sink.serve.statement import FEED, Statement, query_error, understand
+from spark_sink.serve.statement import FEED, SqlStatement, query_error, understand
 from spark_sink.serve.views import (
     CATALOG,
     CREATE_SCHEMAS,
@@ -129,7 +129,7 @@ class Database:
         """Whether the tables are in a directory rather than in a store."""
         return isinstance(self._location, Path)
 
-    def understand(self, sql: str) -> Statement:
+    def understand(self, sql: str) -> SqlStatement:
         """Parse a client's statement.
 
         Raises:
@@ -137,7 +137,7 @@ class Database:
         """
         return understand(self.connection, sql, self._allowed)
 
-    def open_tables(self, statement: Statement, wanted: Wanted | None = None) -> None:
+    def open_tables(self, statement: SqlStatement, wanted: Wanted | None = None) -> None:
         """Open the tables that a statement reads.
 
         Waits for a moment until they include what is wanted, if they can soon.
@@ -183,7 +183,7 @@ class Database:
         path = path_of(self._location, name)
         return open_at(path, None) if is_delta(path) else None
 
-    def schema(self, statement: Statement, values: Values) -> pa.Schema:
+    def schema(self, statement: SqlStatement, values: Values) -> pa.Schema:
         """Return the columns of a statement's answer.
 
         Raises:
@@ -200,7 +200,7 @@ class Database:
         )
 
     def answer(
-        self, statement: Statement, values: Values, schema: pa.Schema, limit: int | None = None
+        self, statement: SqlStatement, values: Values, schema: pa.Schema, limit: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Execute a statement; yield the batches of its answer, with the columns of `schema`.
 

@@ -43,7 +43,7 @@ _OLD: Final = "update_preimage"
 _NEW: Final = "update_postimage"
 
 
-class Feed:
+class ServedFeed:
     """The feed of one of the pipeline's tables.
 
     Args:

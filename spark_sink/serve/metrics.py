@@ -9,7 +9,7 @@ import duckdb
 from prometheus_client import Counter, Gauge, Histogram
 
 from spark_sink.exposition import new_registry
-from spark_sink.serve.workers import Limits
+from spark_sink.serve.workers import QueryLimits
 
 # Seconds.
 _BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -22,7 +22,7 @@ class FlightMetrics:
         limits: what clients may use.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: QueryLimits) -> None:
         self.registry = new_registry(
             "spark_sink_flight_build_info", duckdb_version=duckdb.__version__
         )

@@ -30,7 +30,7 @@ from spark_sink.serve.listening import check_access, check_address, credentials
 from spark_sink.serve.messages import MalformedError, Message, parsed
 from spark_sink.serve.metrics import FlightMetrics
 from spark_sink.serve.service import Call, FlightSql, handshake
-from spark_sink.serve.workers import Limits, Workers
+from spark_sink.serve.workers import QueryLimits, QueryWorkers
 from spark_sink.source.feed import Feed
 from spark_sink.tables.location import Location
 
@@ -85,7 +85,7 @@ class ServeSettings:
     anonymous: bool = False
     node: Feed | None = None
     max_wait: float = 5.0
-    limits: Limits = field(default_factory=Limits)
+    limits: QueryLimits = field(default_factory=QueryLimits)
 
 
 class FlightServer:
@@ -124,7 +124,7 @@ class FlightServer:
             raise SinkError(f"cannot listen on {settings.address}: {one_line(error)}") from error
         host = settings.address.rpartition(":")[0]
         self.url = f"grpc{'+tls' if secure else ''}://{host}:{port}"
-        self._workers = Workers(settings.tables, limits)
+        self._workers = QueryWorkers(settings.tables, limits)
         self._metrics.watch(self._workers.running, self._workers.open_feeds)
         self._flight = FlightSql(self._workers, partial(_wanted, settings))
         self._server.add_generic_rpc_handlers((self._handlers(),))

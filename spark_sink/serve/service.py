@@ -39,7 +39,7 @@ from spark_sink.serve.messages import (
 )
 from spark_sink.serve.prepared import PreparedStatements, check_bound, values_of
 from spark_sink.serve.sql_info import MAX_SQL
-from spark_sink.serve.workers import Workers
+from spark_sink.serve.workers import QueryWorkers
 
 _CREATE: Final = "CreatePreparedStatement"
 _CLOSE: Final = "ClosePreparedStatement"
@@ -81,7 +81,7 @@ class FlightSql:
     """
 
     def __init__(
-        self, workers: Workers, wanted: Callable[[], Wanted | None] = lambda: None
+        self, workers: QueryWorkers, wanted: Callable[[], Wanted | None] = lambda: None
     ) -> None:
         self._workers = workers
         self._wanted = wanted

@@ -48,7 +48,7 @@ Node = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class SqlStatement:
     """A statement of a client.
 
     Attributes:
@@ -66,7 +66,7 @@ class Statement:
     limit: int | str | None
 
 
-def understand(connection: DuckDBPyConnection, sql: str, allowed: Allowed) -> Statement:
+def understand(connection: DuckDBPyConnection, sql: str, allowed: Allowed) -> SqlStatement:
     """Parse a client's statement, which may use what is allowed.
 
     Raises:
@@ -89,7 +89,7 @@ def understand(connection: DuckDBPyConnection, sql: str, allowed: Allowed) -> St
     feeds = [table for table in tables if table[1].endswith(FEED)]
     if feeds:
         _check_feed(connection, root, feeds)
-    return Statement(
+    return SqlStatement(
         text=text.strip().rstrip(";"),
         tables=frozenset(name for _, name in tables),
         parameters=_parameters(connection, tree),

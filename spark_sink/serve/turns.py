@@ -28,7 +28,7 @@ _POLL: Final = 0.25
 _LANE_SHARE: Final = 2
 
 
-class Turns:
+class StatementTurns:
     """Turns for statements. Its methods may be called by any thread.
 
     Args:

@@ -33,8 +33,8 @@ from spark_sink.errors import SinkError, one_line
 from spark_sink.serve import ipc
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.serve.errors import RequestError, invalid
-from spark_sink.serve.feed import Feed
-from spark_sink.serve.statement import FEED, Statement
+from spark_sink.serve.feed import ServedFeed
+from spark_sink.serve.statement import FEED, SqlStatement
 from spark_sink.tables.location import Location
 
 DATA: Final = 1
@@ -127,7 +127,7 @@ def _table_schemas(database: Database) -> dict[tuple[str, str], bytes]:
     return {name: ipc.schema_bytes(schema) for name, schema in found.items()}
 
 
-def _plan(database: Database, statement: Statement) -> Plan:
+def _plan(database: Database, statement: SqlStatement) -> Plan:
     nothing = dict.fromkeys(statement.parameters)
     schema = database.schema(statement, nothing)
     parameters = pa.schema(
@@ -153,7 +153,9 @@ def _bindable(kind: pa.DataType) -> pa.DataType:
     return pa.time32("ms") if pa.types.is_time(kind) else kind
 
 
-def _send_rows(database: Database, statement: Statement, request: Request, frames: _Answer) -> None:
+def _send_rows(
+    database: Database, statement: SqlStatement, request: Request, frames: _Answer
+) -> None:
     schema = database.schema(statement, request.values)
     frames.send(DATA, *ipc.parts_of(schema))  # before it waits, since clients wait for this
     database.open_tables(statement, request.wanted)
@@ -164,7 +166,7 @@ def _send_rows(database: Database, statement: Statement, request: Request, frame
     left = _rows_at_most(statement, request.values)
     if left == 0:
         return
-    feed = Feed(database, _table_of(database, statement.feed[1]))
+    feed = ServedFeed(database, _table_of(database, statement.feed[1]))
     for _ in feed.steps():
         is_first = True
         try:
@@ -186,7 +188,7 @@ def _table_of(database: Database, feed: str) -> str:
     return name
 
 
-def _rows_at_most(statement: Statement, values: dict[str, Any]) -> int | None:
+def _rows_at_most(statement: SqlStatement, values: dict[str, Any]) -> int | None:
     limit = statement.limit
     if isinstance(limit, str):
         limit = values.get(limit)

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import Code, RequestError
 from spark_sink.serve.ipc import Parts
-from spark_sink.serve.turns import Turns
+from spark_sink.serve.turns import StatementTurns
 from spark_sink.serve.worker import DATA, END, ERROR, FRAME, LENGTH, PLAN, Plan, Request
 from spark_sink.tables.location import Location, absolute
 
@@ -41,7 +41,7 @@ _SETTINGS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class QueryLimits:
     """What clients may use.
 
     Attributes:
@@ -63,14 +63,14 @@ class Limits:
 OnGone = Callable[[Callable[[], None]], Any]
 
 
-class Workers:
+class QueryWorkers:
     """Runs queries over the tables at a location, each in a process of its own."""
 
-    def __init__(self, tables: Location, limits: Limits) -> None:
+    def __init__(self, tables: Location, limits: QueryLimits) -> None:
         self._tables = absolute(tables)
         self._limits = limits
-        self._queries = Turns(limits.queries, quick_lane=True)
-        self._feeds = Turns(limits.feeds)
+        self._queries = StatementTurns(limits.queries, quick_lane=True)
+        self._feeds = StatementTurns(limits.feeds)
         self._lock = threading.Lock()
         self._parent: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None

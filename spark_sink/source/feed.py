@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
 from spark_sink.schema import FEED
-from spark_sink.source.transfer import Body, Retry, connection_error, open_client
+from spark_sink.source.transfer import ResponseBody, Retry, connection_error, open_client
 
 CID: Final = "event_cid"
 _POSITION: Final = "position"
@@ -294,7 +294,7 @@ class Feed:
                 if response.is_error:
                     response.read()
                 self.check_status(response, str(params.get("epoch", "")))
-                raw = Body(response)
+                raw = ResponseBody(response)
                 stream = pa.ipc.open_stream(io.BufferedReader(raw, _READ_BUFFER_BYTES))
                 self._check_filters(stream.schema)
                 for batch in stream:

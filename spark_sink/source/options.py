@@ -47,7 +47,7 @@ class RangePartition(InputPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class FeedBound:
     """Where reading starts or ends: a position, Unix milliseconds, or a word."""
 
     option: str
@@ -68,8 +68,8 @@ class SourceOptions:
     """The checked options of one `load()`."""
 
     feed: Feed
-    starts: Bound
-    ends: Bound | None
+    starts: FeedBound
+    ends: FeedBound | None
     max_rows: int
     partitions: int
 
@@ -151,7 +151,7 @@ class SourceOptions:
             )
         return after, max(after, upto)
 
-    def _find_time(self, bound: Bound, head: Head) -> FeedTime:
+    def _find_time(self, bound: FeedBound, head: Head) -> FeedTime:
         found = find_time(self.feed, int(bound.value))
         self.feed.check(head.head, found.epoch, head)
         return found
@@ -177,14 +177,14 @@ def _url(text: str) -> str:
     return url
 
 
-def _bounds(given: Mapping[str, str]) -> tuple[Bound, Bound | None]:
+def _bounds(given: Mapping[str, str]) -> tuple[FeedBound, FeedBound | None]:
     """Return where reading starts and, if that is given, where it ends."""
     found = {name: _bound(name, given[name.lower()]) for name in _BOUNDS if name.lower() in given}
     for which in ("starting", "ending"):
         if {f"{which}Offset", f"{which}Timestamp"} <= found.keys():
             raise SinkError(f"{which}Offset and {which}Timestamp are both given: give one of them")
     starts = found.get("startingTimestamp") or found.get("startingOffset")
-    starts = starts or Bound("startingOffset", "earliest", "earliest")
+    starts = starts or FeedBound("startingOffset", "earliest", "earliest")
     ends = found.get("endingTimestamp") or found.get("endingOffset")
     if (
         ends is not None
@@ -197,15 +197,15 @@ def _bounds(given: Mapping[str, str]) -> tuple[Bound, Bound | None]:
     return starts, ends
 
 
-def _bound(name: str, text: str) -> Bound:
+def _bound(name: str, text: str) -> FeedBound:
     if name.endswith("Timestamp"):
         try:
-            return Bound(name, parse_timestamp(text.strip()), text)
+            return FeedBound(name, parse_timestamp(text.strip()), text)
         except ValueError as error:
             raise SinkError(f"the option {name}: {error}") from None
     if text == "latest" or (text == "earliest" and name == "startingOffset"):
-        return Bound(name, text, text)
-    return Bound(name, _number({name.lower(): text}, name, 0, int), text)
+        return FeedBound(name, text, text)
+    return FeedBound(name, _number({name.lower(): text}, name, 0, int), text)
 
 
 def _refuse_unknown(given: Iterable[str]) -> None:

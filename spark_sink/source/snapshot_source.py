@@ -42,10 +42,10 @@ from pyspark.sql.types import StructType
 from recon_node.ceramic import InvalidEventError, parse_event
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, Sha256a
-from recon_node.snapshot.faults import Fault, SnapshotError
+from recon_node.snapshot.faults import SnapshotError, SnapshotFault
 from recon_node.snapshot.feed_pages import PageError, read_pages
 from recon_node.snapshot.objects import ObjectError, Objects
-from recon_node.snapshot.places import Place
+from recon_node.snapshot.places import PackPlace
 from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import LATEST, RootObject
 from recon_node.snapshot.tree import Branch, Leaf, Link, whole
@@ -160,7 +160,7 @@ class SnapshotTableReader(DataSourceReader):
         parts: list[list[Branch]] = []
         for tree in reversed(partition.trees):
             link = Link(tree.level, tree.lower, Sha256a(tree.hash), CID(tree.cid))
-            reader.note_place(link, Place(*tree.place))
+            reader.note_place(link, PackPlace(*tree.place))
             parts.append([Branch(link, KeyRange(tree.lower, tree.upper))])
         while parts:
             found = reader.open(parts.pop())
@@ -224,11 +224,11 @@ class SnapshotTableReader(DataSourceReader):
         except (SnapshotError, ObjectError) as error:
             raise SinkError(str(error)) from None
 
-    def _reader(self, root: RootObject) -> tuple[SnapshotReader, list[Fault]]:
-        faults: list[Fault] = []
+    def _reader(self, root: RootObject) -> tuple[SnapshotReader, list[SnapshotFault]]:
+        faults: list[SnapshotFault] = []
         return SnapshotReader(Objects.open(self._url), root, faults.append), faults
 
-    def _check(self, faults: list[Fault]) -> None:
+    def _check(self, faults: list[SnapshotFault]) -> None:
         if faults:
             raise SinkError(
                 f"the snapshot {self._name} is damaged: {faults[0]} (`recon-node snapshot verify "
@@ -236,7 +236,7 @@ class SnapshotTableReader(DataSourceReader):
             )
 
 
-def _sub_tree(branch: Branch, place: Place) -> SubTree:
+def _sub_tree(branch: Branch, place: PackPlace) -> SubTree:
     link, bounds = branch
     return SubTree(
         link.level,

@@ -58,7 +58,7 @@ class Retry:
         time.sleep(min(_DELAYS.wait(self._failures), left))
 
 
-class Body(io.RawIOBase):
+class ResponseBody(io.RawIOBase):
     """A response's body as a file for the Arrow reader."""
 
     def __init__(self, response: httpx.Response) -> None:

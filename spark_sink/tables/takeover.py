@@ -47,7 +47,7 @@ def ids_of(cids: pa.Array) -> Ids:
     return np.frombuffer(whole, dtype=f"S{_ID_BYTES}")
 
 
-class Overlap:
+class LogOverlap:
     """What a table and a log have in common, as far as the log is known.
 
     Args:

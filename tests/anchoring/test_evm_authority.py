@@ -19,19 +19,19 @@ from recon_node.anchoring.authority import Anchored, Pending
 from recon_node.anchoring.evm import EvmAuthority
 from recon_node.anchoring.journal import Journal
 from recon_node.anchoring.keys import Signer
-from recon_node.anchoring.machine import Limits
+from recon_node.anchoring.machine import FeeLimits
 from recon_node.ceramic.time_proof import anchor_call
 from recon_node.ipld import CID, DAG_CBOR
 
 ROOT = CID.of(DAG_CBOR, b"root")
 DATA = anchor_call(ROOT)
-LIMITS = Limits(max_fee=1_000, patience=60.0, replacements=6)
+LIMITS = FeeLimits(max_fee=1_000, patience=60.0, replacements=6)
 
 
 class World:
     """A chain, a data directory, and the process that anchors."""
 
-    def __init__(self, directory: Path, limits: Limits = LIMITS) -> None:
+    def __init__(self, directory: Path, limits: FeeLimits = LIMITS) -> None:
         self.chain = SimulatedChain()
         self.directory = directory
         self.limits = limits
@@ -141,7 +141,7 @@ def test_a_tree_has_one_transaction(events: list[tuple[str, int]]) -> None:
 
 
 async def test_a_stuck_transaction_is_replaced_up_to_the_limit(tmp_path: Path) -> None:
-    world = World(tmp_path, Limits(max_fee=100, patience=60.0, replacements=3))
+    world = World(tmp_path, FeeLimits(max_fee=100, patience=60.0, replacements=3))
     await world.advance()
     fees = []
     world.chain.base_fee = 1000

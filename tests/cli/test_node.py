@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from recon_node.api import Access, open_listener
 from recon_node.ceramic import METAMODEL, Network, StreamId, StreamType, sort_value_range
 from recon_node.ceramic.builder import init_event
-from recon_node.node import NodeError, _configure_interests, warn_if_open
+from recon_node.node import StartError, _configure_interests, warn_if_open
 from recon_node.settings import load_settings
 from recon_node.store import Interest, open_store
 
@@ -34,7 +34,7 @@ async def test_a_document_must_be_here_or_be_named_in_full(tmp_path: Path) -> No
     settings = load_settings(flags={"interests": (str(stream),)})
     async with open_store(tmp_path, NETWORK) as store:
         with pytest.raises(
-            NodeError, match=r"setting `interests`: this node does not have the stream"
+            StartError, match=r"setting `interests`: this node does not have the stream"
         ):
             await _configure_interests(store, settings.wanted())
         assert store.wanted.all == ()

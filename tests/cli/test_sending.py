@@ -22,8 +22,8 @@ from recon_node.ceramic import Network
 from recon_node.cli import sending as module
 from recon_node.cli.sending import (
     MAX_REFUSALS,
-    Outcome,
-    RefusedEvent,
+    RefusedItem,
+    SendingOutcome,
     Window,
     WindowEntry,
     send_items,
@@ -133,7 +133,7 @@ def test_large_events_fill_the_window_too() -> None:
 
 
 def test_the_first_refused_events_are_listed_in_order() -> None:
-    outcome = Outcome()
+    outcome = SendingOutcome()
     lines = random.Random(5).sample(range(1, 5001), 5000)
     for line in lines:
         outcome.note(item(line, line), "refused", f"reason {line}")
@@ -167,8 +167,8 @@ def sample_items(count: int) -> list[Item]:
         return list(islice(read_items(file), count))
 
 
-async def send(node: AsyncConnection, items: list[Item]) -> Outcome:
-    outcome = Outcome()
+async def send(node: AsyncConnection, items: list[Item]) -> SendingOutcome:
+    outcome = SendingOutcome()
     done: list[Item] = []
     await send_items(node, items, outcome, on_done=lambda each, _: done.append(each))
     assert sorted(each.line for each in done) == sorted(each.line for each in items)
@@ -192,9 +192,7 @@ async def test_a_batch_that_is_too_long_for_the_node_goes_in_parts(tmp_path: Pat
     async with node_of(tmp_path, body=bound) as (node, store):
         outcome = await send(node, [*items, long])
         assert (outcome.new, outcome.refused, store.head) == (40, 1, 40)
-        assert outcome.refusals == [
-            RefusedEvent(41, None, f"the body is longer than {bound} bytes")
-        ]
+        assert outcome.refusals == [RefusedItem(41, None, f"the body is longer than {bound} bytes")]
 
 
 async def test_a_node_that_takes_one_event_a_request_gets_them_so(tmp_path: Path) -> None:
@@ -222,7 +220,7 @@ async def test_an_answer_that_is_not_about_an_event_ends_it(tmp_path: Path) -> N
     def wrap(app: ASGIApp) -> ASGIApp:
         return JSONResponse({"message": "the disk is full"}, 507)
 
-    outcome = Outcome()
+    outcome = SendingOutcome()
     async with node_of(tmp_path, wrap) as (node, _):
         with pytest.RaisesGroup(
             pytest.RaisesExc(NodeError, match="the disk is full"), flatten_subgroups=True
@@ -237,4 +235,6 @@ async def test_what_answers_may_not_be_a_node(tmp_path: Path) -> None:
 
     async with node_of(tmp_path, wrap) as (node, _):
         with pytest.RaisesGroup(pytest.RaisesExc(NotANodeError), flatten_subgroups=True):
-            await send_items(node, sample_items(3), Outcome(), workers=1, on_done=lambda *_: None)
+            await send_items(
+                node, sample_items(3), SendingOutcome(), workers=1, on_done=lambda *_: None
+            )

@@ -29,7 +29,7 @@ from recon_node.dag.protocol.operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish
 from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.dag.protocol.shards import walk
-from recon_node.dag.protocol.ucan import Capability, issue_ucan, parse_ucan
+from recon_node.dag.protocol.ucan import UcanCapability, issue_ucan, parse_ucan
 from recon_node.dag.sources import CarFile, FileTree
 from recon_node.dag.unixfs import NodeType, UnixFs
 from recon_node.ipld import CID, DAG_PB, RAW, car, cid_of_block, dag_pb, multibase
@@ -258,7 +258,7 @@ def test_a_grant_that_holds_from_a_time_on_can_be_used(
     root = done(row.a, "push", str(make_files(tmp_path / "files", rng, 10)), "--key", str(writer))
     for start, works in (now - 60, True), (now + 3600, False):
         grant = issue_ucan(
-            owner, writer_did, [Capability(did, "dag/PUBLISH")], None, not_before=start
+            owner, writer_did, [UcanCapability(did, "dag/PUBLISH")], None, not_before=start
         )
         args = ["--id", did, "--key", str(writer), "--proof", grant]
         published = call(row.a, "publish", root, *args)

@@ -15,7 +15,7 @@ from recon_node.dag.unixfs import (
     CHUNK_SIZE,
     MAX_LINKS,
     Attributes,
-    Layout,
+    FileLayout,
     NodeType,
     UnixFs,
     UnixFsEntry,
@@ -78,7 +78,7 @@ def test_trees_are_laid_out_as_go_does(count: int) -> None:
 
 @given(st.integers(256, 300_000))
 def test_a_layout_fits_into_its_blocks(size: int) -> None:
-    layout = Layout.within(size)
+    layout = FileLayout.within(size)
     assert layout.chunk <= size < max(2 * layout.chunk, size + 1 if size >= CHUNK_SIZE else 0)
     largest = [UnixFsEntry(leaf(0).cid, 2**54, 2**54)] * layout.links
     nodes: dict[CID, bytes] = {}
@@ -86,7 +86,7 @@ def test_a_layout_fits_into_its_blocks(size: int) -> None:
     [node] = nodes.values()
     assert len(node) <= size
     assert layout.links >= 2
-    assert (layout == Layout()) is (size >= CHUNK_SIZE)
+    assert (layout == FileLayout()) is (size >= CHUNK_SIZE)
 
 
 def _leaves(cid: CID, nodes: dict[CID, bytes]) -> Iterator[CID]:

@@ -20,7 +20,7 @@ from recon_node.dag.protocol import publishing
 from recon_node.dag.protocol.operations import Append, Publish, ReplicaError
 from recon_node.dag.protocol.publishing import PublishLog, check_publish, make_publish, publish_of
 from recon_node.dag.protocol.replica import Replica
-from recon_node.dag.protocol.ucan import Capability, UcanError, issue_ucan
+from recon_node.dag.protocol.ucan import UcanCapability, UcanError, issue_ucan
 from recon_node.ipld import CID, RAW
 
 FACTS = json.loads((Path(__file__).parent.parent / "data" / "replica.json").read_text())
@@ -152,7 +152,7 @@ def test_what_does_not_belong_into_the_log_is_refused() -> None:
         log.add(Replica(None, Publish(OTHER_ID, LINK, ORIGIN, "")))
 
 
-OWN = Capability(ed25519_did(ID), "dag/PUBLISH")
+OWN = UcanCapability(ed25519_did(ID), "dag/PUBLISH")
 
 
 def test_the_owner_publishes_and_so_does_whom_it_permits() -> None:

@@ -19,7 +19,7 @@ from recon_node.ceramic.auth.did import PrivateKey, controller_of, ed25519_did
 from recon_node.dag.protocol.ucan import (
     FOREVER,
     MAX_NESTING,
-    Capability,
+    UcanCapability,
     UcanError,
     check_ucan,
     issue_ucan,
@@ -28,7 +28,7 @@ from recon_node.dag.protocol.ucan import (
 
 # Nine UCAN 0.8.1 tokens made with the JavaScript library, named for what they should get.
 VECTORS = json.loads((Path(__file__).parent.parent / "data" / "ucan.json").read_text())
-PUBLISH = Capability(VECTORS["root"], "dag/PUBLISH")
+PUBLISH = UcanCapability(VECTORS["root"], "dag/PUBLISH")
 MADE = 1795228200
 """When the vectors were judged: bad_expired had just expired."""
 
@@ -61,7 +61,7 @@ DELEGATED = VECTORS["delegated"]
 
 @pytest.mark.parametrize("name", [each for each in DELEGATED if each.startswith(("ok", "bad"))])
 def test_tokens_that_pass_their_proofs_on(name: str) -> None:
-    ucan, owned = parse_ucan(DELEGATED[name]), Capability(DELEGATED["owner"], "dag/PUBLISH")
+    ucan, owned = parse_ucan(DELEGATED[name]), UcanCapability(DELEGATED["owner"], "dag/PUBLISH")
     with nullcontext() if name.startswith("ok") else pytest.raises(UcanError, match="not grant"):
         check_ucan(ucan, owned, DELEGATED["judged"])
 
@@ -97,10 +97,12 @@ def test_expiry_is_judged_only_when_asked_for() -> None:
 
 ROOT, MIDDLE, LAST = (SigningKey(bytes([n]) * 32) for n in range(3))
 ROOT_DID, MIDDLE_DID, LAST_DID = (ed25519_did(bytes(k.verify_key)) for k in (ROOT, MIDDLE, LAST))
-OWN = Capability(ROOT_DID, "dag/PUBLISH")
+OWN = UcanCapability(ROOT_DID, "dag/PUBLISH")
 
 
-def _token(key: SigningKey, audience: str, capabilities: list[Capability], **fields: Any) -> str:
+def _token(
+    key: SigningKey, audience: str, capabilities: list[UcanCapability], **fields: Any
+) -> str:
     """A token that says whatever it should: `issue_ucan` keeps to the times of the proofs."""
     att = [{"with": each.resource, "can": each.ability} for each in capabilities]
     payload = {"iss": controller_of(key), "aud": audience, "att": att, "prf": [], **fields}
@@ -132,11 +134,11 @@ GOOD_CHAINS = [
     _chain({"exp": 1500, "nbf": 200}),
     _chain({"exp": 1999.5, "nbf": 100.5}),
     _chain({}, {"nbf": None}),
-    _chain({"capabilities": [Capability("prf:0", "ucan/DELEGATE")]}),
-    _chain({"capabilities": [Capability("prf:*", "UCAN/delegate")]}),
-    _chain({}, {"capabilities": [Capability(ROOT_DID, "*")]}),
-    _chain({}, {"capabilities": [Capability(ROOT_DID, "DAG/*")]}),
-    _chain({}, {"capabilities": [Capability("did:key:z6other", "x"), OWN]}),
+    _chain({"capabilities": [UcanCapability("prf:0", "ucan/DELEGATE")]}),
+    _chain({"capabilities": [UcanCapability("prf:*", "UCAN/delegate")]}),
+    _chain({}, {"capabilities": [UcanCapability(ROOT_DID, "*")]}),
+    _chain({}, {"capabilities": [UcanCapability(ROOT_DID, "DAG/*")]}),
+    _chain({}, {"capabilities": [UcanCapability("did:key:z6other", "x"), OWN]}),
     _chain({"fct": [{"b": None}, {"a": 1}]}),
 ]
 
@@ -152,13 +154,16 @@ BAD_CHAINS = [
     (_chain({"nbf": None}), "valid earlier than its proof"),
     (_chain({"exp": 1000}), "expired at 1000; it is 1000"),
     (_chain({"nbf": 1001}), "not valid before 1001; it is 1000"),
-    (_chain({"capabilities": [Capability("prf:1", "ucan/DELEGATE")]}), "does not grant"),
-    (_chain({"capabilities": [Capability("prf:0", "dag/PUBLISH")]}), "does not grant"),
-    (_token(ROOT, LAST_DID, [Capability("prf:*", "ucan/DELEGATE")], exp=2000), "does not grant"),
+    (_chain({"capabilities": [UcanCapability("prf:1", "ucan/DELEGATE")]}), "does not grant"),
+    (_chain({"capabilities": [UcanCapability("prf:0", "dag/PUBLISH")]}), "does not grant"),
+    (
+        _token(ROOT, LAST_DID, [UcanCapability("prf:*", "ucan/DELEGATE")], exp=2000),
+        "does not grant",
+    ),
     (_chain({}, {"capabilities": []}), "does not grant dag/PUBLISH"),
-    (_chain({}, {"capabilities": [Capability(ROOT_DID, "dag/PUBLISHER")]}), "does not grant"),
-    (_chain({}, {"capabilities": [Capability(ROOT_DID, "d/*")]}), "does not grant"),
-    (_chain({}, {"capabilities": [Capability("*", "*")]}), "does not grant"),
+    (_chain({}, {"capabilities": [UcanCapability(ROOT_DID, "dag/PUBLISHER")]}), "does not grant"),
+    (_chain({}, {"capabilities": [UcanCapability(ROOT_DID, "d/*")]}), "does not grant"),
+    (_chain({}, {"capabilities": [UcanCapability("*", "*")]}), "does not grant"),
     (issue_ucan(MIDDLE, LAST_DID, [OWN], 2000), "is not .* shows no proof"),
 ]
 

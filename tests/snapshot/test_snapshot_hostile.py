@@ -19,15 +19,15 @@ from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car, varint
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.recon.keys.sha256a import spread
 from recon_node.snapshot.creating import create_snapshot
-from recon_node.snapshot.faults import Fault, SnapshotError
+from recon_node.snapshot.faults import SnapshotError, SnapshotFault
 from recon_node.snapshot.objects import MAX_WHOLE, ObjectError, Objects, UnavailableError
-from recon_node.snapshot.places import Place, encode_locator, located, pack_name
+from recon_node.snapshot.places import PackPlace, encode_locator, located, pack_name
 from recon_node.snapshot.reading import SnapshotReader, read_root
 from recon_node.snapshot.root import (
     LATEST,
-    Manifest,
     RootError,
     RootObject,
+    SnapshotManifest,
     decode_root,
     encode_root,
 )
@@ -187,7 +187,7 @@ def test_a_manifest_that_is_signed_by_another_key_than_it_names(log: Path) -> No
                 read_root(objects)
 
 
-def lying(places: list[Place], size: int = 1000) -> list[Fault]:
+def lying(places: list[PackPlace], size: int = 1000) -> list[SnapshotFault]:
     """Read a leaf whose locator has these places; return the faults."""
     objects = Objects.open("memory://")
     keys = [bytes([n]) * 30 for n in range(1, 1 + len(places))]
@@ -196,8 +196,8 @@ def lying(places: list[Place], size: int = 1000) -> list[Fault]:
     node += len(encode_locator(places)).to_bytes(3, "big")
     name = CID.of(RAW, node)
     objects.put(pack_name(name), node)
-    whole_log = make_root(Root(leaf.link, len(keys)), Place(0, 0, len(node)), [(name, size)])
-    faults: list[Fault] = []
+    whole_log = make_root(Root(leaf.link, len(keys)), PackPlace(0, 0, len(node)), [(name, size)])
+    faults: list[SnapshotFault] = []
     reader = SnapshotReader(objects, whole_log, faults.append)
     [(_, found, at)] = reader.open([whole(leaf.link)])
     assert isinstance(found, Leaf)
@@ -205,35 +205,35 @@ def lying(places: list[Place], size: int = 1000) -> list[Fault]:
     return faults
 
 
-def make_root(tree: Root, place: Place, packs: list[tuple[CID, int]]) -> RootObject:
-    manifest = Manifest(NETWORK, (), (), 0, tree, place, packs, 0)
+def make_root(tree: Root, place: PackPlace, packs: list[tuple[CID, int]]) -> RootObject:
+    manifest = SnapshotManifest(NETWORK, (), (), 0, tree, place, packs, 0)
     return encode_root(manifest, KEY, {})[0]
 
 
 @pytest.mark.parametrize(
     ("place", "reason"),
     [
-        (Place(0, 0, 2_000_000), "is the limit"),
-        (Place(0, 1 << 40, 10), "has only"),
-        (Place(9, 0, 10), "pack 9"),
-        (Place(0, 0, 10), "damaged"),
+        (PackPlace(0, 0, 2_000_000), "is the limit"),
+        (PackPlace(0, 1 << 40, 10), "has only"),
+        (PackPlace(9, 0, 10), "pack 9"),
+        (PackPlace(0, 0, 10), "damaged"),
     ],
 )
-def test_a_locator_that_lies(place: Place, reason: str) -> None:
+def test_a_locator_that_lies(place: PackPlace, reason: str) -> None:
     # Keys that are not EventIds are refused before anything is read.
     assert all("damaged key" in str(fault) for fault in lying([place]))
     objects = Objects.open("memory://")
     name = CID.of(RAW, b"?" * 100)
     objects.put(pack_name(name), b"?" * 100)
     link = Link(0, b"", Sha256a(bytes(32)), CID.of(DAG_CBOR, b"no such node"))
-    faults: list[Fault] = []
+    faults: list[SnapshotFault] = []
     root = make_root(Root(link, 1), replace_size(place), [(name, 100)])
     reader = SnapshotReader(objects, root, faults.append)
     assert reader.open([Branch(link, KeyRange(b"", b"\xff" * 64))]) == []
     assert reason in str(faults[0])
 
 
-def replace_size(place: Place) -> Place:
+def replace_size(place: PackPlace) -> PackPlace:
     """Nodes may be larger than events."""
     return place._replace(size=1 << 30) if place.size > 1_000_000 else place
 
@@ -268,7 +268,7 @@ def test_a_store_that_only_fails_is_given_up(log: Path, tmp_path: Path) -> None:
 
     error: ObjectError = UnavailableError("does not answer")
     objects.get_range = fail  # type: ignore[method-assign]
-    faults: list[Fault] = []
+    faults: list[SnapshotFault] = []
     reader = SnapshotReader(objects, root, faults.append)
     place = root.manifest.place
     assert place is not None
@@ -295,7 +295,7 @@ def test_a_tree_that_names_one_node_3000_times(tmp_path: Path) -> None:
     missing, hashed = CID.of(DAG_CBOR, b"no such node"), Sha256a.from_lanes(1)
     inner = Inner([Link(0, bound, hashed, missing) for bound in bounds])
     total = Sha256a.from_lanes(sum(spread(link.hash) for link in inner.children))
-    locator = encode_locator([Place(0, n * 100, 100) for n in range(count)])
+    locator = encode_locator([PackPlace(0, n * 100, 100) for n in range(count)])
     node = located(inner, locator)
     content = node + bytes(310_000)
     packed = CID.of(RAW, content)
@@ -303,7 +303,7 @@ def test_a_tree_that_names_one_node_3000_times(tmp_path: Path) -> None:
     (tmp_path / "store" / pack_name(packed)).write_bytes(content)
     tree = Root(Link(1, LOWEST, total, node_cid(inner.encode())), count)
     packs = ((packed, len(content)),)
-    manifest = Manifest(NETWORK, (), (span,), 0, tree, Place(0, 0, len(node)), packs, 1)
+    manifest = SnapshotManifest(NETWORK, (), (span,), 0, tree, PackPlace(0, 0, len(node)), packs, 1)
     (tmp_path / "store" / LATEST).write_bytes(encode_root(manifest, KEY, {})[1])
     report, held = sync(tmp_path / "node", str(tmp_path / "store"))
     assert held == 0
@@ -316,10 +316,12 @@ def test_whoever_signs_is_known_before_the_manifest_is_read(
 ) -> None:
     """A megabyte of empty lists takes 60 MB."""
     whole_range = (KeyRange(*network_range(NETWORK)),)
-    root, data = encode_root(Manifest(NETWORK, (), whole_range, 0, None, None, (), 0), KEY, {})
+    root, data = encode_root(
+        SnapshotManifest(NETWORK, (), whole_range, 0, None, None, (), 0), KEY, {}
+    )
     assert decode_root(data, {root.signer}).cid == root.cid
     read: list[bytes] = []
-    monkeypatch.setattr(Manifest, "decode", read.append)
+    monkeypatch.setattr(SnapshotManifest, "decode", read.append)
     with pytest.raises(RootError, match="not trusted"):
         decode_root(data, {"did:key:z6Mkh"})
     assert not read

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyStore
-from recon_node.snapshot.tree import Change, Root, build, differing_leaves, matcher, update
+from recon_node.snapshot.tree import Root, TreeChange, build, differing_leaves, matcher, update
 
 T = TypeVar("T")
 
@@ -52,11 +52,11 @@ class Blocks(dict[CID, bytes]):
         """Update a tree to a set; return the new root and the number of new nodes."""
         store = KeyStore(keys)
         if root is None:
-            changes = [Change(b"", 0, list(store))] if len(store) else []
+            changes = [TreeChange(b"", 0, list(store))] if len(store) else []
         else:
             found = self.answer(differing_leaves(root.link, matcher(store, EVERYTHING), self.seen))
             changes = [
-                Change(branch.link.lower, len(leaf.keys), list(store.keys(branch.bounds)))
+                TreeChange(branch.link.lower, len(leaf.keys), list(store.keys(branch.bounds)))
                 for branch, leaf in found
             ]
         new_root, made = self.answer(update(root, changes, self.seen))

@@ -18,7 +18,7 @@ from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW
 from spark_sink.serve.metrics import FlightMetrics
 from spark_sink.serve.server import FlightServer, ServeSettings
-from spark_sink.serve.workers import Limits
+from spark_sink.serve.workers import QueryLimits
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
 
@@ -42,14 +42,14 @@ def fill(directory: Location, rows: pa.Table, names: Iterable[str] = DERIVED) ->
 @contextmanager
 def served(
     directory: Location,
-    limits: Limits | None = None,
+    limits: QueryLimits | None = None,
     metrics: FlightMetrics | None = None,
     **settings: Any,
 ) -> Iterator[str]:
     """Serve tables during the block; yields the URL."""
     chosen = ServeSettings(
         tables=directory,
-        **{"address": "127.0.0.1:0", "limits": limits or Limits(), **settings},
+        **{"address": "127.0.0.1:0", "limits": limits or QueryLimits(), **settings},
     )
     server = FlightServer(chosen, metrics)
     try:

@@ -39,11 +39,11 @@ from spark_sink.serve import ipc
 from spark_sink.serve.allowed import FUNCTIONS, OPERATORS
 from spark_sink.serve.messages import new, packed, unpacked
 from spark_sink.serve.metrics import FlightMetrics
-from spark_sink.serve.workers import Limits, Workers
+from spark_sink.serve.workers import QueryLimits, QueryWorkers
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 CLIENT = "ipv4:127.0.0.1:5000"
-LIMITS = Limits(queries=2, feeds=2, seconds=100, memory_mb=100)
+LIMITS = QueryLimits(queries=2, feeds=2, seconds=100, memory_mb=100)
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def test_a_query_that_needs_too_much_memory_fails_alone(client: Any, sql: str) -
 def test_a_query_that_takes_too_long_ends(directory: Path) -> None:
     pairs = "range(10_000_000) a, range(10_000_000) b"
     with (
-        served(directory / "tables", Limits(queries=1, seconds=3)) as url,
+        served(directory / "tables", QueryLimits(queries=1, seconds=3)) as url,
         connected(url) as connection,
         pytest.raises(Error, match="more than 3 s"),
     ):
@@ -180,7 +180,7 @@ def test_long_statements_of_a_client_do_not_keep_short_ones_waiting(directory: P
             with connected(url) as connection, suppress(Error):
                 asked(connection, long)
 
-    limits = Limits(queries=2, seconds=30)
+    limits = QueryLimits(queries=2, seconds=30)
     metrics = FlightMetrics(limits)
 
     def are_all_taken() -> bool:
@@ -215,7 +215,7 @@ def test_deep_nesting_is_refused(client: Any) -> None:
 
 
 def test_a_dead_worker_is_an_error_and_a_dead_parent_is_replaced(directory: Path) -> None:
-    workers = Workers(directory / "tables", LIMITS)
+    workers = QueryWorkers(directory / "tables", LIMITS)
     try:
         [parent] = processes_under(os.getpid()) & {workers._parent.pid if workers._parent else 0}
         feed = workers.rows(

@@ -29,8 +29,8 @@ from spark_sink.schema import FEED, RAW, TABLES, with_partition
 from spark_sink.serve import feed as feed_module
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.serve.errors import RequestError
-from spark_sink.serve.feed import Feed
-from spark_sink.serve.workers import Limits
+from spark_sink.serve.feed import ServedFeed
+from spark_sink.serve.workers import QueryLimits
 from spark_sink.tables.delta_files import query
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
@@ -55,7 +55,7 @@ def followed(directory: Path, name: str, commits: list[Any]) -> list[dict[str, A
     database = Database(directory, memory_mb=200, threads=1)
     rows: list[dict[str, Any]] = []
     try:
-        for _ in Feed(database, name, wait).steps():
+        for _ in ServedFeed(database, name, wait).steps():
             sql = f"SELECT * FROM ceramic.tables.{name}_feed"
             rows += database.connection.execute(sql).to_arrow_table().to_pylist()
     except DoneError:
@@ -182,7 +182,7 @@ def test_what_needs_all_rows_of_a_feed_is_refused(flight: Any, sql: str, what: s
 @pytest.fixture(scope="module")
 def flight(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with (
-        served(tmp_path_factory.mktemp("flight"), Limits(feeds=2)) as url,
+        served(tmp_path_factory.mktemp("flight"), QueryLimits(feeds=2)) as url,
         connected(url) as connection,
     ):
         yield connection
@@ -240,7 +240,7 @@ def test_a_query_waits_for_what_the_node_has(tmp_path: Path) -> None:
 
 def test_a_feed_of_large_rows_takes_smaller_steps(tmp_path: Path) -> None:
     """The rows of a window are sorted in memory, and events may have a megabyte each."""
-    with served(tmp_path, Limits(memory_mb=120)) as url, connected(url) as connection:
+    with served(tmp_path, QueryLimits(memory_mb=120)) as url, connected(url) as connection:
         fill(tmp_path, ROWS, [RAW])
         table = DeltaTable(str(tmp_path / RAW))
         cars = pa.array([bytes([n]) * 3_000_000 for n in range(60)], pa.binary())

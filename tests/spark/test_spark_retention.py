@@ -17,7 +17,7 @@ from spark_sink.cli import main
 from spark_sink.query.question import run_query
 from spark_sink.run.pipeline import Sink
 from spark_sink.serve.database import Database
-from spark_sink.serve.feed import Feed
+from spark_sink.serve.feed import ServedFeed
 from spark_sink.tables import delta, retention
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import files_below
@@ -114,7 +114,7 @@ def test_a_feed_can_read_every_change(versions: Versions) -> None:
     database = Database(versions.directory, memory_mb=200, threads=1)
     statement = database.understand("SELECT * FROM tables.stream_tips_feed")
     schema = database.schema(statement, {})
-    steps = Feed(database, "stream_tips").steps()
+    steps = ServedFeed(database, "stream_tips").steps()
     seen: dict[bytes, int] = {}
 
     def take() -> None:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from spark_sink.serve import turns
-from spark_sink.serve.turns import MAX_WAITING, Turns, address_of
+from spark_sink.serve.turns import MAX_WAITING, StatementTurns, address_of
 
 HERE, THERE = "ipv4:127.0.0.1:5000", "ipv6:%5B2001:db8::1%5D:5000"
 
@@ -33,7 +33,7 @@ class Statements:
     """Statements that hold their turns until they leave or have to give way."""
 
     def __init__(self, limit: int) -> None:
-        self.turns = Turns(limit, quick_lane=True)
+        self.turns = StatementTurns(limit, quick_lane=True)
         self.given_way: list[str] = []
 
     def begin(self, client: str, name: str, stack: ExitStack, wait: float = 0) -> bool:

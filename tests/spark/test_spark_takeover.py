@@ -32,7 +32,7 @@ from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import stage_feed
-from spark_sink.tables.takeover import Overlap, all_ids, ids_of
+from spark_sink.tables.takeover import LogOverlap, all_ids, ids_of
 from spark_sink.upkeep.health import check_health, show_health
 from spark_sink.upkeep.maintenance import rebuild
 
@@ -407,6 +407,6 @@ def test_events_are_told_apart_by_their_digests() -> None:
         ids_of(pa.array([b"short"], pa.binary()))
     with pytest.raises(ValueError, match="5 events or more instead of 4"):
         all_ids([cids], 4)
-    overlap = Overlap(all_ids([cids], 5))
+    overlap = LogOverlap(all_ids([cids], 5))
     overlap.extend(ids_of(pa.array([cid_of(7), cid_of(3)], pa.binary())))
     assert (overlap.missing, overlap.lacking(0).tolist()) == (4, [1])

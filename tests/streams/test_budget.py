@@ -22,7 +22,7 @@ from recon_node.ipld import CID, DAG_CBOR
 from recon_node.streams import EventState, StreamStates, budget
 from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.json_patch import apply_patch, weigh_json
-from recon_node.streams.model_rules import Change, ContentRules
+from recon_node.streams.model_rules import ContentChange, ContentRules
 from recon_node.streams.state import StreamData
 
 KEY = SigningKey(bytes(32))
@@ -71,7 +71,9 @@ def spent(events: list[Event], model: Any) -> list[int]:
         work = Budget("a test", 10**12)
         content = state.data.content
         touched = None if before is None else frozenset(_names(event.data))
-        rules.check(Change(before, content, state.data.weight, touched, before is None), work)
+        rules.check(
+            ContentChange(before, content, state.data.weight, touched, before is None), work
+        )
         before = content
         found.append(work.spent)
     return found

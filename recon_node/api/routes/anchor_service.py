@@ -25,7 +25,7 @@ from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ipld import CID, IpldError, car, dag_cbor
 
 if TYPE_CHECKING:
-    from recon_node.anchoring.journal import Request
+    from recon_node.anchoring.journal import AnchorRequest
     from recon_node.anchoring.service import Anchoring
 
 _CAR: Final = "application/vnd.ipld.car"
@@ -151,7 +151,7 @@ def _served(call: Call[Any]) -> Anchoring:
 
 
 def _check_access(call: Call[Any], anchoring: Anchoring, body: bytes) -> None:
-    from recon_node.anchoring.clients import ClientError, check_client
+    from recon_node.anchoring.clients import AnchorClientError, check_client
 
     authorization = call.request.headers.get("authorization")
     access, clients = call.services.access, anchoring.settings.clients
@@ -160,7 +160,7 @@ def _check_access(call: Call[Any], anchoring: Anchoring, body: bytes) -> None:
     if clients:
         try:
             check_client(authorization, body, clients)
-        except ClientError as error:
+        except AnchorClientError as error:
             raise ApiError(HTTPStatus.UNAUTHORIZED, str(error)) from None
     elif access.asks_token("write"):
         raise ApiError(HTTPStatus.UNAUTHORIZED, "Unauthorized")
@@ -182,7 +182,7 @@ def _read_car(body: bytes) -> tuple[StreamId, CID]:
         raise bad_request(f"Can not decode CAR file: {error}") from None
 
 
-async def _describe(anchoring: Anchoring, request: Request) -> AnchorServiceStatusBody:
+async def _describe(anchoring: Anchoring, request: AnchorRequest) -> AnchorServiceStatusBody:
     status, event = _STATUS[request.state], request.event
     witness = await anchoring.witness(request)
     has_witness = witness is not None and event is not None

@@ -22,7 +22,7 @@ from recon_node.streams import Stream
 from recon_node.streams.tip import earliest_times
 
 if TYPE_CHECKING:
-    from recon_node.anchoring.journal import Request, Tree
+    from recon_node.anchoring.journal import AnchorRequest, Tree
     from recon_node.anchoring.service import Anchoring
 
 AnchorState = Literal["waiting", "in_tree", "anchored", "covered"]
@@ -314,7 +314,7 @@ async def _proof(services: Services, event: CID, anchored: CID) -> dict[str, Any
     return described
 
 
-def _request(request: Request) -> AnchorRequestBody:
+def _request(request: AnchorRequest) -> AnchorRequestBody:
     return AnchorRequestBody(
         cid=str(request.cid),
         stream=_text(request.init or request.stream),

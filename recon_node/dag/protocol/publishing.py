@@ -34,7 +34,13 @@ from nacl.signing import SigningKey
 from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.dag.protocol.operations import Publish, ReplicaError
 from recon_node.dag.protocol.replica import Replica
-from recon_node.dag.protocol.ucan import Capability, UcanError, check_ucan, issue_ucan, parse_ucan
+from recon_node.dag.protocol.ucan import (
+    UcanCapability,
+    UcanError,
+    check_ucan,
+    issue_ucan,
+    parse_ucan,
+)
 from recon_node.ipld import CID
 
 ABILITY: Final = "dag/PUBLISH"
@@ -158,7 +164,7 @@ def check_publish(replica: Replica, now: int | None = None) -> None:
             "the proof was not made for this publish: its facts do not name this link and origin, "
             "and the publish before it"
         )
-    check_ucan(proof, Capability(owner, ABILITY), now)
+    check_ucan(proof, UcanCapability(owner, ABILITY), now)
 
 
 def make_publish(
@@ -190,7 +196,7 @@ def make_publish(
     proof = issue_ucan(
         key,
         owner,
-        [Capability(owner, ABILITY)],
+        [UcanCapability(owner, ABILITY)],
         expires,
         facts=[_binding(unsigned, prior)],
         proofs=proofs,

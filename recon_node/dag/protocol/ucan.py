@@ -76,13 +76,13 @@ class UcanError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Capability:
+class UcanCapability:
     """An ability on a resource: `with` and `can`."""
 
     resource: str
     ability: str
 
-    def covers(self, other: Capability) -> bool:
+    def covers(self, other: UcanCapability) -> bool:
         """Whether `other` is this capability or a part of it."""
         mine, theirs = self.ability.lower(), other.ability.lower()
         return self.resource == other.resource and (
@@ -96,7 +96,7 @@ class Ucan:
 
     issuer: str
     audience: str
-    capabilities: tuple[Capability, ...]
+    capabilities: tuple[UcanCapability, ...]
     expires: float
     not_before: float | None
     facts: tuple[Any, ...]
@@ -129,7 +129,7 @@ def parse_ucan(token: str) -> Ucan:
     return _parse(token, MAX_NESTING)
 
 
-def check_ucan(ucan: Ucan, capability: Capability, now: int | None = None) -> None:
+def check_ucan(ucan: Ucan, capability: UcanCapability, now: int | None = None) -> None:
     """Check that a token grants a capability on behalf of the resource's owner.
 
     Args:
@@ -164,7 +164,7 @@ def check_ucan(ucan: Ucan, capability: Capability, now: int | None = None) -> No
 def issue_ucan(
     key: PrivateKey,
     audience: str,
-    capabilities: Iterable[Capability],
+    capabilities: Iterable[UcanCapability],
     expires: float | None,
     *,
     not_before: float | None = None,
@@ -206,7 +206,7 @@ def issue_ucan(
 
 
 def _fault_of_proof(
-    proof: Ucan, outer: Ucan, capability: Capability, now: int | None
+    proof: Ucan, outer: Ucan, capability: UcanCapability, now: int | None
 ) -> str | None:
     """Why a proof does not permit what the token around it grants."""
     if proof.audience != outer.issuer:
@@ -296,14 +296,14 @@ def _parse(token: str, depth: int) -> Ucan:
     )
 
 
-def _capability(value: Any) -> Capability:
+def _capability(value: Any) -> UcanCapability:
     if not isinstance(value, dict):
         raise UcanError("each capability in 'att' is a map of 'with' and 'can'")
     resource, ability = value.get("with"), value.get("can")
     # Further fields ("nb") narrow a capability in ways that are not supported.
     if not isinstance(resource, str) or not isinstance(ability, str) or value.keys() != _CAPABILITY:
         raise UcanError("each capability in 'att' is a map of 'with' and 'can', both text")
-    return Capability(resource, ability)
+    return UcanCapability(resource, ability)
 
 
 def _read_map(text: str, what: str) -> dict[str, Any]:

@@ -16,11 +16,10 @@ from recon_node.snapshot.tree.compare import (
 )
 from recon_node.snapshot.tree.nodes import Inner, Leaf, Link, Node, NodeFormatError, Root
 from recon_node.snapshot.tree.packed import pack, unpack
-from recon_node.snapshot.tree.update import Change, update
+from recon_node.snapshot.tree.update import TreeChange, update
 
 __all__ = [
     "Branch",
-    "Change",
     "Inner",
     "Leaf",
     "Link",
@@ -28,6 +27,7 @@ __all__ = [
     "Node",
     "NodeFormatError",
     "Root",
+    "TreeChange",
     "branches",
     "build",
     "differing_leaves",

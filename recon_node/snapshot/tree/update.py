@@ -34,7 +34,7 @@ from recon_node.snapshot.tree.nodes import (
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TreeChange:
     """What is now between the bounds of a leaf."""
 
     lower: bytes
@@ -49,7 +49,7 @@ Wants = Generator[Sequence[CID], None, tuple[Root | None, list[NewNode]]]
 """Yields the CIDs of nodes whose blocks are needed next; they must be there when it goes on."""
 
 
-def update(root: Root | None, changes: Sequence[Change], blocks: Mapping[CID, bytes]) -> Wants:
+def update(root: Root | None, changes: Sequence[TreeChange], blocks: Mapping[CID, bytes]) -> Wants:
     """Make the tree of a set that has changed.
 
     Args:
@@ -111,7 +111,9 @@ _Item = Link | _Run
 
 
 class _Update:
-    def __init__(self, root: Root, changes: Sequence[Change], blocks: Mapping[CID, bytes]) -> None:
+    def __init__(
+        self, root: Root, changes: Sequence[TreeChange], blocks: Mapping[CID, bytes]
+    ) -> None:
         self.made: list[NewNode] = []
         self._changes = {change.lower: change for change in changes}
         self._lowers = sorted(self._changes)
