@@ -22,7 +22,6 @@ from recon_node.p2p import P2P, P2PSettings
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.dht import LibraryDht
 from recon_node.p2p.peers.dht_server import ProviderRecords
-from recon_node.p2p.peers.discovery import Discovery
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
 from recon_node.p2p.peers.schedule import network_rendezvous
 from recon_node.p2p.transport.host import Host
@@ -250,17 +249,7 @@ class Node:
             await be_silent(self.host, plan.versions)
         host, store = cast(Host, self.host), cast(Store, self.store)
         self.p2p = p2p = P2P(host, store, self.book, self.settings, plan.versions, nursery)
-        discovery = Discovery(
-            lambda: cast(LibraryDht, dht),
-            NETWORK,
-            store.wanted,
-            self.settings.announce_interval,
-            p2p.found,
-            self._random,
-            p2p.has_enough,
-            p2p.has_some,
-        )
-        p2p.discover_by(discovery)
+        p2p.discover_by(lambda: cast(LibraryDht, dht), self._random)
         if isinstance(self.store, LyingStore):
             await self.store.lie()
         if self.kind == "flooding":

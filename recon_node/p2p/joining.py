@@ -22,7 +22,6 @@ from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.network_side import P2P
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.dht import LibraryDht
-from recon_node.p2p.peers.discovery import Discovery
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import check_dialable, parse_address, peer_id_in
 from recon_node.p2p.transport.budget import REFUSED_FOR
@@ -80,17 +79,7 @@ async def open_p2p(
             peer_ring = None if store.ring_keys is None else _peer_ring(identity, book)
             p2p = P2P(host, store, book, settings, versions, nursery, peer_ring)
             if settings.discovery:
-                p2p.discover_by(
-                    Discovery(
-                        partial(LibraryDht, host, store.network),
-                        store.network,
-                        store.wanted,
-                        settings.announce_interval,
-                        p2p.found,
-                        has_enough=p2p.has_enough,
-                        has_some=p2p.has_some,
-                    )
-                )
+                p2p.discover_by(partial(LibraryDht, host, store.network))
             nursery.start_soon(_save_from_time_to_time, book, data_dir)
             log.info("Listening for peers", peer_id=p2p.peer_id, addresses=p2p.addresses)
             try:

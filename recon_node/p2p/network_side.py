@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import structlog
@@ -24,6 +25,7 @@ from recon_node.p2p.peers.descriptions import (
     RendezvousReport,
     recon_versions,
 )
+from recon_node.p2p.peers.dht import LibraryDht
 from recon_node.p2p.peers.dht_server import networks_in
 from recon_node.p2p.peers.discovery import Discovery
 from recon_node.p2p.peers.draw import weights
@@ -68,7 +70,7 @@ class P2P:
         peer_ring: PeerRing | None = None,
     ) -> None:
         self._host, self._book, self._settings = host, book, settings
-        self._network = store.network
+        self._network, self._wanted = store.network, store.wanted
         self._nursery = nursery
         self._versions = versions
         self.counters = Counters(memory=host.budget)
@@ -89,10 +91,6 @@ class P2P:
         self._candidates = Candidates(
             host, book, store.wanted, self._overlap.shares, settings.max_connections
         )
-        self.has_enough = self._candidates.has_enough
-        """Tells whether more peers need to be found; see ``Candidates``."""
-        self.has_some = self._candidates.has_some
-        """Tells whether a connected peer shares an interest; see ``Candidates``."""
         self._rings = None
         if peer_ring is not None and store.ring_keys is not None:
             better, memory = [version.id for version in versions], self._reconciler.memory
@@ -122,10 +120,21 @@ class P2P:
         nursery.start_soon(keep_reconnecting, host, book, shares, self._syncer.connect)
         nursery.start_soon(let_go_of_others, host, shares, set(map(peer_id_in, settings.bootstrap)))
 
-    def discover_by(self, discovery: Discovery) -> None:
-        """Find peers from now on; ``discovery`` reports them to ``found``."""
-        self._discovery = discovery
-        self._nursery.start_soon(discovery.run)
+    def discover_by(
+        self, open_dht: Callable[[], LibraryDht], rng: random.Random | None = None
+    ) -> None:
+        """Find peers, and be found, through a DHT from now on."""
+        self._discovery = Discovery(
+            open_dht,
+            self._network,
+            self._wanted,
+            self._settings.announce_interval,
+            self.found,
+            rng,
+            self._candidates.has_enough,
+            self._candidates.has_some,
+        )
+        self._nursery.start_soon(self._discovery.run)
 
     def found(self, peer_id: str, addresses: Sequence[str], sort_value: str | None = None) -> None:
         """Take a peer that was found, and sync with it if more of its kind are needed.
