@@ -27,7 +27,7 @@ def parse_providers(value: object) -> dict[str, tuple[str, ...]]:
             lines separated by commas.
 
     Raises:
-        ValueError: it is neither, or a URL cannot be used; the message shows only its host.
+        ValueError: it is none of these, or a URL is unusable; the message shows only its host.
     """
     found: dict[str, list[str]] = {}
     for chain, url in _pairs(value):
