@@ -387,12 +387,9 @@ class Syncer:
     def _note_failure(self, peer_id: str, error: Exception) -> None:
         severity = MISBEHAVED if isinstance(error, BROKEN_PROTOCOL) else 1
         wait = self._book.failed(peer_id, severity=severity)
-        log.info(
-            "Cannot sync with a peer now",
-            peer=peer_id,
-            reason=describe_error(error),
-            next_try_in=round(wait, 1),
-        )
+        # The rings have pauses of their own.
+        when = {} if peer_id in self._in_rings else {"next_try_in": round(wait, 1)}
+        log.info("Cannot sync with a peer now", peer=peer_id, reason=describe_error(error), **when)
 
     def _ranges_to_ask_for(
         self, peer_id: str, due: Sequence[KeyRange] | None
