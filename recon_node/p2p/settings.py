@@ -138,7 +138,7 @@ class P2PSettings:
     New events are pushed at once.
     """
     push_delay: Seconds = 0.25
-    """How long new keys are gathered before they are pushed to peers."""
+    """Seconds between two pushes, in which new keys gather; the first one is pushed at once."""
     sync_peers: Count = 3
     """The number of peers in a round, and the most syncs at the same time."""
     max_sessions: Count = 64

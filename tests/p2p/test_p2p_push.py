@@ -26,6 +26,7 @@ from recon_node.p2p.sync.push import (
     MAX_AGAIN,
     NEXT_ROUND,
     ROUNDS,
+    TOGETHER,
     PushedPart,
     choose_receivers,
     sort_news,
@@ -120,6 +121,22 @@ async def test_a_peer_with_an_interest_comes_before_those_whose_interests_are_no
         pushed = await reached(store, sessions, key_in(OURS[0], number))
         assert PEERS[5] in pushed
         assert len(pushed) == COPIES
+
+
+async def test_the_first_key_is_pushed_at_once_and_what_follows_together(pushing, autojump_clock):
+    store, book, sessions = pushing
+    for peer in PEERS:
+        says(book, peer, OURS[0] if peer == PEERS[3] else OURS[1])
+    await trio.sleep(LOOPBACK.push_delay)
+    store.arrivals.add([key_in(OURS[0])])
+    await trio.sleep(2 * TOGETHER)
+    assert [peer for peer, _ in sessions.asked] == [PEERS[3]]
+    for number in range(1, 5):
+        store.arrivals.add([key_in(OURS[0], number)])
+        await trio.sleep(2 * TOGETHER)
+    assert len(sessions.asked) == 1
+    await trio.sleep(LOOPBACK.push_delay)
+    assert [peer for peer, _ in sessions.asked] == [PEERS[3]] * 2
 
 
 async def test_an_event_goes_to_nobody_where_nobody_wants_it(pushing, autojump_clock):

@@ -6,6 +6,9 @@ exponentially. Only peers with an interest in the key are drawn, and each key ha
 so that a peer is reached however few others share its interests. A key is not pushed to a peer that
 told us of it.
 
+The first key after a while is pushed at once; those that come within ``push_delay`` of a push are
+collected for the next one.
+
 A push is a sync about the changed part of a common range: the streams of the new keys, and what
 lies between them. Where the sides differ elsewhere is left to the rounds. So a push costs about the
 same in a large set as in a small one.
@@ -44,6 +47,9 @@ NEXT_ROUND: Final = 4
 and then twice as many."""
 MAX_AGAIN: Final = 256
 """Of more keys at once there is but one round: they come from a sync that caught up."""
+
+TOGETHER: Final = 0.01
+"""Seconds for which the first key after a while is kept, for others that come together with it."""
 
 ToldBy = Callable[[EventId], Collection[str]]
 Request = Callable[[str, Sequence[KeyRange] | None], None]
@@ -100,11 +106,14 @@ class Pusher:
 
     async def run(self) -> None:
         """Push until cancelled."""
-        seen = self._store.arrivals.total
+        seen, pushed_at = self._store.arrivals.total, trio.current_time()
+        delay = self._settings.push_delay
         async with trio.open_nursery() as nursery:
             while True:
                 await self._store.arrivals.wait(seen)
-                await trio.sleep(self._settings.push_delay)
+                await trio.sleep(min(TOGETHER, delay))
+                await trio.sleep_until(pushed_at + delay)
+                pushed_at = trio.current_time()
                 keys, seen = self._store.arrivals.since(seen), self._store.arrivals.total
                 nursery.start_soon(self._push_in_rounds, keys, trio.current_time())
 
