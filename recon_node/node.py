@@ -150,10 +150,10 @@ async def _run_parts(
         open_tangles(store, settings.data_dir) as tangles,
         open_anchors(settings.chain, store) as anchors,
         open_anchoring(settings.anchor, settings.chain, store, settings.data_dir) as anchoring,
+        _open_snapshots(settings, store) as snapshots,  # before peers are met
         open_p2p(settings.p2p, store, settings.data_dir) as p2p,
         trio.open_nursery() as nursery,
         trio.open_nursery() as background,
-        _open_snapshots(settings, store) as snapshots,
         open_evaluation() as evaluation,
     ):
         services = Services(

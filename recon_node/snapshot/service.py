@@ -94,6 +94,7 @@ class Snapshots:
             raise BusyError("another sync from snapshots is under way")
         self.latest = report = SnapshotSync([SourceReport(url) for url in urls])
         self._scope = trio.CancelScope()
+        self._store.filling.begin(self._store.wanted.ranges)
         chosen = self._settings.signers if signers is None else tuple(signers)
         self._nursery.start_soon(self._sync, report, chosen, self._scope)
         return report
@@ -119,6 +120,7 @@ class Snapshots:
                 each.error = each.error or str(error)
         finally:
             self._scope = None
+            self._store.filling.end()
         _log_sync(report)
         faulty = report.synced.fault_count or any(source.error for source in report.sources)
         if not report.cancelled:

@@ -46,7 +46,7 @@ class SnapshotSettings:
     """Snapshots: what a new node starts from, and what this node makes on a schedule."""
 
     sources: Annotated[TextList, Setting("snapshot_sources")] = ()
-    """Snapshots to sync from when the node starts, before and beside its peers: URLs such as
+    """Snapshots to sync from when the node starts, before its peers deliver the rest: URLs such as
     "https://example.com/snapshots" or "s3://bucket/path". Only what the node lacks is fetched.
     """
     signers: Annotated[TextList, checked_by(_check_signers), Setting("snapshot_signers")] = ()

@@ -26,7 +26,7 @@ import trio
 
 from recon_node.ceramic import EventId, EventIdError, Network
 from recon_node.exception_groups import unwrapped
-from recon_node.recon import KeyRange, KeyView
+from recon_node.recon import KeyRange, KeyView, merge_ranges
 from recon_node.snapshot.faults import SnapshotError, SnapshotFault
 from recon_node.snapshot.kept import KeptFile, event_name, node_name
 from recon_node.snapshot.objects import ObjectError, Objects
@@ -35,6 +35,7 @@ from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import RootObject
 from recon_node.snapshot.tree import Branch, Leaf, matcher, whole
 from recon_node.store import Store, StoreError, Verdict
+from recon_node.store.filling import Filling
 
 T = TypeVar("T")
 
@@ -57,6 +58,7 @@ class SyncTarget(Protocol):
 
     network: Network
     keys: KeyView
+    filling: Filling
 
     async def admit_remote(self, events: Sequence[tuple[EventId, bytes]]) -> list[Verdict]:
         """Admit events."""
@@ -224,6 +226,7 @@ class _Sync:
     async def _take_events(self, wanted: Sequence[tuple[bytes, PackPlace]]) -> int:
         """Fetch some events, and have them admitted; return how many the store delivered."""
         events = await in_thread(partial(self._reader.events, wanted))
+        self._target.filling.note(event_id for event_id, _ in events)
         verdicts = await self._target.admit_remote(events)
         for (event_id, _), verdict in zip(events, verdicts, strict=True):
             self._result.counts[verdict.status] += 1
@@ -347,6 +350,8 @@ async def sync_all(
         kept = await in_thread(partial(KeptFile, data_dir))
         roots = await _read_roots(report.sources, signers)
         await in_thread(partial(kept.forget_other_roots, [root.cid for _, root in roots]))
+        ranges = merge_ranges(each for _, root in roots for each in root.manifest.ranges)
+        store.filling.narrow(ranges)
         for source, root in roots:
             await _sync_one(source, root, store, report.synced, kept, on_progress)
         report.cancelled = False

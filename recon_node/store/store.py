@@ -21,6 +21,7 @@ from recon_node.store.db.log import EventLog
 from recon_node.store.db.sql import explained_errors
 from recon_node.store.directory import DiskReserve, directory_lock, free_space
 from recon_node.store.errors import StoreError
+from recon_node.store.filling import Filling
 from recon_node.store.intake import Intake
 from recon_node.store.interests import Interests, load_interests
 from recon_node.store.judging import PolicyGate
@@ -47,6 +48,7 @@ class Store(Contents):
         network: of all its events.
         epoch: a UUID made with the log; feed positions are meaningful only together with it.
         wanted: the node's interests, to be listed, added to and removed from.
+        filling: the ranges that a snapshot is filling.
         policy: decides which streams are accepted.
         disk: the part of the disk that is kept free.
     """
@@ -68,6 +70,7 @@ class Store(Contents):
         self.epoch = log.epoch
         self._writer = Writer(log, self)
         self.wanted = Interests(added_interests, self._writer, reader)
+        self.filling = Filling()
         self.policy = PolicyGate(policy, log.network, reader)
         keep = log.settings.keep_free
         self.disk = DiskReserve(

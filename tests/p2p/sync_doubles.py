@@ -8,6 +8,7 @@ from recon_node.p2p.errors import PeerError
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.store.contents import Arrivals
+from recon_node.store.filling import Filling
 
 OURS = [KeyRange(*sort_value_range(NETWORK, str(StreamId(kind, METAMODEL.cid)))) for kind in (2, 3)]
 
@@ -23,6 +24,7 @@ class Wanting:
         self.wants_more = trio.Event()
         self.arrivals = Arrivals()
         self.damage = Damage()
+        self.filling = Filling()
         self.keys = KeyStore()
 
     async def wait_for_change(self, known):

@@ -34,11 +34,12 @@ from recon_node.p2p.errors import (
 from recon_node.p2p.peers.book import Peer
 from recon_node.p2p.peers.connections import VISIT
 from recon_node.p2p.peers.overlap import Overlap
+from recon_node.p2p.sync.fetch import SNAPSHOTS_TURN
 from recon_node.p2p.sync.push import Pusher
 from recon_node.p2p.sync.reconciler import Reconciler
 from recon_node.p2p.sync.rings import Rings
 from recon_node.p2p.transport.addresses import peer_id_in
-from recon_node.recon import KeyRange, intersect_ranges, merge_ranges
+from recon_node.recon import KeyRange, intersect_ranges, merge_ranges, subtract_ranges
 from recon_node.store import StoreError
 
 log = structlog.get_logger(__name__)
@@ -348,6 +349,7 @@ class Syncer:
         pauses, failures = replace(BETWEEN_RING_SYNCS, first=first), 0
         try:
             while spoken and self._host.is_connected(peer_id):
+                await self._store.filling.wait(SNAPSHOTS_TURN)
                 interests = self._store.wanted.all
                 is_complete = await self._attempt(peer_id, rings.sync(peer_id, spoken))
                 failures = 1 if is_complete else failures + 1
@@ -360,6 +362,9 @@ class Syncer:
     async def _try_to_sync(self, peer_id: str, due: Sequence[KeyRange] | None) -> bool:
         """Sync with a peer, record the result in the book, and return whether it succeeded."""
         ranges = self._ranges_to_ask_for(peer_id, due)
+        if filled := self._store.filling.ranges:  # the rest comes after the snapshot
+            rest = subtract_ranges(ranges, filled)
+            ranges = rest if due is None else [*rest, *intersect_ranges(ranges, due)]
         if not ranges or not self._reconciler.can_sync_with(peer_id):
             return True
         undelivered = await self._attempt(peer_id, self._reconcile(peer_id, ranges, due or ()))

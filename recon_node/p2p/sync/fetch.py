@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from operator import itemgetter
 from typing import Final, TypeAlias
 
+import numpy as np
 import structlog
 import trio
 
@@ -29,12 +30,22 @@ from recon_node.p2p.sync.event_stream import (
     fetch_events,
     fetch_events_by_id,
 )
+from recon_node.p2p.sync.purses import in_steps
 from recon_node.p2p.sync.sessions import Tally
 from recon_node.p2p.sync.stream_slots import StaleStreamError
 from recon_node.p2p.transport.budget import Account
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
-from recon_node.recon import Failed, Fetch, FetchById, Missing, id_of
+from recon_node.recon import (
+    Failed,
+    Fetch,
+    FetchById,
+    Missing,
+    covers,
+    find,
+    id_of,
+    intersect_ranges,
+)
 from recon_node.recon.session import Admit
 from recon_node.store import Store
 
@@ -45,6 +56,10 @@ IN_FLIGHT: Final = 4
 REQUESTS_A_CLAIM: Final = 2
 """Requests whose keys a session claims at a time: it sends one ahead of the other."""
 
+PUSHED: Final = 16
+"""Events that a session fetches while a snapshot fills their range: as many as a push lists."""
+SNAPSHOTS_TURN: Final = 60.0
+"""Seconds for which a session waits for a snapshot: half of what its peer waits for it."""
 MAX_UNWANTED: Final = 500_000
 """Maximum keys that a peer may list in a session and that we refuse or do not want."""
 UNWANTED_WEIGHT: Final = 160
@@ -175,6 +190,8 @@ class Fetcher:
         self._counters = counters
         self._account = account
         self._invalid = 0
+        self._hurried = 0
+        """Events that were asked for although a snapshot is filling their range."""
         self.tally = Tally()
         self.unwanted: list[bytes] = []
         """Keys that the peer listed, and whose events this node refuses or does not want."""
@@ -191,6 +208,7 @@ class Fetcher:
             StoreError: our store cannot take the events.
         """
         assert not isinstance(action, Admit)
+        await self._leave_to_snapshot(action)
         undelivered: list[bytes] = []
         if isinstance(action, Fetch):
             failed = await self.obtain([EventId(key) for key in action.keys])
@@ -201,6 +219,25 @@ class Fetcher:
         unwanted = [key for key in failed if is_excused(self._store, key)]
         self._note_unwanted(unwanted)
         return Failed(failed, unwanted, undelivered)
+
+    async def _leave_to_snapshot(self, action: Fetch | FetchById) -> None:
+        """Wait while a snapshot fills the range of many events: it is where their bulk comes from.
+
+        What has come by it is not fetched then. A few are fetched at once: they may be news.
+        """
+        filled = self._store.filling.ranges
+        if isinstance(action, Fetch):
+            self._hurried += sum(covers(filled, key) for key in action.keys) if filled else 0
+        elif intersect_ranges([action.missing.key_range], filled):
+            self._hurried += len(action.missing.ids)
+        if self._hurried <= PUSHED:
+            return
+        await self._store.filling.wait(SNAPSHOTS_TURN)
+        if isinstance(action, FetchById):
+            missing = action.missing
+            ids = np.frombuffer(b"".join(missing.ids), "<u8")
+            for _, key in await in_steps(find(self._store.keys, missing.key_range, ids)):
+                self._table.note_fetched(id_of(key), EventId(key))
 
     async def obtain(self, keys: list[EventId]) -> list[EventId]:
         """Get the events of these keys into the store; return the keys for which that failed."""

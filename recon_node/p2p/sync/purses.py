@@ -105,12 +105,12 @@ class Searches:
         looked_at = self._keys.count(wanted.key_range)
         self._purses.spend(address, looked_at)
         ids = np.frombuffer(b"".join(wanted.ids), "<u8")
-        found = await _in_steps(find(self._keys, wanted.key_range, ids))
+        found = await in_steps(find(self._keys, wanted.key_range, ids))
         self._purses.spend(address, -min(looked_at, KEYS_AN_EVENT * len(found)))
         return [EventId(key) for _, key in found]
 
 
-async def _in_steps(steps: Steps[T]) -> T:
+async def in_steps(steps: Steps[T]) -> T:
     """Do all steps, and let other tasks run between two of them; return what they return."""
     while True:
         try:

@@ -115,7 +115,9 @@ class Pusher:
                 await trio.sleep_until(pushed_at + delay)
                 pushed_at = trio.current_time()
                 keys, seen = self._store.arrivals.since(seen), self._store.arrivals.total
-                nursery.start_soon(self._push_in_rounds, keys, trio.current_time())
+                news = self._store.filling.without_filled(keys)
+                if news is None or news:
+                    nursery.start_soon(self._push_in_rounds, news, trio.current_time())
 
     async def _push_in_rounds(self, keys: Sequence[EventId] | None, since: float) -> None:
         """Push keys that we have had since then; None: more than are remembered."""
