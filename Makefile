@@ -19,7 +19,7 @@ WORKERS = $(shell expr $$(nproc) + 1)
 # ends its process, which shows where its threads are, and with it the run.
 HANGS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: help demo test test-long lint check docs install lock attack journeys bench bench-docs clean
+.PHONY: help demo test test-long lint check docs install native lock attack journeys bench bench-docs clean
 
 help:  ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -70,6 +70,9 @@ bench-docs: $(INSTALLED)  ## Regenerate docs/benchmarks.md (a quarter of an hour
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar off
 
 install: $(INSTALLED)  ## Install everything into .venv
+
+native: $(INSTALLED)  ## Build the native core, which is optional, into .venv (needs Rust 1.89)
+	@$(PIP) --no-deps --force-reinstall ./native
 
 $(INSTALLED): pyproject.toml requirements.lock requirements/build.lock
 	@sh config/preflight.sh

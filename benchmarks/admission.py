@@ -1,13 +1,15 @@
 """How many signed events a node takes in a second, into its durable log and in order of the feed.
 
-    python -m benchmarks.admission [--events N] [--verifiers 0,1,2] [--json FILE]
+    python -m benchmarks.admission [--events N] [--verifiers 0,1,2] [--native auto,off]
+                                   [--json FILE]
 
 Streams of ten events (an init event and nine updates, 660 bytes a CAR), signed by Ed25519. `file`:
 handed to the store of this process, a thousand at a time as they were. `peer`: reconciled with a
 node in another process, over libp2p on the loopback; that one uses the same cores. `api`: sent by
 `recon-node events add` to a node in another process, on the same cores; the command's start counts.
 `api, one by one`: 1,000 events, each in a request of its own once the one before was answered.
-`verifiers` are the processes that check signatures; 0: none but the node's own. `node_cpu_us` and
+`verifiers` are the processes that check signatures; 0: none but the node's own. `native`: whether
+the native core checks them, where it is installed. `node_cpu_us` and
 `verifier_cpu_us` are what an event costs the node that takes it. The stages, alone and one after
 the other: `parse` and `verify` are what a verifier does, `log` is all the rest of admission, in a
 transaction.
@@ -103,15 +105,16 @@ def _stage(name: str, work: Callable[[], object], events: int) -> Row:
     started, cpu = time.perf_counter(), time.process_time()
     work()
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-    return _row(name, 0, events, seconds, cpu, 0.0)
+    return _row(name, StoreSettings(verifiers=0, native="off"), events, seconds, cpu, 0.0)
 
 
 def _row(
-    source: str, verifiers: int, events: int, seconds: float, node: float, others: float
+    source: str, store: StoreSettings, events: int, seconds: float, node: float, others: float
 ) -> Row:
     return {
         "source": source,
-        "verifiers": verifiers,
+        "verifiers": store.verifiers,
+        "native": store.native,
         "events": events,
         "events_per_s": round(events / seconds),
         "node_cpu_us": node / events * 1e6,
@@ -119,10 +122,9 @@ def _row(
     }
 
 
-async def from_file(cars: list[bytes], verifiers: int) -> Row:
+async def from_file(cars: list[bytes], settings: StoreSettings) -> Row:
     """Admit events of a local client."""
     with tempfile.TemporaryDirectory() as directory, _children() as others:
-        settings = StoreSettings(verifiers=verifiers)
         async with open_store(Path(directory), NETWORK, settings=settings) as store:
             await store.admit_local(cars[:BATCH])  # the processes are there
             started, cpu = time.perf_counter(), time.process_time()
@@ -130,10 +132,10 @@ async def from_file(cars: list[bytes], verifiers: int) -> Row:
             seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
             rows = await store.log.feed(0, len(cars) + 1)
             assert [row.car for row in rows] == cars
-    return _row("file", verifiers, len(cars) - BATCH, seconds, cpu, others())
+    return _row("file", settings, len(cars) - BATCH, seconds, cpu, others())
 
 
-async def from_peer(giver: Path, events: int, verifiers: int) -> Row:
+async def from_peer(giver: Path, events: int, settings: StoreSettings) -> Row:
     """Reconcile with a node of another process that has the events."""
     peer = _start_giver(giver)
     assert peer.stdin is not None
@@ -141,7 +143,7 @@ async def from_peer(giver: Path, events: int, verifiers: int) -> Row:
     try:
         address = (await trio.to_thread.run_sync(peer.stdout.readline)).strip()
         with tempfile.TemporaryDirectory() as directory, _children() as others:
-            path, settings = Path(directory), StoreSettings(verifiers=verifiers)
+            path = Path(directory)
             async with (
                 open_store(path, NETWORK, settings=settings) as store,
                 open_p2p(LOOPBACK, store, path) as p2p,
@@ -150,17 +152,16 @@ async def from_peer(giver: Path, events: int, verifiers: int) -> Row:
                 await p2p.connect(address)
                 await store.wait_for_feed(events - 1)
                 seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-        return _row("peer", verifiers, events, seconds, cpu, others())
+        return _row("peer", settings, events, seconds, cpu, others())
     finally:
         peer.stdin.close()
         await trio.to_thread.run_sync(peer.wait)
         peer.stdout.close()
 
 
-async def from_snapshot(snapshots: Path, events: int, verifiers: int) -> Row:
+async def from_snapshot(snapshots: Path, events: int, settings: StoreSettings) -> Row:
     """Sync an empty store from a snapshot in a directory."""
     with tempfile.TemporaryDirectory() as directory, _children() as others:
-        settings = StoreSettings(verifiers=verifiers)
         async with open_store(Path(directory), NETWORK, settings=settings) as store:
             started, cpu = time.perf_counter(), time.process_time()
             report = SnapshotSync([SourceReport(str(snapshots))])
@@ -168,7 +169,7 @@ async def from_snapshot(snapshots: Path, events: int, verifiers: int) -> Row:
             assert report.is_whole
             await store.wait_for_feed(events - 1)
             seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-    return _row("snapshot", verifiers, events, seconds, cpu, others())
+    return _row("snapshot", settings, events, seconds, cpu, others())
 
 
 def _write_snapshot(giver: Path, snapshots: Path) -> None:
@@ -177,11 +178,11 @@ def _write_snapshot(giver: Path, snapshots: Path) -> None:
         create_snapshot(source, Objects.open(str(snapshots), make=True), key, lambda *step: None)
 
 
-def from_api(cars: list[bytes], verifiers: int, *, alone: bool = False) -> Row:
+def from_api(cars: list[bytes], settings: StoreSettings, *, alone: bool = False) -> Row:
     """Send events to a node of another process, by HTTP: all with the command, or each alone."""
     with tempfile.TemporaryDirectory() as directory, _children() as others:
         config = Path(directory) / "node.toml"
-        config.write_text(f"verifiers = {verifiers}\n")
+        config.write_text(f'verifiers = {settings.verifiers}\nnative = "{settings.native}"\n')
         flags = ("--config", str(config))
         with Testnet(1, Path(directory), NETWORK.name, flags) as net:
             url = net.nodes[0].api_url
@@ -190,9 +191,9 @@ def from_api(cars: list[bytes], verifiers: int, *, alone: bool = False) -> Row:
             client, node = others(), _cpu_of(url)
             head = httpx.get(f"{url}/ceramic/feed/head").json()["head"]
             assert head == len(cars)
-        others_cpu = max(0.0, others() - client - node) if verifiers else 0.0
+        others_cpu = max(0.0, others() - client - node) if settings.verifiers else 0.0
     source = "api, one by one" if alone else "api"
-    return _row(source, verifiers, len(cars), seconds, node - start_up, others_cpu)
+    return _row(source, settings, len(cars), seconds, node - start_up, others_cpu)
 
 
 def _add_all(url: str, cars: list[bytes], directory: Path) -> float:
@@ -247,7 +248,7 @@ async def give(directory: Path) -> None:
         await trio.to_thread.run_sync(sys.stdin.read)
 
 
-async def run(events: int, verifiers: list[int]) -> list[Row]:
+async def run(events: int, ways: list[StoreSettings]) -> list[Row]:
     """Measure everything."""
     progress(f"signing {events:,} events")
     cars = signed_events(events)
@@ -257,17 +258,18 @@ async def run(events: int, verifiers: list[int]) -> list[Row]:
             await store.admit_local(cars)
         snapshots = Path(directory) / "snapshots"
         await trio.to_thread.run_sync(_write_snapshot, Path(directory), snapshots)
-        for count in verifiers:
-            progress(f"from a file, {count} verifiers")
-            rows.append(await from_file(cars, count))
-            progress(f"from a peer, {count} verifiers")
-            rows.append(await from_peer(Path(directory), len(cars), count))
-            progress(f"from a snapshot, {count} verifiers")
-            rows.append(await from_snapshot(snapshots, len(cars), count))
-            progress(f"by the API, {count} verifiers")
-            rows.append(await trio.to_thread.run_sync(from_api, cars, count))
+        for settings in ways:
+            how = f"{settings.verifiers} verifiers, native {settings.native}"
+            progress(f"from a file, {how}")
+            rows.append(await from_file(cars, settings))
+            progress(f"from a peer, {how}")
+            rows.append(await from_peer(Path(directory), len(cars), settings))
+            progress(f"from a snapshot, {how}")
+            rows.append(await from_snapshot(snapshots, len(cars), settings))
+            progress(f"by the API, {how}")
+            rows.append(await trio.to_thread.run_sync(from_api, cars, settings))
         progress("by the API, one by one")
-        each = partial(from_api, cars[:BATCH], 0, alone=True)
+        each = partial(from_api, cars[:BATCH], ways[0], alone=True)
         rows.append(await trio.to_thread.run_sync(each))
     return rows
 
@@ -279,6 +281,7 @@ def main() -> None:
     )
     parser.add_argument("--events", type=int, default=50_000)
     parser.add_argument("--verifiers", type=numbers, default=[0, 1, 2])
+    parser.add_argument("--native", default="auto,off")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--give", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -286,7 +289,12 @@ def main() -> None:
     if options.give is not None:
         trio.run(give, options.give)
         return
-    show("Admission", trio.run(run, options.events, options.verifiers), options.json)
+    ways = [
+        StoreSettings(verifiers=count, native="off" if native == "off" else "auto")
+        for count in options.verifiers
+        for native in options.native.split(",")
+    ]
+    show("Admission", trio.run(run, options.events, ways), options.json)
 
 
 if __name__ == "__main__":

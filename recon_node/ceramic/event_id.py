@@ -110,7 +110,8 @@ class EventId(bytes):
             raise EventIdError(f"an event's height is from 0 to 2^64 - 2, not {height}")
         _check_event_cid(event_cid)
         stream = _stream_prefix(network.id, sort_value, controller) + init_cid[-_INIT:]
-        return bytes.__new__(cls, stream + dag_cbor.encode(height) + event_cid)
+        number = bytes((height,)) if height < _CBOR_UINT8 else dag_cbor.encode(height)
+        return bytes.__new__(cls, stream + number + event_cid)
 
     @property
     def network_id(self) -> int:

@@ -7,6 +7,7 @@ import os
 import sys
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final
 
 import click
@@ -113,13 +114,19 @@ def _discard_output() -> None:
     os.close(nowhere)
 
 
+def _version_message() -> str:
+    """Say whether the native core is installed, too, but do not import it for that."""
+    core = ", with the native core" if find_spec("recon_node_native") else ""
+    return f"%(prog)s, version %(version)s{core}"
+
+
 @click.group(
     cls=_MainGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Try it: `recon-node testnet` starts three nodes on this machine. "
     "`recon-node COMMAND --help` explains a command.",
 )
-@click.version_option(__version__, prog_name="recon-node")
+@click.version_option(__version__, prog_name="recon-node", message=_version_message())
 def main() -> None:
     """A node of the Ceramic network.
 

@@ -193,6 +193,9 @@ def status(node: Connection, pending: bool, as_json: bool) -> None:
         short = disk["is_short"]
         note = ": nothing is taken from peers" if short else ""
         facts.add_row("disk", f"{text} (keep_free){note}", style="bold red" if short else None)
+    if "native_core" in recon:
+        core = recon["native_core"]
+        facts.add_row("signatures", f"by the native core {core}" if core else "by Python")
     if memory := recon.get("peer_memory"):
         held, budget = human_size(memory["held"]), human_size(memory["budget"])
         facts.add_row("held for peers", f"{held} of {budget} (max_peer_memory)")

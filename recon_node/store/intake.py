@@ -34,6 +34,7 @@ from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.interests import Interests
 from recon_node.store.judging import PolicyGate
 from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Verdict
+from recon_node.verification import native
 from recon_node.verification.pool import Verifiers
 
 logger = structlog.get_logger(__name__)
@@ -84,7 +85,9 @@ class Intake:
         self._policy = policy
         self._damage = damage
         self._is_settled = is_settled
-        self.verifiers = Verifiers(settings.verifier_processes)
+        self.native_core = native.VERSION if settings.native == "auto" else None
+        """The version of the native core, if it is used."""
+        self.verifiers = Verifiers(settings.verifier_processes, native=self.native_core is not None)
         self._send, self._receive = trio.open_memory_channel[_Request](settings.queue_size)
         self._finished = trio.Event()
         self._give_up = False

@@ -102,6 +102,11 @@ class Store(Contents):
         )
 
     @property
+    def native_core(self) -> str | None:
+        """The version of the native core that checks signatures; None: Python does."""
+        return self._intake.native_core
+
+    @property
     def wants_keys_first(self) -> bool:
         """Whether events may be refused by their EventIds, before they are fetched: by a write
         policy, or because the disk has no room."""

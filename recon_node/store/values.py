@@ -273,6 +273,10 @@ class StoreSettings:
 
     auto: one for each core that the node may use, at most 4; none on a single core.
     """
+    native: Annotated[Literal["auto", "off"], Setting()] = "auto"
+    """auto: check signatures by the native core, if recon-node-native is installed. off: by Python
+    alone, which comes to the same answers, slower.
+    """
     ceramic_one: Annotated[bool, Setting()] = True
     """Reconcile with ceramic-one nodes, too (recon/0.1.0). It takes a second index of the keys:
     about 145 bytes of memory for each event.

@@ -111,12 +111,12 @@ def test_facts_survive_the_way_between_processes(seed: int) -> None:
         assert (facts.cid, facts.kind, facts.prevs) == (event.cid, event.kind, event.prevs)
 
 
-async def test_processes_find_what_this_one_finds() -> None:
+async def test_processes_find_what_this_one_finds(with_native: bool) -> None:
     case = Case()
     cars = [*(make(case) for make, _ in LOCAL.values()), *some_cars(200)]
     anchored = time_event(case.init, case.first.cid, siblings=[CID.of(DAG_CBOR, b"x")])
     cars.append(anchored.car)
-    here, there = Verifiers(0), Verifiers(2)
+    here, there = Verifiers(0, native=with_native), Verifiers(2, native=with_native)
     try:
         found = await there.verify(cars)
         assert found == await here.verify(cars)
@@ -195,8 +195,10 @@ async def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("command", [("/nowhere/python",), (sys.executable, "-c", "1 / 0")])
-async def test_without_processes_events_are_checked_here(command: tuple[str, ...]) -> None:
-    pool = Verifiers(2, command)
+async def test_without_processes_events_are_checked_here(
+    command: tuple[str, ...], with_native: bool
+) -> None:
+    pool = Verifiers(2, command, native=with_native)
     found = await pool.verify(some_cars(100))
     assert all(isinstance(each, Facts) for each in found)
     assert pids(pool) == []
@@ -204,7 +206,9 @@ async def test_without_processes_events_are_checked_here(command: tuple[str, ...
 
 async def test_processes_end_with_the_store(tmp_path: Path) -> None:
     world = World(1, events=60)
-    async with open_store(tmp_path, NETWORK, settings=StoreSettings(verifiers=2)) as store:
+    async with open_store(
+        tmp_path, NETWORK, settings=StoreSettings(verifiers=2, native="off")
+    ) as store:
         assert pids(store._intake.verifiers) == []
         await store.admit_remote(world.offers())
         processes = pids(store._intake.verifiers)
@@ -220,7 +224,7 @@ def test_processes_do_not_outlive_a_killed_node(tmp_path: Path) -> None:
         "from store_helpers import *\n"
         "from recon_node.store import *\n"
         "async def main():\n"
-        "    settings = StoreSettings(verifiers=2)\n"
+        "    settings = StoreSettings(verifiers=2, native='off')\n"
         f"    path = pathlib.Path({str(tmp_path)!r})\n"
         "    async with open_store(path, NETWORK, settings=settings) as s:\n"
         "        await s.admit_remote(World(1, events=60).offers())\n"

@@ -58,7 +58,10 @@ class Family:
 
 
 BUILD: Final = Family(
-    "gauge", "recon_build_info", "Always 1. The versions that run.", ("version", "python_version")
+    "gauge",
+    "recon_build_info",
+    "Always 1. The versions that run; native: of the native core, empty without one.",
+    ("version", "python_version", "native"),
 )
 NODE: Final = Family(
     "gauge",

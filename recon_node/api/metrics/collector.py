@@ -32,7 +32,8 @@ class NodeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the node's metrics, as they are now."""
         services = self._services
-        yield m.BUILD.by({(__version__, platform.python_version()): 1})
+        native = services.store.native_core or ""
+        yield m.BUILD.by({(__version__, platform.python_version(), native): 1})
         yield from self._store()
         if services.data_dir is not None:
             with suppress(OSError):  # a disk that is gone: the absence tells it

@@ -219,6 +219,8 @@ class ReconStateBody(Body, frozen=True, kw_only=True):
     """Events found damaged in the log and not mended yet."""
     disk: DiskBody
     """Whether there is room for more."""
+    native_core: str
+    """The version of the native core that checks signatures; empty: Python does."""
     anchoring_alarm: str
     """What somebody should do something about for this node to anchor; empty: nothing."""
     head: Whole
@@ -265,6 +267,7 @@ async def get_recon(call: Call[Parameters]) -> ReconStateBody:
         disk=DiskBody(
             free=store.disk.free, keep_free=store.disk.keep, is_short=store.disk.is_short
         ),
+        native_core=store.native_core or "",
         anchoring_alarm="" if call.services.anchoring is None else call.services.anchoring.alarm,
         head=store.head,
         epoch=store.epoch,

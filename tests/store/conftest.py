@@ -1,0 +1,13 @@
+"""Fixtures of the store's tests."""
+
+import pytest
+
+from recon_node.verification import native
+
+
+@pytest.fixture(params=[False, True], ids=["python", "native"])
+def with_native(request: pytest.FixtureRequest) -> bool:
+    """Whether the native core checks signatures; both ways have the same outcome."""
+    if request.param and native.VERSION is None:
+        pytest.skip("recon-node-native is not installed: `make native` installs it")
+    return bool(request.param)
