@@ -13,6 +13,7 @@ The lanes of a key are 2,048 bytes of output of BLAKE3 over its sha2-256 digest,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Final
 
@@ -51,16 +52,19 @@ class LtHash:
 
     def add(self, digests: bytes, signs: NDArray[np.int64] | None = None) -> None:
         """Add keys, given their sha2-256 digests end to end; a sign of -1 takes one out."""
-        for start in range(0, len(digests), _BATCH * DIGEST_SIZE):
-            batch = range(start, min(start + _BATCH * DIGEST_SIZE, len(digests)), DIGEST_SIZE)
-            lanes = _expand([digests[at : at + DIGEST_SIZE] for at in batch])
-            if signs is not None:
-                first = start // DIGEST_SIZE
-                lanes = lanes * signs[first : first + len(lanes), None].astype(np.uint16)
-            self.lanes += lanes.sum(axis=0, dtype=np.uint16)
+        starts = range(0, len(digests), DIGEST_SIZE)
+        added = [digests[at : at + DIGEST_SIZE] for at in starts]
+        if signs is not None:
+            signed = list(zip(added, signs.tolist(), strict=True))
+            added = [digest for digest, sign in signed if sign > 0]
+            taken = [digest for digest, sign in signed if sign < 0]
+            for lanes in _sums(taken):
+                self.lanes -= lanes
+            self.count -= len(taken)
+        for lanes in _sums(added):
+            self.lanes += lanes
+        self.count += len(added)
         self._digest = None
-        number = len(digests) // DIGEST_SIZE
-        self.count += number if signs is None else int(signs.sum())
 
     def merge(self, other: LtHash) -> None:
         """Add the keys of another set, none of which this one has."""
@@ -80,6 +84,14 @@ class LtHash:
             lanes = self.lanes.astype("<u2", copy=False).tobytes()
             self._digest = sha256(lanes + varint.encode(self.count)).digest()
         return self._digest
+
+
+def _sums(digests: list[bytes]) -> Iterator[Lanes]:
+    """Yield sums of the lanes of some keys, a batch at a time."""
+    for start in range(0, len(digests), _BATCH):
+        batch = digests[start : start + _BATCH]
+        lanes = _expand(batch)
+        yield lanes[0] if len(batch) == 1 else np.add.reduce(lanes, axis=0, dtype=np.uint16)
 
 
 def _expand(digests: list[bytes]) -> Lanes:
