@@ -226,7 +226,11 @@ def _is_bound(publish: Publish, prior: CID | None) -> bool:
 
 
 def publish_of(replica: Replica) -> Publish:
-    """Return the publish in a replica; raise `ReplicaError` if it has none."""
+    """Return the publish in a replica.
+
+    Raises:
+        ReplicaError: it has none.
+    """
     if not isinstance(replica.change, Publish):
         raise ReplicaError(f"{replica.cid} is not a publish, so it cannot be in such a log")
     return replica.change
