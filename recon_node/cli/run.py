@@ -6,6 +6,7 @@ import os
 import resource
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.logs import configure_logging
 from recon_node.node import fatal_messages, run_node
 from recon_node.settings import unknown_variables
+from recon_node.store.db.saved_keys import SAVING
 
 SHUTDOWN_LIMIT: Final = 4.5
 """Seconds after which an orderly shutdown is cut short. What was acknowledged is on disk."""
@@ -27,6 +29,9 @@ SHUTDOWN_LIMIT: Final = 4.5
 FILES: Final = 8192
 """Files and connections that the node may have open, if the system allows that; a usual soft limit
 is 1,024, which are fewer than the connections that the API takes."""
+
+SAVING_LIMIT: Final = 120.0
+"""Further seconds for saving the keys."""
 
 
 @click.command(cls=SettingsCommand, all_flags=True)
@@ -68,7 +73,14 @@ def run(config: Path | None, watch_stdin: bool, **flags: Any) -> None:
 
 
 def _give_up() -> None:
-    """End the process at once, because an orderly shutdown takes too long."""
+    """End the process at once, because an orderly shutdown takes too long.
+
+    The keys are still saved: to write those of a large log takes longer, and saves the next start
+    ten times as much.
+    """
+    deadline = time.monotonic() + SAVING_LIMIT
+    while SAVING.is_set() and time.monotonic() < deadline:
+        time.sleep(0.1)
     sys.stderr.write(
         f"recon-node: shutdown takes more than {SHUTDOWN_LIMIT} seconds; closing now. "
         "Every acknowledged event is on disk\n"

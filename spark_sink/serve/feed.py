@@ -26,8 +26,7 @@ from spark_sink.query.changes import APPENDED
 from spark_sink.serve.database import Database
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.statement import FEED
-from spark_sink.tables.delta_state import epoch_of, position_of
-from spark_sink.tables.location import FAULTS
+from spark_sink.tables.delta_state import epoch_of, identity_of, position_of
 
 # Positions per step, at most.
 _WINDOW: Final = 50_000
@@ -80,9 +79,10 @@ class ServedFeed:
 
     def _steps(self, table: DeltaTable, hold: Callable[[int], None]) -> Iterator[None]:
         epoch, version, last, polls = epoch_of(table), -1, 0, 0
+        identity = identity_of(table)
         while True:
             position = position_of(table, epoch)
-            if epoch_of(table) != epoch or table.version() < version or position < last:
+            if identity_of(table) != identity or table.version() < version or position < last:
                 raise _made_anew(self._spec.name)
             if table.version() == version:
                 polls += 1
@@ -135,7 +135,7 @@ class ServedFeed:
                 rows = pa.table(batch)
                 kinds = rows[_CHANGE].cast(pa.string())
                 yield rows.select(self._spec.schema.names).cast(self._spec.schema), kinds
-        except FAULTS as error:
+        except Exception as error:  # the reader of the answer raises no class of its own
             raise RequestError(
                 "UNAVAILABLE",
                 f"this feed is too far behind: the changes of {self._spec.name} in version "

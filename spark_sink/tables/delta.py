@@ -432,7 +432,16 @@ class DeltaStore:
             writer_properties=WRITER,
             commit_properties=properties,
         )
-        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+        # A row that stays what it was would be written, and be in the change data feed.
+        differs = " OR ".join(
+            f"(old.{field.name} IS DISTINCT FROM new.{field.name})"
+            for field in self.spec.schema
+            if _is_comparable(field.type)
+        )
+        before = self._table.version()
+        merge.when_matched_update_all(predicate=differs).when_not_matched_insert_all().execute()
+        if self._table.version() == before:  # nothing was to be done, but the position counts
+            self._commit([], properties)
 
     def select(self, columns: str, where: str) -> pa.Table:
         """Return columns of the rows that match a condition in SQL."""
@@ -484,6 +493,13 @@ class DeltaStore:
         """Check that no one else has moved the table, after it was read again."""
         if position_of(self._table, self.epoch) != self._position:
             raise written_by_another(self.path)
+
+
+def _is_comparable(kind: pa.DataType) -> bool:
+    """Return whether delta-rs compares values of a type; the others never differ alone."""
+    if pa.types.is_list(kind):
+        kind = kind.value_type
+    return not pa.types.is_nested(kind)
 
 
 def _literal(value: bytes) -> str:

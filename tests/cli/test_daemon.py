@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,7 +26,9 @@ import recon_node
 from recon_node.api.server import GRACE
 from recon_node.ceramic import Network
 from recon_node.cli import main
+from recon_node.cli.run import _give_up
 from recon_node.store import open_store
+from recon_node.store.db.saved_keys import SAVING
 from recon_node.testnet import Testnet, TestnetError, TestnetNode
 
 Events = list[dict[str, str]]
@@ -302,3 +305,21 @@ def test_the_node_may_open_more_files_than_is_usual() -> None:
         "assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(FILES, hard)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_shutdown_that_takes_long_waits_for_the_keys_to_be_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exits: list[int] = []
+    monkeypatch.setattr("os._exit", exits.append)
+    SAVING.set()
+    watchdog = threading.Thread(target=_give_up)
+    try:
+        watchdog.start()
+        watchdog.join(0.5)
+        assert watchdog.is_alive()
+        assert exits == []
+    finally:
+        SAVING.clear()
+        watchdog.join()
+    assert exits == [1]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from shell_blocks import run, script
+from support.duckdb_delta import delta_extension, duckdb_python
 from support.kafka_broker import broker
 from support.postgres_server import program
 from support.waiting import kept_port
@@ -79,3 +81,20 @@ def test_kafka(tmp_path: Path) -> None:
         (tmp_path / "home").mkdir()
         output = run_page("kafka.md", tmp_path / "home", {"localhost:9092": running.address})
     assert "True {'title': 'Hello'}" in output
+
+
+@pytest.mark.long
+def test_engines(tmp_path: Path) -> None:
+    """The example for DuckDB, in one that has the extension, over the guide to views' tables."""
+    run_page("typed-views.md", tmp_path)
+    text = "\n".join(_PYTHON.findall((PAGES / "engines.md").read_text(encoding="utf-8")))
+    for old, new in (
+        ("duckdb.connect()", "duckdb.connect(config={'allow_unsigned_extensions': True})"),
+        ("INSTALL delta; LOAD delta", f"LOAD '{delta_extension()}'"),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    done = subprocess.run(
+        [duckdb_python(), "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "[('Hello, views', None)]\n", done.stderr

@@ -34,6 +34,7 @@ from spark_sink.serve.workers import QueryLimits
 from spark_sink.tables.delta_files import query
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
+from spark_sink.upkeep.forgetting import forget
 
 ROWS = rows_of_scenario(more=30)
 
@@ -276,3 +277,24 @@ def test_tables_in_a_store_are_served(
             assert [next(rows)["n"] for _ in range(8)] == list(range(13, 21))
         with pytest.raises(ProgrammingError, match="not allowed in FROM"):
             asked(connection, "FROM read_text('/etc/passwd')")
+
+
+def test_a_feed_ends_when_its_changes_are_not_there_any_more(tmp_path: Path) -> None:
+    """In words for its client, whatever the library raises."""
+    fill(tmp_path, ROWS.slice(0, 20))
+
+    def gone() -> None:
+        fill(tmp_path, ROWS)
+        for path in (tmp_path / "stream_states" / "_change_data").rglob("*.parquet"):
+            path.unlink()
+
+    with pytest.raises(RequestError, match="this feed is too far behind"):
+        followed(tmp_path, "stream_states", [gone])
+
+
+@pytest.mark.parametrize("name", ["raw_events", "stream_states"])
+def test_a_feed_ends_when_rows_are_forgotten(tmp_path: Path, name: str) -> None:
+    fill(tmp_path, ROWS)
+    stream = ROWS["stream_cid"][0].as_py()
+    with pytest.raises(RequestError, match="start the feed again from its beginning"):
+        followed(tmp_path, name, [lambda: forget(tmp_path, [stream])])

@@ -406,6 +406,32 @@ def test_a_late_anchor_changes_the_tip_as_an_update(tmp_path: Path) -> None:
         assert now in found["update_postimage"][column]
 
 
+def test_no_update_leaves_a_row_as_it_was(tmp_path: Path) -> None:
+    """Of every kind of step: events one by one, and all that their models change."""
+    trap = scenario()
+    rows = feed_rows(trap.events, trap.times, trap.faults)
+    sink = Sink(Tables(tmp_path, EPOCH))
+    pairs = 0
+    for end in range(1, len(rows) + 1):
+        sink.tables.append(rows.slice(0, end))
+        sink.catch_up()
+    for name in DERIVED:
+        found: dict[tuple[int, bytes], dict[str, Any]] = {}
+        for row in pa.table(DeltaTable(tmp_path / name).load_cdf().read_all()).to_pylist():
+            kind, version, _ = (row.pop(f"_{each}") for each in _OF_CHANGES)
+            key = (version, row[TABLES[name].key])
+            if kind == "update_preimage":
+                found[key] = row
+            elif kind == "update_postimage":
+                pairs += 1
+                assert row != found.pop(key), f"{name}, version {version}"
+        assert not found
+    assert pairs > 20
+
+
+_OF_CHANGES = ("change_type", "commit_version", "commit_timestamp")
+
+
 def test_a_model_that_changes_changes_what_its_documents_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_helpers import NETWORK, World, check_feed, check_tables, feed_of, sdk_cars
@@ -15,6 +16,7 @@ from recon_node.ceramic.builder import time_event
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore
 from recon_node.store import open_store
+from recon_node.store.contents import Arrivals
 
 # An example is a whole life of a store: a quarter of the profile's examples.
 SLOW = settings(
@@ -139,3 +141,41 @@ async def test_a_time_event_is_held_and_nothing_is_delivered_past_it(tmp_path: P
         assert (stats.events, stats.pending, stats.waiting) == (6, 3, 0)
         assert all(world.event_id(event) in store.keys for event in (anchor, after, merge))
         assert await store.log.car(merge.cid) == merge.car
+
+
+async def test_every_new_key_arrives_delivered_or_not(tmp_path):
+    world = World(1)
+    init = next(iter(world.events.values()))
+    [data] = [world.extend(init.cid, [init.cid], {"n": 1})]
+    later = world.extend(init.cid, [data.cid], {"n": 2})
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_local([init.car])
+        await store.admit_remote([world.offer(later)])  # waits for its prev
+        assert store.waiting == 1
+        await store.admit_remote([world.offer(data), world.offer(init)])
+        expected = [world.event_id(event) for event in (init, later, data)]
+        assert store.arrivals.total == 3
+        assert store.arrivals.since(0) == expected
+        assert store.arrivals.since(2) == expected[2:]
+        assert store.arrivals.since(3) == []
+
+
+async def test_a_reader_that_lags_too_far_behind_is_told_so(nursery):
+    arrivals = Arrivals(remembered=3)
+    woken = []
+
+    async def wait() -> None:
+        await arrivals.wait(0)
+        woken.append(arrivals.total)
+
+    nursery.start_soon(wait)
+    await trio.testing.wait_all_tasks_blocked()
+    arrivals.add([])
+    await trio.testing.wait_all_tasks_blocked()
+    assert woken == []
+    arrivals.add([b"a", b"b"])
+    await trio.testing.wait_all_tasks_blocked()
+    assert woken == [2]
+    arrivals.add([b"c", b"d"])
+    assert arrivals.since(0) is None
+    assert arrivals.since(1) == [b"b", b"c", b"d"]

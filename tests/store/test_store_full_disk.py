@@ -12,8 +12,10 @@ import pytest
 from store_helpers import NETWORK, World, feed_of
 from structlog.testing import capture_logs
 
+from recon_node.files import reserve_at
 from recon_node.store import DiskFullError, StoreSettings, open_store
 from recon_node.store.db.sql import explain_os
+from recon_node.store.directory import LOOK_EVERY, DiskReserve
 
 CHILD = Path(__file__).with_name("full_disk_child.py")
 NO_MOUNTS = 77
@@ -65,3 +67,80 @@ def test_the_system_s_word_for_a_full_disk_is_understood(tmp_path: Path) -> None
     error = OSError(errno.ENOSPC, "No space left on device")
     assert isinstance(explain_os(error, tmp_path), DiskFullError)
     assert not isinstance(explain_os(OSError(errno.EIO, "I/O error"), tmp_path), DiskFullError)
+
+
+SETTINGS = StoreSettings(verifiers=0)
+
+
+class Disk:
+    def __init__(self, keep: int, free: int) -> None:
+        self.free = free
+        self.now = 0.0
+        self.looks = 0
+        self.reserve = DiskReserve(keep, self._look, lambda: self.now)
+
+    def _look(self) -> int:
+        self.looks += 1
+        return self.free
+
+    def is_short(self) -> bool:
+        self.now += LOOK_EVERY
+        return self.reserve.is_short
+
+
+def take(disk: Disk, size: int) -> None:
+    with disk.reserve.room_for(size):
+        pass
+
+
+def test_the_reserve_is_left_alone_and_said_once() -> None:
+    disk = Disk(keep=1000, free=2500)
+    with capture_logs() as logs:
+        with disk.reserve.room_for(400):  # an event may be there three times over
+            assert not disk.is_short()
+            with disk.reserve.room_for(100):
+                pass
+        with disk.reserve.room_for(500):
+            pass
+        with disk.reserve.room_for(400), pytest.raises(DiskFullError, match="keep_free"):
+            take(disk, 101)
+        assert disk.reserve.is_short
+        disk.free = 2750
+        assert disk.is_short(), "what was lacking is not enough: it would flap"
+        with pytest.raises(DiskFullError):
+            take(disk, 1)
+        disk.free = 2754
+        assert not disk.is_short()
+        take(disk, 33)
+    assert [each["log_level"] for each in logs] == ["warning", "info"]
+    assert logs[0]["keep_free"] == 1000
+
+
+def test_the_disk_is_looked_at_once_a_second() -> None:
+    disk = Disk(keep=1000, free=999)
+    assert all(disk.reserve.is_short for _ in range(1000))
+    assert disk.looks == 1
+    nothing_kept = Disk(keep=0, free=0)
+    assert not nothing_kept.is_short()
+    take(nothing_kept, 1 << 40)
+
+
+async def test_below_the_reserve_the_owner_writes_and_peers_do_not(tmp_path: Path) -> None:
+    world, more = World(1, streams=4, events=8), World(2, streams=4, events=8)
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        assert store.disk.keep == reserve_at(tmp_path)
+        free = 2 * store.disk.keep
+        store.disk._free = lambda: free
+        assert {each.status for each in await store.admit_remote(world.offers())} == {"new"}
+        assert not store.wants_keys_first
+        free = store.disk.keep - 1
+        offers = more.offers()
+        with pytest.raises(DiskFullError, match="nothing is taken from peers"):
+            await store.admit_remote(offers)
+        unknown = [event_id for event_id, _ in offers]
+        assert store.wants_keys_first
+        assert all(map(store.is_unwanted, unknown))
+        assert not any(store.is_unwanted(each, for_good=True) for each in unknown)
+        assert not any(store.is_unwanted(event_id) for event_id, _ in world.offers())
+        own = await store.admit_local([event.car for event in more.events.values()])
+        assert {each.status for each in own} == {"new"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from store_helpers import NETWORK, World
 
-from recon_node.recon import KeyStore
+from recon_node.recon import KeyStore, KeyView
 from recon_node.store import Interest, StoreSettings, open_store
 from recon_node.store.db import saved_keys
 
@@ -59,6 +59,22 @@ async def test_the_next_start_takes_the_saved_keys(tmp_path: Path, loads: list[i
     assert len(more) > len(keys)
     assert await reopened(tmp_path) == list(more)
     assert loads == [len(keys)] * 3 + [len(more)]
+
+
+async def test_a_shutdown_knows_that_they_are_being_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    write = saved_keys._write
+
+    def spy(path: Path, token: bytes, keys: KeyView) -> None:
+        seen.append(saved_keys.SAVING.is_set())
+        write(path, token, keys)
+
+    monkeypatch.setattr(saved_keys, "_write", spy)
+    await fill(tmp_path, 1)
+    assert seen == [True]
+    assert not saved_keys.SAVING.is_set()
 
 
 async def test_a_log_that_went_on_without_a_clean_end_does_not_trust_them(

@@ -56,6 +56,7 @@ from recon_node.store.db.rows import (
 from recon_node.store.db.saved_keys import (
     KEYS,
     RING_KEYS,
+    SAVING,
     forget_keys,
     has_saved_keys,
     load_keys,
@@ -398,12 +399,15 @@ class EventLog:
         return count - len(select_withheld(self.connection, orphans=self.guarded))
 
     def _save(self, keys: KeyView, ring_keys: KeyView | None) -> None:
+        SAVING.set()
         try:
             save_keys(self._data_dir, self.connection, KEYS, keys)
             if ring_keys is not None:
                 save_keys(self._data_dir, self.connection, RING_KEYS, ring_keys)
         except (OSError, sqlite3.Error) as error:  # it only makes the next start slower
             logger.warning("The keys were not saved for the next start", reason=str(error))
+        finally:
+            SAVING.clear()
 
     def _read_marks(self) -> Marks:
         head, row = self.connection.execute(

@@ -1,0 +1,69 @@
+"""The tables in an engine of others: DuckDB with its extension for Delta.
+
+Its reader is not ours, but the one of the Delta project (delta-kernel-rs), as in other engines.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from spark_helpers import feed_rows
+from spark_oracle import table_rows
+from spark_samples import change, document, replace
+from support.duckdb_delta import delta_extension, duckdb_python
+from test_spark_views import OF, history
+
+from spark_sink.cli import main
+from spark_sink.run.pipeline import Sink
+from spark_sink.schema import TABLES
+from spark_sink.tables.directory import Tables
+
+pytestmark = pytest.mark.long
+EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000065"
+PROGRAM = """
+import json, sys
+import duckdb
+duck = duckdb.connect(config={"allow_unsigned_extensions": True})
+duck.execute(f"LOAD '{sys.argv[1]}'")
+for name in sys.argv[3:]:
+    sql = f"SELECT * FROM delta_scan('{sys.argv[2]}/{name}')"
+    rows = duck.execute(f"SELECT hex(stream_cid), columns('.*(position|order)') FROM ({sql})")
+    print(json.dumps([name, sorted(rows.fetchall())]))
+"""
+
+
+def test_duckdb_reads_the_tables_and_views(tmp_path: Path) -> None:
+    """After merges, rows that changed, `optimize` and `forget`."""
+    events = history()
+    first = events[0]
+    gone = document(OF, {"title": "gone"}, b"gone")
+    changed = change(events[5], replace("/title", "again"))
+    sink = Sink(Tables(tmp_path, EPOCH))
+    for end in range(1, len(events) + 1):
+        sink.tables.append(feed_rows(events[:end]))
+        sink.catch_up()
+    run = CliRunner().invoke
+    place = ["--tables", str(tmp_path)]
+    assert run(main, ["view", "create", str(OF), "--as", "posts", *place]).exit_code == 0
+    assert run(main, ["optimize", *place]).exit_code == 0
+    assert run(main, ["forget", "--yes", str(events[4].stream_id()), *place]).exit_code == 0
+    sink = Sink(Tables(tmp_path, EPOCH))
+    sink.tables.append(feed_rows([*events, gone, changed]))
+    sink.catch_up()
+    sink.look()
+    names = [*TABLES, "views/posts"]
+    command = [duckdb_python(), "-c", PROGRAM, delta_extension(), str(tmp_path), *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = dict(map(json.loads, done.stdout.splitlines()))
+    assert set(found) == set(names)
+    for name, rows in found.items():
+        order = TABLES[name].order if name in TABLES else "position"
+        table = table_rows(tmp_path, name) if name in TABLES else None
+        if table is not None:
+            wanted = sorted([row["stream_cid"].hex().upper(), row[order]] for row in table)
+            assert [row[:2] for row in rows] == wanted, name
+    assert len(found["views/posts"]) == 4
+    assert bytes(first.cid).hex().upper() in {row[0] for row in found["views/posts"]}
