@@ -25,8 +25,8 @@ from recon_node.testnet import TestnetNode
 _OWNER: Final = SigningKey(b"who writes what goes on journeys")
 _FLAGS: Final = ("--network", "local-8", "--no-discovery", "--sync-interval", "3600")
 _LIMIT: Final = 60.0
+_NETWORK: Final = "recon_node/p2p/"
 _APART: Final = (
-    "recon_node/p2p/",
     "recon_node/dag/",
     "recon_node/tangles/",
     "recon_node/api/samples.py",
@@ -155,7 +155,14 @@ def _in_the_node(nodes: list[TestnetNode], traces: Traces) -> Iterator[Journey]:
     }
     session = [call for call in all_calls if (call.process, call.task) in answering]
     yield Journey("a recon/1.2.0 message, from the socket to the answer", 22, session)
-    car = [call for call in posted if call.process in _pids(first) and not _is_apart(call)]
+    pushing = {(call.process, call.task) for call in posted if call.path.startswith(_NETWORK)}
+    car = [
+        call
+        for call in posted
+        if call.process in _pids(first)
+        and not _is_apart(call)
+        and (call.process, call.task) not in pushing
+    ]
     yield Journey("a CAR, from POST /ceramic/events to its feed position", 20, car)
 
 
