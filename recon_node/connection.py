@@ -163,15 +163,19 @@ class Answer:
         return f"the node answered {self.status} {names.get(self.status, '')}".rstrip()
 
     def value(self) -> Any:
-        """Return the body as a value; None if it is empty.
+        """Return the JSON object in the body; an empty one if there is no body.
+
+        To ask it for a field that it lacks raises `NotANodeError`.
 
         Raises:
-            NodeError: the answer is an error, or not JSON.
+            NodeError: the answer is an error, or not a JSON object.
         """
         self.check()
-        if self.json is None and self.text.strip() not in ("", "null"):
+        if self.json is None and self.text.strip() in ("", "null"):
+            return _Fields()
+        if not isinstance(self.json, dict):
             raise NotANodeError(self.status)
-        return self.json
+        return _Fields(self.json)
 
     def fields(self, *names: str) -> tuple[Any, ...]:
         """Return fields of the JSON object that the node answered.
@@ -183,6 +187,13 @@ class Answer:
         if not isinstance(self.json, dict) or not self.json.keys() >= set(names):
             raise NotANodeError(self.status)
         return tuple(self.json[name] for name in names)
+
+
+class _Fields(dict[str, Any]):
+    """A JSON object with which a node would have answered."""
+
+    def __missing__(self, name: str) -> Any:
+        raise NotANodeError
 
 
 class _Node:
@@ -271,7 +282,7 @@ class Connection(_Node):
             return Answer.of(response, body.read())
 
     def request(self, method: Method, path: str, **rest: Any) -> Any:
-        """Send any request of the API; return the JSON of its answer, None if it is empty.
+        """Send any request of the API; return the JSON object of its answer, which may be empty.
 
         Args:
             method: of HTTP.

@@ -67,12 +67,14 @@ def bytes_bar(what: str) -> AbstractContextManager[Progress]:
 
 def state_of(node: Connection, root: CID) -> dict[str, Any]:
     """Ask the node for the state of a DAG."""
-    return dict(node.request("GET", f"/ceramic/dag/{root}"))
+    found: dict[str, Any] = node.request("GET", f"/ceramic/dag/{root}")
+    return found
 
 
 def publication_of(node: Connection, identifier: Identifier) -> dict[str, Any]:
     """Ask the node what is published under an identifier."""
-    return dict(node.request("GET", f"/ceramic/dag/publish/{identifier}"))
+    found: dict[str, Any] = node.request("GET", f"/ceramic/dag/publish/{identifier}")
+    return found
 
 
 def want(node: Connection, subject: Subject) -> None:

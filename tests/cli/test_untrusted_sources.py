@@ -16,12 +16,14 @@ import pytest
 from click.testing import CliRunner
 
 from recon_node.backup import BackupError, restore_backup
+from recon_node.ceramic import StreamId, StreamType
 from recon_node.cli import main
 from recon_node.connection import MAX_ANSWER, Connection, NodeError
 from recon_node.ipld import CID, RAW
 
 Reply = Callable[[BaseHTTPRequestHandler], None]
 ROOT = CID.of(RAW, b"root")
+STREAM = StreamId(StreamType.MODEL_INSTANCE, ROOT)
 
 
 @contextmanager
@@ -169,3 +171,31 @@ def test_a_backup_that_somebody_made_writes_nothing_else(tmp_path: Path, rest: b
     with pytest.raises(BackupError):
         restore_backup(archive, data_dir, None, new_epoch=False, progress=lambda *_: None)
     assert {path.name for path in data_dir.iterdir()} <= {"lock", "node.lock"}
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b"null", b"<html>"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status",
+        "interests list",
+        f"stream show {STREAM}",
+        f"stream anchor {STREAM}",
+        "model list",
+        "feed tail",
+        f"dag show {ROOT}",
+        "dag resolve did:key:z6MkeTG3bFFSLYVU7VqhgZxqr6YzpaGrQtFMh1uvqGy1vDnP",
+        "anchor status",
+    ],
+)
+def test_another_server_than_a_node_is_named_as_such(command: str, body: bytes) -> None:
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        start(handler, content_type="application/json")
+        handler.wfile.write(body)
+
+    with server(reply) as url:
+        result = CliRunner().invoke(main, [*command.split(), "--url", url])
+    if command != "status" or body not in (b"{}", b"null"):  # of which it shows what there is
+        assert result.exit_code == 1
+        assert "Error:" in result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
