@@ -58,13 +58,18 @@ def peers(context: click.Context, node: Connection, as_json: bool) -> None:
     if as_json:
         print_json(known)
         return
-    table = make_table("peer", "connected", "speaks", "shares", "last sync", "addresses")
+    numbers = ("latency", "behind", "score")
+    columns = ("peer", "connected", "speaks", "shares", *numbers, "last sync", "addresses")
+    table = make_table(*columns, numbers=numbers)
     for peer in sorted(known, key=lambda peer: (not peer["connected"], peer["id"])):
         table.add_row(
             peer["id"],
             "yes" if peer["connected"] else "no",
             "\n".join(peer.get("speaks", ())),
             "\n".join(_shared_with(peer)),
+            "" if peer.get("latency") is None else f"{peer['latency'] * 1000:.0f} ms",
+            f"{peer.get('behind', 0):.0%}",
+            "" if peer.get("score") is None else f"{peer['score']:.0%}",
             _ago(peer.get("last_sync")),
             "\n".join(peer["addresses"]),
         )

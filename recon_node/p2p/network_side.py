@@ -206,6 +206,7 @@ class P2P:
                 shares=shared[0] if (shared := common[each.id]) else None,
                 covers=shared[1] if shared else None,
                 score=scores.get(each.id),
+                behind=round(each.behind.now(now), 4),
             )
             for each in self._book.peers()
         ]

@@ -167,6 +167,22 @@ async def test_which_interests_a_peer_shares(tmp_path: Path, sample: Events) -> 
         await shares(["family=coffee", "family=tea"], 1.0)
 
 
+async def test_what_a_peer_is_worth_is_told(tmp_path: Path, sample: Events) -> None:
+    """How near it is, how far it was behind, and how likely it is drawn."""
+    async with running(tmp_path / "a") as (api, _, store), running(tmp_path / "b") as (_, other, _):
+        await store.admit_local([multibase.decode(event["car"]) for event in sample[:5]])
+        await api.post("/ceramic/peers", params={"addresses": other.addresses})
+        answer = await until(
+            api,
+            "/ceramic/recon",
+            lambda answer: any(each["behind"] and each["latency"] for each in answer["peers"]),
+        )
+        [peer] = answer["peers"]
+        assert 0 < peer["behind"] <= 1
+        assert peer["score"] == 1
+        assert 0 < peer["latency"] < 60
+
+
 async def test_a_peer_that_cannot_be_reached(tmp_path: Path) -> None:
     async with running(tmp_path / "a") as (api, p2p, _):
         peer_id = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"

@@ -191,6 +191,18 @@ def test_what_peers_share_is_shown(
     assert (listed["shares"], listed["covers"]) == (shares, covers)
 
 
+def test_what_a_peer_is_worth_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its latency, how far it was behind, and how likely it is drawn for the next sync."""
+    peer = {"id": "12D3", "connected": True, "addresses": [], "shares": [], "covers": 1.0}
+    peer |= {"latency": 0.0421, "behind": 0.37, "score": 0.25}
+    far = {**peer, "id": "12D4", "connected": False, "latency": None, "score": None}
+    answer = {"peers": [peer, far]}
+    monkeypatch.setattr("recon_node.connection.Connection.request", lambda *_: answer)
+    monkeypatch.setenv("COLUMNS", "200")
+    text = CliRunner().invoke(main, ["peers"]).stdout
+    assert all(each in text for each in ("42 ms", "37%", "25%", "latency", "behind", "score"))
+
+
 def test_peers(node: TestnetNode) -> None:
     assert json.loads(run(node, "peers", "--json").stdout) == []
     assert "no peers yet" in run(node, "peers").stdout

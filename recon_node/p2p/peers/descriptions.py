@@ -38,6 +38,9 @@ class PeerInfo:
     score: float | None = None
     """How likely it is drawn for the next sync: its share of the weights of all connected peers,
     from 0 to 1. None if it is not connected."""
+    behind: float = 0.0
+    """How far it and this node were apart lately: the share of the common keys that one of them
+    lacked, from 0 to 1, which fades."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ export function Peers({ node }) {
   const connected = peers.filter((each) => each.connected);
   return html`
     <${Head} title="Peers">${count(connected.length)} connected of ${count(peers.length)} known. The score is how likely a peer is
-      drawn for the next sync: near ones with much in common come first, and those that failed come last.<//>
-    <${Table} caption="Connected" heads=${["peer", "recon versions", "#latency", "#score", "last sync", "shared interests", "#covers", "#failures", "address"]}
+      drawn for the next sync: near ones with much in common come first, those that were behind more often, and those that failed last.<//>
+    <${Table} caption="Connected" heads=${["peer", "recon versions", "#latency", "#behind", "#score", "last sync", "shared interests", "#covers", "#failures", "address"]}
       empty="None. Connect one with: recon-node peers add MULTIADDR" rows=${connected.slice(0, MAX_ROWS).map((each) => ({
         key: each.id,
         cells: [html`<${Name} of=${each.id} />`, each.speaks.join(", ").replaceAll("recon/", ""), span(each.latency),
-          each.score == null ? "–" : (each.score * 100).toFixed(0) + " %", moment(each.last_sync), long(shared(each)),
+          ((each.behind ?? 0) * 100).toFixed(0) + " %", each.score == null ? "–" : (each.score * 100).toFixed(0) + " %", moment(each.last_sync), long(shared(each)),
           each.covers == null ? "–" : (each.covers * 100).toFixed(0) + " %", count(each.failures), html`<code>${each.addresses[0] ?? ""}</code>`],
       }))} />
     <${Table} caption="Known, not connected" heads=${["peer", "state", "last sync", "#failures", "address"]} empty="None."
