@@ -201,7 +201,7 @@ class TangleBody(Body, frozen=True):
     """Its drawing, with `drawn`: the latest 200 messages, long runs without forks folded."""
 
 
-@endpoint("GET", "/ceramic/tangles", own=True)
+@endpoint("GET", "/ceramic/tangles", errors=(404,), own=True)
 async def get_tangles(call: Call[TanglesQuery]) -> TangleListBody:
     """List the tangles that documents name."""
     given = call.parameters
