@@ -432,11 +432,16 @@ class DeltaStore:
             writer_properties=WRITER,
             commit_properties=properties,
         )
-        # A row that stays what it was would be written, and be in the change data feed.
-        differs = " OR ".join(
-            f"(old.{field.name} IS DISTINCT FROM new.{field.name})"
-            for field in self.spec.schema
-            if _is_comparable(field.type)
+        # A row that stays what it was would be written, and be in the change data feed. Those of
+        # views come from rows that have changed.
+        differs = (
+            None
+            if self.spec.model
+            else " OR ".join(
+                f"(old.{field.name} IS DISTINCT FROM new.{field.name})"
+                for field in self.spec.schema
+                if _is_comparable(field.type)
+            )
         )
         before = self._table.version()
         merge.when_matched_update_all(predicate=differs).when_not_matched_insert_all().execute()
