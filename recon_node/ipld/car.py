@@ -70,6 +70,10 @@ Restore = Callable[[bytes], bytes | None]
 """Returns the canonical form of a block that does not match its CID, or None."""
 
 
+_MAX_ROOTS: Final = 64 * 1024
+"""Bytes of the header of a CAR in memory: more than a thousand roots."""
+
+
 def decode(data: bytes, restore: Restore | None = None, *, max_digest: int = MAX_DIGEST) -> Car:
     """Read a CARv1, checking every block against its CID.
 
@@ -130,6 +134,8 @@ def _read_any_header(data: bytes) -> tuple[tuple[CID, ...], int]:
     if not data:
         raise CarError("an empty file is not a CAR")
     start, end = _read_section(data, 0, "header")
+    if end - start > _MAX_ROOTS:
+        raise CarError(f"its header has {end - start} bytes; the limit is {_MAX_ROOTS}")
     try:
         header = dag_cbor.decode(data[start:end])
     except DagCborError as error:

@@ -16,6 +16,8 @@ from click.testing import CliRunner
 from nacl.signing import SigningKey
 from support.waiting import wait_until
 
+from recon_node.api.errors import ApiError
+from recon_node.api.routes import anchor_service
 from recon_node.ceramic import StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import controller_of
 from recon_node.cli import main
@@ -147,6 +149,14 @@ def test_a_request_may_be_a_car(nodes: list[TestnetNode]) -> None:
     headers["authorization"] = jwt(CLIENT, body[:-1])
     answer = httpx.post(f"{nodes[0].api_url}/api/v0/requests", content=body, headers=headers)
     assert answer.status_code == 401
+
+
+def test_a_request_of_empty_lists_is_not_decoded() -> None:
+    """4 MB of them held the node for seconds."""
+    block = b"\x9a" + (1_000_000).to_bytes(4, "big") + b"\x80" * 1_000_000
+    cid = CID.of(DAG_CBOR, block)
+    with pytest.raises(ApiError, match="its root has more than"):
+        anchor_service._read_car(car.encode([cid], {cid: block}))
 
 
 @pytest.mark.parametrize(

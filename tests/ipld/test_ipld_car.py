@@ -217,3 +217,11 @@ def test_lax_headers_are_refused(strict: bytes, lax: bytes) -> None:
     assert strict in header
     with pytest.raises(CarError, match="its header is not strict DAG-CBOR"):
         car.decode(section(header.replace(strict, lax, 1)) + section(ROOT + BLOCK))
+
+
+def test_a_header_has_no_megabytes() -> None:
+    """It is decoded before anything is checked, and a million empty lists take half a second."""
+    lists = b"\x9a" + (100_000).to_bytes(4, "big") + b"\x80" * 100_000
+    header = b"\xa2\x65roots" + lists + b"\x67version\x01"
+    with pytest.raises(CarError, match="its header has"):
+        car.decode(varint.encode(len(header)) + header)

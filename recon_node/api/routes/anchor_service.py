@@ -173,10 +173,17 @@ def _read_json(read: AnchorServiceRequestBody) -> tuple[StreamId, CID]:
         raise bad_request(f"Invalid stream ID: {error}") from None
 
 
+_MAX_ROOT: Final = 4096
+"""Bytes of the block with the StreamID and the tip: megabytes take a second to decode."""
+
+
 def _read_car(body: bytes) -> tuple[StreamId, CID]:
     try:
         found = car.decode(body)
-        root = dag_cbor.decode(found.block(found.roots[0]) or b"")
+        block = found.block(found.roots[0]) or b""
+        if len(block) > _MAX_ROOT:
+            raise bad_request(f"its root has more than {_MAX_ROOT} bytes: it is not a request")
+        root = dag_cbor.decode(block)
         return StreamId.from_bytes(root["streamId"]), CID(root["tip"])
     except (IpldError, StreamIdError, LookupError, TypeError) as error:
         raise bad_request(f"Can not decode CAR file: {error}") from None
