@@ -16,6 +16,7 @@ CAR is read: with `--car-size 1` the largest logs fit on a small disk.
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import random
 import tempfile
@@ -95,12 +96,14 @@ def start(directory: Path, way: str, ceramic_one: bool) -> Row:
     started, cpu = time.perf_counter(), time.process_time()
     log = EventLog(directory, IN_MEMORY, StoreSettings(synchronous="normal"))
     opened = time.perf_counter()
+    gc.disable()  # as the store does
     keys = log.load_keys()
     loaded = time.perf_counter()
     before = resident_bytes()
     ring_starts = time.perf_counter()
     ring = log.load_ring_keys(keys) if ceramic_one else None
     ring_s = time.perf_counter() - ring_starts if ring else 0.0
+    gc.enable()
     cpu = time.process_time() - cpu
     ring_bytes = resident_bytes() - before if ring else 0
     summary = keys.summarize()

@@ -13,6 +13,7 @@ import trio
 from recon_node.ceramic import EventId, Network
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.files import private_directory, reserve_at
+from recon_node.garbage import no_garbage_collection
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore, id_of
 from recon_node.store.contents import Contents, Writer
@@ -328,8 +329,9 @@ def _open(
     try:
         if not guarded:
             release_unsigned(event_log)
-        keys = event_log.load_keys()
-        ring_keys = event_log.load_ring_keys(keys) if settings.ceramic_one else None
+        with no_garbage_collection():  # it would look at all keys again and again
+            keys = event_log.load_keys()
+            ring_keys = event_log.load_ring_keys(keys) if settings.ceramic_one else None
         refused, withheld = event_log.load_refused(), event_log.load_withheld()
         return event_log, keys, ring_keys, refused, withheld, load_interests(event_log)
     except BaseException:

@@ -196,7 +196,7 @@ class EventLog:
     def load_keys(self) -> KeyStore:
         """Return a new key store of all EventIds held, but those withheld from peers."""
         with explained_errors(self.path):
-            keys = load_keys(self._data_dir, self.connection, KEYS, self._count())
+            keys = load_keys(self._data_dir, self.connection, KEYS)
             if keys is None:
                 withheld = set(select_withheld(self.connection, orphans=self.guarded))
                 rows = self.connection.execute("SELECT event_id FROM events")

@@ -11,7 +11,7 @@ damage is noticed. In any doubt the key store is built from the log, which only 
     | the keys, ascending | their sha2-256 digests | sha2-256 of all of that
 
 Integers are little-endian. The file is mapped, so that it is in memory once, and not beside the
-keys. A million keys take 0.3 s of CPU, and as much to save them (`python -m benchmarks.start_up`).
+keys. A million keys take 0.25 s of CPU, and 0.35 to save them (`python -m benchmarks.start_up`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import struct
 import uuid
 from collections.abc import Iterator
 from hashlib import sha256
-from itertools import accumulate, pairwise
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from threading import Event
@@ -164,5 +163,6 @@ def _decode(data: mmap, token: bytes) -> tuple[list[bytes], bytes]:
     end = len(data) - _DIGEST_SIZE * (count + 1)
     if start + sum(lengths) != end:
         raise ValueError("it is damaged: its parts do not fit together")
-    keys = [data[a:b] for a, b in pairwise(accumulate(lengths, initial=start))]
+    data.seek(start)
+    keys = list(map(data.read, lengths))  # in half the time of slices
     return keys, data[end : len(data) - _DIGEST_SIZE]
