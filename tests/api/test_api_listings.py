@@ -23,6 +23,7 @@ from recon_node.ceramic.builder import (
 )
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE
 from recon_node.store import Store
+from recon_node.store.reading import stream_lists
 from recon_node.store.reading.stream_lists import cid_ranges, init_ranges
 
 KEYS = [SigningKey(bytes([n]) * 32) for n in (1, 2, 3)]
@@ -199,3 +200,29 @@ def test_a_prefix_of_a_name_leads_to_it(digest: bytes, jose: bool, data: st.Data
         names = [str(other)] if name == str(cid) else [str(StreamId(t, other)) for t in StreamType]
         is_there = any(first <= other <= last for first, last in ranges(prefix))
         assert is_there is any(each.startswith(prefix) for each in names)
+
+
+async def test_a_large_init_event_is_decoded_once(
+    api: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To decode it takes long, and holds the interpreter; lists are asked for again and again."""
+    decoded: list[bytes] = []
+    parse = stream_lists.parse_event
+
+    def counted(car: bytes) -> Event:
+        decoded.append(car)
+        return parse(car)
+
+    key = SigningKey.generate()
+    model = model_event(key, {"name": "Large", "more": [[]] * 1000})
+    verdicts = await store.admit_local([model.car])
+    assert [verdict.status for verdict in verdicts] == ["new"]
+    monkeypatch.setattr(stream_lists, "parse_event", counted)
+    for _ in range(3):
+        for path in ("/ceramic/streams", "/ceramic/models", "/ceramic/search?q=large"):
+            answer = (await api.get(path)).json()
+            [found] = answer.get("models") or answer["streams"]
+            assert found["name"] == "Large"
+        anchor = await api.get(f"/ceramic/anchors/events/{model.cid}")
+        assert anchor.json()["state"] == "none"
+    assert decoded == [model.car]

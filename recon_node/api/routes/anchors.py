@@ -205,10 +205,9 @@ async def get_anchor_requests(call: Call[RequestsQuery]) -> AnchorRequestsBody:
 async def get_event_anchor(call: Call[EventPath]) -> EventAnchorBody:
     """Ask when an event was anchored: itself, or through a later event that covers it."""
     services, cid = call.services, call.parameters.event_id
-    stored = await services.store.log.car(cid)
-    if stored is None:
+    init = await services.store.log.stream_of(cid)
+    if init is None:
         raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {cid}")
-    init = parse_event(stored).init
     states = await services.store.log.progress([cid])
     found = None
     if any(state is State.DELIVERED for state, _ in states.values()):

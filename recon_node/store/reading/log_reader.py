@@ -78,6 +78,7 @@ class LogReader:
     cars_for_peers = _asked(single_events.read_cars_for_peers)
     cars_by_cid = _asked(single_events.read_cars_by_cid)
     event_ids = _asked(single_events.read_event_ids)
+    stream_of = _asked(single_events.read_stream_of)
     stream_headers = _asked(single_events.read_stream_headers)
     own_streams = _asked(single_events.read_own_streams)
     pending_proofs = _asked(single_events.read_pending_proofs)

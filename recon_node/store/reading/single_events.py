@@ -72,6 +72,13 @@ def read_cars_by_cid(reader: Reader, cids: Sequence[CID]) -> list[bytes | None]:
     return [cars.get(cid) for cid in cids]
 
 
+def read_stream_of(reader: Reader, cid: CID) -> CID | None:
+    """Return the init event of an event's stream, delivered or not; None if it is not here."""
+    sql = "SELECT cid, init_cid FROM events WHERE short_cid IN (?)"
+    rows = select_named(reader.connection, sql, [cid])
+    return next((CID(init) for _, init in rows), None)
+
+
 def read_event_ids(reader: Reader, cids: Sequence[CID]) -> dict[CID, tuple[bytes, EventKind]]:
     """Return the EventIds and the kinds of those of some events that are here."""
     sql = "SELECT cid, event_id, kind FROM events WHERE short_cid IN (?)"

@@ -16,6 +16,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Final
 
 from recon_node.ceramic import (
@@ -32,6 +33,7 @@ from recon_node.ceramic.event_id import short_hash
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ceramic.stream_id import STREAM_ID_CODEC
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, varint
+from recon_node.latest import Latest
 from recon_node.store.admission.records import State
 from recon_node.store.db.event_table import BOTH, CONTROLLER, SORT_VALUE
 from recon_node.store.db.sql import select_in, select_named, short, short_of
@@ -301,7 +303,7 @@ def _identify(
     A document of a model is known by its sort key; of others, the init event tells the type.
     """
     found: dict[CID, tuple[StreamId, str | None]] = {}
-    others = []
+    others: list[CID] = []
     for init, (sort_key, sort_value) in streams.items():
         if sort_key == DEFAULT_SORT_KEY and sort_value != str(METAMODEL):
             found[init] = (StreamId(StreamType.MODEL_INSTANCE, init), None)
@@ -311,14 +313,27 @@ def _identify(
 
 
 def _named(reader: Reader, inits: Sequence[CID]) -> dict[CID, tuple[StreamId, str | None]]:
-    """Return the StreamIDs, and the names of models, of init events that are here and sound."""
-    found: dict[CID, tuple[StreamId, str | None]] = {}
-    for start in range(0, len(inits), _READ_AT_ONCE):
-        for event in _read_inits(reader, inits[start : start + _READ_AT_ONCE]):
+    """Return the StreamIDs, and the names of models, of init events that are here and sound.
+
+    What was read is remembered: to decode a large init event takes up to a second, and holds the
+    interpreter, so nobody can have it done again and again.
+    """
+    with _KNOWN_LOCK:
+        found = {init: known for init in inits if (known := _KNOWN.use(init)) is not None}
+    unknown = [init for init in inits if init not in found]
+    for start in range(0, len(unknown), _READ_AT_ONCE):
+        for event in _read_inits(reader, unknown[start : start + _READ_AT_ONCE]):
             stream_id = event.stream_id()
             name = _name(event) if stream_id.type == StreamType.MODEL else None
             found[event.cid] = stream_id, name
+            with _KNOWN_LOCK:
+                _KNOWN[event.cid] = stream_id, name
     return found
+
+
+_KNOWN: Final = Latest[CID, tuple[StreamId, str | None]](16_384)
+"""What init events say, by their CIDs: it never changes."""
+_KNOWN_LOCK: Final = Lock()
 
 
 def _read_inits(reader: Reader, inits: Sequence[CID]) -> Iterator[Event]:
