@@ -31,7 +31,7 @@ from recon_node.store.maintenance.closed_log import Progress, no_progress
 from recon_node.store.store import open_store
 from recon_node.store.values import StoreSettings
 
-_MAX_SECTION_BYTES: Final = 64 * 1024 * 1024
+_MAX_SECTION_BYTES: Final = 16 * 1024 * 1024
 _MAX_PAGE_BYTES: Final = 64 * 1024 * 1024
 _MAX_LISTED: Final = 1000
 """Refused events that are listed; further ones are only counted."""
