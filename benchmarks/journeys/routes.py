@@ -105,7 +105,6 @@ def tracing(directory: Path) -> Iterator[Traces]:
         "from benchmarks.journeys.tracer import start\nstart()\n"
     )
     before = dict(os.environ)
-    os.environ["RECON_NODE_NATIVE"] = "off"  # it leaves out files, as large batches do
     os.environ[DIRECTORY] = str(directory / "traces")
     os.environ["PYTHONPATH"] = f"{directory}{os.pathsep}{ROOT}"
     try:
