@@ -31,6 +31,7 @@ from benchmarks.attack import (  # noqa: F401 - they enter their attacks in the 
     clients,
     derived_work,
     floods,
+    large,
     lists,
     pipeline,
     singles,
