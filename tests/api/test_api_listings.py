@@ -226,3 +226,14 @@ async def test_a_large_init_event_is_decoded_once(
         anchor = await api.get(f"/ceramic/anchors/events/{model.cid}")
         assert anchor.json()["state"] == "none"
     assert decoded == [model.car]
+
+
+async def test_a_model_too_large_to_be_used_is_listed_without_its_name(
+    api: httpx.AsyncClient, store: Store
+) -> None:
+    key = SigningKey.generate()
+    model = model_event(key, {"name": "Large", "more": "x" * 300_000})
+    verdicts = await store.admit_local([model.car])
+    assert [verdict.status for verdict in verdicts] == ["new"]
+    [stream] = (await api.get("/ceramic/streams")).json()["streams"]
+    assert (stream["id"], stream["name"]) == (str(model.stream_id()), None)

@@ -39,8 +39,9 @@ def _asked(
 ) -> Callable[Concatenate[LogReader, P], Coroutine[Any, Any, T]]:
     """Return the method that has a question answered.
 
-    A `page` of the feed takes long, and is read while no other is. Otherwise many readers at full
-    speed would keep the event loop, and the events that peers ask for, waiting for their turn.
+    A `page` of the feed or of a list takes long, and is read while no other is. Otherwise many
+    readers at full speed would keep the event loop, and the events that peers ask for, waiting for
+    their turn.
     """
 
     async def method(self: LogReader, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -97,15 +98,15 @@ class LogReader:
     undelivered_times = _asked(stream_shares.read_undelivered_times)
     undelivered_events = _asked(stream_shares.read_undelivered)
 
-    streams = _asked(stream_lists.read_streams)
-    models = _asked(stream_lists.read_models)
+    streams = _asked(stream_lists.read_streams, page=True)
+    models = _asked(stream_lists.read_models, page=True)
     count_streams = _asked(stream_lists.count_streams)
     sort_values = _asked(stream_lists.read_sort_values)
     names_of = _asked(stream_lists.names_of)
     find_events = _asked(stream_lists.find_events)
-    find_streams = _asked(stream_lists.find_streams)
-    find_models = _asked(stream_lists.find_models)
-    streams_of = _asked(stream_lists.streams_of)
+    find_streams = _asked(stream_lists.find_streams, page=True)
+    find_models = _asked(stream_lists.find_models, page=True)
+    streams_of = _asked(stream_lists.streams_of, page=True)
     stream_ids = _asked(stream_lists.stream_ids)
 
     waiting = _asked(backlog.read_waiting)

@@ -237,7 +237,7 @@ def names_of(reader: Reader, models: Iterable[StreamId]) -> dict[StreamId, str]:
     wanted = {model.cid: model for model in models}
     return {
         wanted[init]: name
-        for init, (_, name) in _named(reader, list(wanted)).items()
+        for init, (_, name) in _named(reader, dict.fromkeys(wanted, True)).items()
         if name is not None
     }
 
@@ -300,43 +300,56 @@ def _identify(
 ) -> dict[CID, tuple[StreamId, str | None]]:
     """Return the StreamIDs of streams with these sort keys and values, and the models' names.
 
-    A document of a model is known by its sort key; of others, the init event tells the type.
+    Models and their documents are known by their sort keys; of others, the init event tells the
+    type.
     """
     found: dict[CID, tuple[StreamId, str | None]] = {}
-    others: list[CID] = []
+    others: dict[CID, bool] = {}
     for init, (sort_key, sort_value) in streams.items():
         if sort_key == DEFAULT_SORT_KEY and sort_value != str(METAMODEL):
             found[init] = (StreamId(StreamType.MODEL_INSTANCE, init), None)
         else:
-            others.append(init)
+            others[init] = sort_key == DEFAULT_SORT_KEY
     return found | _named(reader, others)
 
 
-def _named(reader: Reader, inits: Sequence[CID]) -> dict[CID, tuple[StreamId, str | None]]:
+def _named(reader: Reader, inits: Mapping[CID, bool]) -> dict[CID, tuple[StreamId, str | None]]:
     """Return the StreamIDs, and the names of models, of init events that are here and sound.
 
-    What was read is remembered: to decode a large init event takes up to a second, and holds the
-    interpreter, so nobody can have it done again and again.
+    To decode a large init event takes up to a second, and holds the interpreter. So nobody can have
+    it done again and again: what was read is remembered, and of models that are too large to be
+    used, no name is read.
+
+    Args:
+        reader: of the log.
+        inits: the events, and whether each is known to start a model.
     """
     with _KNOWN_LOCK:
         found = {init: known for init in inits if (known := _KNOWN.use(init)) is not None}
     unknown = [init for init in inits if init not in found]
     for start in range(0, len(unknown), _READ_AT_ONCE):
-        for event in _read_inits(reader, unknown[start : start + _READ_AT_ONCE]):
-            stream_id = event.stream_id()
-            name = _name(event) if stream_id.type == StreamType.MODEL else None
-            found[event.cid] = stream_id, name
+        for cid, car in _read_inits(reader, unknown[start : start + _READ_AT_ONCE]):
+            if inits[cid] and len(car) > _LARGEST_NAMED:
+                known = StreamId(StreamType.MODEL, cid), None
+            elif (event := _parse(cid, car)) is None:
+                continue
+            else:
+                stream_id = event.stream_id()
+                known = stream_id, _name(event) if stream_id.type == StreamType.MODEL else None
+            found[cid] = known
             with _KNOWN_LOCK:
-                _KNOWN[event.cid] = stream_id, name
+                _KNOWN[cid] = known
     return found
 
 
+_LARGEST_NAMED: Final = 256 * 1024
+"""Bytes of a model's init event whose name is read; a definition that counts has 100 kB."""
 _KNOWN: Final = Latest[CID, tuple[StreamId, str | None]](16_384)
 """What init events say, by their CIDs: it never changes."""
 _KNOWN_LOCK: Final = Lock()
 
 
-def _read_inits(reader: Reader, inits: Sequence[CID]) -> Iterator[Event]:
+def _read_inits(reader: Reader, inits: Sequence[CID]) -> Iterator[tuple[CID, bytes]]:
     sql = (
         "SELECT cid, car FROM events JOIN cars USING (id) WHERE kind = 'init' AND short_cid IN (?)"
     )
@@ -344,12 +357,16 @@ def _read_inits(reader: Reader, inits: Sequence[CID]) -> Iterator[Event]:
     cars = reader.blocks.restore_each([car for _, car in rows])
     for (cid, _), car in zip(rows, cars, strict=True):
         if not isinstance(car, CarError):
-            try:
-                event = parse_event(car)
-            except InvalidEventError:
-                continue
-            if event.cid == cid and event.kind is EventKind.INIT:
-                yield event
+            yield CID(cid), car
+
+
+def _parse(cid: CID, car: bytes) -> Event | None:
+    """Return an init event; None if it is damaged."""
+    try:
+        event = parse_event(car)
+    except InvalidEventError:
+        return None
+    return event if event.cid == cid and event.kind is EventKind.INIT else None
 
 
 def _name(init: Event) -> str | None:
