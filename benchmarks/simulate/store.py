@@ -18,6 +18,7 @@ from recon_node.ipld import CID, DAG_CBOR, CarError, car, dag_cbor
 from recon_node.recon import KeyRange, KeyStore, KeyView, covers
 from recon_node.store import Interest, Verdict
 from recon_node.store.contents import Arrivals
+from recon_node.store.filling import Filling
 from recon_node.store.interests import key_ranges
 
 NETWORK: Final = Network.local(7)
@@ -110,6 +111,7 @@ class MemoryStore:
         self.wanted = FixedInterests(interests)
         self.arrivals = Arrivals()
         self.damage = NoDamage()
+        self.filling = Filling()
         self.log = self
         self.refused = 0
         """How often an event was refused."""
