@@ -61,7 +61,9 @@ def test_a_flipped_byte_is_told_and_repaired(
             found += 1
             repaired = trio.run(partial(repair_log, directory, SETTINGS))
             assert check_log(directory).clean, (at, value)
-            assert len(repaired.refused) <= 1, (at, value)
+            # The EventIds of a lost page are computed again from history, which what waits lacks:
+            # that is refused, and comes again from peers.
+            assert len(repaired.refused) <= MOST_LOST, (at, value)
             assert repaired.events >= events - MOST_LOST, (at, value)
         shutil.rmtree(directory)
     assert found or flips < 25
