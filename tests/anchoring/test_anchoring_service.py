@@ -173,9 +173,10 @@ async def test_everything_is_covered_and_nothing_twice(
 
 async def test_requests_of_other_nodes_get_their_proofs(opened: Callable[..., Opened]) -> None:
     root = CID.of(DAG_CBOR, b"the root of another node's tree")
-    async with opened(streams=("none",), max_requests=1) as (store, anchoring):
+    async with opened(streams=("none",), max_requests=1, interval=3600) as (store, anchoring):
         request = await anchoring.request(root, MODEL)
         assert (request.state, request.init) == (RequestState.WAITING, None)
+        anchoring.anchor_now()
         await eventually(lambda: bool(anchoring.trees_done))
         found = await anchoring.find(root)
         assert found is not None
