@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 from libp2p.crypto.ed25519 import create_new_key_pair
@@ -21,6 +22,7 @@ from recon_node.api.metrics.catalogue import FAMILIES
 from recon_node.api.routes.node_info import did_of_peer, with_peer_id
 from recon_node.api.samples import COLUMNS, Sample
 from recon_node.durations import Durations
+from recon_node.p2p import PeerInfo
 from recon_node.store import Store
 
 Events = list[dict[str, str]]
@@ -107,6 +109,12 @@ def check_catalogue(text: str) -> None:
     assert shown == {each.name: (each.kind, each.help, set(each.labels)) for each in FAMILIES}
 
 
+def peer_of(**worth: Any) -> PeerInfo:
+    """A connected peer."""
+    given = {"failures": 0, **worth}
+    return PeerInfo(id="", addresses=(), connected=True, last_sync=None, speaks=(), **given)
+
+
 async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -> None:
     from recon_node.anchoring.service import Known
     from recon_node.chain import ChainReport
@@ -117,7 +125,12 @@ async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -
         counters.durations["initiator", "agreed"].observe(seconds)
     peers = SimpleNamespace(
         peer_id="12D3KooWnode",
-        peers=lambda: [SimpleNamespace(connected=True), SimpleNamespace(connected=False)],
+        peers=lambda: [
+            peer_of(latency=0.03, behind=0.2, covers=0.25, score=0.75, failures=2),
+            peer_of(latency=2.0, covers=0.0, score=0.25),
+            peer_of(latency=None, covers=None, score=0.0),
+            dataclasses.replace(peer_of(latency=0.01), connected=False),
+        ],
         counters=counters,
         rendezvous=lambda: [
             SimpleNamespace(sort_value=None, told=2, found=5),
@@ -142,8 +155,19 @@ async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -
         text = (await api.get("/metrics")).text
     check_catalogue(text)
     for line in (
-        'recon_peers{state="connected"} 1.0',
+        'recon_peers{state="connected"} 3.0',
         'recon_peers{state="disconnected"} 1.0',
+        'recon_peers_by_latency{latency="under_20ms"} 0.0',
+        'recon_peers_by_latency{latency="under_100ms"} 1.0',
+        'recon_peers_by_latency{latency="slower"} 1.0',
+        'recon_peers_by_latency{latency="unknown"} 1.0',
+        'recon_peers_by_lag{behind="in_sync"} 2.0',
+        'recon_peers_by_lag{behind="further"} 1.0',
+        'recon_peers_by_overlap{covers="nothing"} 1.0',
+        'recon_peers_by_overlap{covers="under_half"} 1.0',
+        'recon_peers_by_overlap{covers="unknown"} 1.0',
+        "recon_peers_failing 1.0",
+        "recon_peer_largest_score_ratio 0.75",
         'recon_session_duration_seconds_bucket{le="0.005",outcome="agreed",role="initiator"} 1.0',
         'recon_session_duration_seconds_bucket{le="0.5",outcome="agreed",role="initiator"} 2.0',
         'recon_session_duration_seconds_bucket{le="+Inf",outcome="agreed",role="initiator"} 3.0',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -181,6 +182,11 @@ async def test_what_a_peer_is_worth_is_told(tmp_path: Path, sample: Events) -> N
         assert 0 < peer["behind"] <= 1
         assert peer["score"] == 1
         assert 0 < peer["latency"] < 60
+        metrics = (await api.get("/metrics")).text
+        assert re.search(r'recon_peers_by_latency\{latency="(under_\w+|slower)"\} 1.0', metrics)
+        assert re.search(r'recon_peers_by_lag\{behind="(under_\w+|further)"\} 1.0', metrics)
+        assert 'recon_peers_by_overlap{covers="everything"} 1.0' in metrics
+        assert "recon_peer_largest_score_ratio 1.0" in metrics
 
 
 async def test_a_peer_that_cannot_be_reached(tmp_path: Path) -> None:

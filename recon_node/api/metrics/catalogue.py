@@ -134,6 +134,35 @@ PEERS_STATING: Final = Family(
     "recon_peers_stating_interests",
     "Connected peers that have stated their interests.",
 )
+PEERS_BY_LATENCY: Final = Family(
+    "gauge",
+    "recon_peers_by_latency",
+    "Connected peers, by their round-trip time.",
+    ("latency",),
+)
+PEERS_BY_LAG: Final = Family(
+    "gauge",
+    "recon_peers_by_lag",
+    "Connected peers, by how far each and this node were apart lately: the share of the common "
+    "keys that one of them lacked, which fades.",
+    ("behind",),
+)
+PEERS_BY_OVERLAP: Final = Family(
+    "gauge",
+    "recon_peers_by_overlap",
+    "Connected peers, by how many of this node's events they are interested in.",
+    ("covers",),
+)
+PEERS_FAILING: Final = Family(
+    "gauge",
+    "recon_peers_failing",
+    "Connected peers whose last sync failed, so that they are drawn less often.",
+)
+LARGEST_SCORE: Final = Family(
+    "gauge",
+    "recon_peer_largest_score_ratio",
+    "How likely the peer that is worth most is drawn for the next sync, from 0 to 1.",
+)
 RENDEZVOUS: Final = Family(
     "gauge",
     "recon_rendezvous",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -14,6 +15,7 @@ from prometheus_client.registry import Collector
 from recon_node import __version__
 from recon_node.api.metrics import catalogue as m
 from recon_node.api.services import ChainSide, Peers, Services, SnapshotSide
+from recon_node.p2p import PeerInfo
 
 if TYPE_CHECKING:
     from recon_node.anchoring.service import Anchoring
@@ -49,6 +51,7 @@ class NodeCollector(Collector):
             yield from _snapshots(services.snapshots)
         if services.peers is not None:
             yield from _peers(services.peers)
+            yield from _worth([each for each in services.peers.peers() if each.connected])
             yield from _sessions(services.peers)
             yield from _memory(services.peers)
 
@@ -124,6 +127,37 @@ def _peers(peers: Peers) -> Iterator[Metric]:
     )
     yield m.PROVIDER_RECORDS.of(peers.provider_records)
     yield m.DIALS_FAILED.of(peers.counters.dials_failed)
+
+
+_LATENCIES: Final = {0.02: "under_20ms", 0.1: "under_100ms", 0.5: "under_500ms", inf: "slower"}
+_LAGS: Final = {1e-4: "in_sync", 0.01: "under_1_percent", 0.1: "under_10_percent", inf: "further"}
+_OVERLAPS: Final = {1e-9: "nothing", 0.5: "under_half", 1.0: "over_half", inf: "everything"}
+_UNKNOWN: Final = "unknown"
+
+
+def _worth(connected: Sequence[PeerInfo]) -> Iterator[Metric]:
+    """Yield what connected peers are worth, as numbers of peers: their ids would be labels without
+    a bound."""
+    latencies = [each.latency for each in connected]
+    yield m.PEERS_BY_LATENCY.by_one(_counted(latencies, _LATENCIES) | _unknown(latencies))
+    yield m.PEERS_BY_LAG.by_one(_counted([each.behind for each in connected], _LAGS))
+    overlaps = [each.covers for each in connected]
+    yield m.PEERS_BY_OVERLAP.by_one(_counted(overlaps, _OVERLAPS) | _unknown(overlaps))
+    yield m.PEERS_FAILING.of(sum(each.failures > 0 for each in connected))
+    yield m.LARGEST_SCORE.of(max((each.score or 0.0 for each in connected), default=0.0))
+
+
+def _counted(values: Sequence[float | None], bins: Mapping[float, str]) -> dict[str, float]:
+    """Count known values by the first of some bins, ascending, whose upper bound is above them."""
+    counts = dict.fromkeys(bins.values(), 0.0)
+    for value in values:
+        if value is not None:
+            counts[next(name for bound, name in bins.items() if value < bound)] += 1
+    return counts
+
+
+def _unknown(values: Sequence[float | None]) -> dict[str, float]:
+    return {_UNKNOWN: float(values.count(None))}
 
 
 def _sessions(peers: Peers) -> Iterator[Metric]:
