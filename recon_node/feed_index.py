@@ -46,6 +46,8 @@ _LONGEST: Final = 10.0
 """Seconds that a question may take: what it reads is what strangers have written."""
 _STEPS: Final = 100_000
 """SQLite's steps between two looks at the clock, a few milliseconds."""
+_MAX_REASON: Final = 200
+"""Characters of an error in the log."""
 _THREADS: Final = 2
 """Questions and steps that run at once."""
 _MARKS: Final = """
@@ -292,13 +294,46 @@ def take_step(
 ) -> int:
     """Add events in one transaction, and note how far the feed was read.
 
+    Events are of strangers. If one of them raises an error that nobody foresaw, it is ignored and
+    logged, and the index goes on without it.
+
     Returns:
         The number of ignored events.
+
+    Raises:
+        sqlite3.DatabaseError: the file cannot be written.
     """
+    try:
+        return _take_all(connection, take, rows, upto)
+    except Exception as error:
+        if _is_of_the_file(error):
+            raise
+    ignored = 0
+    for row in rows:
+        try:
+            ignored += _take_all(connection, take, [row], row.position)
+        except Exception as error:
+            if _is_of_the_file(error):
+                raise
+            ignored += 1
+            reason = repr(error)[:_MAX_REASON]
+            log.error("An event is left out of an index", cid=str(row.event_cid), reason=reason)
+    return ignored + _take_all(connection, take, [], upto)
+
+
+def _take_all(
+    connection: sqlite3.Connection, take: Take, rows: Sequence[FeedRow], upto: int
+) -> int:
     with transaction(connection):
         ignored = take(connection, rows)
         connection.execute("UPDATE marks SET position = ?", (upto,))
     return ignored
+
+
+def _is_of_the_file(error: Exception) -> bool:
+    """Whether an error is about the index's file, and not about what was to be written."""
+    kinds = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError)
+    return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, kinds)
 
 
 @contextmanager

@@ -199,12 +199,16 @@ class Journal:
             )
 
     def request(self, cid: CID, init: CID | None, stream: str | None, now: float) -> AnchorRequest:
-        """Request an anchor, unless there is a request for it; return the request."""
+        """Request an anchor, unless there is a request for it; return the request.
+
+        What is known of the event's own stream counts more than what was said of it before.
+        """
         with self._transaction() as connection:
             connection.execute(
                 "INSERT INTO requests (cid, init, stream, state, made_at) VALUES (?, ?, ?, 0, ?) "
                 "ON CONFLICT DO UPDATE SET state = iif(state = 3 AND event IS NULL, 0, state), "
-                "stream = coalesce(stream, excluded.stream)",
+                "stream = iif(excluded.init IS NULL, coalesce(stream, excluded.stream), "
+                "excluded.stream), init = coalesce(excluded.init, init)",
                 (cid, init, stream, now),
             )
         found = self.find(cid)
@@ -312,10 +316,15 @@ class Journal:
             found: bytes | None = next(row, (None,))[0]
         return found
 
-    def finish_tree(self, tree: int) -> None:
-        """Keep that a tree is done."""
+    def finish_tree(self, tree: int, most: int) -> None:
+        """Keep that a tree is done, and the latest `most` of what was anchored for other nodes."""
         with self._transaction() as connection:
             connection.execute("UPDATE trees SET is_done = 1 WHERE id = ?", (tree,))
+            connection.execute(
+                "DELETE FROM requests WHERE cid IN (SELECT cid FROM requests "
+                "WHERE state = 2 AND init IS NULL ORDER BY made_at DESC LIMIT -1 OFFSET ?)",
+                (most,),
+            )
 
     def attempts(self, root: CID) -> list[Attempt]:
         """Return the transactions that were signed for a root, the oldest first."""

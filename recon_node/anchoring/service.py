@@ -40,6 +40,10 @@ class FullError(Exception):
     """Too many requests wait."""
 
 
+class OtherStreamError(Exception):
+    """An event is not of the stream that a request names for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class AnchoringStatus:
     """How anchoring stands."""
@@ -116,18 +120,19 @@ class Anchoring:
 
         Raises:
             FullError: too many requests wait.
+            OtherStreamError: it is an event of this node, and of another stream.
             JournalError: the disk failed.
         """
+        init = await self._store.log.stream_of(cid)
+        if init not in (None, stream.cid):
+            raise OtherStreamError(f"{cid} is an event of another stream than {stream}")
         found = await self.find(cid)
         most = self.settings.max_requests
         if found is None and await in_thread(partial(self._journal.are_waiting, most)):
             raise FullError(f"{most} requests wait: try again later")
         headers = await self._store.log.stream_headers([stream.cid])
-        is_here = bool(headers) and cid in await self._store.log.event_ids([cid])
-        init = stream.cid if is_here else None
-        record = await in_thread(
-            partial(self._journal.request, cid, init, str(stream), self._now())
-        )
+        own = init if headers else None
+        record = await in_thread(partial(self._journal.request, cid, own, str(stream), self._now()))
         self._wake()
         return record
 
@@ -285,7 +290,7 @@ class Anchoring:
                 await self._look_around()
                 await trio.sleep(self._authority.pause)
         await self._make_events(tree, tree.tx_hash)
-        await in_thread(partial(self._journal.finish_tree, tree.id))
+        await in_thread(partial(self._journal.finish_tree, tree.id, self.settings.max_requests))
         self.trees_done += 1
 
     def _note_pending(self, outcome: Pending) -> None:
@@ -319,7 +324,7 @@ class Anchoring:
                 if verdict.status == "refused":
                     log.error(
                         "A time event was refused by this node",
-                        event=str(each.request.cid),
+                        cid=str(each.request.cid),
                         reason=verdict.reason,
                     )
             done = [

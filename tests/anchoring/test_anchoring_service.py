@@ -14,7 +14,7 @@ from nacl.signing import SigningKey
 from support.waiting import eventually
 
 from recon_node.anchoring.journal import RequestState
-from recon_node.anchoring.service import Anchoring, FullError
+from recon_node.anchoring.service import Anchoring, FullError, OtherStreamError
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.ceramic import Event, EventKind, StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import (
@@ -195,6 +195,40 @@ async def test_requests_are_bounded(opened: Callable[..., Opened]) -> None:
         with pytest.raises(FullError, match="1 requests wait"):
             await anchoring.request(CID.of(DAG_CBOR, b"third"), MODEL)
         await anchoring.request(CID.of(DAG_CBOR, bytes([0])), MODEL)
+
+
+async def test_what_is_kept_for_others_is_bounded(opened: Callable[..., Opened]) -> None:
+    roots = [CID.of(DAG_CBOR, bytes([number])) for number in range(3)]
+    async with opened(streams=("none",), max_requests=1) as (_, anchoring):
+        for number, root in enumerate(roots, 1):
+            await anchoring.request(root, MODEL)
+            await eventually(lambda number=number: anchoring.trees_done == number)
+        found = [await anchoring.find(root) for root in roots]
+        assert [request is not None for request in found] == [False, False, True]
+
+
+async def test_an_event_is_anchored_for_its_own_stream(opened: Callable[..., Opened]) -> None:
+    """Whoever asks first, and whatever they say."""
+    one, two = init_event(KEYS[0], MODEL, {"n": 0}), init_event(KEYS[1], MODEL, {"n": 0})
+    late = data_event(KEYS[0], one, [one.cid], [])
+    ids = [StreamId(StreamType.MODEL_INSTANCE, init.cid) for init in (one, two)]
+    async with opened(streams=("none",), interval=3600) as (store, anchoring):
+        assert (await anchoring.request(late.cid, ids[1])).init is None
+        await write(store, one, two, late)
+        with pytest.raises(OtherStreamError, match="of another stream"):
+            await anchoring.request(late.cid, ids[1])
+        request = await anchoring.request(late.cid, ids[0])
+        assert (request.init, request.stream) == (one.cid, str(ids[0]))
+
+
+async def test_a_refused_time_event_stops_no_tree(opened: Callable[..., Opened]) -> None:
+    one, two = init_event(KEYS[0], MODEL, {"n": 0}), init_event(KEYS[1], MODEL, {"n": 0})
+    async with opened(streams=("none",)) as (store, anchoring):
+        await write(store, one, two)
+        anchoring._journal.request(one.cid, two.cid, None, 0.0)  # as earlier versions did
+        anchoring.anchor_now()
+        await eventually(lambda: anchoring.trees_done == 1)
+        assert store.head == 2
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from dag_samples import KEYS, NETWORK, NOW
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,6 +95,28 @@ def test_no_event_stops_the_index(events: list[tuple[bytes, Any]]) -> None:
         assert feed_index.position(connection) == len(rows)
         [(counted,)] = connection.execute("SELECT coalesce(sum(count), 0) FROM ignored")
         assert counted == ignored
+
+
+def test_an_error_that_nobody_foresaw_leaves_out_one_event() -> None:
+    rows = [_row(at, sort_bytes(MINE), {"replica": b"junk"}) for at in range(1, 4)]
+
+    def take(connection: sqlite3.Connection, some: Sequence[FeedRow]) -> int:
+        taken = TAKE(connection, some)
+        if any(row.position == 2 for row in some):
+            raise OverflowError
+        return taken
+
+    with database() as connection:
+        assert feed_index.take_step(connection, take, rows, 9) == 3
+        assert feed_index.position(connection) == 9
+        assert connection.execute("SELECT count FROM ignored").fetchone() == (2,)
+
+        def fail(_: sqlite3.Connection, __: Sequence[FeedRow]) -> int:
+            raise sqlite3.OperationalError("disk I/O error")
+
+        with pytest.raises(sqlite3.OperationalError):
+            feed_index.take_step(connection, fail, rows, 12)
+        assert feed_index.position(connection) == 9
 
 
 def test_deeply_nested_blocks_are_harmless() -> None:

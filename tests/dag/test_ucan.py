@@ -129,6 +129,16 @@ def _jwt(header: Any, payload: Any) -> str:
 
 HEADER = {"alg": "EdDSA", "typ": "JWT", "ucv": "0.8.1"}
 
+
+@pytest.mark.parametrize(
+    "fields", [{"exp": 10**400}, {"nbf": -(10**400)}, {"exp": math.nan}, {"iss": "\ud800"}]
+)
+def test_numbers_and_texts_that_nothing_can_hold_are_refused(fields: dict[str, Any]) -> None:
+    payload = {"iss": ROOT_DID, "aud": MIDDLE_DID, "att": [], "prf": [], "exp": 1, **fields}
+    with pytest.raises(UcanError, match=r"finite|not JSON"):
+        parse_ucan(_jwt(HEADER, payload))
+
+
 GOOD_CHAINS = [
     _chain(),
     _chain({"exp": 1500, "nbf": 200}),

@@ -28,6 +28,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -274,7 +275,7 @@ def _parse(token: str, depth: int) -> Ucan:
         is_right = type(payload[name]) in types if name in payload else name in _MAY_LACK
         if not is_right:
             raise UcanError(f"the field {name!r} of the UCAN is missing or of a wrong type")
-    if not math.isfinite(payload["exp"]) or not math.isfinite(payload.get("nbf", 0)):
+    if not all(abs(payload.get(name, 0)) <= sys.float_info.max for name in ("exp", "nbf")):
         raise UcanError("the times of a UCAN are finite numbers")
     if not all(isinstance(proof, str) for proof in payload["prf"]):
         raise UcanError("the proofs of a UCAN are UCANs, as text")
@@ -309,6 +310,7 @@ def _capability(value: Any) -> UcanCapability:
 def _read_map(text: str, what: str) -> dict[str, Any]:
     try:
         value = json.loads(_from_base64(text, what))
+        json.dumps(value, ensure_ascii=False).encode()  # fails for half of a surrogate pair
     except (ValueError, RecursionError) as error:
         raise UcanError(f"the {what} of the UCAN is not JSON: {error}") from None
     if not isinstance(value, dict):
