@@ -35,7 +35,6 @@ from benchmarks.key_store_designs import (
     SqliteSums,
     SummingSortedList,
 )
-from benchmarks.key_store_trees import BytesTree, IntegersTree
 from benchmarks.keys import event_ids
 from benchmarks.report import Row, count, new_file, progress, show
 from recon_node.recon import KeyRange
@@ -64,8 +63,6 @@ DESIGNS = (
     Contestant("SortedList, summing", SummingSortedList, 0.01),
     Contestant("blocks + numpy prefix sums", Blocks),
     Contestant("sorted list + numpy prefix + delta", SortedListAndDelta),
-    Contestant("3-level tree, one big int a node", IntegersTree),
-    Contestant("the same, leaf digests in bytearrays", BytesTree),
     Contestant("SQLite with SUM()", SqliteSums, 0.005),
 )
 

@@ -10,7 +10,6 @@ started Spark, from its first batch to the feed's head:
 - `raw_events`; each other table together with `raw_events`, from which it is computed; `all`
 - `source (Parquet files)`: Spark's own source reads the same rows from files
 - `raw_events (file sink)`: Spark's own streaming sink writes them to Parquet files
-- `stream_tips (state)`: the alternative design in `benchmarks.spark_state`
 - `one event`: with all tables up to date, the time from writing an event to the node until the last
   table has it, repeatedly
 
@@ -48,8 +47,8 @@ from spark_sink.run.pipeline import ROWS_PER_BATCH
 from spark_sink.schema import PARTITION_COLUMN, PARTITIONS
 
 DERIVED: Final = ("conclusion_events", "event_states", "stream_tips", "stream_states")
-# Alternatives: Spark's own source and sink, and tips kept as Spark state.
-PEERS: Final = ("source (Parquet files)", "raw_events (file sink)", "stream_tips (state)")
+# Spark's own source and sink.
+PEERS: Final = ("source (Parquet files)", "raw_events (file sink)")
 WAYS: Final = ("source", "raw_events", *DERIVED, "all", *PEERS, "one event")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -203,10 +202,9 @@ def run_way(way: str, url: str, directory: Path) -> None:
 
 
 def _run_spark(way: str, url: str, directory: Path) -> None:
-    from benchmarks import spark_state
     from spark_sink.run.session import find_java, start_session
 
-    spark = start_session(find_java(), directory / "scratch", settings=spark_state.SETTINGS)
+    spark = start_session(find_java(), directory / "scratch")
     spark.range(1).count()
     files = str(directory / "files")
     if way == "source (Parquet files)":
@@ -217,10 +215,8 @@ def _run_spark(way: str, url: str, directory: Path) -> None:
         frame.write.format("noop").mode("overwrite").save()
     elif way == "source (Parquet files)":
         spark.read.parquet(files).write.format("noop").mode("overwrite").save()
-    elif way == "raw_events (file sink)":
-        _write_files(spark, url, directory)
     else:
-        spark_state.run(spark, url, directory, ROWS_PER_BATCH)
+        _write_files(spark, url, directory)
     tell("tick", {})
     spark.stop()
     tell("stopped", {})

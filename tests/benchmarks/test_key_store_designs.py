@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from benchmarks import key_store_designs, key_store_trees
+from benchmarks import key_store_designs
 from benchmarks.key_store import DESIGNS, run
 from benchmarks.key_store_designs import Blocks, Design, SortedListAndDelta
 from benchmarks.keys import event_ids
@@ -18,7 +18,6 @@ def design(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> D
     """A store of each design, with nodes so small that a few hundred keys split and merge them."""
     monkeypatch.setattr(Blocks, "SIZE", 16)
     monkeypatch.setattr(SortedListAndDelta, "DELTA", 50)
-    monkeypatch.setattr(key_store_trees, "SIZE", 8)
     made: Design = request.param.make()
     return made
 

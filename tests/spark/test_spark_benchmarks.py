@@ -45,7 +45,7 @@ def ended(*arguments: str | Path) -> tuple[int, str, str]:
     return code or 0, told.getvalue(), wrong.getvalue()
 
 
-@pytest.mark.parametrize("name", ["spark", "spark_log", "spark_state"])
+@pytest.mark.parametrize("name", ["spark", "spark_log"])
 def test_help(name: str) -> None:
     code, told, wrong = ended(f"benchmarks.{name}", "--help")
     assert (code, wrong) == (0, "")
@@ -77,10 +77,3 @@ def test_a_log_is_made_and_served_until_it_is_ended(tmp_path: Path) -> None:
     code, _, wrong = ended("benchmarks.spark_log", log, "--events", "50")
     assert code == 2
     assert "already exists" in wrong
-
-
-def test_the_other_way_says_when_there_is_no_node() -> None:
-    code, _, wrong = ended("benchmarks.spark_state", "http://127.0.0.1:1")
-    assert code == 1
-    assert wrong.startswith("the node at http://127.0.0.1:1 cannot be reached")
-    assert wrong.count("\n") == 1

@@ -11,7 +11,7 @@ damage is noticed. In any doubt the key store is built from the log, which only 
     | the keys, ascending | their sha2-256 digests | sha2-256 of all of that
 
 Integers are little-endian. The file is mapped, so that it is in memory once, and not beside the
-keys. A million keys take 0.25 s of CPU, and 0.35 to save them (`python -m benchmarks.start_up`).
+keys. A million keys take 0.25 s of CPU, and 0.35 to save them.
 """
 
 from __future__ import annotations
