@@ -96,6 +96,8 @@ async def test_a_time_event_from_elsewhere_is_enough(opened: Callable[..., Opene
     proof = proof_block(DEVELOPMENT_CHAIN, init.cid, transaction_of(5))
     async with opened(interval=3600) as (store, anchoring):
         await write(store, init)
+        # A page of the feed with both events would leave no request at all.
+        await eventually(lambda: anchoring.follower.position >= 1)
         await store.admit_local([time_event_car(init.cid, init.cid, proof, "", {})])
         await eventually(lambda: anchoring.follower.position >= 2)
         assert (await anchoring.status()).counts[RequestState.COVERED] == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 from nacl.signing import SigningKey
-from support.waiting import wait_until
+from support.waiting import post_events, wait_until
 
 from recon_node.ceramic import Event, StreamId
 from recon_node.ceramic.builder import init_event, model_event
@@ -35,8 +35,7 @@ MODEL = model_event(
 
 
 def write(node: TestnetNode, event: Event) -> None:
-    body = {"data": multibase.encode(event.car)}
-    httpx.post(f"{node.api_url}/ceramic/events", json=body, timeout=60).raise_for_status()
+    post_events(node.api_url, [multibase.encode(event.car)])
 
 
 def reply(node: TestnetNode, author: int, number: int, root: StreamId) -> StreamId:

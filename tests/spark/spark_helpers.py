@@ -16,7 +16,7 @@ import httpx
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from support.waiting import kept_port, wait_until
+from support.waiting import kept_port, post_events, wait_until
 
 from recon_node.ceramic import Event, parse_event
 from recon_node.ipld import CID, multibase
@@ -92,10 +92,7 @@ class Node:
 
     def add(self, events: list[Event]) -> None:
         """Write events through the node's API."""
-        with httpx.Client(base_url=self.url, timeout=60) as client:
-            for event in events:
-                body = {"data": multibase.encode(event.car)}
-                assert client.post("/ceramic/events", json=body).status_code == 204
+        post_events(self.url, [multibase.encode(event.car) for event in events])
 
     def feed(self) -> list[dict[str, Any]]:
         """All rows of the feed, read without the pipeline."""

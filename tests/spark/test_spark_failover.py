@@ -14,13 +14,12 @@ from random import Random
 from typing import Any
 
 import duckdb
-import httpx
 import pyarrow as pa
 import pytest
 from deltalake import QueryBuilder
 from nacl.signing import SigningKey
 from spark_helpers import Node, environment_for
-from support.waiting import wait_until
+from support.waiting import post_events, wait_until
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event, model_event
@@ -65,13 +64,9 @@ def shuffled(streams: list[list[Event]], seed: int) -> Iterator[Event]:
 
 
 def load(node: Node, feed: Iterator[Event]) -> None:
-    lines = [json.dumps({"data": multibase.encode(event.car)}) for event in feed]
-    headers = {"content-type": "application/x-ndjson"}
-    with httpx.Client(base_url=node.url, timeout=600, headers=headers) as client:
-        for start in range(0, len(lines), 2_000):
-            body = "\n".join(lines[start : start + 2_000])
-            verdicts = client.post("/ceramic/events", content=body).raise_for_status().json()
-            assert {each["status"] for each in verdicts} == {"new"}
+    cars = [multibase.encode(event.car) for event in feed]
+    for start in range(0, len(cars), 2_000):
+        post_events(node.url, cars[start : start + 2_000])
 
 
 class Driver:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from ipaddress import IPv4Address
 from itertools import islice
 from pathlib import Path
@@ -183,6 +184,15 @@ def test_long_statements_of_a_client_do_not_keep_short_ones_waiting(directory: P
     limits = QueryLimits(queries=2, seconds=30)
     metrics = FlightMetrics(limits)
 
+    def is_answered(connection: Any) -> bool:
+        """Even a short statement gives way where the machine takes a second for it."""
+        try:
+            return asked(connection, "SELECT 1").num_rows == 1
+        except Error as error:
+            if "gave way to one that waited" not in str(error):
+                raise
+            return False
+
     def are_all_taken() -> bool:
         running = metrics.registry.get_sample_value("spark_sink_flight_running", {"kind": "query"})
         return running == limits.queries
@@ -194,8 +204,7 @@ def test_long_statements_of_a_client_do_not_keep_short_ones_waiting(directory: P
         try:
             wait_until(are_all_taken, "all places are taken")
             with connected(url) as connection:
-                for _ in range(2):
-                    assert asked(connection, "SELECT 1").num_rows == 1
+                wait_until(partial(is_answered, connection), "it is answered")
         finally:
             stop.set()
             for each in greedy:  # while the server is there, so that they end in good order

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -46,6 +47,16 @@ def kept_port(port: int = 0) -> Iterator[int]:
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         keeper.bind(("127.0.0.1", port))
         yield int(keeper.getsockname()[1])
+
+
+def post_events(url: str, cars: list[str]) -> None:
+    """Write events, as CARs in multibase, through a node's API; it gets new events only, or knows
+    them already."""
+    lines = "\n".join(json.dumps({"data": car}) for car in cars)
+    kind = {"content-type": "application/x-ndjson"}
+    answer = httpx.post(f"{url}/ceramic/events", content=lines, headers=kind, timeout=600)
+    refused = [each for each in answer.raise_for_status().json() if each["status"] == "refused"]
+    assert not refused, refused
 
 
 def recon(node: TestnetNode) -> dict[str, Any]:
