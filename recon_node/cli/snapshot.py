@@ -20,9 +20,17 @@ import msgspec
 import trio
 from rich.progress import TextColumn, TimeRemainingColumn
 
+from recon_node import ipld
 from recon_node.ceramic import Network
 from recon_node.cli.client import command_error, node_options
-from recon_node.cli.output import CommandError, counted, make_console, make_table, progress_bar
+from recon_node.cli.output import (
+    CommandError,
+    complete_file,
+    counted,
+    make_console,
+    make_table,
+    progress_bar,
+)
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.connection import Connection, UnreachableError
 from recon_node.exception_groups import unwrapped
@@ -39,7 +47,7 @@ from recon_node.snapshot.root import LATEST, RootObject
 from recon_node.snapshot.settings import parse_period
 from recon_node.snapshot.sources import LogSource
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
-from recon_node.snapshot.upkeep import collect, list_roots, verify_snapshot
+from recon_node.snapshot.upkeep import collect, list_roots, tree_blocks, verify_snapshot
 from recon_node.store import (
     Interest,
     PolicyError,
@@ -412,6 +420,39 @@ def verify(url: str, name: str, signers: tuple[str, ...], as_json: bool) -> None
     )
     if found.faults:
         sys.exit(1)
+
+
+@snapshot.command("tree")
+@click.argument("url", metavar="URL")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.option("--dag-json", is_flag=True, help="Write a line of DAG-JSON for each block instead.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@root_option
+@signer_option
+def tree(
+    url: str, file: Path, dag_json: bool, force: bool, name: str, signers: tuple[str, ...]
+) -> None:
+    """Write the tree of a snapshot to FILE (- for standard output), for IPLD tools.
+
+    FILE is a CAR of the manifest, its root, and all nodes, as DAG-CBOR. With --dag-json, each line
+    is {"block": ..., "cid": ...}: a block, rendered, and the CID that it has as DAG-CBOR.
+
+    \b
+    Examples:
+      recon-node snapshot tree s3://bucket/ceramic tree.car
+      recon-node snapshot tree /srv/snapshots - --dag-json | jq .block
+    """
+    with errors(), complete_file(file, force=force) as out:
+        objects = Objects.open(url)
+        root = read_root(objects, name, signers or None)
+        for number, (cid, block) in enumerate(tree_blocks(objects, root)):
+            if dag_json:
+                value = {"block": ipld.dag_cbor.decode(block), "cid": cid}
+                out.write(ipld.dag_json.encode(value) + b"\n")
+                continue
+            if number == 0:
+                out.write(ipld.car.encode([cid], {}))
+            out.write(ipld.varint.encode(len(cid) + len(block)) + cid + block)
 
 
 @snapshot.command("gc")

@@ -1,15 +1,16 @@
-"""Look after the snapshots of a store: list, verify, and delete what is no longer needed.
+"""Look after the snapshots of a store: list, verify, read as IPLD, and delete what is not needed.
 
 All calls block; use them in threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NoReturn
 
+from recon_node.ipld import CID, DAG_CBOR
 from recon_node.snapshot.faults import SnapshotError, SnapshotFault
 from recon_node.snapshot.feed_pages import PageError, page_name, read_page
 from recon_node.snapshot.objects import ObjectError, Objects
@@ -89,6 +90,29 @@ def verify_snapshot(
         except (ObjectError, PageError) as error:
             result.faults.append(SnapshotFault(page_name(page.cid), str(error)))
     return result
+
+
+def tree_blocks(objects: Objects, root: RootObject) -> Iterator[tuple[CID, bytes]]:
+    """Yield the DAG-CBOR blocks of a snapshot's manifest and of its tree, each before those that it
+    links to.
+
+    Raises:
+        SnapshotError: a node is missing or damaged.
+    """
+
+    def refuse(fault: SnapshotFault) -> NoReturn:
+        raise SnapshotError(str(fault))
+
+    manifest = root.manifest.encode()
+    yield CID.of(DAG_CBOR, manifest), manifest
+    reader = SnapshotReader(objects, root, refuse)
+    parts = [] if root.manifest.tree is None else [[whole(root.manifest.tree.link)]]
+    while parts:
+        opened = reader.open(parts.pop())
+        yield from ((branch.link.cid, node.encode()) for branch, node, _ in opened)
+        reader.forget(branch for branch, _, _ in opened)
+        below = children_of(opened)
+        parts += [below[at : at + _PART] for at in range(0, len(below), _PART)]
 
 
 def _verify_part(reader: SnapshotReader, part: list[Branch], result: Verified) -> list[Branch]:

@@ -74,6 +74,7 @@ SHOWN = {
     "snapshot gc": ["{evil}"],
     "snapshot list": ["{evil}"],
     "snapshot sync": ["{evil}", "--data-dir", "{new}"],
+    "snapshot tree": ["{evil}", "-"],
     "snapshot verify": ["{evil}"],
     "store check": ["--data-dir", "{log}"],
     "store export": ["{evil}", "--data-dir", "{log}"],

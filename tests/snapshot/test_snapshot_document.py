@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import dag_cbor as third_party
 from click.testing import CliRunner
+from multiformats import CID
 from snapshot_support import events, make_log
 from tree_support import Blocks
 
@@ -108,12 +112,15 @@ class Reader:
         return found
 
 
+def run(*words: str) -> None:
+    result = CliRunner().invoke(main, ["snapshot", *words])
+    assert result.exit_code == 0, result.output
+
+
 def test_a_third_party_reads_a_snapshot_by_the_page(tmp_path: Path) -> None:
     made = events(120, seed=3)
     make_log(tmp_path / "node", made)
-    command = ["snapshot", "create", str(tmp_path / "out"), "--data-dir", str(tmp_path / "node")]
-    result = CliRunner().invoke(main, command)
-    assert result.exit_code == 0, result.output
+    run("create", str(tmp_path / "out"), "--data-dir", str(tmp_path / "node"))
     reader = Reader(tmp_path / "out")
     assert (reader.manifest["type"], reader.manifest["count"]) == ("recon-node/snapshot", 120)
     found = reader.events()
@@ -122,6 +129,51 @@ def test_a_third_party_reads_a_snapshot_by_the_page(tmp_path: Path) -> None:
     for key, blocks in found.items():
         [event] = [by_cid[cid] for cid in by_cid if key.endswith(cid)]
         assert dict(blocks) == dict(car_sections(event.car))
+
+
+def test_the_tree_as_ipld(tmp_path: Path) -> None:
+    """A third party's codecs read the same keys from both renderings, and the same CIDs."""
+    make_log(tmp_path / "node", events(120, seed=3))
+    out = str(tmp_path / "out")
+    run("create", out, "--data-dir", str(tmp_path / "node"))
+    run("tree", out, str(tmp_path / "tree.car"))
+    run("tree", out, str(tmp_path / "tree.jsonl"), "--dag-json")
+    blocks = dict(car_sections((tmp_path / "tree.car").read_bytes()))
+    manifest: Any = third_party.decode(next(iter(blocks.values())))
+    assert bytes(manifest["root"]) in blocks
+    rendered = [json.loads(line) for line in (tmp_path / "tree.jsonl").open()]
+    assert [CID.decode(each["cid"]["/"]) for each in rendered] == [*map(CID.decode, blocks)]
+    assert [third_party.encode(from_dag_json(each["block"])) for each in rendered] == [
+        *blocks.values()
+    ]
+    assert set(keys_below(manifest["root"], blocks)) == set(Reader(tmp_path / "out").events())
+
+
+def from_dag_json(value: Any) -> Any:
+    """A value of DAG-JSON, by its specification."""
+    if isinstance(value, list):
+        return list(map(from_dag_json, value))
+    if not isinstance(value, dict):
+        return value
+    if value.keys() != {"/"}:
+        return {key: from_dag_json(each) for key, each in value.items()}
+    if isinstance(value["/"], str):
+        return CID.decode(value["/"])
+    text = value["/"]["bytes"]
+    return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+
+
+def keys_below(cid: CID, blocks: dict[bytes, bytes]) -> Iterator[bytes]:
+    """The keys of a node of the tree, as the page says."""
+    level, *fields = third_party.decode(blocks[bytes(cid)])  # type: ignore[misc]
+    if level:
+        for child in fields[1::4]:
+            yield from keys_below(child, blocks)
+        return
+    key = b""
+    for shared, rest in zip(fields[::2], fields[1::2], strict=True):
+        key = key[:shared] + rest
+        yield key
 
 
 def test_the_tree_on_the_page() -> None:
