@@ -15,7 +15,7 @@ import click
 import trio
 from rich.progress import TextColumn, TimeRemainingColumn
 
-from recon_node.ceramic import Network, StreamId
+from recon_node.ceramic import EventIdError, Network, Shard, StreamId
 from recon_node.cli.output import CommandError, complete_file, counted, progress_bar
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.cli.sources import read_blocks
@@ -276,6 +276,9 @@ def compact(config: Path | None, data_dir: Path | None, as_json: bool) -> None:
     "--sort-key", metavar="KEY", default="model", show_default=True, help="The sort key of VALUE."
 )
 @click.option("--controller", metavar="DID", help="Of those, only events of this controller.")
+@click.option(
+    "--controllers", metavar="SHARD", help="Of those, only events of a shard: 1/4, or 00..3f."
+)
 @click.option("--stream", metavar="STREAM_ID", help="Of those, only events of this stream.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @json_option
@@ -299,6 +302,7 @@ def export(
     Examples:
       recon-node store export backup.car
       recon-node store export - --sort-value k... --controller did:key:z... | zstd > part.car.zst
+      recon-node store export quarter.car --sort-value k... --controllers 1/4
     """
     keep_stdout_for_json(as_json, file)
     wanted = _interests(**interest)
@@ -447,17 +451,26 @@ def _the_log_of(config: Path | None, data_dir: Path | None) -> Iterator[Path]:
 
 
 def _interests(
-    sort_key: str | None, sort_value: str | None, controller: str | None, stream: str | None
+    sort_key: str | None,
+    sort_value: str | None,
+    controller: str | None,
+    controllers: str | None,
+    stream: str | None,
 ) -> list[Interest]:
-
     if sort_value is None:
-        if controller is not None or stream is not None:
-            raise click.UsageError("--controller and --stream narrow --sort-value: give that, too")
+        for name, given in (
+            ("--controller", controller),
+            ("--controllers", controllers),
+            ("--stream", stream),
+        ):
+            if given is not None:
+                raise click.UsageError(f"{name} narrows --sort-value: give that, too")
         return []
     try:
+        shard = None if controllers is None else Shard.parse(controllers)
         stream_id = None if stream is None else StreamId.parse(stream)
-        return [Interest(sort_key or "", sort_value, controller, stream_id)]
-    except ValueError as error:
+        return [Interest(sort_key or "", sort_value, controller, stream_id, shard)]
+    except (ValueError, EventIdError) as error:
         raise click.UsageError(str(error)) from None
 
 

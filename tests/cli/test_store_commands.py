@@ -11,7 +11,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from recon_node.ceramic import Network
+from recon_node.ceramic import Event, Network, Shard, parse_event
 from recon_node.cli import main
 from recon_node.ipld import CID, car, multibase
 from recon_node.store import StoreSettings, open_store
@@ -89,6 +89,35 @@ def test_only_a_part_is_exported(log: Path, tmp_path: Path, sample: Events) -> N
     result = run(log, "export", file, "--controller", "did:key:z6Mk")
     assert result.exit_code == 2
     assert "give that, too" in result.stderr
+
+
+def test_shards_are_exported(log: Path, tmp_path: Path, sample: Events) -> None:
+    """Of one model, two halves that have nothing in common and are all of it together."""
+    model = "kjzl6hvfrbw6ca7ij9jjbjqkjn08sd2af34jn0c801nk0zpbi49g8fstdbh7z12"
+    parts = []
+    for shard in (["--controllers", "1/2"], ["--controllers", "80..ff"], []):
+        file = tmp_path / f"part{len(parts)}.car"
+        result = run(log, "export", str(file), "--sort-value", model, *shard)
+        assert result.exit_code == 0, result.output
+        parts.append({event.cid: event for event in exported(file, sample)})
+    first, second, whole = parts
+    assert first.keys() | second.keys() == whole.keys()
+    assert first.keys().isdisjoint(second)
+    inits = [event.header for event in first.values() if event.header is not None]
+    assert inits
+    assert all(Shard.of(1, 2).covers(header.controller) for header in inits)
+    refused = run(log, "export", "x.car", "--sort-value", model, "--controllers", "5/4")
+    assert (refused.exit_code, "there is no shard 5/4" in refused.stderr) == (2, True)
+
+
+def exported(file: Path, sample: Events) -> list[Event]:
+    """The events of the sample that a CAR has."""
+    blocks = car.decode(file.read_bytes()).blocks
+    return [
+        parse_event(multibase.decode(event["car"]))
+        for event in sample
+        if CID.parse(event["cid"]) in blocks
+    ]
 
 
 def test_a_good_export_is_not_overwritten(log: Path, tmp_path: Path) -> None:
