@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import trio
 from p2p_support import NETWORK
 
+from recon_node.ceramic import Shard
 from recon_node.p2p.peers import overlap
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.overlap import COUNTED_AT_ONCE, WEIGHED_EVERY, Overlap
@@ -34,10 +36,12 @@ def key(key_range: KeyRange, number: int) -> bytes:
     return key_range.lower + b"\x7f" + number.to_bytes(4, "big")
 
 
-def node_with_peers(stated: list[list[KeyRange]]) -> tuple[Overlap, CountingKeys]:
+def node_with_peers(
+    stated: list[list[KeyRange]], ours: Sequence[Interest] = OURS
+) -> tuple[Overlap, CountingKeys]:
     """A node that has two keys of each of its interests, and peers that state theirs."""
     keys = CountingKeys(key(each, number) for each in EACH for number in range(2))
-    wanted = SimpleNamespace(all=OURS, ranges=key_ranges(NETWORK, OURS))
+    wanted = SimpleNamespace(all=tuple(ours), ranges=key_ranges(NETWORK, ours))
     store: Any = SimpleNamespace(keys=keys, wanted=wanted, network=NETWORK)
     book = PeerBook(len(stated))
     for peer_id, ranges in zip(PEERS, stated, strict=False):
@@ -54,6 +58,18 @@ async def test_a_peer_is_described_by_what_it_shares(autojump_clock):
     assert found.describe(PEERS[1]) == ((), 0.0)
     assert found.describe(PEERS[2]) == (tuple(map(format_interest, OURS[: overlap.MAX_NAMED])), 1.0)
     assert found.describe("a stranger") is None
+
+
+async def test_another_shard_of_a_sort_value_is_not_shared(autojump_clock):
+    """Or a node would stop looking for peers with its shard at those with others."""
+    shards = [Interest("family", "large", controllers=Shard.of(n, 4)) for n in range(1, 5)]
+    fifth = Interest("family", "large", controllers=Shard.of(2, 5))
+    whole = Interest("family", "large")
+    theirs = [key_ranges(NETWORK, [each]) for each in (*shards, fifth, whole)]
+    found, _ = node_with_peers(theirs, ours=shards[:1])
+    shares = [found.shares(peer, "large") for peer in PEERS[: len(theirs)]]
+    assert shares == [True, False, False, False, True, True]
+    assert shares == [found.shares(peer) for peer in PEERS[: len(theirs)]]
 
 
 async def test_ranges_that_many_peers_want_are_counted_once_in_a_while(autojump_clock):

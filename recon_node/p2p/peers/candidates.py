@@ -49,8 +49,8 @@ MAX_REMEMBERED: Final = 200
 """Maximum peers that are remembered as found at the rendezvous of an interest."""
 
 Shares = Callable[[str, str | None], bool | None]
-"""Tells whether a peer is interested in a sort value, or (None) in anything that this node wants;
-None if that is not known."""
+"""Tells whether a peer wants some of what this node wants of a sort value, or (None) at all; None
+if that is not known."""
 
 
 class Candidates:
@@ -114,8 +114,8 @@ class Candidates:
         return True
 
     def shares(self, peer_id: str, sort_value: str | None) -> bool:
-        """Return whether a peer is interested in a sort value, or (None) in anything that this node
-        wants. Until it says, it is if it was found at the rendezvous of that lately."""
+        """Return whether a peer wants some of what this node wants of a sort value, or (None) at
+        all. Until it says, it does if it was found at the rendezvous of that lately."""
         known = self._shares(peer_id, sort_value)
         if known is not None:
             return known

@@ -92,7 +92,7 @@ class _Common:
     named: tuple[tuple[Interest, ...], tuple[str, ...]] | None = None
     """Our interests, and those of them that are shared, as text."""
     answers: dict[str, bool] = field(default_factory=dict)
-    """Whether the peer wants a sort value."""
+    """Whether the peer wants some of what we want of a sort value."""
 
 
 class Overlap:
@@ -112,8 +112,8 @@ class Overlap:
         return self._common_with(peer_id).is_known
 
     def shares(self, peer_id: str, sort_value: str | None = None) -> bool | None:
-        """Return whether a peer is interested in a sort value, or (None) in anything that this node
-        wants; None if that is not known."""
+        """Return whether a peer wants some of what this node wants of a sort value, or (None) at
+        all; None if that is not known."""
         common = self._common_with(peer_id)
         if not common.is_known:
             return None
@@ -122,7 +122,7 @@ class Overlap:
         answer = common.answers.get(sort_value)
         if answer is None:
             wanted = KeyRange(*sort_value_range(self._store.network, sort_value))
-            answer = bool(intersect_ranges([wanted], self._book.interests(peer_id)))
+            answer = bool(intersect_ranges([wanted], common.ranges))
             if len(common.answers) < MAX_ANSWERS:
                 common.answers[sort_value] = answer
         return answer
