@@ -7,6 +7,7 @@ Suites (all of them by default):
     sizes       networks of 3 %, 10 %, 30 % and all of the nodes; all want everything
     versions    one version of recon each
     interests   nodes that want few of 100 models
+    shards      nodes that want a shard of one of 3 models, and where they meet
     trouble     1 % bad nodes, 1 % loss, 10 % of the nodes restarting in each minute
     partition   a tenth of the nodes is cut off for two minutes
 
@@ -17,6 +18,9 @@ Columns; times are in virtual seconds, and over the events that were written:
     hops_p99              pushes or syncs from node to node
     round_s               a push round: the median time of a hop
     rounds_p99, limit     all_p99 in push rounds, and 1.5 * log2(nodes that want an event)
+    sharing               peers with a part of its shard that a node is connected with after a
+                          minute (median); least_sharing: the node with the fewest
+    connections_made      by a node or to it in this minute
     bytes_per_receiver    that an event takes in syncs, for each node that gets it; of these,
                           recon_per_receiver in sessions, events_per_receiver to fetch it
     sessions_per_receiver sessions that were started for it; one is enough

@@ -16,9 +16,11 @@ from typing import Final
 import trio
 
 from benchmarks.simulate.host import DHT_TRAFFIC, SimulatedHost
+from benchmarks.simulate.store import NETWORK
 from recon_node.p2p.peers.dht import CLOSEST, Found
 from recon_node.p2p.peers.dht_server import MAX_TOLD, ProviderRecords
 from recon_node.p2p.peers.discovery import ASKED
+from recon_node.p2p.peers.schedule import network_rendezvous
 
 THE_SERVER: Final = "the server of the DHT"
 """The peer id of the one that has all records."""
@@ -34,6 +36,7 @@ NAMED_BYTES: Final = 60
 """Of a node in an answer, or in an announcement: its peer id, and an address."""
 KEY_BYTES: Final = 40
 """Of a question: a rendezvous, and what is around it."""
+_EVERYBODY: Final = network_rendezvous(NETWORK).key
 MULTISTREAM_BYTES: Final = 160
 """What both sides send to open a stream and to close it."""
 
@@ -46,11 +49,18 @@ class SimulatedDht:
         host: of this node.
         nodes: how many nodes the DHT has.
         rng: draws from answers, and how long they take.
+        shard: sets this node's rendezvous apart from those of other shards, but for the network's.
     """
 
     def __init__(
-        self, records: ProviderRecords, host: SimulatedHost, nodes: int, rng: random.Random
+        self,
+        records: ProviderRecords,
+        host: SimulatedHost,
+        nodes: int,
+        rng: random.Random,
+        shard: bytes = b"",
     ) -> None:
+        self._shard = shard
         self._records = records
         self._host = host
         self._random = rng
@@ -102,7 +112,9 @@ class SimulatedDht:
         addresses = [each.encode() for each in self._host.addresses]
         for key in keys:  # the source is a made-up address, so that each node has its own
             source = self._host.peer_id
-            self._records.add(key, self._host.peer_id, addresses, source, trio.current_time())
+            self._records.add(
+                self._place(key), self._host.peer_id, addresses, source, trio.current_time()
+            )
 
     def provide(self, keys: Collection[bytes]) -> None:
         """Nobody asks this node."""
@@ -111,8 +123,12 @@ class SimulatedDht:
         return []
 
     def _answer(self, key: bytes) -> list[Found]:
-        known = self._records.providers(key, trio.current_time())
+        known = self._records.providers(self._place(key), trio.current_time())
         return [
             Found(each.peer_id, tuple(address.decode() for address in each.addresses))
             for each in self._random.sample(known, min(len(known), MAX_TOLD))
         ]
+
+    def _place(self, key: bytes) -> bytes:
+        """Return where the records of a rendezvous are."""
+        return key if key == _EVERYBODY else key + self._shard

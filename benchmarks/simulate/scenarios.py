@@ -13,7 +13,8 @@ import trio
 
 from benchmarks.report import Row
 from benchmarks.simulate import deterministic
-from benchmarks.simulate.world import EVENTS, RECON, Node, Plan, Spread, World
+from benchmarks.simulate.host import DIAL_BYTES, DIALS
+from benchmarks.simulate.world import EVENTS, KINDS_OF_TRAFFIC, RECON, Node, Plan, Spread, World
 
 SETTLING: Final = 60.0
 """Seconds in which the nodes find each other before anything is measured."""
@@ -71,7 +72,8 @@ async def _spread(plan: Plan, written: int, churn: float) -> Outcome:
         rng = random.Random(plan.seed + 1)
         world.start(world.nodes)
         await trio.sleep(SETTLING)
-        connections = world.connections()
+        connections, sharing = world.connections(), world.sharing()
+        made = world.sent()[KINDS_OF_TRAFFIC[DIALS]] / DIAL_BYTES
         if churn:
             nursery.start_soon(_stop_and_start, world, churn, rng)
         before = _traffic(world)
@@ -89,6 +91,7 @@ async def _spread(plan: Plan, written: int, churn: float) -> Outcome:
     row = {
         **_described(plan),
         "connections": _quantile(connections, 0.5),
+        **_meetings(plan, sharing, made),
         "written": written,
         **_times(spreads),
         "limit": 1.5 * math.log2(max(2, max(len(each.times) for each in spreads) + 1)),
@@ -205,6 +208,19 @@ def _described(plan: Plan) -> Row:
         "bad": plan.bad,
         "loss": plan.loss,
         "seed": plan.seed,
+    }
+
+
+def _meetings(plan: Plan, sharing: Sequence[int], made: float) -> Row:
+    """Return, of nodes with shards, whom they have met after `SETTLING`, and what that took."""
+    if not plan.shards:
+        return {}
+    return {
+        "shards": " and ".join(map(str, plan.shards)),
+        "rendezvous": "shard" if plan.meet_by_shard else "model",
+        "sharing": _quantile(sharing, 0.5),
+        "least_sharing": min(sharing),
+        "connections_made": made / plan.nodes,
     }
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from recon_node.ceramic import EventId, Network, StreamId, StreamType
+from recon_node.ceramic import EventId, Network, Shard, StreamId, StreamType
 from recon_node.ipld import CID, DAG_CBOR, CarError, car, dag_cbor
 from recon_node.recon import KeyRange, KeyStore, KeyView, covers
 from recon_node.store import Interest, Verdict
@@ -62,9 +62,9 @@ class Library:
         model = str(self._random.choice(self.models))
         return EventId.build(NETWORK, model, "did:key:0", init, 0, cid)
 
-    def interest(self, model: int) -> Interest:
-        """Return the interest in a model."""
-        return Interest("model", str(self.models[model]))
+    def interest(self, model: int, shard: Shard | None = None) -> Interest:
+        """Return the interest in a model, or in a shard of it."""
+        return Interest("model", str(self.models[model]), controllers=shard)
 
     def _cid(self, what: bytes) -> CID:
         return CID.of(DAG_CBOR, dag_cbor.encode(what + self._random.randbytes(16)))

@@ -14,6 +14,8 @@ SIZES: Final = (0.03, 0.1, 0.3, 1.0)
 """Shares of the nodes, for the simulations of smaller networks."""
 INTERESTS: Final = 3
 """Models, of those of the network, that a node with interests wants."""
+SHARDED: Final = 3
+"""Models that are cut into shards."""
 MORE_INTERESTS: Final = (1, 3, 10, 30)
 BAD: Final = 0.01
 LOSS: Final = 0.01
@@ -57,6 +59,17 @@ def interests(plan: Plan, events: int) -> Iterator[Simulation]:
             yield Simulation(label, partial(spread, some, events))
 
 
+def shards(plan: Plan, events: int) -> Iterator[Simulation]:
+    """Nodes with a shard of one of a few models, which meet at their model's rendezvous or at one
+    of the shard; while a model goes from four shards to five, both are in use."""
+    for cut in ((4,), (4, 5), (16,)):
+        for by_shard in (False, True):
+            cut_up = replace(plan, models=SHARDED, interests=1, shards=cut, meet_by_shard=by_shard)
+            name = " and ".join(map(str, cut))
+            label = f"{name} shards, meeting by {'shard' if by_shard else 'model'}"
+            yield Simulation(label, partial(spread, cut_up, events))
+
+
 def trouble(plan: Plan, events: int) -> Iterator[Simulation]:
     """Bad nodes, lossy lines, and nodes that come and go."""
     yield Simulation("none", partial(spread, plan, events))
@@ -79,6 +92,7 @@ SUITES: Final[dict[str, Suite]] = {
     "sizes": sizes,
     "versions": versions,
     "interests": interests,
+    "shards": shards,
     "trouble": trouble,
     "partition": partition,
 }

@@ -17,7 +17,7 @@ from benchmarks.simulate.dht import SimulatedDht
 from benchmarks.simulate.host import DHT_TRAFFIC, DIALS, PINGS, SimulatedHost
 from benchmarks.simulate.store import NETWORK, Library, MemoryStore
 from benchmarks.simulate.wire import Place, Wire
-from recon_node.ceramic import EventId
+from recon_node.ceramic import EventId, Shard
 from recon_node.p2p import P2P, P2PSettings
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.dht import LibraryDht
@@ -26,7 +26,7 @@ from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
 from recon_node.p2p.peers.schedule import network_rendezvous
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
-from recon_node.recon import VERSIONS, Version
+from recon_node.recon import VERSIONS, Version, intersect_ranges
 from recon_node.store import Store
 
 RECON: Final = "recon"
@@ -66,6 +66,11 @@ class Plan:
     models: int = 100
     interests: int = 0
     """Models that each node is interested in; 0: all of the network."""
+    shards: tuple[int, ...] = ()
+    """Into how many shards the nodes cut the models of their interests, in turn: with 4 and 5, half
+    of the nodes have a quarter, and half a fifth. Empty: they want whole models."""
+    meet_by_shard: bool = False
+    """Whether a shard has a rendezvous of its own in the DHT, and not its model's."""
     bad: float = 0.0
     """The share of nodes that misbehave, a third of them each way."""
     loss: float = 0.0
@@ -133,6 +138,8 @@ class World:
     def write(self, node: Node, model: int | None = None) -> Spread:
         """Write an event at a node; return how it spreads from there."""
         key = self.library.make(model)
+        while self.plan.shards and not node.store.wants(key):
+            key = self.library.make(model)
         wanting = {each.number for each in self.honest if each.store.wants(key)}
         spread = Spread(trio.current_time(), wanting - {node.number})
         self.spreads[key] = spread
@@ -172,6 +179,17 @@ class World:
         started = (each.p2p.counters.sessions_initiated for each in self.honest if each.p2p)
         return sum(started)
 
+    def sharing(self) -> list[int]:
+        """Return with how many peers each honest node is connected that want some of the same."""
+        by_id = {each.host.peer_id: each.store.wanted.ranges for each in self.nodes}
+        return [
+            sum(
+                bool(intersect_ranges(by_id[node.host.peer_id], by_id[peer]))
+                for peer in node.host.connected_peers()
+            )
+            for node in self.honest
+        ]
+
     def connections(self) -> list[int]:
         """Return how many peers each honest node is connected with."""
         return [len(each.host.connected_peers()) for each in self.honest]
@@ -197,7 +215,12 @@ class Node:
         models = rng.sample(range(plan.models), plan.interests)
         self.models = models or list(range(plan.models))
         """The models that it is interested in."""
-        interests = [world.library.interest(each) for each in models]
+        shard = None
+        if plan.shards:
+            of = plan.shards[number % len(plan.shards)]
+            shard = Shard.of(rng.randrange(of) + 1, of)
+        self._meeting = str(shard).encode() if plan.meet_by_shard else b""
+        interests = [world.library.interest(each, shard) for each in models]
         arrived = partial(world.arrived, number)
         self.store = MemoryStore(world.library, interests, arrived)
         if kind == "lying":
@@ -243,7 +266,7 @@ class Node:
 
     async def _live(self, nursery: trio.Nursery) -> None:
         plan, world = self._world.plan, self._world
-        dht = SimulatedDht(world.records, self.host, plan.nodes, self._random)
+        dht = SimulatedDht(world.records, self.host, plan.nodes, self._random, self._meeting)
         if self.kind == "silent":
             dht.announce([network_rendezvous(NETWORK).key])
             await be_silent(self.host, plan.versions)
