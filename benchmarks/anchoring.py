@@ -1,19 +1,22 @@
 """What it costs to give many events their times: one tree, at three nodes and in Spark's tables.
 
-    python -m benchmarks.anchoring [--events N] [--anchor FLAGS] [--flags FLAGS] [--spark]
+    python -m benchmarks.anchoring [--events N] [--chain URL [--binary PATH]] [--spark]
                                    [--json FILE]
 
 The first of three daemons on loopback gets init events through its API, and anchors them all at
-once; the others get everything from it. By default the development clock anchors; --anchor has
-other flags for the first node, and --flags some for all of them, such as those of a chain. Rows:
+once; the others get everything from it. By default the development clock anchors. --chain names
+the endpoint of a development chain (anvil): a contract is deployed there, and an account gets the
+coins to call it. --binary has three ceramic-one nodes do the same afterwards, on the same chain.
+Rows:
 
-  write      until the first node has all events and has selected them, and the others have them
+  write      until all three have delivered the events
   anchor     from the request until the tree is anchored: the tree, and the authority
   make       until the first node has made and admitted all time events
   spread     until all three have delivered them, with their times
-  tables     Spark's tables from the feed of the third node
+  tables     Spark's tables from the feed of the third node (with --spark; ours)
 
-`cpu_s` is that of the first node in that time, `others_cpu_s` that of the two others together.
+`cpu_s` is that of the first node in that time, `others_cpu_s` that of the two others together,
+processes that they started included.
 """
 
 from __future__ import annotations
@@ -24,139 +27,125 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import httpx
 from nacl.signing import SigningKey
 
-from benchmarks.report import Row, progress, show
+from benchmarks.anchoring_nodes import LIMIT, Contestant, DevelopmentChain, Ours, Theirs
+from benchmarks.ceramic_one_real import Node, cpu_seconds
+from benchmarks.report import Row, count, new_file, progress, show
 from recon_node.ceramic import StreamId, StreamType
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import CID, DAG_CBOR, multibase
-from recon_node.testnet import TestnetNode
 
 _MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"the model of a benchmark"))
-_POSTED = 1000
-"""Events in one request."""
-_CLOCK = "--anchor development"
-_TICKS = os.sysconf("SC_CLK_TCK")
-_LIMIT = 7200.0
-
-
-def cpu_seconds(node: TestnetNode) -> float:
-    """Return the CPU that a daemon has used so far, its threads included."""
-    fields = Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+_POLL = 0.5
+"""Seconds between two looks at how far the nodes are."""
 
 
 class Stage:
     """Measures one stage after the other."""
 
-    def __init__(self, nodes: list[TestnetNode], events: int) -> None:
+    def __init__(self, name: str, nodes: Sequence[Node], events: int) -> None:
+        self._name = name
         self._nodes = nodes
         self._events = events
         self.rows: list[Row] = []
-        self._begin()
+        self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Begin a stage now."""
         self._started = time.perf_counter()
         self._cpu = [cpu_seconds(node) for node in self._nodes]
 
     def end(self, name: str, condition: Callable[[], bool]) -> None:
-        """Wait for the end of a stage, and note what it took."""
-        deadline = time.monotonic() + _LIMIT
+        """Wait for the end of a stage, and note what it took; the next one begins."""
+        deadline = time.monotonic() + LIMIT
         while not condition():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{name} took more than {_LIMIT:g} s")
-            time.sleep(0.2)
+                raise TimeoutError(f"{name} took more than {LIMIT:g} s")
+            time.sleep(_POLL)
         cpu = [cpu_seconds(node) - was for node, was in zip(self._nodes, self._cpu, strict=True)]
-        row: Row = {"stage": name, "events": self._events}
-        row["seconds"] = round(time.perf_counter() - self._started, 2)
-        self.rows.append(row | {"cpu_s": round(cpu[0], 2), "others_cpu_s": round(sum(cpu[1:]), 2)})
-        self._begin()
+        row: Row = {"nodes": self._name, "stage": name, "events": self._events}
+        row["seconds"] = round(time.perf_counter() - self._started, 1)
+        row |= {"cpu_s": round(cpu[0], 2), "others_cpu_s": round(sum(cpu[1:]), 2)}
+        self.rows.append(row | {"load": round(os.getloadavg()[0], 1)})
+        self.begin()
 
 
-def measure(count: int, anchor: list[str], flags: list[str], *, spark: bool) -> list[Row]:
-    """Anchor so many events in one tree, and follow their times."""
-    with tempfile.TemporaryDirectory(prefix="recon-bench-") as directory:
-        shared = ["--network", "local-77", "--sync-interval", "2", *flags]
-        nodes = [TestnetNode(f"node-{n}", Path(directory), shared) for n in (1, 2, 3)]
-        try:
-            nodes[0].launch([*anchor, "--anchor-interval", "1d"])
-            nodes[0].wait_until_ready()
-            for node in nodes[1:]:
-                node.launch(["--bootstrap", nodes[0].addresses[0]])
-            for node in nodes[1:]:
-                node.wait_until_ready()
-            return _measure(nodes, count, Path(directory) / "tables", spark=spark)
-        finally:
-            for node in nodes:
-                node.kill()
+def measure(contestant: Contestant, events: Sequence[str], chain: DevelopmentChain | None) -> Stage:
+    """Anchor events in one tree, and follow their times."""
+    number = len(events)
+    stage = Stage(contestant.name, contestant.nodes, number)
+    progress(f"writing {number:,} events to {contestant.name}")
+    contestant.write(events)
+    stage.end("write", lambda: contestant.have_delivered(number))
+    sent = 0 if chain is None else chain.transactions()
+    progress("anchoring them")
+    contestant.anchor(number)
+    stage.begin()
+    stage.end("anchor", contestant.is_anchored)
+    stage.end("make", lambda: contestant.has_made(number))
+    stage.end("spread", lambda: contestant.have_delivered(2 * number))
+    assert chain is None or chain.transactions() == sent + 1, "not one transaction"
+    return stage
 
 
-def _measure(nodes: list[TestnetNode], count: int, tables: Path, *, spark: bool) -> list[Row]:
-    bodies = _bodies(count)
-    stage = Stage(nodes, count)
-    progress(f"writing {count:,} events")
-    with httpx.Client(base_url=nodes[0].api_url, timeout=_LIMIT) as client:
-        for body in bodies:
-            headers = {"content-type": "application/x-ndjson"}
-            client.post("/ceramic/events", content=body, headers=headers).raise_for_status()
-
-        def anchors() -> dict[str, Any]:
-            return dict(client.get("/ceramic/anchors").json())
-
-        stage.end(
-            "write",
-            lambda: (
-                anchors()["requests"]["waiting"] == count
-                and all(_state(node)["head"] == count for node in nodes)
-            ),
-        )
-        progress("anchoring them")
-        client.post("/ceramic/anchors/now").raise_for_status()
-        stage.end("anchor", lambda: bool(anchors()["latest"] and anchors()["latest"][0]["tx_hash"]))
-        stage.end("make", lambda: bool(anchors()["latest"][0]["is_done"]))
-        assert [tree["leaves"] for tree in anchors()["latest"]] == [count]
-    stage.end("spread", lambda: all(_state(node)["head"] == 2 * count for node in nodes))
-    if spark:
-        progress("filling Spark's tables")
-        command = [sys.executable, "-m", "spark_sink"]
-        url, place = nodes[2].api_url, str(tables)
-        subprocess.run([*command, "run", "--once", "--url", url, "--tables", place], check=True)
-        stage.end("tables", lambda: True)
-        sql = "SELECT count(*) AS n FROM stream_tips WHERE len(anchored_at) = 1"
-        found = subprocess.run(
-            [*command, "query", "--json", "--tables", place, sql], check=True, capture_output=True
-        )
-        assert f'"n": {count}'.encode() in found.stdout, found.stdout
-    return stage.rows
+def fill_tables(url: str, tables: Path, number: int) -> None:
+    """Run the pipeline once, and check that every stream is anchored there."""
+    progress("filling Spark's tables")
+    command = [sys.executable, "-m", "spark_sink"]
+    run = [*command, "run", "--once", "--url", url, "--tables", str(tables)]
+    subprocess.run(run, check=True)
+    sql = "SELECT count(*) AS n FROM stream_tips WHERE len(anchored_at) = 1"
+    query = [*command, "query", "--json", "--tables", str(tables), sql]
+    found = subprocess.run(query, check=True, capture_output=True)
+    assert f'"n": {number}'.encode() in found.stdout, found.stdout
 
 
-def _bodies(count: int) -> list[bytes]:
-    key, lines = SigningKey(bytes(32)), []
-    for number in range(count):
-        event = init_event(key, _MODEL, {"n": number}, unique=number.to_bytes(4, "big"))
-        lines.append(b'{"data": "%s"}\n' % multibase.encode(event.car).encode())
-    return [b"".join(lines[at : at + _POSTED]) for at in range(0, count, _POSTED)]
+def signed_events(number: int) -> list[str]:
+    """Return so many init events, as multibase text."""
+    key = SigningKey(bytes(32))
+    return [
+        multibase.encode(init_event(key, _MODEL, {"n": n}, unique=n.to_bytes(12, "big")).car)
+        for n in range(number)
+    ]
 
 
-def _state(node: TestnetNode) -> dict[str, Any]:
-    return dict(httpx.get(f"{node.api_url}/ceramic/recon", timeout=_LIMIT).json())
+def _run(args: argparse.Namespace, directory: Path) -> list[Row]:
+    events = signed_events(args.events)
+    chain = DevelopmentChain(args.chain) if args.chain else None
+    ours = Ours(directory, chain)
+    try:
+        stage = measure(ours, events, chain)
+        if args.spark:
+            fill_tables(ours.nodes[2].api_url, directory / "tables", len(events))
+            stage.end("tables", lambda: True)
+    finally:
+        ours.close()
+    if chain is None or args.binary is None:
+        return stage.rows
+    theirs = Theirs(directory, chain, args.binary, _MODEL)
+    try:
+        return stage.rows + measure(theirs, events, chain).rows
+    finally:
+        theirs.close()
 
 
 def main() -> None:
     """Measure, and print the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=100_000)
-    parser.add_argument("--anchor", default=_CLOCK)
-    parser.add_argument("--flags", default="--development-time")
+    parser.add_argument("--events", type=count, default=100_000)
+    parser.add_argument("--chain", metavar="URL")
+    parser.add_argument("--binary", metavar="PATH", help="of ceramic-one; needs --chain")
     parser.add_argument("--spark", action="store_true")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=new_file)
     args = parser.parse_args()
-    rows = measure(args.events, args.anchor.split(), args.flags.split(), spark=args.spark)
+    if args.binary and not args.chain:
+        parser.error("--binary needs --chain")
+    with tempfile.TemporaryDirectory(prefix="recon-bench-") as directory:
+        rows = _run(args, Path(directory))
     show("Anchoring", rows, args.json)
 
 

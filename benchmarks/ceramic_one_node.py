@@ -81,6 +81,7 @@ class CeramicOneNode:
         folders = {name: directory / name for name in ("store", "keys", "objects")}
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
+        self.database = folders["store"] / "db.sqlite3"
         swarm, api, flight, metrics = self._ports
         self._command = [binary, "daemon", "--network", "local"]
         self._command += ["--local-network-id", str(network_id)]
@@ -103,14 +104,19 @@ class CeramicOneNode:
         """Its process ID; 0 if it was never started."""
         return 0 if self._process is None else self._process.pid
 
-    def start(self, peers: Sequence[str] = ()) -> None:
+    def start(self, peers: Sequence[str] = (), flags: Sequence[str] = ()) -> None:
         """Start it, keeping connections to some peers, and wait until it answers.
+
+        Args:
+            peers: their multiaddrs.
+            flags: more flags, from this start on.
 
         Raises:
             RuntimeError: it does not start in time.
         """
         for peer in peers:
             self._command += ["--extra-ceramic-peer-addresses", peer]
+        self._command += flags
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
         deadline = time.monotonic() + START_LIMIT

@@ -32,6 +32,10 @@ from recon_node.testnet import TestnetNode
 
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
 COMPOSE = Path(__file__).parents[2] / "config" / "docker-compose.yml"
+GAS = 23_214
+"""What a call of the contract takes, as docs/how-to/anchors.md has it."""
+ZERO_BYTE = 12
+"""How much less it takes for each zero byte of the root."""
 NETWORK = ("--network", "local-4712", "--sync-interval", "1")
 
 
@@ -102,6 +106,7 @@ def test_events_are_anchored_on_the_chain(chain: DevChain, tmp_path: Path) -> No
         post(anchoring, init, left, right)
         wait_until(lambda: is_settled(anchoring, 3))
         check(anchoring, chain, [init, left, right], before)
+        assert all(GAS - 32 * ZERO_BYTE <= gas <= GAS for gas in chain.gas_used())
         wait_until(lambda: len(feed(reading)) == len(feed(anchoring)))
         shown = status(anchoring)
         assert (shown["account"], shown["chain_id"], shown["alarm"]) == (ADDRESS, CHAIN, "")

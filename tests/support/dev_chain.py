@@ -63,6 +63,12 @@ class DevChain:
         logs = self.call("eth_getLogs", {"fromBlock": "0x0", "topics": [DID_ANCHOR]})
         return [log["data"][2:] for log in logs]
 
+    def gas_used(self) -> set[int]:
+        """How much gas the calls that anchored took."""
+        logs = self.call("eth_getLogs", {"fromBlock": "0x0", "topics": [DID_ANCHOR]})
+        receipts = [self.call("eth_getTransactionReceipt", log["transactionHash"]) for log in logs]
+        return {int(receipt["gasUsed"], 16) for receipt in receipts}
+
     @contextmanager
     def silent(self) -> Iterator[None]:
         """Answer nothing for a while."""
