@@ -18,13 +18,13 @@ export function Peers({ node }) {
         key: each.id,
         cells: [html`<${Name} of=${each.id} />`, each.speaks.join(", ").replaceAll("recon/", ""), span(each.latency),
           ((each.behind ?? 0) * 100).toFixed(0) + " %", each.score == null ? "–" : (each.score * 100).toFixed(0) + " %", moment(each.last_sync), long(shared(each)),
-          each.covers == null ? "–" : (each.covers * 100).toFixed(0) + " %", count(each.failures), html`<code>${each.addresses[0] ?? ""}</code>`],
+          each.covers == null ? "–" : (each.covers * 100).toFixed(0) + " %", count(each.failures), long(html`<code>${each.addresses[0] ?? ""}</code>`)],
       }))} />
     <${Table} caption="Known, not connected" heads=${["peer", "state", "last sync", "#failures", "address"]} empty="None."
       rows=${peers.filter((each) => !each.connected).slice(0, MAX_ROWS).map((each) => ({
         key: each.id,
         cells: [html`<${Name} of=${each.id} />`, html`<${Badge} state="known" />`, moment(each.last_sync), count(each.failures),
-          html`<code>${each.addresses[0] ?? ""}</code>`],
+          long(html`<code>${each.addresses[0] ?? ""}</code>`)],
       }))} />`;
 }
 

@@ -16,12 +16,12 @@ export function Syncs({ query }) {
     <${Tabs} label="Which syncs" now=${of} of=${[["transfers", "Moved events", href(["syncs"])], ["all", "All", href(["syncs"], { of: "all" })]]} />
     <${Trouble} of=${found} />
     ${found.data && html`<${Table} caption="Syncs" hideCaption
-      heads=${["ended", "outcome", "peer", "role", "version", "#events in", "#events out", "#bytes in", "#bytes out", "#rounds", "#took"]}
+      heads=${["ended", "outcome", "peer", "role", "recon", "#events in", "#events out", "#bytes in", "#bytes out", "#rounds", "#took"]}
       empty=${of === "all" ? "None yet." : "None yet has moved events."} rows=${found.data.syncs.map((each) => ({
         key: [each.peer, each.role, each.finished_at].join(),
         cells: [moment(each.finished_at),
           long(html`<span class=${each.outcome.startsWith("agreed") ? "good" : each.outcome === "no common interest" ? "soft" : "bad"}>${each.outcome}</span>`),
-          html`<${Name} of=${each.peer} />`, each.role, each.protocol.replace("/ceramic/", ""),
+          html`<${Name} of=${each.peer} />`, each.role, each.protocol.replace("/ceramic/recon/", ""),
           count(each.events_received), count(each.events_sent), bytes(each.bytes_received + each.event_bytes_received),
           bytes(each.bytes_sent + each.event_bytes_sent), count(each.rounds), span(each.seconds)],
       }))} />`}`;
