@@ -8,6 +8,9 @@ before the work starts, and is paid from the event's budget:
 
 - The price of a schema (`recon_node.streams.schema_price`) follows from the numbers of its parts
   and of the content's parts, and if the schema refers to itself, from the content's depth.
+- Numbers are priced by their digits, since the engine computes with exact decimals.
+- Whether items are unique is found out here, by a keyword of our own: the engine compares all items
+  with each other whose hashes it takes for equal, and anybody can write many of those.
 - The price of a pattern grows with the bytes of the content, and with counted repetitions, which
   the engine expands. What all patterns of a schema hold in memory has a limit, too.
 - An event pays for the members of the document that it may have changed, if the schema has only
@@ -19,9 +22,10 @@ from __future__ import annotations
 import base64
 import json
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jsonschema_rs
+import orjson
 
 from recon_node.ipld import CID
 from recon_node.streams.budget import Budget, BudgetError
@@ -34,7 +38,7 @@ from recon_node.streams.schema_loops import (
     draft_of,
     normal_form,
 )
-from recon_node.streams.schema_price import MAX_MEMORY, SchemaPrice
+from recon_node.streams.schema_price import MAX_MEMORY, SchemaPrice, dearness
 
 MAX_SCHEMA: Final = 100_000
 """Approximate bytes of a schema's JSON."""
@@ -66,6 +70,8 @@ of a schema's patterns, at most, and at least."""
 _STEPS: Final = 1_000
 """Steps back of a pattern with look-around for one text, which then does not match."""
 
+_BEYOND_INTEGERS: Final = 2.0**64
+"""No integer of a document is as large."""
 _NOT_A_REGEX: Final = 'the value is not a "regex"'
 _NOT_A_PATTERN: Final = "its pattern is not a regular expression, or takes too much memory,"
 _DEFAULT_DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -129,6 +135,7 @@ class DocumentSchema:
                 offline=True,
                 validate_formats=False,
                 pattern_options=_options(self._price),
+                keywords={"uniqueItems": _UniqueItems},
             )
         except jsonschema_rs.ValidationError as error:
             path = "".join(f"/{part}" for part in error.instance_path)
@@ -153,62 +160,110 @@ class DocumentSchema:
             BudgetError: it takes too much work.
         """
         # A value weighs at least 2, so most content need not be measured.
-        price = self._price.of_check(weight // 2, weight, 0)
-        if self._validator and not self._price.is_recursive and price <= _SMALL:
+        is_cheap = self._price.of_check(weight // 2, weight, 0, 0) <= _SMALL
+        if self._validator and not self._price.is_recursive and is_cheap:
+            price = self._price.of_check(weight // 2, weight, 0, dearness(content))
             budget.spend(price)
-            return self._error_as_json(self._validator, content, weight, 0)
+            return self._error_as_json(self._validator, content, _Paid(budget, price, weight, 0))
         if self._by_member is None or not isinstance(content, dict):
-            depth = self._pay(content, budget)
-            return self._error_as_json(self._whole, content, weight, depth)
+            price, depth = self._pay(content, budget)
+            return self._error_as_json(self._whole, content, _Paid(budget, price, weight, depth))
         of_names, of_members = self._by_member
         names = dict.fromkeys(content)
-        budget.spend(self._price.of_check(len(names), sum(map(len, names)), 1))
-        if (error := self._error(of_names, names, weight, 1)) is not None:
+        price = self._price.of_check(len(names), sum(map(len, names)), 1, 0)
+        budget.spend(price)
+        if (error := self._error(of_names, names, _Paid(budget, price, weight, 1))) is not None:
             return error
         changed = {
             name: content[name]
             for name in (content if touched is None else touched)
             if name in content
         }
-        depth = 1 + max(
-            (self._pay(each, budget, name) for name, each in changed.items()), default=0
-        )
-        return self._error_as_json(of_members, changed, weight, depth)
+        paid = [self._pay(each, budget, name) for name, each in changed.items()]
+        depth = 1 + max((depth for _, depth in paid), default=0)
+        price = sum(price for price, _ in paid)
+        return self._error_as_json(of_members, changed, _Paid(budget, price, weight, depth))
 
-    def _pay(self, part: Any, budget: Budget, member: str | None = None) -> int:
-        """Pay for checking a part of a document; return its depth."""
+    def _pay(self, part: Any, budget: Budget, member: str | None = None) -> tuple[int, int]:
+        """Pay for checking a part of a document; return the price, and the part's depth."""
         size = measure(part, budget.left)
         budget.spend(size.steps)
-        budget.spend(self._price.of_check(size.steps, size.weight, size.depth, member))
-        return size.depth
+        dear = dearness(part)
+        price = self._price.of_check(size.steps, size.weight, size.depth, dear, member)
+        budget.spend(price)
+        return price, size.depth
 
     def _error_as_json(
-        self, validator: jsonschema_rs.Validator, content: Any, weight: int, depth: int
+        self, validator: jsonschema_rs.Validator, content: Any, paid: _Paid
     ) -> str | None:
-        if self._price.stack(depth) > MAX_STACK:
+        if self._price.stack(paid.depth) > MAX_STACK:
             return "the document is nested too deep to be checked by its model's schema"
         try:
-            return self._error(validator, content, weight, depth)
+            return self._error(validator, content, paid)
         except ValueError:  # bytes, or nested too deep
             pass
         try:
-            return self._error(validator, as_dag_json(content), weight, depth)
+            return self._error(validator, as_dag_json(content), paid)
         except ValueError as error:
             return f"the document cannot be checked by its model's schema: {error}"
 
-    def _error(
-        self, validator: jsonschema_rs.Validator, content: Any, weight: int, depth: int
-    ) -> str | None:
+    def _error(self, validator: jsonschema_rs.Validator, content: Any, paid: _Paid) -> str | None:
         if validator.is_valid(content):
             return None
-        if self._price.of_reason(weight, depth) > MAX_REASON:
+        if self._price.of_reason(paid.weight, paid.depth) > MAX_REASON:
             return "the document does not conform to its model's schema"
+        paid.budget.spend(paid.price)  # it is checked again
         try:
             validator.validate(content)
         except jsonschema_rs.ValidationError as error:
             path = "".join(f"/{part}" for part in error.instance_path)
             return f"the model's schema: {error.message}{path and f' at {path}'}"
         raise RuntimeError("content is invalid by a schema, but there is no error")
+
+
+class _Paid(NamedTuple):
+    """What was paid for a check of content."""
+
+    budget: Budget
+    price: int
+    weight: int
+    """Of the whole content."""
+    depth: int
+    """Of what is checked."""
+
+
+class _UniqueItems:
+    """The keyword `uniqueItems`, in time linear in the text of the items."""
+
+    def __init__(self, _parent: Any, value: Any, _path: Any) -> None:
+        self._is_on = value is True
+
+    def validate(self, instance: Any) -> None:
+        """Raise `ValueError` if two items of an array are equal as JSON."""
+        if not self._is_on or not isinstance(instance, list):
+            return
+        if len(set(map(_canonical, instance))) < len(instance):
+            raise ValueError("the value has non-unique elements")
+
+
+def _canonical(value: Any) -> bytes:
+    """The same bytes for all values that are equal as JSON."""
+    if isinstance(value, float | list | dict):
+        value = _with_integers(value)
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:  # nested too deep for it, or half of a surrogate pair
+        return json.dumps(value, sort_keys=True).encode()
+
+
+def _with_integers(value: Any) -> Any:
+    """The value with integers in place of floats that equal one."""
+    if isinstance(value, dict):
+        return {name: _with_integers(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return list(map(_with_integers, value))
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _BEYOND_INTEGERS
+    return int(value) if is_whole else value
 
 
 def _options(

@@ -7,6 +7,10 @@ If a schema refers to itself, unfolding stops at the target that closes the loop
 `recon_node.streams.schema_loops`). A head is checked again at each level of the content, at most
 `branching` times as often as at the level above. So the work grows with the content's depth, and
 exponentially if alternatives lead to the same place.
+
+The engine computes with exact decimals: to compare a fraction takes ten times as long as a small
+integer, and one with 300 digits a thousand times. So numbers are priced by their digits, those of
+the schema (`_Price.slow`) and those of the content (`dearness`).
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from itertools import chain
 from operator import add
 from typing import Any, Final, NamedTuple
 
+from recon_node.ipld import CID
 from recon_node.streams.schema_loops import (
     EACH,
     EITHER,
@@ -41,14 +46,21 @@ MAX_MEMORY: Final = 64 * 1024
 
 _CALL: Final = 1_000
 """Cost of any check."""
-_CONVERSION: Final = 50
+_CONVERSION: Final = 100
 """Additional cost of each value in the content."""
-_COMPARISONS: Final = 300
+_COMPARISONS: Final = 1_500
 """Cost of comparing one item with the others, to find equal ones."""
 _NUMBER: Final = 120
-"""Cost of comparing two numbers exactly, whatever they are."""
-_DIVISION: Final = 8_000
-"""Cost of dividing one number by another exactly."""
+"""Cost of comparing two small integers."""
+_EXACT: Final = 250
+_DIGIT: Final = 48
+"""Additional cost of any other number that is compared or divided, and for each of its digits."""
+_SMALL_INTEGER: Final = 2**53
+_FLOAT_DIGITS: Final = 17
+"""Digits of a float, at most, without the zeros before or after them."""
+_LOG10_OF_2: Final = (77, 256)
+_NOT_JSON: Final = 1_500
+"""Cost of bytes, or of a link, which are converted to JSON first."""
 _AGAIN: Final = 4
 """How often `unevaluated...` makes the parts next to it check the same again."""
 _MAX_PATTERN: Final = 3_000
@@ -84,7 +96,13 @@ _NEGATED: Final = re.compile(r"\\[WDS]|\[\^")
 _IGNORES_CASE: Final = re.compile(r"\(\?[a-zA-Z]*i")
 _REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _UNEVALUATED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
-_LIMITS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_NUMBERS: Final = (
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+)
 _SCHEMAS: Final = {**HERE, **EITHER, **EACH}
 _DATA: Final = ("const", "enum", "required", "dependentRequired", "type")
 
@@ -95,6 +113,7 @@ class _Price(NamedTuple):
     Attributes:
         parts: that check each value of the content, at most.
         slow: the additional cost of slow parts, for each value.
+        numbers: how many numbers each value is compared with.
         alternatives: how many of them are in alternatives.
         has_unevaluated: whether a keyword checks the parts next to it again; 0 or more.
         patterns: the cost of its patterns for each byte of content.
@@ -107,6 +126,7 @@ class _Price(NamedTuple):
 
     parts: int = 1
     slow: int = 0
+    numbers: int = 0
     alternatives: int = 0
     has_unevaluated: int = 0
     patterns: int = 0
@@ -166,19 +186,22 @@ class SchemaPrice:
         """What its compiled patterns hold, in KiB."""
         return self._whole.memory
 
-    def of_check(self, values: int, weight: int, depth: int, member: str | None = None) -> int:
+    def of_check(
+        self, values: int, weight: int, depth: int, dear: int, member: str | None = None
+    ) -> int:
         """The cost of checking content, in units of about 4 ns.
 
         Args:
             values: in the content.
             weight: approximate bytes of its JSON.
             depth: levels of its nesting.
+            dear: its `dearness`.
             member: if it is only checked by what `properties` has for this name.
         """
         whole = self._whole if member is None else self._members.get(member, self._whole)
-        once = (whole.parts + whole.slow) * (values + 1)
+        once = (whole.parts + whole.slow) * (values + 1) + whole.numbers * dear
         once += whole.patterns * weight + whole.texts * weight // _BYTES
-        conversion = _CALL + _CONVERSION * (values + 1) + weight
+        conversion = _CALL + _CONVERSION * (values + 1) + weight + dear
         return conversion + self._times(self._loops.branching, depth) * once
 
     def of_reason(self, weight: int, depth: int) -> int:
@@ -247,14 +270,12 @@ class _Unfolding:
             return _price_of_data(value)
         if keyword in ("minLength", "maxLength"):
             return _Price(texts=1)
-        if keyword in _LIMITS:
-            return _Price(slow=_NUMBER)
-        if keyword == "multipleOf":
-            return _Price(slow=_DIVISION)
+        if keyword in _NUMBERS:
+            return _price_of_number(value)
         if keyword == "pattern" and isinstance(value, str):
             return _price_of_pattern(value)
         if keyword == "uniqueItems":
-            return _Price(slow=_COMPARISONS, texts=_COMPARISONS)
+            return _Price(slow=_COMPARISONS, numbers=1, texts=_COMPARISONS)
         return _Price()
 
     def _of_schemas(self, keyword: str, value: Any, depth: int) -> _Price:
@@ -317,15 +338,52 @@ def _of_classes(pattern: str) -> int:
 
 def _price_of_data(value: Any) -> _Price:
     """Of what content is compared with."""
-    parts = numbers = levels = 0
+    price = _Price(0, levels=0)
+    parts = levels = 0
     level = [value]
     while level:
         levels += 1
         for each in level:
             parts += 1 + (len(each) // _TEXT_OF_A_PART if isinstance(each, str) else 0)
-            numbers += isinstance(each, int | float)
+            if isinstance(each, int | float):
+                price = price.plus(_price_of_number(each))
         level = [member for each in level for member in _members(each)]
-    return _Price(parts, slow=_NUMBER * numbers, levels=levels)
+    return price._replace(parts=parts, levels=levels)
+
+
+def _price_of_number(value: Any) -> _Price:
+    """Of one number that content is compared with, or divided by."""
+    return _Price(slow=_NUMBER + _dearness_of(value), numbers=1)
+
+
+def dearness(value: Any) -> int:
+    """Return by how much the values in a document are dearer than small integers and text, each
+    time that one of them is compared. Values that share parts count for each place."""
+    dear = 0
+    level: list[Any] = [value]
+    while level:
+        kinds = set(map(type, level))
+        if not kinds.isdisjoint(_DEAR):
+            dear += sum(map(_dearness_of, level))
+        below: list[Any] = []
+        if dict in kinds:
+            below += chain.from_iterable(each.values() for each in level if type(each) is dict)
+        if list in kinds:
+            below += chain.from_iterable(each for each in level if type(each) is list)
+        level = below
+    return dear
+
+
+_DEAR: Final = frozenset({float, int, bytes, CID})
+
+
+def _dearness_of(value: Any) -> int:
+    if isinstance(value, float):
+        digits = abs(math.frexp(value)[1]) * _LOG10_OF_2[0] // _LOG10_OF_2[1] + _FLOAT_DIGITS
+        return _EXACT + _DIGIT * digits
+    if isinstance(value, int) and abs(value) > _SMALL_INTEGER:
+        return _EXACT + _DIGIT * len(str(value))
+    return _NOT_JSON if isinstance(value, bytes) else 0
 
 
 def _members(value: Any) -> Iterable[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from recon_node.ipld import CID, DAG_CBOR
 from recon_node.streams import document_schema
 from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.document_schema import DocumentSchema, compiled
-from recon_node.streams.json_values import weigh_json
+from recon_node.streams.json_values import json_equal, weigh_json
 from recon_node.streams.schema_loops import SchemaError
 
 CODE = CID.of(DAG_CBOR, b"code")
@@ -203,6 +204,22 @@ def test_what_would_take_long_is_not_begun(
     monkeypatch.setattr(type(schema), "_error", lambda *_: pytest.fail("it was begun"))
     with pytest.raises(BudgetError, match="the event takes more than 100,000,000 steps"):
         schema.error(content, weigh_json(content)[0], Budget("the event", 10**8))
+
+
+SCALARS = st.none() | st.booleans() | st.sampled_from([0, 1, 1.0, -0.0, 2**53, 2.0**53, 2**63, 1.5])
+ITEMS = st.recursive(
+    SCALARS | st.sampled_from(["", "1", "1.0", "true"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner),
+    max_leaves=4,
+)
+
+
+@given(st.lists(ITEMS, max_size=6))
+def test_unique_items_are_those_that_differ_as_json(items: list[Any]) -> None:
+    pairs = combinations(items, 2)
+    found = error({"uniqueItems": True}, items)
+    assert (found is None) == (not any(json_equal(one, other) for one, other in pairs))
+    assert found is None or "the value has non-unique elements" in found
 
 
 def test_long_text_and_long_lists_are_checked() -> None:
