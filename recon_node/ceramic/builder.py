@@ -5,7 +5,7 @@
     change = data_event(key, init, [init.cid], [{"op": "replace", "path": "/title", ...}])
 
 Every builder returns the `Event` as the parser reads it; its `car` is what goes over the wire. A
-key is Ed25519 (`SigningKey`), secp256k1 or P-256, see `auth.keys`. The same arguments give the same
+key is Ed25519 (`SigningKey`), secp256k1 or P-256, see `auth.did`. The same arguments give the same
 bytes, except with P-256, whose signatures are not deterministic here.
 """
 

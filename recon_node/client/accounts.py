@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from recon_node.ceramic import CeramicError
 from recon_node.ceramic.auth.cacao import parse_cacao
-from recon_node.ceramic.auth.did import P256Key, canonical_did, chain_account, eip55, public_key
+from recon_node.ceramic.auth.did import canonical_did, chain_account, eip55, public_key
 from recon_node.ceramic.auth.wallets import signed_text
 from recon_node.ceramic.auth.webauthn import challenge
 from recon_node.client.capabilities import Capability
@@ -42,6 +42,8 @@ LASTS: Final = timedelta(days=7)
 """How long a session lasts."""
 
 _VERSION: Final = "1"
+_PASSKEY: Final = "P-256"
+"""The kind of a passkey's key."""
 _NONCE_SIZE: Final = 16
 """Random bytes."""
 _KEPT: Final = ("domain", "statement", "resources")
@@ -302,7 +304,7 @@ class PasskeyAccount(Account[bytes, Assertion]):
             key = public_key(did)
         except CeramicError as error:
             raise InvalidArgumentError(str(error)) from None
-        if not isinstance(key, P256Key):
+        if key.kind != _PASSKEY:
             raise InvalidArgumentError(f"{did} names a {key.kind} key; passkeys have P-256 keys")
         super().__init__(did, sign)
 

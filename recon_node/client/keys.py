@@ -13,15 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, Self, TypeAlias
 
-import coincurve
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 from nacl.signing import SigningKey
 
 from recon_node.ceramic.auth.did import PrivateKey, controller_of
@@ -54,10 +45,10 @@ class Key:
         """
         if kind == "ed25519":
             return cls(SigningKey.generate())
-        if kind == "secp256k1":
-            return cls(coincurve.PrivateKey())
-        if kind == "p256":
-            return cls(ec.generate_private_key(ec.SECP256R1()))
+        if kind in ("secp256k1", "p256"):
+            from recon_node.ceramic.auth import ecdsa
+
+            return cls(ecdsa.generate(kind))
         raise InvalidArgumentError(f"a key is ed25519, secp256k1 or p256, not {kind!r}")
 
     @classmethod
@@ -79,7 +70,9 @@ class Key:
             KeyFileError: it does not hold a private key of a kind that Ceramic knows.
         """
         if data.lstrip().startswith(_PEM):
-            return cls(_from_pem(data))
+            from recon_node.client import pem
+
+            return cls(pem.read(data))
         try:
             return cls.from_seed(bytes.fromhex(data.decode("ascii").strip()))
         except ValueError:
@@ -123,9 +116,9 @@ class Key:
         """Return the content of a key file."""
         if isinstance(self.private, SigningKey):
             return bytes(self.private).hex().encode() + b"\n"
-        if isinstance(self.private, coincurve.PrivateKey):
-            return self.private.to_pem()
-        return self.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        from recon_node.client import pem
+
+        return pem.write(self.private)
 
     @property
     def did(self) -> str:
@@ -153,25 +146,3 @@ class Key:
     def capability_block(self) -> bytes | None:
         """The block that events name, if the key writes for an account."""
         return None if self.capability is None else self.capability.block
-
-
-def _from_pem(data: bytes) -> PrivateKey:
-    try:
-        found = load_pem_private_key(data, password=None)
-    except TypeError:
-        raise KeyFileError(
-            "it has a password, which is not supported: store it without one"
-        ) from None
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise KeyFileError(f"it is not a private key as PEM ({error})") from None
-    if isinstance(found, ed25519.Ed25519PrivateKey):
-        return SigningKey(found.private_bytes_raw())
-    if isinstance(found, ec.EllipticCurvePrivateKey):
-        if isinstance(found.curve, ec.SECP256R1):
-            return found
-        if isinstance(found.curve, ec.SECP256K1):
-            return coincurve.PrivateKey.from_int(found.private_numbers().private_value)
-        raise KeyFileError(
-            f"it is on the curve {found.curve.name}; Ceramic supports secp256k1 and P-256"
-        )
-    raise KeyFileError("Ceramic does not support its kind of key: use Ed25519, secp256k1 or P-256")

@@ -1,4 +1,10 @@
-"""The errors of this room. All of them are caused by bad input, hence `ValueError`."""
+"""The errors of this room. All of them are caused by bad input, hence `ValueError`.
+
+Beside them, `required_for`: the client is also installed without some packages.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class IpldError(ValueError):
@@ -31,3 +37,19 @@ class CarError(IpldError):
 
 class MultibaseError(IpldError):
     """Not multibase text."""
+
+
+@contextmanager
+def required_for(purpose: str) -> Iterator[None]:
+    """Say what to install if the client was installed without what a purpose needs.
+
+    Raises:
+        ModuleNotFoundError: a package cannot be imported.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{purpose} need the package {error.name}: install ceramic-client[full]",
+            name=error.name,
+        ) from None

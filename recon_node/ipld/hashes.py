@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from recon_node.ipld.errors import required_for
+
 MIN_DIGEST: Final = 20
 """Bytes of a shortened digest, at least, as for kubo."""
 
@@ -33,13 +35,15 @@ def _twice_sha2_256(block: bytes) -> bytes:
 
 
 def _keccak(bits: int, block: bytes) -> bytes:
-    from Crypto.Hash import keccak  # seldom needed
+    with required_for("Keccak hashes"):
+        from Crypto.Hash import keccak  # seldom needed
 
     return bytes(keccak.new(digest_bits=bits, data=block).digest())
 
 
 def _blake3(block: bytes) -> bytes:
-    from blake3 import blake3  # seldom needed
+    with required_for("BLAKE3 hashes"):
+        from blake3 import blake3  # seldom needed
 
     return bytes(blake3(block).digest(length=64))  # a shorter digest is the beginning of it
 

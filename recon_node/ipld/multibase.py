@@ -15,6 +15,7 @@ milliseconds.
 import base64
 import binascii
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Final
 
 from recon_node.ipld.errors import MultibaseError
@@ -226,7 +227,13 @@ def _product(one: int, other: int) -> int:
     return (outer << 2 * half) + (middle << half) + inner
 
 
+def _need_library(reason: str) -> None:
+    if find_spec("multiformats") is None:
+        raise MultibaseError(f"{reason} without ceramic-client[full]")
+
+
 def _encode_other(data: bytes, base: str) -> str:
+    _need_library(f"cannot write {base}")
     from multiformats import multibase  # takes 60 ms to import
 
     try:
@@ -236,6 +243,7 @@ def _encode_other(data: bytes, base: str) -> str:
 
 
 def _decode_other(text: str) -> bytes:
+    _need_library(f"{_shown(text)} is not in a base that can be read")
     from multiformats import multibase
 
     try:

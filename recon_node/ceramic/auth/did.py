@@ -23,6 +23,9 @@ browsers and security chips sign has s in the upper half. Whatever decides treat
 of one statement (`recon_node.streams.graph`). What is signed here has s in the lower half.
 
 Points are compressed, 33 bytes, as did:key has them.
+
+The keys of ECDSA are in `auth.ecdsa`. It is imported when such a key is met, and so is Keccak: most
+clients have neither, and what both need takes 30 MB.
 """
 
 from __future__ import annotations
@@ -31,41 +34,30 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
-import coincurve
-from coincurve import ecdsa as libsecp256k1
-from Crypto.Hash import keccak
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import (
-    decode_dss_signature,
-    encode_dss_signature,
-)
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey, VerifyKey
 
 from recon_node.ceramic.errors import DidError
 from recon_node.ipld import IpldError, multibase, varint
+from recon_node.ipld.errors import required_for
+
+if TYPE_CHECKING:
+    from recon_node.ceramic.auth.ecdsa import EcdsaKey
 
 SIGNATURE_SIZE: Final = 64
 """Bytes of a signature by JOSE's rules."""
 
 _KEY_SIZE: Final = 32
 """Bytes of an Ed25519 key, and of r and s."""
-_POINT_SIZE: Final = 33
-"""Bytes of a compressed point."""
-_COMPRESSED: Final = (2, 3)
-_ES256: Final = ec.ECDSA(SHA256())
 _ORDERS: Final = {
     "ES256K": 0xFFFFFFFF_FFFFFFFF_FFFFFFFF_FFFFFFFE_BAAEDCE6_AF48A03B_BFD25E8C_D0364141,
     "ES256": 0xFFFFFFFF_00000000_FFFFFFFF_FFFFFFFF_BCE6FAAD_A7179E84_F3B9CAC2_FC632551,
 }
 """The orders n of the groups in which ECDSA signs, by algorithm."""
 
-PrivateKey: TypeAlias = SigningKey | coincurve.PrivateKey | ec.EllipticCurvePrivateKey
+PrivateKey: TypeAlias = "SigningKey | EcdsaKey"
 """An Ed25519 key, a secp256k1 key, or (of the elliptic curves of `cryptography`) a P-256 key."""
 
 
@@ -106,81 +98,22 @@ class Ed25519Key:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Secp256k1Key:
-    """A secp256k1 key, from a compressed point."""
-
-    kind: ClassVar[str] = "secp256k1"
-    alg: ClassVar[str] = "ES256K"
-    _key: coincurve.PublicKey
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Secp256k1Key:
-        """Read the compressed point.
-
-        Raises:
-            ValueError: not such a point.
-        """
-        return cls(coincurve.PublicKey(_compressed(data, cls.kind)))
-
-    def verify(self, message: bytes, signature: bytes) -> bool:  # noqa: D102 - see PublicKey
-        if len(signature) != SIGNATURE_SIZE:
-            return False
-        try:
-            parsed = libsecp256k1.deserialize_compact(with_low_s(self.alg, signature))
-            return self._key.verify(libsecp256k1.cdata_to_der(parsed), message)
-        except ValueError:
-            return False
-
-
-@dataclass(frozen=True, slots=True)
-class P256Key:
-    """A P-256 key, from a compressed point."""
-
-    kind: ClassVar[str] = "P-256"
-    alg: ClassVar[str] = "ES256"
-    _key: ec.EllipticCurvePublicKey
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> P256Key:
-        """Read the compressed point.
-
-        Raises:
-            ValueError: not such a point.
-        """
-        point = _compressed(data, cls.kind)
-        return cls(ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), point))
-
-    def verify(self, message: bytes, signature: bytes) -> bool:  # noqa: D102 - see PublicKey
-        if len(signature) != SIGNATURE_SIZE:
-            return False
-        r, s = int.from_bytes(signature[:_KEY_SIZE]), int.from_bytes(signature[_KEY_SIZE:])
-        return self.verify_der(message, encode_dss_signature(r, s))
-
-    def verify_der(self, message: bytes, signature: bytes) -> bool:
-        """Like `verify`, for a signature in DER as authenticators write it."""
-        try:
-            self._key.verify(signature, message, _ES256)
-        except (InvalidSignature, ValueError):
-            return False
-        return True
-
-
 def algorithm_of(key: PrivateKey) -> str:
     """Return the JOSE name of the algorithm by which the key signs."""
     if isinstance(key, SigningKey):
         return Ed25519Key.alg
-    return Secp256k1Key.alg if isinstance(key, coincurve.PrivateKey) else P256Key.alg
+    from recon_node.ceramic.auth import ecdsa
+
+    return ecdsa.class_of(key).alg
 
 
 def sign(key: PrivateKey, message: bytes) -> bytes:
     """Sign a message by JOSE's rules; the signature has `SIGNATURE_SIZE` bytes."""
     if isinstance(key, SigningKey):
         return key.sign(message).signature
-    if isinstance(key, coincurve.PrivateKey):
-        return bytes(libsecp256k1.serialize_compact(libsecp256k1.der_to_cdata(key.sign(message))))
-    r, s = decode_dss_signature(key.sign(message, _ES256))
-    return with_low_s(P256Key.alg, r.to_bytes(_KEY_SIZE) + s.to_bytes(_KEY_SIZE))
+    from recon_node.ceramic.auth import ecdsa
+
+    return ecdsa.sign(key, message)
 
 
 def has_low_s(alg: str, signature: bytes) -> bool:
@@ -198,12 +131,6 @@ def with_low_s(alg: str, signature: bytes) -> bytes:
     if has_low_s(alg, signature) or not 0 < s < _ORDERS[alg]:
         return signature
     return signature[:_KEY_SIZE] + (_ORDERS[alg] - s).to_bytes(_KEY_SIZE)
-
-
-def _compressed(data: bytes, kind: str) -> bytes:
-    if len(data) != _POINT_SIZE or data[0] not in _COMPRESSED:
-        raise ValueError(f"a {kind} key is a compressed point of {_POINT_SIZE} bytes")
-    return data
 
 
 _ACCOUNT: Final = re.compile(r"did:pkh:eip155:.*:0x[0-9a-fA-F]{40}", re.ASCII)
@@ -242,7 +169,13 @@ def eip55(address: str) -> str:
 
 
 def keccak_256(data: bytes) -> bytes:
-    """Hash with Ethereum's Keccak-256, which pads differently from SHA3-256."""
+    """Hash with Ethereum's Keccak-256, which pads differently from SHA3-256.
+
+    Raises:
+        ModuleNotFoundError: the client was installed without it.
+    """
+    with required_for("Ethereum accounts"):
+        from Crypto.Hash import keccak
     return keccak.new(digest_bits=256, data=data).digest()
 
 
@@ -261,11 +194,6 @@ _PKH: Final = re.compile(
 _ED25519_CODEC: Final = 0xED
 _SECP256K1_CODEC: Final = 0xE7
 _P256_CODEC: Final = 0x1200
-_READERS: Final[dict[int, Callable[[bytes], PublicKey]]] = {
-    _ED25519_CODEC: Ed25519Key.from_bytes,
-    _SECP256K1_CODEC: Secp256k1Key.from_bytes,
-    _P256_CODEC: P256Key.from_bytes,
-}
 _OTHER_KINDS: Final = {
     0xEA: "BLS12-381 G1",
     0xEB: "BLS12-381 G2",
@@ -294,10 +222,10 @@ def controller_of(key: PrivateKey) -> str:
     """Return the did:key of this key."""
     if isinstance(key, SigningKey):
         return ed25519_did(bytes(key.verify_key))
-    if isinstance(key, coincurve.PrivateKey):
-        return secp256k1_did(key.public_key.format())
-    point = key.public_key().public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
-    return p256_did(point)
+    from recon_node.ceramic.auth import ecdsa
+
+    did_of = secp256k1_did if ecdsa.class_of(key) is ecdsa.Secp256k1Key else p256_did
+    return did_of(ecdsa.point_of(key))
 
 
 def ed25519_did(public_key: bytes) -> str:
@@ -334,17 +262,32 @@ def public_key(did: str) -> PublicKey:
         codec, offset = varint.decode(raw)
     except IpldError as error:
         raise DidError(f"broken DID {did[:_MAX_SHOWN]!r}: {error}") from None
-    if codec not in _READERS:
-        if codec not in _OTHER_KINDS:
-            raise DidError(f"broken DID {did[:_MAX_SHOWN]!r}: no kind of key has code {codec:#x}")
-        raise DidError(
-            f"cannot check signatures by {_OTHER_KINDS[codec]} keys, only by Ed25519, secp256k1 "
-            "and P-256"
-        )
     try:
-        return _READERS[codec](raw[offset:])
+        return _reader(codec)(raw[offset:])
     except ValueError as error:
         raise DidError(f"broken DID {did[:_MAX_SHOWN]!r}: {error}") from None
+
+
+def _reader(codec: int) -> Callable[[bytes], PublicKey]:
+    """What reads the keys of a kind.
+
+    Raises:
+        DidError: the kind is not supported.
+        ValueError: there is none.
+    """
+    if codec == _ED25519_CODEC:
+        return Ed25519Key.from_bytes
+    if codec in (_SECP256K1_CODEC, _P256_CODEC):
+        from recon_node.ceramic.auth import ecdsa
+
+        kind = ecdsa.Secp256k1Key if codec == _SECP256K1_CODEC else ecdsa.P256Key
+        return kind.from_bytes
+    if codec not in _OTHER_KINDS:
+        raise ValueError(f"no kind of key has code {codec:#x}")
+    raise DidError(
+        f"cannot check signatures by {_OTHER_KINDS[codec]} keys, only by Ed25519, secp256k1 "
+        "and P-256"
+    )
 
 
 def ed25519_key(did: str) -> VerifyKey:

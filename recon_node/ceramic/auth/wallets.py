@@ -17,16 +17,26 @@ the lower half. Contract accounts (EIP-1271) cannot be checked without asking th
 signature.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
-from typing import Final
-
-import coincurve
+from typing import TYPE_CHECKING, Final
 
 from recon_node.ceramic.auth.cacao import Cacao, unix_seconds
-from recon_node.ceramic.auth.did import ChainAccount, Ed25519Key, chain_account, eip55, keccak_256
+from recon_node.ceramic.auth.did import (
+    ChainAccount,
+    Ed25519Key,
+    chain_account,
+    eip55,
+    keccak_256,
+)
 from recon_node.ceramic.errors import DidError, InvalidSignatureError
 from recon_node.ipld import MultibaseError, multibase
+from recon_node.ipld.errors import required_for
+
+if TYPE_CHECKING:
+    import coincurve
 
 _ETHEREUM: Final = "Ethereum"
 _SOLANA: Final = "Solana"
@@ -165,6 +175,8 @@ def _recoverable(text: str) -> bytes:
 
 def _signer(signature: bytes, text: str) -> str | None:
     """The address that signed the text, in lower case; None if nobody's signature is that."""
+    with required_for("Ethereum accounts"):
+        import coincurve
     try:
         key = coincurve.PublicKey.from_signature_and_message(
             signature, personal_message(text.encode()), hasher=keccak_256

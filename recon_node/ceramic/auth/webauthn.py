@@ -10,15 +10,20 @@ are ignored: which website showed the prompt is up to the wallet, not to the str
 Sources: https://www.w3.org/TR/webauthn-2/#sctn-verifying-assertion; for the challenge, ceramic-one.
 """
 
+from __future__ import annotations
+
 import base64
 import hashlib
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from recon_node.ceramic import strict
 from recon_node.ceramic.auth.cacao import Cacao
-from recon_node.ceramic.auth.did import SIGNATURE_SIZE, P256Key, public_key
+from recon_node.ceramic.auth.did import SIGNATURE_SIZE, public_key
 from recon_node.ceramic.errors import DidError, InvalidEventError, InvalidSignatureError
 from recon_node.ipld import CID, DAG_CBOR, DagCborError, MultibaseError, dag_cbor, multibase
+
+if TYPE_CHECKING:
+    from recon_node.ceramic.auth.ecdsa import P256Key
 
 _METADATA: Final = frozenset({"aad"})
 _AAD: Final = frozenset({"authData", "clientDataJSON"})
@@ -55,6 +60,8 @@ def challenge(header: dict[str, Any], payload: dict[str, Any]) -> str:
 
 
 def _issuer_key(issuer: str) -> P256Key:
+    from recon_node.ceramic.auth.ecdsa import P256Key
+
     try:
         key = public_key(issuer)
     except DidError as error:

@@ -1,0 +1,126 @@
+"""ECDSA keys: secp256k1 (by libsecp256k1) and P-256 (by OpenSSL).
+
+`auth.did` says what their signatures are. Points are compressed, 33 bytes, as did:key has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal, TypeAlias
+
+from recon_node.ceramic.auth.did import SIGNATURE_SIZE, with_low_s
+from recon_node.ipld.errors import required_for
+
+with required_for("secp256k1 and P-256 keys"):
+    import coincurve
+    from coincurve import ecdsa as libsecp256k1
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.utils import (
+        decode_dss_signature,
+        encode_dss_signature,
+    )
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+EcdsaKey: TypeAlias = coincurve.PrivateKey | ec.EllipticCurvePrivateKey
+"""A private key: of secp256k1, or of P-256."""
+
+_SCALAR_SIZE: Final = 32
+"""Bytes of r and s."""
+_POINT_SIZE: Final = 33
+"""Bytes of a compressed point."""
+_COMPRESSED: Final = (2, 3)
+_P256: Final = ec.SECP256R1()
+_ES256: Final = ec.ECDSA(SHA256())
+
+
+@dataclass(frozen=True, slots=True)
+class Secp256k1Key:
+    """A secp256k1 key, from a compressed point."""
+
+    kind: ClassVar[str] = "secp256k1"
+    alg: ClassVar[str] = "ES256K"
+    _key: coincurve.PublicKey
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Secp256k1Key:
+        """Read the compressed point.
+
+        Raises:
+            ValueError: not such a point.
+        """
+        return cls(coincurve.PublicKey(_compressed(data, cls.kind)))
+
+    def verify(self, message: bytes, signature: bytes) -> bool:  # noqa: D102 - see PublicKey
+        if len(signature) != SIGNATURE_SIZE:
+            return False
+        try:
+            parsed = libsecp256k1.deserialize_compact(with_low_s(self.alg, signature))
+            return self._key.verify(libsecp256k1.cdata_to_der(parsed), message)
+        except ValueError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class P256Key:
+    """A P-256 key, from a compressed point."""
+
+    kind: ClassVar[str] = "P-256"
+    alg: ClassVar[str] = "ES256"
+    _key: ec.EllipticCurvePublicKey
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> P256Key:
+        """Read the compressed point.
+
+        Raises:
+            ValueError: not such a point.
+        """
+        point = _compressed(data, cls.kind)
+        return cls(ec.EllipticCurvePublicKey.from_encoded_point(_P256, point))
+
+    def verify(self, message: bytes, signature: bytes) -> bool:  # noqa: D102 - see PublicKey
+        if len(signature) != SIGNATURE_SIZE:
+            return False
+        r, s = int.from_bytes(signature[:_SCALAR_SIZE]), int.from_bytes(signature[_SCALAR_SIZE:])
+        return self.verify_der(message, encode_dss_signature(r, s))
+
+    def verify_der(self, message: bytes, signature: bytes) -> bool:
+        """Like `verify`, for a signature in DER as authenticators write it."""
+        try:
+            self._key.verify(signature, message, _ES256)
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+def generate(kind: Literal["secp256k1", "p256"]) -> EcdsaKey:
+    """Make a new key."""
+    return coincurve.PrivateKey() if kind == "secp256k1" else ec.generate_private_key(_P256)
+
+
+def class_of(key: EcdsaKey) -> type[Secp256k1Key] | type[P256Key]:
+    """Return the class of the public key."""
+    return Secp256k1Key if isinstance(key, coincurve.PrivateKey) else P256Key
+
+
+def point_of(key: EcdsaKey) -> bytes:
+    """Return the public key as a compressed point."""
+    if isinstance(key, coincurve.PrivateKey):
+        return key.public_key.format()
+    return key.public_key().public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+
+
+def sign(key: EcdsaKey, message: bytes) -> bytes:
+    """Sign a message by JOSE's rules, with s in the lower half."""
+    if isinstance(key, coincurve.PrivateKey):
+        return bytes(libsecp256k1.serialize_compact(libsecp256k1.der_to_cdata(key.sign(message))))
+    r, s = decode_dss_signature(key.sign(message, _ES256))
+    return with_low_s(P256Key.alg, r.to_bytes(_SCALAR_SIZE) + s.to_bytes(_SCALAR_SIZE))
+
+
+def _compressed(data: bytes, kind: str) -> bytes:
+    if len(data) != _POINT_SIZE or data[0] not in _COMPRESSED:
+        raise ValueError(f"a {kind} key is a compressed point of {_POINT_SIZE} bytes")
+    return data
