@@ -43,9 +43,9 @@ def write(node: TestnetNode) -> tuple[StreamId, dict[str, str]]:
     return model, written
 
 
-def held(node: TestnetNode, model: StreamId) -> set[str]:
+def held(node: TestnetNode, model: StreamId, **only: str) -> set[str]:
     path = f"/ceramic/experimental/events/model/{model}"
-    answer = httpx.get(node.api_url + path, timeout=60).raise_for_status().json()
+    answer = httpx.get(node.api_url + path, params=only, timeout=60).raise_for_status().json()
     return {event["id"] for event in answer["events"]}
 
 
@@ -73,6 +73,7 @@ def test_four_nodes_share_a_model_and_then_five(nodes: list[TestnetNode]) -> Non
     writer.launch()
     writer.wait_until_ready()
     model, written = write(writer)
+    assert held(writer, model, controllers="1/4") == in_shards(written, "00..3f")
     wanted = [["1/4"], ["2/4"], ["3/4"], ["4/4"], ["1/4", "2/4"]]
     for node, shards in zip(sharing, wanted, strict=True):
         given = [f"model={model} shard={shard}" for shard in shards]

@@ -17,6 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyarrow import flight
 
+from recon_node.recon import Sha256a
 from spark_sink.schema import TABLES
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.messages import new, packed
@@ -241,6 +242,12 @@ def test_bytes_are_written_as_in_standard_sql(client: Any, directory: Path) -> N
 )
 def test_queries_of_ceramic_ones_documentation_work(client: Any, sql: str) -> None:
     assert asked(client, sql).column_names
+
+
+def test_the_hash_of_the_events_can_be_asked_for(client: Any, directory: Path) -> None:
+    keys = [bytes(row["event_id"]) for row in in_table(directory, "raw_events")]
+    answer = asked(client, "SELECT sha256a(event_id) AS hash FROM tables.raw_events")
+    assert answer.to_pylist() == [{"hash": str(Sha256a.of(*keys))}]
 
 
 def test_json_is_read_from_bytes(client: Any, directory: Path) -> None:

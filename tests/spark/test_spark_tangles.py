@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 from spark_helpers import feed_rows
 from support.tangle_samples import ALL, BOTH, LEFT, LOOSE, RIGHT, ROOT, THREAD, WRONG, ids
 
 from spark_sink.query.question import run_query
+from spark_sink.query.tangles import tangles_of
 from spark_sink.run.pipeline import Sink
 from spark_sink.tables.directory import Tables
 
@@ -39,6 +42,20 @@ def test_a_thread_is_a_view(tmp_path: Path) -> None:
     assert set(excluded) == set(ids(WRONG, LOOSE))
     assert "text" in excluded[ids(WRONG)[0]]
     assert "must be here" in excluded[ids(LOOSE)[0]]
+
+
+@pytest.mark.spark
+def test_a_thread_in_spark(tmp_path: Path, spark: SparkSession) -> None:
+    """As the page says: the view, as a table of Spark, from what Spark reads of `event_states`."""
+    tables = filled(tmp_path, slice(None))
+    states = DeltaTable(tables / "event_states").to_pyarrow_table()
+    rows = spark.createDataFrame(states).where("event_type = 'init'").toArrow().to_pylist()
+    spark.createDataFrame(tangles_of(rows)).createOrReplaceTempView("tangles")
+    columns = "stream_id, place, previous, is_tip, excluded_because, content"
+    found = spark.sql(f"SELECT {columns} FROM tangles ORDER BY place NULLS LAST, stream_id")
+    assert list(map(tuple, found.collect())) == asked(tables, columns)
+    order = spark.sql("SELECT stream_id FROM tangles WHERE place IS NOT NULL ORDER BY place")
+    assert [row[0] for row in order.collect()] == ids(ROOT, RIGHT, LEFT, BOTH)
 
 
 @pytest.mark.parametrize("cut", [1, 3, 5])
