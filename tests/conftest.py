@@ -20,6 +20,7 @@ from hypothesis import settings
 from support.watchdog import limited
 from xdist.scheduler.loadfile import LoadFileScheduling
 
+from recon_node import testnet
 from recon_node.store import values
 
 # What is imported and collected stays until the end. Looking through it for garbage takes each
@@ -55,7 +56,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # No test is about timing: a busy machine must not fail the suite.
 settings.register_profile(
-    "suite", max_examples=50, deadline=None, print_blob=True, derandomize=IN_CI
+    "suite", max_examples=32, deadline=None, print_blob=True, derandomize=IN_CI
 )
 settings.register_profile("long", parent=settings.get_profile("suite"), max_examples=20_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
@@ -116,10 +117,15 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 def stores_check_in_the_same_process() -> Iterator[None]:
     """Starting two verifier processes takes longer than most tests: who wants some says so.
 
-    Other settings may be given without a word about verifiers: their number is "auto" then.
+    Other settings may be given without a word about verifiers: their number is "auto" then. Nodes
+    that are processes of their own are told by a variable.
     """
+    environment = testnet._environment
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(values, "usable_cores", lambda: 0)
+        patch.setattr(
+            testnet, "_environment", lambda: environment() | {"RECON_NODE_VERIFIERS": "0"}
+        )
         yield
 
 

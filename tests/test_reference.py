@@ -72,9 +72,3 @@ def test_every_public_object_is_described(page: str) -> None:
                 if not any(covers(each, name, function.__globals__) for each in said)
             ]
     assert wrong == []
-
-
-def test_the_reference_is_built(tmp_path: Path) -> None:
-    REFERENCE["build"](tmp_path)
-    for page in PAGES:
-        assert (tmp_path / f"{page.replace('.', '/')}.html").stat().st_size > 0

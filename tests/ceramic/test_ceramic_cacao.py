@@ -543,20 +543,17 @@ def test_the_controllers_own_events_need_none() -> None:
 VERDICTS = json.loads((Path(__file__).parents[1] / "data" / "capability_verdicts.json").read_text())
 
 
-@pytest.mark.parametrize(
-    ("event", "accepted", "differs"),
-    [pytest.param(*rest[:2], len(rest) > 2, id=name) for name, *rest in VERDICTS["events"]],
-)
-def test_the_verdict_is_that_of_ceramic_one(event: str, accepted: bool, differs: bool) -> None:
+def test_the_verdict_is_that_of_ceramic_one() -> None:
     """The file names what differs; docs/admission.md says why."""
-    try:
-        parsed = parse_event(base64.b64decode(event))
-        assert parsed.header is not None
-        verify_signature(parsed, parsed.header.controller, parsed.header.model)
-    except InvalidEventError:
-        assert accepted == differs
-    else:
-        assert accepted != differs
+    for name, event, accepted, *differs in VERDICTS["events"]:
+        try:
+            parsed = parse_event(base64.b64decode(event))
+            assert parsed.header is not None, name
+            verify_signature(parsed, parsed.header.controller, parsed.header.model)
+        except InvalidEventError:
+            assert accepted == bool(differs), name
+        else:
+            assert accepted != bool(differs), name
 
 
 def test_what_is_remembered_of_capabilities_is_small() -> None:

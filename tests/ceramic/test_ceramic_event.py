@@ -675,18 +675,15 @@ def test_blocks_that_are_not_dag_cbor() -> None:
 VERDICTS = json.loads((Path(__file__).parents[1] / "data" / "event_verdicts.json").read_text())
 
 
-@pytest.mark.parametrize(
-    ("event", "accepted", "differs"),
-    [pytest.param(*rest[:2], len(rest) > 2, id=name) for name, *rest in VERDICTS["events"]],
-)
-def test_the_verdict_is_that_of_ceramic_one(event: str, accepted: bool, differs: bool) -> None:
+def test_the_verdict_is_that_of_ceramic_one() -> None:
     """The file names what differs; docs/admission.md says why."""
-    try:
-        parse_event(base64.b64decode(event))
-    except InvalidEventError:
-        assert accepted == differs
-    else:
-        assert accepted != differs
+    for name, event, accepted, *differs in VERDICTS["events"]:
+        try:
+            parse_event(base64.b64decode(event))
+        except InvalidEventError:
+            assert accepted == bool(differs), name
+        else:
+            assert accepted != bool(differs), name
 
 
 def test_an_event_that_does_not_keep_its_payload_is_the_same() -> None:

@@ -42,6 +42,7 @@ def test_the_number_is_that_of_the_files(name: str, number: str, lines: str) -> 
     assert int(number) == len(set(_paths(lines))), name
 
 
+@pytest.mark.long
 def test_the_journeys_are_those_of_real_runs() -> None:
     journeys = travel(tables=False)
     for journey, name in zip(journeys, ("recon/1.2.0 message", "CAR", "merge"), strict=True):

@@ -20,7 +20,7 @@ from recon_node.streams import StreamEvent, StreamShapeError
 from recon_node.streams.picture import HeldEvent, Progress, stream_picture
 from recon_node.tangles.classic_feed import classic_feed, message_id, signing_input
 from recon_node.tangles.pictures import feed_picture, tangle_picture
-from recon_node.tangles.tangle import TangleError, weave
+from recon_node.tangles.tangle import weave
 
 
 def nodes_of(picture: Picture) -> dict[Any, PictureNode]:
@@ -144,22 +144,17 @@ def test_long_ids_are_cut_from_the_left_unless_asked_for() -> None:
 ORACLE = json.loads((Path(__file__).parent.parent / "data" / "tangle.json").read_text())
 
 
-@pytest.mark.parametrize("graph", [*ORACLE["hand"].values(), *ORACLE["random"]], ids=lambda _: "")
-def test_every_tangle_can_be_drawn(graph: dict) -> None:
-    nodes = graph["nodes"]
-    links = {n["key"]: None if n["previous"] is None else (*n["previous"],) for n in nodes}
-    try:
+def test_every_tangle_can_be_drawn() -> None:
+    graphs = [*ORACLE["hand"].values(), *ORACLE["random"]]
+    for nodes in [graph["nodes"] for graph in graphs if "error" not in graph["expect"]]:
+        links = {n["key"]: None if n["previous"] is None else (*n["previous"],) for n in nodes}
         woven = weave(links)
-    except TangleError:
-        assert "error" in graph["expect"]
-        return
-    drawn = nodes_of(tangle_picture("T", woven))
-    assert {n.id for n in drawn.values() if n.tone is Tone.WRONG} == set(woven.excluded)
-    assert {n.id for n in drawn.values() if "tip" in n.marks} == set(woven.tips)
-    for each in woven.order:
-        assert drawn[each].prev == woven.previous[each]
-    missing = {n.id for n in drawn.values() if n.shape is NodeShape.MISSING}
-    assert missing.isdisjoint(links)
+        drawn = nodes_of(tangle_picture("T", woven))
+        assert {n.id for n in drawn.values() if n.tone is Tone.WRONG} == set(woven.excluded)
+        assert {n.id for n in drawn.values() if "tip" in n.marks} == set(woven.tips)
+        assert all(drawn[each].prev == woven.previous[each] for each in woven.order)
+        missing = {n.id for n in drawn.values() if n.shape is NodeShape.MISSING}
+        assert missing.isdisjoint(links)
 
 
 def test_who_breaks_a_rule_says_which() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import Event
@@ -130,6 +131,7 @@ def memory(pid: int) -> int:
     return int(re.findall(r"VmHWM:\s*(\d+) kB", status)[0]) * 1024
 
 
+@pytest.mark.long
 def test_it_stays_small_and_answers(tmp_path: Path) -> None:
     streams = [set_with_repeated_fields(), slow_schema(), long_paths(), tangled()]
     honest = [of := model({"properties": {"a": {}}}, description="honest")]

@@ -68,6 +68,7 @@ def in_shards(written: dict[str, str], *shards: str) -> set[str]:
     return {cid for cid, did in written.items() if any(shard.covers(did) for shard in found)}
 
 
+@pytest.mark.long
 def test_four_nodes_share_a_model_and_then_five(nodes: list[TestnetNode]) -> None:
     *sharing, writer = nodes
     writer.launch()

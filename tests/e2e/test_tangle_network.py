@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from nacl.signing import SigningKey
 from support.waiting import post_events, wait_until
 
@@ -59,6 +60,7 @@ def connect(nodes: list[TestnetNode]) -> None:
         httpx.post(url, params=query, timeout=60).raise_for_status()
 
 
+@pytest.mark.long
 def test_a_thread_has_one_order_after_a_partition(tmp_path: Path) -> None:
     flags = ("--network", "local-36", "--no-discovery", "--sync-interval", "1")
     nodes = [TestnetNode(f"node{n}", tmp_path, flags) for n in range(3)]

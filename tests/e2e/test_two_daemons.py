@@ -69,21 +69,3 @@ def test_two_daemons_become_equal_and_stay_so(pair: list[TestnetNode], rng: rand
             assert seen.issuperset(event.prevs), "an event before one that it builds on"
             seen.add(event.cid)
         assert len(seen) == events
-
-
-@pytest.mark.long  # test_kill_loop.py kills under load
-def test_a_killed_daemon_comes_back_with_all_that_it_acknowledged(
-    pair: list[TestnetNode], rng: random.Random
-) -> None:
-    victim, other = pair
-    wait_until(lambda: equal(pair))
-    before = recon(other)["events"]
-    acknowledged: list[bytes] = []
-    for _ in range(2):
-        for event in new_events(rng.randint(1, 40), rng):
-            post_events(victim.api_url, cars_of([event]))
-            acknowledged.append(event.cid)
-        victim.kill()
-        victim.restart()
-        assert {event.cid for event in feed(victim)} >= set(acknowledged)
-    wait_until(lambda: equal(pair) and recon(other)["events"] == before + len(acknowledged))

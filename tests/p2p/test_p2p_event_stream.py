@@ -44,7 +44,7 @@ async def fetch_from(answers: list[bytes], wanted: list[EventId]) -> list[tuple[
 
 
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data(), per_request=st.integers(1, 400))
 async def test_what_the_peer_holds_comes_and_the_rest_is_named_missing(

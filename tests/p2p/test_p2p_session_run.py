@@ -96,7 +96,7 @@ async def reconcile(version, ours: KeyStore, theirs: KeyStore, unavailable=froze
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 async def test_two_sides_end_with_the_union(sdk_events, version, data):

@@ -364,6 +364,7 @@ main(["run", *__import__("sys").argv[1:]], auto_envvar_prefix="SPARK_SINK")
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_stop_does_not_wait_for_a_long_step(full_node: Node, tmp_path: Path) -> None:
     """It says what it waits for, and ends before a service manager would kill it."""

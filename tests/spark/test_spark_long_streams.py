@@ -184,7 +184,7 @@ class Run:
             self.rows[name][row[KEYS[name]]] = row
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(5, 45), st.integers(0, 2**32))
 def test_in_any_steps_the_rows_are_the_same(size: int, seed: int) -> None:
     rng = random.Random(seed)

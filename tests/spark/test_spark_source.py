@@ -228,6 +228,7 @@ def test_the_example_says_how_it_is_used(
     assert capsys.readouterr().err == "usage: streams.py URL DIRECTORY\n"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_example_runs_with_a_python_that_is_not_on_the_path(
     full_node: Node, tmp_path: Path

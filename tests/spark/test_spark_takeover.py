@@ -172,7 +172,7 @@ def one_run(world: World, directory: Path, feed: MemoryFeed, random: Random) -> 
         pass
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_each_event_is_there_once_after_its_prevs_whatever_happens(
     seed: int, tmp_path_factory: pytest.TempPathFactory

@@ -110,7 +110,7 @@ def outcome(state: EventState) -> tuple[int, Any, Any, bool]:
     return state.height, data.content, data.metadata, bool(state.validation_errors)
 
 
-@settings(max_examples=75)
+@settings(max_examples=40)
 @given(streams(), st.randoms(use_true_random=False))
 def test_each_way_to_ask_says_what_the_plain_way_does(
     events: list[Event], rng: random.Random

@@ -153,7 +153,7 @@ def without_reasons(tip: Tip[str]) -> Tip[str]:
     )
 
 
-@settings(max_examples=250)
+@settings(max_examples=120)
 @given(streams())
 def test_agrees_with_the_definitions_word_for_word(events: list[StreamEvent[str]]) -> None:
     assert without_reasons(select_tip(events)) == oracle(events)
@@ -323,7 +323,7 @@ def _expiring(draw: st.DrawFn) -> list[StreamEvent[str]]:
     ]
 
 
-@settings(max_examples=75)
+@settings(max_examples=40)
 @given(_expiring(), st.none() | st.integers(0, 7))
 def test_capabilities_expire_unless_a_time_event_proves_what_they_signed(
     events: list[StreamEvent[str]], now: int | None
@@ -331,7 +331,7 @@ def test_capabilities_expire_unless_a_time_event_proves_what_they_signed(
     assert without_reasons(select_tip(events, now)) == oracle(_judged(events, now))
 
 
-@settings(max_examples=75)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from(["data", "time", "pending"])), st.data())
 def test_chains_have_the_tip_of_any_stream(kinds: list[str], data: st.DataObject) -> None:
     events = [StreamEvent("00", "init")]

@@ -29,20 +29,20 @@ def _weave(graph: dict) -> Tangle[str]:
     return weave({n["key"]: None if n["previous"] is None else (*n["previous"],) for n in nodes})
 
 
-@pytest.mark.parametrize(
-    "graph", [graph for name, graph in GRAPHS if name not in WRONG], ids=lambda _: ""
-)
-def test_an_independent_library_answers_the_same(graph: dict) -> None:
-    woven = _weave(graph)
-    assert {
-        "roots": list(woven.roots),
-        "tips": list(woven.tips),
-        "connected": sorted(woven.order),
-        "branch": sorted(each for each, above in woven.next.items() if len(above) > 1),
-        "merge": sorted(each for each, below in woven.previous.items() if len(below) > 1),
-        "history": {each: sorted(woven.history(each)) for each in woven.order},
-    } == graph["expect"]
-    assert set(woven.excluded) == {node["key"] for node in graph["nodes"]} - set(woven.order)
+def test_an_independent_library_answers_the_same() -> None:
+    for name, graph in GRAPHS:
+        if name in WRONG:
+            continue
+        woven = _weave(graph)
+        assert {
+            "roots": list(woven.roots),
+            "tips": list(woven.tips),
+            "connected": sorted(woven.order),
+            "branch": sorted(each for each, above in woven.next.items() if len(above) > 1),
+            "merge": sorted(each for each, below in woven.previous.items() if len(below) > 1),
+            "history": {each: sorted(woven.history(each)) for each in woven.order},
+        } == graph["expect"], name
+        assert set(woven.excluded) == {node["key"] for node in graph["nodes"]} - set(woven.order)
 
 
 def test_what_that_library_refuses_is_refused_here() -> None:

@@ -15,10 +15,10 @@ from prometheus_client.registry import Collector
 from recon_node import __version__
 from recon_node.api.metrics import catalogue as m
 from recon_node.api.services import ChainSide, Peers, Services, SnapshotSide
-from recon_node.p2p import PeerInfo
 
 if TYPE_CHECKING:
     from recon_node.anchoring.service import Anchoring
+    from recon_node.p2p import PeerInfo
 
 
 class NodeCollector(Collector):
