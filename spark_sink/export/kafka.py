@@ -10,6 +10,7 @@ program with the same prefix shuts out the first.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -37,6 +38,10 @@ _PATIENCE: Final = 30.0
 # As long as a cluster allows by default: the first change is the whole table.
 _LONGEST_TRANSACTION_MS: Final = 900_000
 _READ_ONLY_COMMITTED: Final = {"isolation.level": "read_committed"}
+# Bytes of a message: librdkafka's default, which clusters share; of its key and the rest.
+_MESSAGE_BYTES: Final = 1_000_000
+_ENVELOPE: Final = 2_000
+_LEFT_OUT: Final = "left_out"
 _QUIET: Final = {"log_level": 0}
 _FENCED: Final = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
@@ -75,7 +80,7 @@ class Kafka:
             rows = 0
             for _, some in changes.rows():
                 for row in some.to_pylist():
-                    self._send(producer, topic, str(CID(row["stream_cid"])), to_json(show(row)))
+                    self._send(producer, topic, str(CID(row["stream_cid"])), self._text(row))
                 rows += some.num_rows
             self._send(producer, self._topic(_POSITIONS), name, str(changes.token))
             producer.commit_transaction(_PATIENCE)
@@ -168,6 +173,19 @@ class Kafka:
         finally:
             consumer.close()
 
+    def _text(self, row: dict[str, Any]) -> str:
+        """Return a row as JSON that the producer takes, without its largest fields if need be."""
+        most = int(self._settings.get("message.max.bytes", _MESSAGE_BYTES)) - _ENVELOPE
+        fields = {name: to_json(show(value)) for name, value in row.items()}
+        left_out: list[str] = []
+        while sum(map(_size_of, fields.items())) > most and len(left_out) < len(fields):
+            largest = max(fields, key=lambda name: len(fields[name]))
+            fields[largest] = "null"
+            left_out.append(largest)
+        if left_out:
+            fields[_LEFT_OUT] = to_json(left_out)
+        return "{" + ", ".join(f"{json.dumps(k)}: {v}" for k, v in fields.items()) + "}"
+
     def _send(self, producer: Producer, topic: str, key: str, value: str) -> None:
         while True:
             try:
@@ -177,3 +195,9 @@ class Kafka:
                 continue
             producer.poll(0)
             return
+
+
+def _size_of(field: tuple[str, str]) -> int:
+    """The bytes of a field in JSON, or a few more."""
+    name, text = field
+    return 6 * len(name) + len(text.encode()) + 6

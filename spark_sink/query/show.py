@@ -9,6 +9,9 @@ from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ipld import CID, CidError
 from recon_node.terminal_text import shown
 
+_MAX_EXPONENT = 400
+"""Of a decimal; floats go up to 308. Databases refuse larger ones."""
+
 
 def show(value: Any) -> Any:
     """Convert a value to one that JSON can represent.
@@ -86,9 +89,27 @@ def _show_bytes(value: bytes) -> Any:
         pass
     try:
         if value.startswith(b"{"):
-            return load_json(value)
+            return _strangers_json(value)
         if value.startswith(b"did:"):
             return value.decode()
-    except ValueError:
+    except (ValueError, ArithmeticError, RecursionError):
         pass
     return "0x" + value.hex()
+
+
+def _strangers_json(data: bytes) -> Any:
+    """Parse JSON that every other program can read, too: strangers choose the bytes of headers.
+
+    Raises:
+        ValueError, ArithmeticError, RecursionError: it is not.
+    """
+    value = json.loads(data, parse_float=_decimal, parse_constant=_decimal)
+    json.dumps(value, default=str, ensure_ascii=False).encode()  # no half of a surrogate pair
+    return value
+
+
+def _decimal(text: str) -> Decimal:
+    value = Decimal(text)
+    if not value.is_finite() or abs(value.adjusted()) > _MAX_EXPONENT:
+        raise ValueError(f"{text[:20]} is not a number of 64 bits")
+    return value

@@ -3,7 +3,9 @@
 Schema and content come from strangers, and a document need not conform to the schema that a view
 has its columns from: it may name another version of the model, or have arrived before it. So
 nothing here raises: a part of a schema that has no type of its own becomes JSON as text, and a
-value that does not fit its type is null, with the reason among the row's misfits.
+value that does not fit its type is null, with the reason among the row's misfits. An object takes
+a value for each member that the schema has, also if it has none of them; so the values of a row
+are counted, and the column in which they are too many is null.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from recon_node.ceramic import StreamId, StreamIdError
 _MAX_COLUMNS: Final = 1_000
 _MAX_DEPTH: Final = 12
 _MAX_FIELDS: Final = 2_000
+MAX_VALUES: Final = 1_000_000
+"""In the objects and lists of a row."""
 # Reasons that are kept for a row, and characters of a value in one.
 _MAX_MISFITS: Final = 20
 _SHOWN: Final = 80
@@ -37,7 +41,35 @@ _REFERENCE: Final = "#/"
 
 Misfit = tuple[str, str]
 """Where a value is, as a JSON path, and why it does not fit."""
-Convert = Callable[[Any, str, list[Misfit]], Any]
+Path = tuple[Any, str | int] | str
+"""Where a value is: the path of what it is in, and its name or index there; or "$"."""
+
+
+class _TooManyError(Exception):
+    """A row has more values than it may have."""
+
+
+@dataclass(slots=True)
+class _Row:
+    """A row while it is made: how many values it may still have, and what does not fit."""
+
+    left: int
+    misfits: list[Misfit] = field(default_factory=list)
+
+    def take(self, values: int) -> None:
+        """Count values; raise `_TooManyError` if they are too many."""
+        self.left -= values
+        if self.left < 0:
+            raise _TooManyError
+
+    def note(self, path: Path, value: Any, wanted: str) -> None:
+        """Note that a value does not fit."""
+        if len(self.misfits) < _MAX_MISFITS:
+            text = _json(value)
+            self.misfits.append((_shortened(_path(path)), f"{_shortened(text)} is not {wanted}"))
+
+
+Convert = Callable[[Any, Path, _Row], Any]
 """Returns a value that is not null as one of the column; if it does not fit, notes why."""
 
 
@@ -81,23 +113,47 @@ class Columns:
         """The columns in Arrow; all can be null."""
         return [pa.field(column.name, column.kind.type) for column in self.columns]
 
-    def values(self, content: Any) -> tuple[dict[str, Any], list[Misfit]]:
-        """Return the values of a document's content by column, and what does not fit."""
-        misfits: list[Misfit] = []
+    def values(
+        self, content: Any, limit: int = MAX_VALUES
+    ) -> tuple[dict[str, Any], list[Misfit], int]:
+        """Return the values of a document's content by column, what does not fit, and how many
+        values they are.
+
+        Args:
+            content: as JSON has it.
+            limit: of values in objects and lists.
+        """
+        row = _Row(limit)
         if content is not None and not isinstance(content, dict):
-            _note(misfits, "$", content, "an object")
+            row.note("$", content, "an object")
         found = _mapping(content)
-        values = {
-            column.name: _converted(
-                column.kind, found.get(column.member), f"$.{column.member}", misfits
-            )
-            for column in self.columns
-        }
-        return values, misfits
+        values = {}
+        for column in self.columns:
+            path: Path = ("$", column.member)
+            try:
+                values[column.name] = _converted(column.kind, found.get(column.member), path, row)
+            except _TooManyError:
+                values[column.name] = None
+                reason = f"the row would have more than {limit:,} values"
+                row.misfits.append((_shortened(_path(path)), reason))
+                row.left = 0
+        return values, row.misfits[:_MAX_MISFITS], len(values) + limit - row.left
 
 
-def _converted(kind: Kind, value: Any, path: str, misfits: list[Misfit]) -> Any:
-    return None if value is None else kind.convert(value, path, misfits)
+def _converted(kind: Kind, value: Any, path: Path, row: _Row) -> Any:
+    return None if value is None else kind.convert(value, path, row)
+
+
+def _path(path: Path) -> str:
+    parts: list[str] = []
+    while not isinstance(path, str):
+        path, part = path
+        parts.append(f"[{part}]" if isinstance(part, int) else f".{part}")
+    return path + "".join(reversed(parts))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _named(kinds: Mapping[str, Kind], taken: frozenset[str]) -> tuple[Column, ...]:
@@ -117,22 +173,14 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _note(misfits: list[Misfit], path: str, value: Any, wanted: str) -> None:
-    if len(misfits) < _MAX_MISFITS:
-        text = _json(value)
-        if len(text) > _SHOWN:
-            text = f"{text[:_SHOWN]}…"
-        misfits.append((path, f"{text} is not {wanted}"))
-
-
 def _scalar(kind: pa.DataType, wanted: str, convert: Callable[[Any], Any]) -> Kind:
     """Make a kind of a function that raises a ValueError for what is not `wanted`."""
 
-    def converted(value: Any, path: str, misfits: list[Misfit]) -> Any:
+    def converted(value: Any, path: Path, row: _Row) -> Any:
         try:
             return convert(value)
         except (ValueError, OverflowError):
-            _note(misfits, path, value, wanted)
+            row.note(path, value, wanted)
             return None
 
     return Kind(kind, converted)
@@ -298,25 +346,25 @@ def _type_of_value(value: Any) -> str:
 
 
 def _list_of(item: Kind) -> Kind:
-    def convert(value: Any, path: str, misfits: list[Misfit]) -> Any:
+    def convert(value: Any, path: Path, row: _Row) -> Any:
         if not isinstance(value, list):
-            _note(misfits, path, value, "a list")
+            row.note(path, value, "a list")
             return None
-        return [
-            _converted(item, each, f"{path}[{index}]", misfits) for index, each in enumerate(value)
-        ]
+        row.take(len(value))
+        return [_converted(item, each, (path, index), row) for index, each in enumerate(value)]
 
     return Kind(pa.list_(pa.field("element", item.type)), convert)
 
 
 def _struct_of(columns: tuple[Column, ...]) -> Kind:
-    def convert(value: Any, path: str, misfits: list[Misfit]) -> Any:
+    def convert(value: Any, path: Path, row: _Row) -> Any:
         if not isinstance(value, dict):
-            _note(misfits, path, value, "an object")
+            row.note(path, value, "an object")
             return None
+        row.take(len(columns))
         return {
             column.name: _converted(
-                column.kind, value.get(column.member), f"{path}.{column.member}", misfits
+                column.kind, value.get(column.member), (path, column.member), row
             )
             for column in columns
         }
@@ -326,13 +374,11 @@ def _struct_of(columns: tuple[Column, ...]) -> Kind:
 
 
 def _map_of(item: Kind) -> Kind:
-    def convert(value: Any, path: str, misfits: list[Misfit]) -> Any:
+    def convert(value: Any, path: Path, row: _Row) -> Any:
         if not isinstance(value, dict):
-            _note(misfits, path, value, "an object")
+            row.note(path, value, "an object")
             return None
-        return [
-            (name, _converted(item, each, f"{path}.{name}", misfits))
-            for name, each in value.items()
-        ]
+        row.take(len(value))
+        return [(name, _converted(item, each, (path, name), row)) for name, each in value.items()]
 
     return Kind(pa.map_(pa.string(), pa.field("value", item.type)), convert)

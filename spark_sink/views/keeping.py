@@ -28,11 +28,18 @@ from spark_sink.tables.delta_files import query
 from spark_sink.tables.delta_state import epoch_of, identity_of, position_of
 from spark_sink.tables.location import FAULTS, Location, delete_below, is_delta, open_delta_table
 from spark_sink.tables.views import NAME, VIEWS, open_view, view_names
-from spark_sink.views.columns import Columns
+from spark_sink.views.columns import MAX_VALUES, Columns, Misfit
 
 STATES: Final = "stream_states"
 # Bytes of rows that are converted and merged at once.
-_MERGE_BYTES: Final = 64 * 1024 * 1024
+_MERGE_BYTES: Final = 32 * 1024 * 1024
+# Values of a row beside one for each byte of its content, and of rows that are converted at once.
+_FREE_VALUES: Final = 1_000
+_VALUES_AT_ONCE: Final = 500_000
+# Rows of which the content is taken out of Arrow at once.
+_FEW: Final = 64
+# Objects and lists in content that is converted; each takes 60 bytes or more while it is.
+_MAX_CONTAINERS: Final = 200_000
 _FEED: Final = "_feed"
 
 
@@ -254,13 +261,34 @@ class _View:
         columns = self._columns
         assert columns is not None
         names = ("stream_id", "stream_cid", "controller", "event_cid", "position")
-        found = []
-        for row in states.select([*names, "data", "stream_cid_partition"]).to_pylist():
-            content, should_index = _content(row.pop("data"))
-            values, misfits = columns.values(content)
-            reasons = [{"field": field, "reason": reason} for field, reason in misfits]
-            found.append({**row, "should_index": should_index, **values, "misfits": reasons})
-        return pa.Table.from_pylist(found, schema=self._store.spec.schema)
+        schema = self._store.spec.schema
+        done: list[pa.Table] = [schema.empty_table()]
+        found: list[dict[str, Any]] = []
+        size = 0
+        for batch in states.select([*names, "data", "stream_cid_partition"]).to_batches(_FEW):
+            for row in batch.to_pylist():
+                values, count = _values(columns, row)
+                found.append(values)
+                size += count
+                if size > _VALUES_AT_ONCE:
+                    done.append(pa.Table.from_pylist(found, schema=schema))
+                    found, size = [], 0
+        return pa.concat_tables([*done, pa.Table.from_pylist(found, schema=schema)])
+
+
+def _values(columns: Columns, row: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """Convert a row of `stream_states`; return how many values it has, too."""
+    data = row.pop("data") or b"{}"
+    misfits: list[Misfit] = []
+    content, should_index = None, None
+    if data.count(b"{") + data.count(b"[") > _MAX_CONTAINERS:
+        misfits.append(("$", f"it has more than {_MAX_CONTAINERS:,} objects and lists"))
+    else:
+        content, should_index = _content(data)
+    limit = min(_FREE_VALUES + len(data), MAX_VALUES)
+    values, faults, count = columns.values(content, limit)
+    reasons = [{"field": field, "reason": reason} for field, reason in (*misfits, *faults)]
+    return {**row, "should_index": should_index, **values, "misfits": reasons}, count
 
 
 def _of_model(states: pa.Table, model: StreamId) -> pa.Table:

@@ -1,5 +1,6 @@
 """The Delta tables: gapless and exactly once, whatever is done twice, lost or broken off."""
 
+import json
 import shutil
 import tempfile
 from datetime import timedelta
@@ -19,6 +20,7 @@ from spark_samples import DEFINITION, KEY, Scenario, change, document, replace, 
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import model_event
+from recon_node.ipld import CID, DAG_CBOR
 from spark_sink.derive import derivation as derive
 from spark_sink.errors import FeedChangedError, TablesError
 from spark_sink.query.question import run_query
@@ -503,3 +505,21 @@ def test_how_values_are_shown(sample: list[Event]) -> None:
         {"x": "0x7b"},
         5,
     ]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b'{"a":NaN}', b'{"a":1e999999}', b'{"a":"\\ud800"}', b'{"a":' * 3000, b'{"a":Infinity}'],
+)
+def test_bytes_of_strangers_are_no_json_that_others_refuse(data: bytes) -> None:
+    assert show({"unique": data}) == {"unique": "0x" + data.hex()}
+
+
+def test_a_row_that_is_too_large_is_sent_without_its_largest_fields() -> None:
+    kafka = pytest.importorskip("spark_sink.export.kafka").Kafka(
+        "127.0.0.1:1", "p", {"message.max.bytes": "4000"}
+    )
+    row = {"stream_cid": CID.of(DAG_CBOR, b"x"), "data": b'{"content":"' + b"x" * 5000 + b'"}'}
+    shown = json.loads(kafka._text(row))
+    assert shown == {"stream_cid": str(row["stream_cid"]), "data": None, "left_out": ["data"]}
+    assert json.loads(kafka._text({**row, "data": b"{}"}))["data"] == {}

@@ -164,7 +164,7 @@ def test_what_does_not_fit_is_null_with_the_reason(tmp_path: Path) -> None:
     asked("view", "create", "--tables", tmp_path, str(OF), "--as", "posts", "--json")
     state = rows_of(tmp_path, "posts")[str(BADLY.stream_id())]
     assert state["event_cid"] is None, "the model has come, and by its schema it is wrong"
-    found, misfits = Columns(DEFINITION, TAKEN).values(BADLY.payload["data"])
+    found, misfits, _ = Columns(DEFINITION, TAKEN).values(BADLY.payload["data"])
     assert (found["title"], found["likes"], found["day"], found["tags"]) == (
         "early",
         None,
@@ -362,7 +362,7 @@ def test_any_schema_has_columns_and_any_content_values(
     columns = Columns({"schema": {"properties": properties}}, TAKEN)
     members = dict.fromkeys(properties, values)
     content = data.draw(values | st.fixed_dictionaries({}, optional=members))
-    found, misfits = columns.values(content)
+    found, misfits, _ = columns.values(content)
     row = {"stream_id": "k", "stream_cid": b"", "controller": "", "position": 1}
     row |= {"misfits": [{"field": f, "reason": r} for f, r in misfits], "stream_cid_partition": 0}
     schema = view_schema(columns.fields)
@@ -386,6 +386,18 @@ def test_what_conforms_to_the_schema_has_no_misfits(data: st.DataObject) -> None
     kinds = data.draw(st.lists(st.sampled_from(sorted(WELL_FORMED)), min_size=1, max_size=4))
     schema = {"properties": {f"f{i}": {"type": kind} for i, kind in enumerate(kinds)}}
     content = {f"f{i}": data.draw(WELL_FORMED[kind]) for i, kind in enumerate(kinds)}
-    found, misfits = Columns({"schema": schema}, TAKEN).values(content)
+    found, misfits, _ = Columns({"schema": schema}, TAKEN).values(content)
     assert misfits == []
     assert found == content
+
+
+def test_empty_objects_take_no_more_values_than_a_row_may_have() -> None:
+    """One byte of an event each, and in Arrow a value for each member of the schema."""
+    members = {f"m{number}": {"type": "integer"} for number in range(20)}
+    items = {"type": "array", "items": {"type": "object", "properties": members}}
+    columns = Columns({"schema": {"properties": {"a": items, "b": {"type": "integer"}}}}, TAKEN)
+    few = columns.values({"a": [{}] * 10, "b": 1}, 1_000)
+    assert (len(few[0]["a"]), few[0]["b"], few[1:]) == (10, 1, ([], 212))
+    found, misfits, count = columns.values({"a": [{}] * 1_000, "b": 1}, 1_000)
+    assert (found, count) == ({"a": None, "b": 1}, 1_002)
+    assert misfits == [("$.a", "the row would have more than 1,000 values")]
