@@ -235,10 +235,11 @@ def fingerprint_of_keys(keys: set[bytes], salt: bytes | None) -> bytes:
 
 @st.composite
 def damaged(draw: st.DrawFn, raw: bytes) -> bytes:
-    """Bytes with some runs overwritten, taken out, put in, or repeated, as a fuzzer does it."""
+    """Bytes with some runs overwritten, taken out, put in, repeated, or cut off at the end, as a
+    fuzzer does it."""
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(raw)))
-        end = min(len(raw), start + draw(st.integers(0, 8)))
+        end = min(len(raw), start + draw(st.integers(0, 8) | st.just(len(raw))))
         run = draw(st.binary(max_size=8) | st.just(raw[start:end] * 2))
         raw = raw[:start] + run + raw[end:]
     return raw

@@ -75,19 +75,6 @@ def test_what_is_accepted_is_canonical(message: Message, data: st.DataObject) ->
     assert encode_message(decoded) == raw
 
 
-@given(messages(), st.data())
-def test_a_message_cut_short_is_refused_or_a_shorter_one(
-    message: Message, data: st.DataObject
-) -> None:
-    raw = encode_message(message)
-    cut = raw[: data.draw(st.integers(0, len(raw) - 1))]
-    try:
-        decoded = decode_message(cut)
-    except RemoteProtocolError:
-        return
-    assert encode_message(decoded) == cut
-
-
 A, B = sorted((event_id(1), event_id(2)))
 AHASH = bytes.fromhex("92e00120") + hashlib.sha256(b"x").digest()
 NONE = bytes.fromhex("92e00100")

@@ -161,12 +161,6 @@ def test_damaged_messages_are_refused_where_a_plain_codec_refuses_them(
     check_both(raw)
 
 
-@given(columns(), st.data())
-def test_cut_off_messages_are_refused(gaps: list[Column], data: st.DataObject) -> None:
-    raw = plain_bytes(gaps)
-    check_both(raw[: data.draw(st.integers(2, len(raw)))])
-
-
 def test_fenceposts_and_keys_of_unusual_lengths_in_one_list() -> None:
     keys = tuple(KEYS)
     gaps: list[Column] = [(END, Say.KEYS, keys)]
