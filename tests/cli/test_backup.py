@@ -207,19 +207,16 @@ def test_what_is_wrong_with_a_backup_is_said(published: Published, tmp_path: Pat
 
 
 BY_AGE = (
-    "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IHNjcnlwdCBjMlJnVWM0TVFOREVKK2xtTnNmUnBnIDIwClQrWThxNmxlVWphczN2"
-    "VzNoQXBPQVpoTVJlSW41ZkNBKzB2SU9ETFZJMzQKLS0tIHZuNFFWTGx4Tzl4ckF4VWM1N2lsMW85RmRBbUxjUzJjTzBjZmxK"
-    "cCtBSWcKzgewoU4/w/w7AwKkwRUO4Mpf4I/1bO9NGl59HpSAJD8=",
     "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IHNjcnlwdCBBbVBYYUl6REdqUHg4cEhJTmRBUlRnIDIwClorUVBibnQ0L2pZUGQv"
     "NDdrVkdlRERZMU5JZTk0TXU2cXV3MGswdXZudXcKLS0tIHlYRFBFaUd6MkNjWisxdmFIOFc3TTkrNmdycHo1VVlxOWhFeThK"
-    "TlhmdncKyGnC9aaRX3Y26JbpX9aKmzzQjMubb9/xHNXSnaoqOQ4W7O1gEXtCeIqz",
+    "TlhmdncKyGnC9aaRX3Y26JbpX9aKmzzQjMubb9/xHNXSnaoqOQ4W7O1gEXtCeIqz"
 )
-"""Nothing, and ten times x, encrypted with "correct horse" by rage 0.11 (pyrage 1.4.0)."""
+"""Ten times x, encrypted with "correct horse" by rage 0.11 (pyrage 1.4.0), which takes seconds."""
 
 
 def test_what_age_has_written_is_read() -> None:
-    for text, content in zip(BY_AGE, (b"", b"x" * 10), strict=True):
-        assert Decryptor(io.BytesIO(b64decode(text)), "correct horse").read(100) == content
+    sealed = io.BytesIO(b64decode(BY_AGE))
+    assert Decryptor(sealed, "correct horse").read(100) == b"x" * 10
 
 
 @given(

@@ -158,7 +158,7 @@ def test_status_shows_the_syncs_that_moved_events(monkeypatch: pytest.MonkeyPatc
     shown = CliRunner().invoke(main, ["status"]).stdout
     first, second = shown.partition("latest syncs that moved events")[2].split("latest syncs")
     assert re.search(r"responder +930 +0 +613,087 +174 ", first)
-    assert "930" not in second
+    assert not re.search(r"\b930\b", second)  # but of so many minutes ago
     assert re.search(r"^pending +7\b", shown, re.MULTILINE)
     recon["syncs"] = [moved]  # as after the first sync: one table is enough
     shown = CliRunner().invoke(main, ["status"]).stdout
@@ -253,6 +253,9 @@ def test_a_url_that_is_not_valid(url: str) -> None:
         ["interests", "remove"],
         ["status"],
         ["testnet"],
+        ["stream", "show"],
+        ["tangle", "show"],
+        ["dag", "show"],
     ],
 )
 def test_help_teaches_by_example(command: list[str]) -> None:

@@ -79,8 +79,8 @@ async def test_junk_is_neither_fetched_nor_listed_twice_and_the_rest_goes_on(tmp
         node(tmp_path / "b", policy=members_only(), **options) as b,
     ):
         await b.p2p.connect(a.address)
-        await eventually(lambda: b.holds_as_many_as(len(good)), 20)
-        await eventually(lambda: b.outcomes() and a.outcomes(), 20)
+        await eventually(lambda: b.holds_as_many_as(len(good)))
+        await eventually(lambda: b.outcomes() and a.outcomes())
         assert set(b.outcomes()) == {f"{AGREED} but for {JUNK} keys left out here"}
         assert set(a.outcomes()) == {f"{AGREED} but for {JUNK} keys left out by the peer"}
         assert b.p2p.counters.keys_unwanted == JUNK
@@ -91,11 +91,11 @@ async def test_junk_is_neither_fetched_nor_listed_twice_and_the_rest_goes_on(tmp
         first = b.p2p.counters.recon_bytes_received
         more = members_events(3, first=100)
         await a.store.admit_local(more)
-        await eventually(lambda: b.holds_as_many_as(len([*good, *more])), 20)
-        await eventually(lambda: len(b.outcomes()) > 1, 20)
+        await eventually(lambda: b.holds_as_many_as(len([*good, *more])))
+        await eventually(lambda: len(b.outcomes()) > 1)
         last = members_events(3, first=200)
         await b.store.admit_local(last)
-        await eventually(lambda: a.store.head == JUNK + len([*good, *more, *last]), 20)
+        await eventually(lambda: a.store.head == JUNK + len([*good, *more, *last]))
         if version is RECON_1_2:  # in 1.0.0, a side cannot tell the other what it left out
             assert b.p2p.counters.keys_unwanted == JUNK
             assert b.p2p.counters.recon_bytes_received - first < first / 3
@@ -118,11 +118,11 @@ async def test_unsigned_events_in_a_members_name_go_no_further(tmp_path, version
     ):
         await c.p2p.connect(b.address)
         await b.p2p.connect(a.address)
-        await eventually(lambda: c.store.head == len(good), 20)
-        await eventually(lambda: b.store.withheld == JUNK + 10, 20)
+        await eventually(lambda: c.store.head == len(good))
+        await eventually(lambda: b.store.withheld == JUNK + 10)
         signed = data_event(MEMBER, inits[0], [made_up[0].cid], {})
         await a.store.admit_local([signed.car])
-        await eventually(lambda: len(b.store.keys) == len(c.store.keys) == len(good) + 3, 20)
+        await eventually(lambda: len(b.store.keys) == len(c.store.keys) == len(good) + 3)
         assert (b.store.withheld, c.store.withheld) == (JUNK - 1 + 9, 0)
         assert b.failures(a.p2p.peer_id) == b.p2p.counters.sessions_failed == 0
         if version is RECON_1_2:  # in 1.0.0, a cannot tell why b has enough
@@ -138,11 +138,11 @@ async def test_what_finds_no_room_is_nobodys_fault(tmp_path, version):
         node(tmp_path / "b", max_waiting=JUNK, **options) as b,
     ):
         await b.p2p.connect(a.address)
-        await eventually(lambda: len(b.store.keys) == len(crowd) + JUNK, 20)
+        await eventually(lambda: len(b.store.keys) == len(crowd) + JUNK)
         late = members_events(3)
         await a.store.admit_local(late)
-        await eventually(lambda: b.store.head == len(crowd) + len(late), 20)
-        await eventually(lambda: len(b.outcomes()) > 2, 20)
+        await eventually(lambda: b.store.head == len(crowd) + len(late))
+        await eventually(lambda: len(b.outcomes()) > 2)
         assert b.failures(a.p2p.peer_id) == b.p2p.counters.sessions_failed == 0
         if version is RECON_1_2:  # in 1.0.0, a cannot tell why b has enough
             assert a.failures(b.p2p.peer_id) == a.p2p.counters.sessions_failed == 0
@@ -160,7 +160,7 @@ async def test_a_whole_sync_after_the_first_costs_next_to_nothing(tmp_path):
         def later():
             return [each for each in b.p2p.sync_reports if each.protocol != PEER_RING][4:]
 
-        await eventually(lambda: {each.role for each in later()} == {"initiator", "responder"}, 30)
+        await eventually(lambda: {each.role for each in later()} == {"initiator", "responder"})
         first = next(each for each in b.p2p.sync_reports if each.protocol != PEER_RING)
         for each in later():
             assert each.outcome == f"{AGREED} but for {JUNK} keys left out here"
@@ -177,8 +177,8 @@ async def test_what_a_function_refuses_is_fetched_once(tmp_path, version):
         node(tmp_path / "b", policy=asked_members_only(asked), **options) as b,
     ):
         await b.p2p.connect(a.address)
-        await eventually(lambda: b.holds_as_many_as(len(good)), 20)
-        await eventually(b.outcomes, 20)
+        await eventually(lambda: b.holds_as_many_as(len(good)))
+        await eventually(b.outcomes)
         assert set(b.outcomes()) == {f"{AGREED} but for {JUNK} keys left out here"}
         assert len(asked) == JUNK + len(good) - 1
         assert b.store.stats.policy_refused_total == JUNK
@@ -186,7 +186,7 @@ async def test_what_a_function_refuses_is_fetched_once(tmp_path, version):
         fetched = b.p2p.counters.event_bytes_received
         more = members_events(3, first=100)
         await a.store.admit_local(more)
-        await eventually(lambda: b.holds_as_many_as(len([*good, *more])), 20)
+        await eventually(lambda: b.holds_as_many_as(len([*good, *more])))
         assert b.p2p.counters.event_bytes_received - fetched < 2 * sum(map(len, more))
         assert len(asked) == JUNK + len(good) - 1 + len(more) - 1
 
@@ -200,9 +200,9 @@ async def test_junk_does_not_travel_on(tmp_path):
         node(tmp_path / "c", ceramic_one=False, **QUIET) as c,
     ):
         await b.p2p.connect(a.address)
-        await eventually(lambda: b.holds_as_many_as(len(good)), 20)
+        await eventually(lambda: b.holds_as_many_as(len(good)))
         await c.p2p.connect(b.address)
-        await eventually(lambda: c.holds_as_many_as(len(good)) and c.outcomes(), 20)
+        await eventually(lambda: c.holds_as_many_as(len(good)) and c.outcomes())
         assert set(c.outcomes()) == {AGREED}
 
 
@@ -217,10 +217,10 @@ async def test_junk_on_the_ring_of_ceramic_one_nodes(tmp_path, monkeypatch, how)
         node(tmp_path / "b", policy=policy, versions=()) as b,
     ):
         await b.p2p.connect(a.address)
-        await eventually(lambda: b.holds_as_many_as(len(good)), 20)
+        await eventually(lambda: b.holds_as_many_as(len(good)))
         more = members_events(2, first=100)
         await a.store.admit_local(more)
-        await eventually(lambda: b.holds_as_many_as(len([*good, *more])), 20)
+        await eventually(lambda: b.holds_as_many_as(len([*good, *more])))
         reports = [each for each in b.p2p.sync_reports if each.protocol == MODEL_RING]
         assert {each.outcome for each in reports} == {AGREED}
         assert reports[0].keys_left_out == 30
@@ -234,10 +234,10 @@ async def test_a_peer_with_more_junk_than_a_session_may_hold_is_not_banned(tmp_p
         node(tmp_path / "b", policy=members_only(), **QUIET) as b,
     ):
         await b.p2p.connect(a.address)
-        await eventually(b.outcomes, 20)
+        await eventually(b.outcomes)
         refusal = "more than 100 events that this node or its write policy refuses"
         assert refusal in b.outcomes()[0]
-        await eventually(lambda: b.failures(a.p2p.peer_id) == 1, 20)
+        await eventually(lambda: b.failures(a.p2p.peer_id) == 1)
 
 
 async def test_remembered_keys_are_bounded_and_forgotten(mock_clock):

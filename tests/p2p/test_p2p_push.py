@@ -259,12 +259,12 @@ async def test_a_push_to_a_large_set_costs_little(tmp_path, sdk_cars, version):
         node(tmp_path / "b", sdk_cars[:300], **options) as b,
     ):
         await b.p2p.connect(a.address)
-        await eventually(lambda: a.p2p.sync_reports and b.p2p.sync_reports, 60)
-        await eventually(lambda: a.p2p._book.has_stated(b.p2p.peer_id), 60)
+        await eventually(lambda: a.p2p.sync_reports and b.p2p.sync_reports)
+        await eventually(lambda: a.p2p._book.has_stated(b.p2p.peer_id))
         key, model = SigningKey(bytes(32)), StreamId(StreamType.MODEL, METAMODEL.cid)
         await a.store.admit_local([init_event(key, model, {"n": 0}, unique=b"1").car])
-        await eventually(lambda: len(b.store.keys) == 301, 60)
-        await eventually(lambda: a.p2p.transfers, 60)
+        await eventually(lambda: len(b.store.keys) == 301)
+        await eventually(lambda: a.p2p.transfers)
         [push] = a.p2p.transfers
         assert (push.role, push.events_sent) == ("initiator", 1)
         assert push.rounds <= 2

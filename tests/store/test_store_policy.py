@@ -332,7 +332,7 @@ async def test_a_function_that_raises_refuses_for_now_and_is_asked_again(
         assert {each.status for each in await store.admit_remote(events)} == {"new"}
 
 
-async def test_a_function_that_hangs_holds_up_one_batch_and_no_later_one(tmp_path):
+async def test_a_function_that_hangs_holds_up_one_batch_and_no_later_one(tmp_path, monkeypatch):
     may_go_on = threading.Event()
     asked = []
 
@@ -343,9 +343,11 @@ async def test_a_function_that_hangs_holds_up_one_batch_and_no_later_one(tmp_pat
 
     first, second, third = (offer(init_event(key, MODEL, None)) for key in KEYS[:3])
     try:
-        with trio.fail_after(30):
-            async with open_store(tmp_path, NETWORK, policy=asks(hangs, timeout=0.05)) as store:
+        with trio.fail_after(60):
+            async with open_store(tmp_path, NETWORK, policy=asks(hangs, timeout=30)) as store:
                 [good] = await store.admit_remote([first])
+                gate = store._intake._policy
+                monkeypatch.setattr(gate, "policy", replace(gate.policy, timeout=0.05))
                 [hung] = await store.admit_remote([second])
                 [later] = await store.admit_remote([third])
                 assert (good.status, hung.cause, later.cause) == ("new", "unjudged", "unjudged")
