@@ -30,6 +30,7 @@ from recon_node.p2p.transport import host as host_module
 from recon_node.p2p.transport.guarded_yamux import READ_AT_ONCE, ReadAhead
 from recon_node.p2p.transport.hardening import MAX_PEER_ADDRESSES, MAX_PEER_PROTOCOLS
 from recon_node.p2p.transport.host import Host
+from recon_node.p2p.transport.identity import bound_peer_ids
 from recon_node.p2p.transport.streams import PeerStream
 
 MULTISTREAM = b"\x13/multistream/1.0.0\n"
@@ -51,6 +52,24 @@ async def assert_echoes(host: Host, peer_id: str) -> None:
 
 def muxed_stream(stream: PeerStream):
     return stream._stream.muxed_stream
+
+
+# --- peer ids --------------------------------------------------------------------------------
+
+
+def test_a_peer_id_of_any_length_is_written_at_once():
+    """Stock takes minutes for these."""
+    bound_peer_ids()
+    key = create_new_key_pair().public_key
+    assert ID.from_base58(str(ID.from_pubkey(key))) == ID.from_pubkey(key)
+    long = [ID(bytes([1]) * (1 << 22)), ID(bytes([2]) * (1 << 22))]
+    assert len({str(each) for each in long}) == 2
+    with pytest.raises(ValueError, match="4194304 characters"):
+        ID.from_base58("Q" * (1 << 22))
+    part = b"\x01\x72\x00" + varint.encode(1 << 22) + bytes(1 << 22)
+    address = Multiaddr(b"\xa5\x03" + varint.encode(len(part)) + part)
+    with pytest.raises(ValueError, match="in an address"):
+        str(address)
 
 
 # --- GuardedHost -----------------------------------------------------------------------------

@@ -40,7 +40,9 @@ from recon_node.p2p.peers.dht_server import (
 )
 from recon_node.p2p.transport.addresses import is_dialable
 from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.hardening import MAX_ADDRESS
 from recon_node.p2p.transport.host import Host
+from recon_node.p2p.transport.identity import MAX_PEER_ID
 
 log = structlog.get_logger(__name__)
 
@@ -287,13 +289,16 @@ async def _answer(frames: FrameStream, kind: int, key: bytes = b"") -> Message:
 
 def _found_in(answer: Message) -> Iterable[Found]:
     for each in answer.providerPeers:
-        yield Found(str(ID(each.id)), _dialable(each.addrs))
+        if len(each.id) <= MAX_PEER_ID:
+            yield Found(str(ID(each.id)), _dialable(each.addrs))
 
 
 def _dialable(addresses: Iterable[bytes]) -> tuple[str, ...]:
     """Return the text of those binary multiaddrs that can be dialled; anything may be in them."""
     usable = []
     for raw in addresses:
+        if len(raw) > MAX_ADDRESS:
+            continue
         try:
             address = Multiaddr(raw)
             if is_dialable(address):

@@ -1,4 +1,4 @@
-"""The node's identity on the network: an Ed25519 key pair that outlives restarts.
+"""Peer ids, and the node's identity on the network: an Ed25519 key pair that outlives restarts.
 
 The private key is in ``identity.key`` in the data directory, in libp2p's protobuf (36 bytes for
 Ed25519), readable by its owner only. The peer id is derived from it.
@@ -6,12 +6,17 @@ Ed25519), readable by its owner only. The peer id is derived from it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
+from typing import Any, Final
 
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.keys import KeyPair, KeyType
 from libp2p.identity_utils import load_identity, save_identity
 from libp2p.peer.id import ID
+from multiaddr.codecs.cid import Codec as _AddressPart  # type: ignore[import-untyped]
 from nacl.signing import SigningKey
 
 from recon_node.files import draft_of, move_into_place
@@ -19,6 +24,8 @@ from recon_node.p2p.errors import P2PError
 
 IDENTITY_FILE = "identity.key"
 _SEED_SIZE = 32
+MAX_PEER_ID: Final = 128
+"""Maximum bytes of a peer id that is written out. One of an Ed25519 key has 38."""
 
 
 def open_identity(data_dir: Path) -> KeyPair:
@@ -74,3 +81,42 @@ def _create(path: Path) -> KeyPair:
         save_identity(identity, draft)
         move_into_place(draft, path)
     return identity
+
+
+def bound_peer_ids() -> None:
+    """Write long peer ids as a hash, and no long ones in addresses. Applies to the whole process;
+    idempotent.
+
+    Stock writes ids of any length in base58, also for log messages that nobody sees, in a time that
+    grows with the square of their length: one of 64 KiB takes six seconds.
+    """
+    ID.base58 = _bounded_base58  # type: ignore[assignment]
+    ID.from_base58 = classmethod(_from_base58)  # type: ignore[method-assign, assignment]
+    _AddressPart.to_string = _short_part
+
+
+_stock_base58: Final[Callable[[ID], str]] = ID.base58.func  # type: ignore[attr-defined]
+_stock_from_base58: Final = ID.from_base58.__func__  # type: ignore[attr-defined]
+_stock_part: Final = _AddressPart.to_string
+
+
+def _written(peer_id: ID) -> str:
+    raw = peer_id.to_bytes()
+    return _stock_base58(peer_id if len(raw) <= MAX_PEER_ID else ID(sha256(raw).digest()))
+
+
+_bounded_base58: Final = cached_property(_written)
+_bounded_base58.__set_name__(ID, "base58")
+
+
+def _from_base58(kind: type[ID], text: str) -> ID:
+    if len(text) > 2 * MAX_PEER_ID:
+        raise ValueError(f"a peer id of {len(text)} characters")
+    found: ID = _stock_from_base58(kind, text)
+    return found
+
+
+def _short_part(self: Any, proto: Any, buf: bytes) -> str:
+    if len(buf) > MAX_PEER_ID:
+        raise ValueError(f"a peer id of {len(buf)} bytes in an address")
+    return str(_stock_part(self, proto, buf))
