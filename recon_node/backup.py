@@ -164,12 +164,6 @@ def write_backup(
     return found, left_out
 
 
-def not_in_a_copy_of_the_log(data_dir: Path) -> list[str]:
-    """Return the files of a data directory that a backup would have beside the log."""
-    small, left_out = _small_files(data_dir)
-    return sorted([*small, *left_out])
-
-
 def _small_files(data_dir: Path) -> tuple[dict[str, bytes], list[str]]:
     """Return the content of all files to back up but the log, and the names of the others."""
     small: dict[str, bytes] = {}

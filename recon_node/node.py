@@ -38,7 +38,6 @@ from recon_node.api import (
     Services,
     create_app,
     open_listener,
-    run_samples,
     serve,
     split_host_port,
 )
@@ -50,14 +49,13 @@ from recon_node.exception_groups import leaves
 from recon_node.files import draft_of, is_exposed, move_into_place, private_directory
 from recon_node.p2p import P2PError, open_p2p
 from recon_node.p2p.transport.identity import open_identity, signing_key_of
+from recon_node.program import stop_signals
 from recon_node.settings import Settings
 from recon_node.snapshot.service import Snapshots, open_snapshots
-from recon_node.stop_signals import stop_signals
 from recon_node.store import (
     Interest,
     InvalidInterestError,
     Policy,
-    PolicyError,
     PolicySettings,
     Store,
     StoreError,
@@ -131,7 +129,7 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
     access = _open_access(settings.api)
     log.info("Starting", version=__version__, network=network.name, data_dir=str(settings.data_dir))
     await trio.to_thread.run_sync(_protect, settings.data_dir)
-    policy = await _load_policy(settings.policy)
+    policy = _policy_of(settings.policy)
     async with open_store(
         settings.data_dir, network, settings=settings.store, policy=policy
     ) as store:
@@ -178,7 +176,7 @@ async def _run_parts(
             access.hosts,
             services.always_admit,
         )
-        background.start_soon(run_samples, services)
+        background.start_soon(services.loop.run)
         background.start_soon(evaluation.warm_up)
         if settings.peer_id_file is not None:
             path = settings.peer_id_file.expanduser()
@@ -300,12 +298,9 @@ def _write_peer_id(path: Path, peer_id: str) -> None:
         ) from None
 
 
-async def _load_policy(settings: PolicySettings) -> Policy:
-    """Load the write policy, and say which one it is: it decides what the node keeps."""
-    try:
-        policy = await trio.to_thread.run_sync(settings.load)
-    except PolicyError as error:
-        raise StartError(f"cannot use the setting `write_policy`: {error}") from None
+def _policy_of(settings: PolicySettings) -> Policy:
+    """Return the write policy, and say which one it is: it decides what the node keeps."""
+    policy = Policy.of(settings)
     if policy:
         log.info("A write policy applies", **settings.in_use())
     return policy

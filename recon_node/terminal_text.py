@@ -1,4 +1,4 @@
-"""Text of strangers on terminals: shown, never obeyed.
+"""What `recon-node` and `spark-sink` print: text of strangers is shown, never obeyed.
 
 Names, contents, file names, agents and errors come from anybody. A terminal obeys escape sequences
 (they set its title, clear the screen, fill the clipboard), C1 controls, and marks that turn the
@@ -8,9 +8,20 @@ and consoles that use `shown`.
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
 
 import click
+
+_UNITS: Final = "BKMGTPE"
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+"""With it, a command prints one JSON value on standard output, and nothing else there: progress,
+hints and errors are on standard error, and the exit code is the same as without it. Fields that the
+node's API has, too, have its names."""
 
 
 def shown(text: str, *, lines: bool = False) -> str:
@@ -36,6 +47,50 @@ def shown_json(text: str) -> str:
 def echo(message: Any = "", *, err: bool = False, lines: bool = False) -> None:
     """Print a line, or several ones; on standard error if `err` is set."""
     click.echo(shown(str(message), lines=lines), err=err)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def print_result(facts: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+    """Print what a command did: its facts as JSON, or the text."""
+    if as_json:
+        print_json(facts)
+    else:
+        echo(text, lines=True)
+
+
+def keep_stdout_for_json(as_json: bool, *files: Path | None) -> None:
+    """Raise `UsageError` if JSON and a file would both go to standard output."""
+    if as_json and Path("-") in files:
+        raise click.UsageError("with --json, standard output has the JSON: name a file, not -")
+
+
+class ByteSize(click.ParamType[int]):
+    """A size such as 64MB or 2GiB; plain numbers are bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The size in bytes."""
+        match = re.fullmatch(r"(\d+)\s*([KMGTPE]?)(i?)B?", str(value).strip(), re.IGNORECASE)
+        if match is None:
+            self.fail(f"{value!r} is not a size such as 64MB or 2GB", param, ctx)
+        base = 1024 if match[3] else 1000
+        unit: int = base ** _UNITS.index(match[2].upper() or "B")
+        return int(match[1]) * unit
+
+
+def human_size(number: int) -> str:
+    """Return a readable number of bytes: "5 B", "1.2 MiB"."""
+    size, unit = float(number), "B"
+    for unit in _UNITS:
+        if size < 1024 or unit == _UNITS[-1]:
+            break
+        size /= 1024
+    return f"{size:,.0f} B" if unit == "B" else f"{size:,.1f} {unit}iB"
 
 
 def _json_escape(character: str) -> str:

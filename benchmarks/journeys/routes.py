@@ -29,7 +29,6 @@ _NETWORK: Final = "recon_node/p2p/"
 _APART: Final = (
     "recon_node/dag/",
     "recon_node/tangles/",
-    "recon_node/api/samples.py",
     "recon_node/feed_index.py",
     "recon_node/store/reading/",
     "recon_node/store/damage.py",

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from recon_node.api.app import create_app
     from recon_node.api.middleware.guard import Access
-    from recon_node.api.samples import run_samples
     from recon_node.api.server import Listener, ListenError, open_listener, serve
     from recon_node.api.services import Limits, Peers, Services
     from recon_node.api.settings import ApiSettings, split_host_port
@@ -30,14 +29,12 @@ __all__ = [
     "Services",
     "create_app",
     "open_listener",
-    "run_samples",
     "serve",
     "split_host_port",
 ]
 _MODULES = {
     "app": ("create_app",),
     "middleware.guard": ("Access",),
-    "samples": ("run_samples",),
     "server": ("ListenError", "Listener", "open_listener", "serve"),
     "services": ("Limits", "Peers", "Services"),
     "settings": ("ApiSettings", "split_host_port"),

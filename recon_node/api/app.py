@@ -127,7 +127,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     node_info.get_peers,
     node_info.post_peers,
     node_info.get_recon,
-    node_info.get_samples,
     node_info.get_syncs,
     node_info.get_metrics,
     experimental.get_interest_events,

@@ -21,8 +21,8 @@ from starlette.types import ASGIApp
 
 from recon_node.api.http_server import HttpConnection
 from recon_node.api.middleware.guard import Hosts
-from recon_node.bind_errors import bind_advice
 from recon_node.places import AllowList, Places
+from recon_node.program import bind_advice
 
 log = structlog.get_logger(__name__)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeVar
 
 import trio
 from pydantic.dataclasses import dataclass as settings_dataclass
 
 from recon_node.api.evaluation import Evaluation
 from recon_node.api.middleware.guard import Access
-from recon_node.api.samples import SampleRing
 from recon_node.setting_types import SETTINGS, Bytes, Count, Setting
 from recon_node.turns import Turns
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from recon_node.tangles.index import Tangles
 
 T = TypeVar("T")
+
+LOOP_WINDOW: Final = 10.0
+"""Seconds for which the longest hold of the event loop is kept at least."""
 
 
 class Peers(Protocol):
@@ -146,6 +149,50 @@ class Limits:
     """A record batch ends with the event that takes its CARs past this."""
 
 
+class LoopWatch(trio.abc.Instrument):
+    """Measures for how long the event loop is held: between two looks at its sockets and timers,
+    nothing else of the node can happen.
+
+    Args:
+        now: a clock in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._since = self._begun = now()
+        self._longest = self._longest_before = 0.0
+
+    def after_io_wait(self, timeout: float) -> None:
+        """Note that the loop has looked at its sockets, and runs tasks from now on."""
+        self._since = self._now()
+        self._turn(self._since)
+
+    def before_io_wait(self, timeout: float) -> None:
+        """Note that the tasks have run, and the loop looks again."""
+        now = self._now()
+        self._turn(now)
+        self._longest = max(self._longest, now - self._since)
+
+    @property
+    def longest_hold(self) -> float:
+        """The longest hold that ended in the last ten to thirty seconds, in seconds."""
+        return max(self._longest, self._longest_before)
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        trio.lowlevel.add_instrument(self)
+        try:
+            await trio.sleep_forever()
+        finally:
+            trio.lowlevel.remove_instrument(self)
+
+    def _turn(self, now: float) -> None:
+        passed = now - self._begun
+        if passed >= LOOP_WINDOW:
+            self._longest_before = self._longest if passed < 2 * LOOP_WINDOW else 0.0
+            self._longest, self._begun = 0.0, now
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Services:
     """Everything that request handlers use."""
@@ -169,8 +216,8 @@ class Services:
     access: Access = field(default_factory=Access)
     always_admit: Sequence[str] = ()
     """Addresses and networks that always get a place."""
-    samples: SampleRing = field(default_factory=SampleRing)
-    """What the node's numbers were; `recon_node.api.samples.run_samples` adds to it."""
+    loop: LoopWatch = field(default_factory=LoopWatch)
+    """Measures the event loop while its `run` does."""
     closing: trio.Event = field(default_factory=trio.Event)
     """Set when the node shuts down: long polls answer at once."""
     evaluation: Evaluation = field(default_factory=partial(Evaluation, 0))

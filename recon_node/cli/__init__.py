@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from recon_node import __version__
-from recon_node.garbage import no_garbage_collection
+from recon_node.program import no_garbage_collection
 from recon_node.terminal_text import echo
 
 __all__ = ["main"]
@@ -22,7 +22,6 @@ __all__ = ["main"]
 _COMMANDS: Final = {
     "anchor": ("anchor", "Anchor streams on a chain, and check anchors."),
     "backup": ("backup", "Back up a node whole: log, keys and peers."),
-    "completion": ("completion", "Install the completion of commands in a shell."),
     "config": ("config", "Show and check the settings, without running the node."),
     "dag": ("dag", "Push, pull and publish DAGs."),
     "events": ("events", "Add events to a node, and read them."),
@@ -30,13 +29,13 @@ _COMMANDS: Final = {
     "id": ("identity", "Print a node's peer id, and create its identity."),
     "interests": ("interests", "List and change what a node syncs with its peers."),
     "key": ("keys", "Make keys that sign events."),
-    "model": ("model", "List and create models."),
+    "model": ("stream", "List and create models."),
     "peers": ("peers", "List the peers that a node knows, or connect it to another."),
     "restore": ("backup", "Restore a node from a backup."),
     "run": ("run", "Run a node until SIGTERM, SIGHUP or Ctrl-C."),
     "snapshot": ("snapshot", "Make snapshots in object stores, and sync from them."),
     "status": ("peers", "Show what a node holds, and its latest syncs."),
-    "store": ("store", "Maintain the event log of a node: check, export, back up."),
+    "store": ("store", "Maintain the event log of a node: check, export, import."),
     "stream": ("stream", "List, draw, create, change and merge streams."),
     "tangle": ("tangle", "Threads of many authors: draw them, and reply."),
     "testnet": ("testnet", "Run several nodes on this machine until Ctrl-C."),

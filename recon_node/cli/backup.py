@@ -23,12 +23,10 @@ from recon_node.backup import (
 from recon_node.cli.output import CommandError, counted
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.cli.snapshot import errors, step_bar
-from recon_node.json_output import json_option, print_result
+from recon_node.program import cleaned_up_when_stopped
 from recon_node.settings import Settings
-from recon_node.sizes import human_size
 from recon_node.snapshot.objects import Objects
-from recon_node.stop_signals import cleaned_up_when_stopped
-from recon_node.terminal_text import echo
+from recon_node.terminal_text import echo, human_size, json_option, print_result
 
 passphrase_option = click.option(
     "--passphrase-file",
@@ -113,9 +111,8 @@ def restore(
 ) -> None:
     """Restore a node from SOURCE into a data directory that is empty.
 
-    SOURCE is a file that `recon-node backup` or `recon-node store backup` has made: a path, or the
-    URL of one in an object store. Everything is checked before anything is put into its place, and
-    no file is replaced.
+    SOURCE is a file that `recon-node backup` has made: a path, or the URL of one in an object
+    store. Everything is checked before anything is put into its place, and no file is replaced.
 
     Readers of the feed go on where they were. If a reader may have read further than the backup
     goes, use --new-epoch: the restored node gives the positions after it to other events, which

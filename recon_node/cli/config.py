@@ -10,8 +10,7 @@ import click
 
 from recon_node.cli.output import counted
 from recon_node.cli.settings_flags import BadSettingsError, SettingsCommand, given_flags
-from recon_node.json_output import json_option, print_json, print_result
-from recon_node.terminal_text import echo
+from recon_node.terminal_text import echo, json_option, print_json, print_result
 
 if TYPE_CHECKING:
     from recon_node.settings import Given, Settings

@@ -30,9 +30,14 @@ from recon_node.dag.protocol.replica import Replica, decode_replica, replica_pic
 from recon_node.dag.protocol.shards import block_room
 from recon_node.dag.sources import open_source
 from recon_node.ipld import IpldError, multibase
-from recon_node.json_output import json_option, print_json, print_result
-from recon_node.sizes import ByteSize, human_size
-from recon_node.terminal_text import echo
+from recon_node.terminal_text import (
+    ByteSize,
+    echo,
+    human_size,
+    json_option,
+    print_json,
+    print_result,
+)
 
 
 class _DagGroup(click.Group):

@@ -38,7 +38,7 @@ from recon_node.dag.sources import DagSource
 from recon_node.dag.unpack import MAX_EXTENT, Unpacked, unpack_dag
 from recon_node.files import move_into_place, room_at
 from recon_node.ipld import CID, LinksError, multibase
-from recon_node.sizes import human_size
+from recon_node.terminal_text import human_size
 
 T = TypeVar("T")
 

@@ -24,9 +24,15 @@ from recon_node.cli.sources import Item, read_items
 from recon_node.connection import AsyncConnection, Connection
 from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID, IpldError, multibase
-from recon_node.json_output import json_option, keep_stdout_for_json, print_json, print_result
 from recon_node.streams.document_schema import as_dag_json
-from recon_node.terminal_text import echo, shown_json
+from recon_node.terminal_text import (
+    echo,
+    json_option,
+    keep_stdout_for_json,
+    print_json,
+    print_result,
+    shown_json,
+)
 
 _CANDIDATES: Final = 5
 """Events listed when the first characters of a CID stand for more than one."""

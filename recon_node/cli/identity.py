@@ -11,8 +11,7 @@ from recon_node.cli.client import node_options
 from recon_node.cli.output import CommandError
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.connection import Connection
-from recon_node.json_output import json_option, print_json
-from recon_node.terminal_text import echo
+from recon_node.terminal_text import echo, json_option, print_json
 
 
 @click.command("id", cls=SettingsCommand)

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recon_node.files import draft_of, move_into_place
-from recon_node.stop_signals import cleaned_up_when_stopped
+from recon_node.program import cleaned_up_when_stopped
 from recon_node.terminal_text import shown
 
 WIDTH_OF_FILES = 200

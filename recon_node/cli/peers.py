@@ -18,9 +18,7 @@ from recon_node.cli.client import command_errors, node_options
 from recon_node.cli.listing import pages
 from recon_node.cli.output import CommandError, counted, interest_text, make_console, make_table
 from recon_node.connection import Connection
-from recon_node.json_output import json_option, print_json
-from recon_node.sizes import human_size
-from recon_node.terminal_text import echo
+from recon_node.terminal_text import echo, human_size, json_option, print_json
 
 FIRST_SYNC = 3.0
 """Seconds that `peers add` waits for the first sync."""
@@ -253,9 +251,7 @@ def _policy_of(recon: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, each in found:
         yield name.replace("_", " "), "\n".join(each)
     if found:
-        refused = f"{policy['refused']:,} events, {policy['not_fetched']:,} keys not fetched"
-        failed = policy["failures"]
-        yield "refused", refused + (f", {failed:,} without an answer" if failed else "")
+        yield "refused", f"{policy['refused']:,} events, {policy['not_fetched']:,} keys not fetched"
 
 
 def _sync_table(title: str, syncs: list[dict[str, Any]]) -> Table:

@@ -34,11 +34,9 @@ from recon_node.cli.output import (
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.connection import Connection, UnreachableError
 from recon_node.exception_groups import unwrapped
-from recon_node.json_output import json_option, print_json, print_result
 from recon_node.p2p import P2PError
 from recon_node.p2p.transport.identity import open_identity, peer_id_of, signing_key_of
 from recon_node.settings import Settings
-from recon_node.sizes import human_size
 from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.faults import SnapshotError
 from recon_node.snapshot.objects import ObjectError, Objects
@@ -50,13 +48,13 @@ from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.upkeep import collect, list_roots, tree_blocks, verify_snapshot
 from recon_node.store import (
     Interest,
-    PolicyError,
+    Policy,
     StoreError,
     is_in_use,
     open_store,
     parse_interest,
 )
-from recon_node.terminal_text import echo
+from recon_node.terminal_text import echo, human_size, json_option, print_json, print_result
 
 
 @click.group(short_help="Make snapshots in object stores, and sync from them.")
@@ -300,10 +298,7 @@ def _sync_stopped(
     """Open the store and sync it."""
     from recon_node.api.routes.snapshots import describe_sync
 
-    try:
-        policy = settings.policy.load()
-    except PolicyError as error:
-        raise CommandError(f"cannot use the setting `write_policy`: {error}") from None
+    policy = Policy.of(settings.policy)
     report = SnapshotSync([SourceReport(url) for url in urls])
     chosen = signers or settings.snapshot.signers
 

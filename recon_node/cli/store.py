@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import click
@@ -20,10 +19,8 @@ from recon_node.cli.output import CommandError, complete_file, counted, progress
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.cli.sources import read_blocks
 from recon_node.exception_groups import unwrapped
-from recon_node.json_output import json_option, keep_stdout_for_json, print_json, print_result
 from recon_node.settings import Settings
-from recon_node.sizes import human_size
-from recon_node.store import Interest, StoreError
+from recon_node.store import Interest, Policy, StoreError
 from recon_node.store.db.schema import FILE_NAME
 from recon_node.store.directory import directory_lock
 from recon_node.store.maintenance import (
@@ -33,7 +30,6 @@ from recon_node.store.maintenance import (
     Progress,
     Repaired,
     Report,
-    backup_log,
     check_log,
     compact_log,
     export_events,
@@ -44,7 +40,14 @@ from recon_node.store.maintenance import (
     read_info,
     repair_log,
 )
-from recon_node.terminal_text import echo
+from recon_node.terminal_text import (
+    echo,
+    human_size,
+    json_option,
+    keep_stdout_for_json,
+    print_json,
+    print_result,
+)
 
 _SHOWN: Final = 20
 """Lines of each kind that a report prints; the rest is only counted."""
@@ -216,7 +219,7 @@ def check(config: Path | None, data_dir: Path | None, repair: bool, as_json: boo
       recon-node store check --repair
     """
     repaired: Repaired | None = None
-    guarded = read_settings(config, {"data_dir": data_dir}).policy.decides_by_name
+    guarded = Policy.of(read_settings(config, {"data_dir": data_dir}).policy).decides_by_name
     with _the_log_of(config, data_dir) as directory, _progress() as progress:
         report = check_log(directory, progress)
         if repair and not report.clean:
@@ -318,58 +321,6 @@ def export(
         echo(f"{counted(events, 'event')} exported", err=True)
 
 
-@store.command("backup", cls=SettingsCommand)
-@click.argument("url", metavar="URL")
-@json_option
-def backup(url: str, config: Path | None, data_dir: Path | None, as_json: bool) -> None:
-    """Copy the log alone of a node, running or not, to an object store.
-
-    The copy is the log as it is at one moment, with its epoch and its feed positions, so that
-    readers of the feed go on where they were. It is one file, backup-TIME.sqlite3, which any
-    program for SQLite opens. The node's keys and peers are not in it: the command names these
-    files, and `recon-node backup` takes them as well. `recon-node restore` restores both kinds.
-
-    URL is a directory, s3://bucket/path or another store (see `recon-node snapshot --help`). The
-    copy is made in the directory for temporary files first (TMPDIR), which needs room for it.
-
-    \b
-    Example:
-      recon-node store backup s3://bucket/backups --data-dir /var/lib/recon-node
-    """
-    from recon_node.backup import not_in_a_copy_of_the_log
-    from recon_node.snapshot.objects import ObjectError, Objects
-
-    directory = read_settings(config, {"data_dir": data_dir}).data_dir
-    name = time.strftime("backup-%Y%m%dT%H%M%SZ.sqlite3", time.gmtime())
-    try:
-        objects = Objects.open(url, make=True)
-        with TemporaryDirectory() as temporary, _progress() as progress:
-            copy = Path(temporary) / name
-            done = backup_log(directory, copy, progress)
-            progress("sending", 0, None)
-            objects.put(name, copy)
-        missing = not_in_a_copy_of_the_log(directory)
-    except (StoreError, ObjectError, OSError) as error:
-        raise CommandError(str(error)) from None
-    print_result(
-        {
-            "name": name,
-            "url": url,
-            "events": done.events,
-            "head": done.head,
-            "epoch": done.epoch,
-            "bytes": done.size,
-            "not_included": missing,
-        },
-        f"{name} in {url}: {counted(done.events, 'event')}, feed head {done.head:,}, epoch "
-        f"{done.epoch}, {human_size(done.size)}",
-        as_json=as_json,
-    )
-    if missing:
-        names = ", ".join(missing)
-        echo(f"not in it: {names}. `recon-node backup` takes them as well", err=True)
-
-
 @store.command("import", cls=SettingsCommand)
 @click.argument("source", type=click.Path(exists=True, allow_dash=True, path_type=Path))
 @click.option("--network", help="Of a log that is created, if SOURCE does not say.")
@@ -412,7 +363,7 @@ def import_(
 
 
 def _import(source: Path, settings: Settings, progress: Progress) -> ImportResult:
-    data_dir, guarded = settings.data_dir, settings.policy.decides_by_name
+    data_dir, guarded = settings.data_dir, Policy.of(settings.policy).decides_by_name
     if not source.is_dir():
         try:
             with sys.stdin.buffer if str(source) == "-" else source.open("rb") as file:

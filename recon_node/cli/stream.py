@@ -20,7 +20,7 @@ from recon_node.ceramic import CeramicError
 from recon_node.cli.anchor import anchor_stream
 from recon_node.cli.client import node_options
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
-from recon_node.cli.listing import list_streams
+from recon_node.cli.listing import list_models, list_streams
 from recon_node.cli.output import CommandError
 from recon_node.client import (
     Capability,
@@ -33,11 +33,10 @@ from recon_node.client import (
 from recon_node.client.definitions import with_defaults
 from recon_node.connection import Connection
 from recon_node.ipld import CID, IpldError
-from recon_node.json_output import json_option, print_json
 from recon_node.streams import StreamEvent, StreamShapeError
 from recon_node.streams.document_schema import as_dag_json
 from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
-from recon_node.terminal_text import echo
+from recon_node.terminal_text import echo, json_option, print_json
 
 
 def writer_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -353,6 +352,13 @@ def stream() -> None:
     """List, draw, read, create, change, merge and anchor streams."""
 
 
+@click.group()
+def model() -> None:
+    """List and create models."""
+
+
+model.add_command(list_models)
+model.add_command(new_model)
 stream.add_command(list_streams)
 stream.add_command(get_stream)
 stream.add_command(new_stream)

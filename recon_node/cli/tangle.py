@@ -15,7 +15,6 @@ from recon_node.cli.output import CommandError
 from recon_node.cli.stream import JsonObject, client_of, show_document, writer_options
 from recon_node.client import Ceramic
 from recon_node.connection import Connection
-from recon_node.json_output import json_option
 from recon_node.tangles.classic_feed import (
     ClassicFeed,
     FeedRule,
@@ -32,7 +31,7 @@ from recon_node.tangles.tangle import (
     TangleRule,
     tangle_of,
 )
-from recon_node.terminal_text import echo
+from recon_node.terminal_text import echo, json_option
 
 MAX_LINE = 1024 * 1024
 """Longest line, in bytes; a message has at most 8 KiB."""

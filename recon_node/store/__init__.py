@@ -30,12 +30,8 @@ from recon_node.store.errors import (
 )
 from recon_node.store.interests import format_interest, is_of_a_document, parse_interest
 from recon_node.store.policy import (
-    Lists,
     Policy,
-    PolicyError,
     PolicySettings,
-    StreamFacts,
-    WritePolicy,
 )
 from recon_node.store.reading.backlog import RefusedEvent, Undelivered
 from recon_node.store.reading.stream_lists import FoundEvent, ListedStream, StreamFilter, StreamPage
@@ -69,10 +65,8 @@ __all__ = [
     "Interest",
     "InvalidInterestError",
     "ListedStream",
-    "Lists",
     "PendingProof",
     "Policy",
-    "PolicyError",
     "PolicySettings",
     "RefusedEvent",
     "State",
@@ -80,14 +74,12 @@ __all__ = [
     "StoreError",
     "StoreSettings",
     "StoreStats",
-    "StreamFacts",
     "StreamFilter",
     "StreamPage",
     "TimeRow",
     "Undelivered",
     "UnknownTimeError",
     "Verdict",
-    "WritePolicy",
     "format_interest",
     "is_in_use",
     "is_of_a_document",

@@ -13,8 +13,8 @@ import trio
 from recon_node.ceramic import EventId, Network
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.files import private_directory, reserve_at
-from recon_node.garbage import no_garbage_collection
 from recon_node.ipld import CID
+from recon_node.program import no_garbage_collection
 from recon_node.recon import KeyStore, id_of
 from recon_node.store.contents import Contents, Writer
 from recon_node.store.db.changes import commit_proofs, postpone_proofs, release_unsigned

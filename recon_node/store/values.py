@@ -32,7 +32,7 @@ Cause = Literal["car", "event", "history", "waiting", "bounds", "policy", "unjud
 - "waiting": a peer's event would have to wait, but no more events may wait now; perhaps later.
 - "bounds": not for this node, or not now: another network, no interest, an expired capability.
 - "policy": the write policy of this node refuses the stream.
-- "unjudged": the write policy gave no answer about the stream; it is asked again later.
+- "unjudged": the stream could not be judged by the write policy; try again later.
 - "node": this node failed over it.
 """
 

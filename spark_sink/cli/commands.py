@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recon_node.shell_completion import completion_command
-from recon_node.sizes import ByteSize
-from recon_node.stop_signals import stop_signals
-from recon_node.terminal_text import echo, shown
+from recon_node.program import stop_signals
+from recon_node.terminal_text import ByteSize, echo, shown
 from spark_sink.cli.events import EventPrinter, json_lines_option
 from spark_sink.cli.export_commands import export
 from spark_sink.cli.options import (
-    Address,
+    ADDRESS,
+    HEAP,
+    HOURS,
+    MASTER,
+    MILLISECONDS,
+    SPARK_SETTING,
+    UI_ADDRESS,
     Directory,
-    Heap,
-    Hours,
-    Master,
-    Milliseconds,
-    SparkSetting,
-    UiAddress,
     nodes_options,
     tables_option,
 )
@@ -108,7 +106,6 @@ def main() -> None:
 _LOOKING = (status, check, verify, query, view, changes, export, serve)
 for command in (*_LOOKING, rebuild, optimize, vacuum, forget):
     main.add_command(command)
-main.add_command(completion_command("spark-sink", lambda: main))
 
 
 @main.command(short_help="Keep tables up to date with a node's feed.")
@@ -118,7 +115,7 @@ main.add_command(completion_command("spark-sink", lambda: main))
 )
 @click.option(
     "--failover-after",
-    type=Milliseconds(),
+    type=MILLISECONDS,
     default="30s",
     help="With several nodes: how long to wait before switching to another node.",
 )
@@ -147,7 +144,7 @@ main.add_command(completion_command("spark-sink", lambda: main))
 @click.option("--console", is_flag=True, help="Print the rows, and store nothing.")
 @click.option(
     "--history",
-    type=Hours(),
+    type=HOURS,
     show_default="1h, but no more than --history-size",
     help="How long older versions of the tables stay readable, whatever space they take: 90m, 7d.",
 )
@@ -159,7 +156,7 @@ main.add_command(completion_command("spark-sink", lambda: main))
 )
 @click.option(
     "--changes",
-    type=Hours(),
+    type=HOURS,
     show_default="as long as older versions",
     help="How long what changed is kept, for `spark-sink changes` and readers of the change data "
     "feed, whatever space it takes: 24h, 7d.",
@@ -187,7 +184,7 @@ main.add_command(completion_command("spark-sink", lambda: main))
 @click.option("--once", is_flag=True, help="Stop at the feed's current head.")
 @click.option(
     "--trigger",
-    type=Milliseconds(),
+    type=MILLISECONDS,
     default="500ms",
     help="How often to look for events: 500ms, 2s, 1m.",
 )
@@ -213,13 +210,13 @@ main.add_command(completion_command("spark-sink", lambda: main))
 )
 @click.option(
     "--metrics",
-    type=Address(),
+    type=ADDRESS,
     metavar="HOST:PORT",
     help="Serve Prometheus metrics at this address.",
 )
 @click.option(
     "--spark-ui",
-    type=UiAddress(),
+    type=UI_ADDRESS,
     is_flag=False,
     flag_value="4040",
     metavar="[[HOST:]PORT]",
@@ -228,21 +225,21 @@ main.add_command(completion_command("spark-sink", lambda: main))
 )
 @click.option(
     "--master",
-    type=Master(),
+    type=MASTER,
     metavar="URL",
     show_default="that of spark-submit; else local[2], or local[1] with less than 2 GiB of memory",
     help="Spark master: local[4], spark://HOST:7077.",
 )
 @click.option(
     "--spark-conf",
-    type=SparkSetting(),
+    type=SPARK_SETTING,
     multiple=True,
     metavar="KEY=VALUE",
     help="A Spark setting; can be repeated.",
 )
 @click.option(
     "--driver-memory",
-    type=Heap(),
+    type=HEAP,
     metavar="SIZE",
     show_default="1g, or a quarter of a container's memory",
     help="Heap of Spark's JVM: 512m, 2g.",

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recon_node.stop_signals import cleaned_up_when_stopped
+from recon_node.program import cleaned_up_when_stopped
 from spark_sink.cli.events import EventPrinter, json_lines_option
-from spark_sink.cli.options import Milliseconds, StorageOption, tables_option
+from spark_sink.cli.options import MILLISECONDS, STORAGE_OPTION, tables_option
 
 if TYPE_CHECKING:
     from spark_sink.export.following import Taken, Target
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _names = click.argument("names", nargs=-1, metavar="[TABLE]...")
 _every = click.option(
-    "--every", type=Milliseconds(), default="1s", help="How often to look at the tables."
+    "--every", type=MILLISECONDS, default="1s", help="How often to look at the tables."
 )
 _once = click.option("--once", is_flag=True, help="Stop when the copies are up to date.")
 
@@ -79,7 +79,7 @@ def postgres(tables: Location, address: str, schema: str, **options: Any) -> Non
 @click.option(
     "--setting",
     "settings",
-    type=StorageOption(),
+    type=STORAGE_OPTION,
     multiple=True,
     metavar="KEY=VALUE",
     help="A setting of librdkafka, such as security.protocol=SASL_SSL; can be repeated.",

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -13,6 +13,8 @@ from recon_node import DEFAULT_URL
 from recon_node.node_options import Command
 from recon_node.node_options import node_options as shared_node_options
 from spark_sink.errors import over_connect
+
+T = TypeVar("T")
 
 _SECOND = 1_000
 _MINUTE = 60 * _SECOND
@@ -27,9 +29,32 @@ _UNITS = {
 }
 
 
-def _milliseconds(text: str) -> float | None:
-    """What a span such as 90m or "5 seconds" is; None of what is none. A number alone is none but
-    0: 5 may be seconds to one and milliseconds to another."""
+class Read(click.ParamType[T]):
+    """The type of an option whose text a function reads.
+
+    Args:
+        name: what the help calls a value.
+        read: returns the value; raises `ValueError` with what is wrong.
+    """
+
+    def __init__(self, name: str, read: Callable[[str], T]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        """Return what the text says; anything else is a value already."""
+        try:
+            return self._read(value.strip()) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _span(text: str) -> float | None:
+    """Return a span such as 90m or "5 seconds" in milliseconds; None if it is not one.
+
+    A number without a unit is not one, unless it is 0: 5 may be seconds to one and milliseconds to
+    another.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip())
     if match is None:
         return None
@@ -39,94 +64,108 @@ def _milliseconds(text: str) -> float | None:
     return next((number * ms for names, ms in _UNITS.items() if re.fullmatch(names, unit)), None)
 
 
-class Milliseconds(click.ParamType[int]):
-    """A time such as 500ms, 2s or 1m."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The time in milliseconds."""
-        found = _milliseconds(str(value))
-        if found is None:
-            self.fail(f"{value!r} is not a time such as 500ms, 2s or 1m", param, ctx)
-        return round(found)
+def _read_milliseconds(text: str) -> int:
+    if (found := _span(text)) is None:
+        raise ValueError(f"{text!r} is not a time such as 500ms, 2s or 1m")
+    return round(found)
 
 
-class Hours(click.ParamType[float]):
-    """A time such as 90m, 12h or 7d."""
-
-    name = "time"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """The time in hours."""
-        found = _milliseconds(str(value))
-        if found is None:
-            self.fail(f"{value!r} is not a time such as 90m, 12h or 7d", param, ctx)
-        return found / _HOUR
+def _read_hours(text: str) -> float:
+    if (found := _span(text)) is None:
+        raise ValueError(f"{text!r} is not a time such as 90m, 12h or 7d")
+    return found / _HOUR
 
 
-class Heap(click.ParamType[str]):
-    """The size of a heap as Java takes it: 512m, 2g."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The size, as it was."""
-        text = str(value).strip()
-        if re.fullmatch(r"0*[1-9]\d*[kmgt]", text, re.IGNORECASE) is None:
-            self.fail(f"{value!r} is not a Java memory size such as 512m or 2g", param, ctx)
-        return text
+def _read_heap(text: str) -> str:
+    if re.fullmatch(r"0*[1-9]\d*[kmgt]", text, re.IGNORECASE) is None:
+        raise ValueError(f"{text!r} is not a Java memory size such as 512m or 2g")
+    return text
 
 
-class Address(click.ParamType[str]):
-    """Where to listen, HOST:PORT."""
-
-    name = "address"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The address, as it was."""
-        text = str(value).strip()
-        host, _, port = text.rpartition(":")
-        if not host or re.fullmatch(r"\d{1,5}", port) is None or int(port) > 65_535:
-            self.fail(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9464", param, ctx)
-        return text
+def _read_address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or re.fullmatch(r"\d{1,5}", port) is None or int(port) > 65_535:
+        raise ValueError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9464")
+    return text
 
 
-class UiAddress(Address):
-    """Where Spark's pages are: HOST:PORT, or a port of this machine alone."""
-
-    name = "address"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The address, with its host."""
-        text = str(value).strip()
-        return super().convert(f"127.0.0.1:{text}" if text.isdecimal() else text, param, ctx)
-
-
-class Master(click.ParamType[str]):
-    """A master of Spark's."""
-
-    name = "master"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The master, as it was."""
-        text = str(value).strip()
-        if text.startswith("sc:"):
-            self.fail(str(over_connect(text)), param, ctx)
-        if re.fullmatch(_MASTERS, text) is None:
-            self.fail(
-                f"{value!r} is not a Spark master: local[4], spark://HOST:7077, yarn, "
-                "k8s://https://HOST:6443",
-                param,
-                ctx,
-            )
-        return text
+def _read_ui_address(text: str) -> str:
+    return _read_address(f"127.0.0.1:{text}" if text.isdecimal() else text)
 
 
 # The numbers of local: threads, and how often a task may fail.
 _MASTERS = r"local(\[(\d+|\*)(\s*,\s*\d+)?\]|-cluster\[[\d\s,]+\])?|yarn|(spark|k8s)://.+"
+
+
+def _read_master(text: str) -> str:
+    if text.startswith("sc:"):
+        raise ValueError(str(over_connect(text)))
+    if re.fullmatch(_MASTERS, text) is None:
+        raise ValueError(
+            f"{text!r} is not a Spark master: local[4], spark://HOST:7077, yarn, k8s://https://HOST:6443"
+        )
+    return text
+
+
+def _read_storage_option(text: str) -> tuple[str, str]:
+    name, equals, setting = text.partition("=")
+    if not (name.strip() and equals):  # the text may be a secret
+        raise ValueError("an option is KEY=VALUE, such as aws_region=eu-west-1")
+    return name.strip(), setting.strip()
+
+
+def _read_spark_setting(text: str) -> tuple[str, str]:
+    name, equals, setting = text.partition("=")
+    if not (name.strip() and equals):
+        raise ValueError(f"{text!r} is not a setting such as spark.executor.memory=2g")
+    return name.strip(), setting.strip()
+
+
+def _read_moment(text: str) -> datetime:
+    try:
+        if (ago := _span(text.removesuffix(" ago"))) is not None:
+            return datetime.now(UTC) - timedelta(milliseconds=ago)
+        moment = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is not a time such as 2026-01-31T12:00:00Z or 90m") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _read_url(text: str) -> str:
+    if "," in text:
+        raise ValueError(
+            "this command asks one node, and these are several: name one with --url "
+            "(only spark-sink run and status take several)"
+        )
+    if "://" in text and re.match("https?://.", text) is None:
+        raise ValueError(f"{text!r} is not a URL such as http://127.0.0.1:5101")
+    return text if "://" in text else f"http://{text}"
+
+
+def _read_urls(text: str) -> tuple[str, ...]:
+    return tuple(_read_url(url.strip()) for url in text.split(",") if url.strip())
+
+
+MILLISECONDS = Read("time", _read_milliseconds)
+"""A time such as 500ms, 2s or 1m."""
+HOURS = Read("time", _read_hours)
+"""A time such as 90m, 12h or 7d."""
+HEAP = Read("size", _read_heap)
+"""The size of a heap as Java takes it: 512m, 2g."""
+ADDRESS = Read("address", _read_address)
+"""Where to listen, HOST:PORT."""
+UI_ADDRESS = Read("address", _read_ui_address)
+"""Where Spark's pages are: HOST:PORT, or a port of this machine alone."""
+MASTER = Read("master", _read_master)
+STORAGE_OPTION = Read("option", _read_storage_option)
+"""An option of delta-rs for an object store, KEY=VALUE."""
+SPARK_SETTING = Read("setting", _read_spark_setting)
+MOMENT = Read("time", _read_moment)
+"""A time such as 2026-01-31T12:00:00Z (without a zone it is UTC), or how long ago: 90m, 2h."""
+NODE_URL = Read("url", _read_url)
+"""The URL of one node's HTTP API. HOST:PORT alone means http, as for `recon-node`."""
+NODE_URLS = Read("url", _read_urls)
+"""The URL of a node's HTTP API, or several, with commas between them."""
 
 
 class Directory(click.Path):
@@ -155,92 +194,6 @@ class TablesLocation(Directory):
         return str(value) if "://" in str(value) else super().convert(value, param, ctx)
 
 
-class StorageOption(click.ParamType[tuple[str, str]]):
-    """An option of delta-rs for an object store, NAME=VALUE."""
-
-    name = "option"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """The name and the value, which may be a secret."""
-        name, equals, setting = str(value).partition("=")
-        if not (name.strip() and equals):
-            self.fail("an option is KEY=VALUE, such as aws_region=eu-west-1", param, ctx)
-        return name.strip(), setting.strip()
-
-
-class SparkSetting(click.ParamType[tuple[str, str]]):
-    """A setting of Spark, NAME=VALUE."""
-
-    name = "setting"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """The name and the value."""
-        name, equals, setting = str(value).partition("=")
-        if not (name.strip() and equals):
-            self.fail(f"{value!r} is not a setting such as spark.executor.memory=2g", param, ctx)
-        return name.strip(), setting.strip()
-
-
-class Moment(click.ParamType[datetime]):
-    """A time such as 2026-01-31T12:00:00Z (without a zone it is UTC), or how long ago: 90m, 2h."""
-
-    name = "time"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        """The time, with its zone."""
-        if isinstance(value, datetime):
-            return value
-        text = str(value).strip()
-        try:
-            if (ago := _milliseconds(text.removesuffix(" ago"))) is not None:
-                return datetime.now(UTC) - timedelta(milliseconds=ago)
-            moment = datetime.fromisoformat(text)
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is not a time such as 2026-01-31T12:00:00Z or 90m", param, ctx)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-class NodeUrl(click.ParamType[str]):
-    """The URL of one node's HTTP API. HOST:PORT alone means http, as for `recon-node`."""
-
-    name = "url"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The URL, with its scheme."""
-        text = str(value).strip()
-        if "," in text:
-            self.fail(
-                "this command asks one node, and these are several: name one with --url "
-                "(only spark-sink run and status take several)",
-                param,
-                ctx,
-            )
-        if "://" in text and re.match("https?://.", text) is None:
-            self.fail(f"{value!r} is not a URL such as http://127.0.0.1:5101", param, ctx)
-        return text if "://" in text else f"http://{text}"
-
-
-class NodeUrls(click.ParamType[tuple[str, ...]]):
-    """The URL of a node's HTTP API, or several, with commas between them."""
-
-    name = "url"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """The URLs, with their schemes."""
-        if isinstance(value, tuple):
-            return value
-        one = NodeUrl()
-        return tuple(one.convert(url, param, ctx) for url in str(value).split(",") if url.strip())
-
-
 def node_options(
     *, url: str | None = DEFAULT_URL, what: str = "URL of the node's HTTP API."
 ) -> Callable[[Command], Command]:
@@ -250,7 +203,7 @@ def node_options(
         url: the default.
         what: the help of --url.
     """
-    return shared_node_options(url=url, url_help=what, url_type=NodeUrl())
+    return shared_node_options(url=url, url_help=what, url_type=NODE_URL)
 
 
 def nodes_options(*, url: str | None = DEFAULT_URL, what: str) -> Callable[[Command], Command]:
@@ -262,7 +215,7 @@ def nodes_options(*, url: str | None = DEFAULT_URL, what: str) -> Callable[[Comm
             urls = tuple(dict.fromkeys(each for some in url for each in some))
             return command(*args, urls=urls, **named)
 
-        options = shared_node_options(url=url, url_help=what, url_type=NodeUrls(), several=True)
+        options = shared_node_options(url=url, url_help=what, url_type=NODE_URLS, several=True)
         return options(wrapped)
 
     return decorate
@@ -282,7 +235,7 @@ def tables_option(
 
         options = click.option(
             "--storage-option",
-            type=StorageOption(),
+            type=STORAGE_OPTION,
             multiple=True,
             metavar="KEY=VALUE",
             help="An option of the tables' object store, besides AWS_... in the environment; can "

@@ -10,11 +10,10 @@ from typing import Any
 import click
 
 from recon_node.files import is_exposed
-from recon_node.sizes import ByteSize
-from recon_node.stop_signals import stop_signals
-from recon_node.terminal_text import echo
+from recon_node.program import stop_signals
+from recon_node.terminal_text import ByteSize, echo
 from spark_sink.cli.events import EventPrinter, json_lines_option
-from spark_sink.cli.options import Address, Milliseconds, node_options, tables_option
+from spark_sink.cli.options import ADDRESS, MILLISECONDS, node_options, tables_option
 
 _MIN_TOKEN = 16
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
@@ -25,14 +24,14 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @node_options(url=None, what="URL of the node whose events are in the tables; see --max-wait.")
 @click.option(
     "--max-wait",
-    type=Milliseconds(),
+    type=MILLISECONDS,
     default="5s",
     help="With --url: how long a query waits until the tables have all events that the node has, "
     "if they are at most 1,000 behind.",
 )
 @click.option(
     "--listen",
-    type=Address(),
+    type=ADDRESS,
     default="127.0.0.1:5102",
     metavar="HOST:PORT",
     help="Address to listen on.",
@@ -64,7 +63,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
     metavar="N",
     help="Open feeds at the same time.",
 )
-@click.option("--timeout", type=Milliseconds(), default="60s", help="Longest query: 60s, 5m.")
+@click.option("--timeout", type=MILLISECONDS, default="60s", help="Longest query: 60s, 5m.")
 @click.option("--memory", type=ByteSize(), default="512MB", help="Memory of a query or feed.")
 @click.option(
     "--threads",
@@ -75,7 +74,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 )
 @click.option(
     "--metrics",
-    type=Address(),
+    type=ADDRESS,
     metavar="HOST:PORT",
     help="Serve Prometheus metrics at this address.",
 )

@@ -11,9 +11,8 @@ import click
 
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.files import draft_of, move_into_place
-from recon_node.json_output import json_option, print_json, print_result
-from recon_node.terminal_text import echo
-from spark_sink.cli.options import Hours, Moment, node_options, nodes_options, tables_option
+from recon_node.terminal_text import echo, json_option, print_json, print_result
+from spark_sink.cli.options import HOURS, MOMENT, node_options, nodes_options, tables_option
 from spark_sink.schema import TABLES
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ _names = click.argument("names", nargs=-1, type=click.Choice(tuple(TABLES)), met
     help="Exit with 1 if a table is more than N events behind.",
 )
 @click.option(
-    "--max-age", type=Hours(), help="Exit with 1 if a table's last commit is older, such as 10m."
+    "--max-age", type=HOURS, help="Exit with 1 if a table's last commit is older, such as 10m."
 )
 @json_option
 def status(as_json: bool, **options: Any) -> None:
@@ -158,7 +157,7 @@ def verify(tables: Location, url: str, token: str | None, as_json: bool) -> None
 )
 @click.option(
     "--as-of",
-    type=Moment(),
+    type=MOMENT,
     help="Query the tables as of a time: 2026-01-31T12:00:00Z, or 90m for that long ago.",
 )
 @click.option("--wide", is_flag=True, help="Do not cut long values on a terminal.")
@@ -318,7 +317,7 @@ def optimize(tables: Location, names: tuple[str, ...], as_json: bool) -> None:
 @_names
 @click.option(
     "--history",
-    type=Hours(),
+    type=HOURS,
     show_default="the setting stored in the table by spark-sink run",
     help="How far back versions are kept: 90m, 7d.",
 )

@@ -30,9 +30,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
-from recon_node.garbage import no_garbage_collection
 from recon_node.processes.child import answer_requests
 from recon_node.processes.process import Process, ProcessDiedError
+from recon_node.program import no_garbage_collection
 from spark_sink.derive.mark import SIZE, read_mark, share
 from spark_sink.derive.models import Models
 from spark_sink.derive.portion import Portion, Step, compute, set_aside

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from recon_node.bind_errors import bind_advice
+from recon_node.program import bind_advice
 from spark_sink.errors import SinkError
 
 

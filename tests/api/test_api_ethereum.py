@@ -14,7 +14,7 @@ from recon_node.ipld import CID, DAG_CBOR
 from recon_node.recon import covers
 from recon_node.store import Interest, PolicySettings, Store
 from recon_node.store.interests import key_ranges, ring_ranges
-from recon_node.store.policy import Lists, hashes_of_event_ids, hashes_of_ring_keys
+from recon_node.store.policy import Policy, hashes_of_event_ids, hashes_of_ring_keys
 
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"a model"))
 ADDRESS = "0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed"
@@ -70,7 +70,7 @@ async def test_an_interest_covers_both(store: Store, did: str) -> None:
 
 async def test_a_policy_of_controllers_holds_for_both(store: Store, did: str) -> None:
     for setting, refused in (("allow", [False, False, True]), ("deny", [True, True, False])):
-        lists = Lists.of(PolicySettings(**{f"{setting}_controllers": [did]}))
+        lists = Policy.of(PolicySettings(**{f"{setting}_controllers": [did]}))
         by_key, by_ring = hashes_of_event_ids(lists), hashes_of_ring_keys(lists)
         assert [by_key.refuse(key) is not None for key in keys(store)] == refused
         assert [by_ring.refuse(key) is not None for key in ring_keys(store)] == refused

@@ -20,7 +20,6 @@ from recon_node import __version__
 from recon_node.api import Access, Services, create_app
 from recon_node.api.metrics.catalogue import FAMILIES
 from recon_node.api.routes.node_info import did_of_peer, with_peer_id
-from recon_node.api.samples import COLUMNS, Sample
 from recon_node.durations import Durations
 from recon_node.p2p import PeerInfo
 from recon_node.store import Store
@@ -148,7 +147,6 @@ async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -
         snapshots=SimpleNamespace(durations={("create", "ok"): Durations()}, created_at=7.0),
         data_dir=tmp_path,
     )
-    whole.samples.add(Sample(*range(len(COLUMNS))))
     transport = httpx.ASGITransport(create_app(whole))
     async with httpx.AsyncClient(transport=transport, base_url="http://node") as api:
         await api.get("/metrics")

@@ -1,4 +1,4 @@
-"""What pages show of the whole node: its last hour, its syncs, and who is interested in what."""
+"""What pages show of the whole node: its syncs, and who is interested in what."""
 
 from __future__ import annotations
 
@@ -9,26 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import pytest
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from openapi_check import check_answer
-from test_api_listings import STREAMS, admit
-from trio.testing import MockClock
 
 from recon_node.api import Services, create_app
-from recon_node.api.samples import (
-    INTERVAL,
-    KEPT,
-    LoopWatch,
-    Sample,
-    SampleRing,
-    run_samples,
-    take_sample,
-)
-from recon_node.p2p import Counters, PeerInfo, SyncReport
-from recon_node.store import Store
+from recon_node.api.services import LOOP_WINDOW, LoopWatch
+from recon_node.p2p import SyncReport
 
 
 def report(number: int, *, moved: int = 0) -> SyncReport:
@@ -69,54 +56,26 @@ async def read(api: httpx.AsyncClient, path: str) -> dict[str, Any]:
     return found
 
 
-@given(numbers=st.lists(st.integers(0, 9), max_size=9), kept=st.integers(1, 5))
-def test_a_ring_has_the_latest_samples(numbers: list[int], kept: int) -> None:
-    ring = SampleRing(kept)
-    for number in numbers:
-        ring.add(Sample(number, *[number] * 10))
-    for column in ring.columns().values():
-        assert column == numbers[-kept:]
-    assert (ring.latest and ring.latest.time) == (numbers[-1] if numbers else None)
-
-
-@given(spans=st.lists(st.floats(0, 10), max_size=9))
-def test_the_longest_hold_since_the_last_look(spans: list[float]) -> None:
+@given(spans=st.lists(st.floats(0, 9), max_size=9), idle=st.floats(0, 9))
+def test_the_longest_hold_is_that_of_the_last_ten_to_thirty_seconds(
+    spans: list[float], idle: float
+) -> None:
     now = 0.0
     watch = LoopWatch(lambda: now)
+    held: list[tuple[float, float]] = []
     for span in spans:
         watch.after_io_wait(0)
         now += span
         watch.before_io_wait(0)
-        now += 100  # waiting is not holding
-    assert watch.take() == pytest.approx(max(spans, default=0), abs=1e-9)
-    assert watch.take() == 0
-
-
-async def test_samples_are_taken_at_their_times(
-    services: Services, autojump_clock: MockClock
-) -> None:
-    begun = trio.current_time()
-    with trio.move_on_after(2.5 * INTERVAL):
-        await run_samples(services, trio.current_time)
-    async with client(services) as api:
-        found = await read(api, "samples")
-    assert found["interval"] == INTERVAL
-    assert [each - begun for each in found["time"]] == pytest.approx([0, INTERVAL, 2 * INTERVAL])
-    assert all(len(column) == 3 for name, column in found.items() if name != "interval")
-    assert KEPT * INTERVAL == 3600
-
-
-async def test_a_sample_says_what_the_node_has(services: Services, store: Store) -> None:
-    await admit(store, *STREAMS)
-    counters = Counters()
-    counters.count(report(1))
-    known = [PeerInfo(each, (), each == "a", None, None, 0, ()) for each in "ab"]
-    peers: Any = SimpleNamespace(counters=counters, peers=lambda: known)
-    sample = take_sample(dataclasses.replace(services, peers=peers), 5.0, 0.25)
-    assert (sample.events, sample.delivered) == (len(STREAMS), len(STREAMS))
-    assert (sample.peers, sample.syncs, sample.failed_syncs) == (1, 1, 0)
-    assert (sample.bytes_sent, sample.bytes_received) == (1, 1)
-    assert (sample.time, sample.lag) == (5.0, 0.25)
+        held.append((now, span))
+        now += idle  # waiting is not holding
+    watch.after_io_wait(0)
+    kept = max((span for at, span in held if now - at < LOOP_WINDOW), default=0)
+    possible = max((span for at, span in held if now - at <= 3 * LOOP_WINDOW), default=0)
+    assert kept - 1e-9 <= watch.longest_hold <= possible + 1e-9
+    now += 2 * LOOP_WINDOW
+    watch.after_io_wait(0)
+    assert watch.longest_hold == 0
 
 
 async def test_syncs_the_latest_first(services: Services) -> None:

@@ -21,7 +21,6 @@ from recon_node.anchoring.opening import open_anchoring
 from recon_node.anchoring.service import Anchoring
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.api import Access, Services, create_app, open_listener, serve
-from recon_node.api.samples import Sample
 from recon_node.ceramic import network_range
 from recon_node.ceramic.builder import time_event
 from recon_node.chain import ChainSettings, open_anchors
@@ -103,7 +102,7 @@ async def shown(
 
 
 async def fill(services: Services, sample: list[dict[str, str]]) -> str:
-    """Give the node a diverged stream, something that waits and is pending, and two samples.
+    """Give the node a diverged stream, something that waits and is pending.
 
     Returns:
         The CID of the stream's tip.
@@ -118,8 +117,6 @@ async def fill(services: Services, sample: list[dict[str, str]]) -> str:
     await store.settle_proofs([(each.cid, 1_700_000_000) for each in mine])
     await store.admit_local([time_event(INIT, left.cid, tx_hash=bytes([7]) * 32).car])
     await hand_over(store, change(change(right, n=4), n=5), 3)
-    for number in range(3):
-        services.samples.add(Sample(1_800_000_000.0 + 10 * number, *[number] * 9, lag=0.01))
     return str(anchored.cid)
 
 

@@ -125,21 +125,6 @@ def test_the_documentation_has_the_list() -> None:
     assert rows == [(each.name, each.holds, "yes" if each.is_kept else "no") for each in DATA_FILES]
 
 
-def test_a_copy_of_the_log_names_what_it_lacks_and_can_be_restored(
-    published: Published, tmp_path: Path
-) -> None:
-    data_dir = str(published.node.data_dir)
-    result = done("store", "backup", str(tmp_path / "b"), "--data-dir", data_dir)
-    assert "not in it: core, dag.key, identity.key, swarm.key." in result.stderr
-    [made] = (tmp_path / "b").iterdir()
-    facts = json.loads(
-        done("restore", str(made), "--data-dir", str(tmp_path / "new"), "--json").stdout
-    )
-    log = tmp_path / "new" / "events.sqlite3"
-    assert log.read_bytes() == made.read_bytes()
-    assert facts["epoch"] == facts_of(published.node)["epoch"]
-
-
 def test_a_new_epoch_lets_readers_start_over(published: Published, tmp_path: Path) -> None:
     done("backup", str(tmp_path / "b"), "--data-dir", str(published.node.data_dir))
     [made] = (tmp_path / "b").iterdir()

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -149,7 +150,8 @@ def test_status(node: TestnetNode) -> None:
 def test_status_shows_the_syncs_that_moved_events(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = {
         **dict.fromkeys(("bytes_sent", "bytes_received", "event_bytes_received"), 87),
-        **dict.fromkeys(("event_bytes_sent", "events_sent", "events_received", "finished_at"), 0),
+        **dict.fromkeys(("event_bytes_sent", "events_sent", "events_received"), 0),
+        "finished_at": time.time(),
         **{"peer": "12D3KooW", "role": "responder", "outcome": "agreed", "rounds": 1, "seconds": 1},
     }
     moved = {**idle, "events_sent": 930, "event_bytes_sent": 613_000}

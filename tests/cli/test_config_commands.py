@@ -1,4 +1,4 @@
-"""`recon-node config` and `recon-node completion`."""
+"""`recon-node config`, and the completion of commands."""
 
 from __future__ import annotations
 
@@ -84,25 +84,6 @@ def test_checked_settings(file: Path, tmp_path: Path) -> None:
     assert (wrong.exit_code, "did you mean 'network'?" in wrong.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_installed_where_the_shell_looks(tmp_path: Path, shell: str) -> None:
-    env = {"HOME": str(tmp_path), "SHELL": f"/bin/{shell}", "XDG_DATA_HOME": ""}
-    rc = tmp_path / ".zshrc"
-    rc.write_text("alias ll='ls -l'")
-    for _ in range(2):  # again does no harm
-        result = run("completion", "install", **env, XDG_CONFIG_HOME="")
-        assert result.exit_code == 0, result.output
-    [written] = [path for path in tmp_path.rglob("*") if path.is_file() and path != rc]
-    assert written.read_text() + "\n" == run("completion", "show", shell).stdout
-    assert rc.read_text().count(str(written)) == (2 if shell == "zsh" else 0)
-    assert rc.read_text().startswith("alias ll='ls -l'")
-
-
-def test_which_shell() -> None:
-    result = run("completion", "install", SHELL="/bin/tcsh")
-    assert (result.exit_code, "which shell?" in result.stderr) == (2, True)
-
-
 @pytest.mark.parametrize(
     ("program", "line", "completed"),
     [
@@ -115,7 +96,9 @@ def test_bash_completes_commands_and_flags(
 ) -> None:
     """The function that bash calls at the Tab key, in a real bash."""
     script, words = tmp_path / "completion", line.split()
-    script.write_text(CliRunner().invoke(program, ["completion", "show", "bash"]).stdout)
+    variable = f"_{words[0].replace('-', '_').upper()}_COMPLETE"
+    shown = CliRunner().invoke(program, prog_name=words[0], env={variable: "bash_source"})
+    script.write_text(shown.stdout)
     asked = f"""
         source {script}
         COMP_WORDS=({line}) COMP_CWORD={len(words) - 1}

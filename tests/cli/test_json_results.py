@@ -23,12 +23,8 @@ from spark_sink.cli import main as spark_sink
 
 WITHOUT_JSON = {
     "recon-node anchor now": "starts what `anchor status` shows",
-    "recon-node completion show": "prints a script for a shell",
-    "recon-node completion install": "writes the script",
     "recon-node run": "its log is JSON if log_format says so",
     "spark-sink changes": "prints JSON lines in any case",
-    "spark-sink completion show": "prints a script for a shell",
-    "spark-sink completion install": "writes the script",
 }
 """Commands without a result that a program could use."""
 
@@ -96,9 +92,6 @@ def test_the_log_of_a_stopped_node(log: Path, tmp_path: Path) -> None:
     assert called("store", "export", file, *of) == {"file": str(file), "events": 20}
     taken = called("store", "import", file, "--data-dir", tmp_path / "copy")
     assert (taken["events"], taken["new"], taken["refusals"]) == (20, 20, [])
-    copy = called("store", "backup", tmp_path / "backups", *of)
-    assert (copy["head"], copy["epoch"]) == (20, info["epoch"])
-    assert (tmp_path / "backups" / copy["name"]).stat().st_size == copy["bytes"]
     both = invoked("store", "export", "-", *of)
     assert (both.exit_code, both.stdout, "name a file, not -" in both.stderr) == (2, "", True)
 

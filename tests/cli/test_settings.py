@@ -229,15 +229,13 @@ def test_extra_interests_are_ceramic_one_s_name_for_interests(
 
 def test_write_policies_from_each_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, did, other = str(METAMODEL), "did:key:z6Mk", "did:pkh:eip155:1:0xab"
-    config = write(tmp_path / "node.toml", f'deny_models = ["{model}"]\nwrite_policy = ["one"]\n')
+    config = write(tmp_path / "node.toml", f'deny_models = ["{model}"]\n')
     monkeypatch.setenv("RECON_NODE_ALLOW_CONTROLLERS", f"{did},{other}")
-    monkeypatch.setenv("RECON_NODE_WRITE_POLICY", "two,three")
     policy = load_settings(config, {"deny_controllers": (did, other)}).policy
     assert policy.in_use() == {
         "deny_models": [model],
         "allow_controllers": [did, other],
         "deny_controllers": [did, other],
-        "write_policy": ["two", "three"],
     }
     flags = [DECLARATIONS[name].flag for name in ("allow_models", "deny_controllers")]
     assert flags == ["--allow-model", "--deny-controller"]

@@ -92,14 +92,13 @@ SHOWN = {
 
 
 OWN = {
-    *("completion install", "completion show", "id", "key new", "key sign-in", "run", "testnet"),
+    *("id", "key new", "key sign-in", "run", "testnet"),
     *(
         "anchor deploy",
         "anchor key",
         "backup",
         "dag key",
         "snapshot create",
-        "store backup",
         "store compact",
     ),
 }

@@ -58,17 +58,7 @@ def junk(count: int) -> list[bytes]:
 
 
 def members_only() -> Policy:
-    return PolicySettings(allow_controllers=(controller_of(MEMBER),)).load()
-
-
-def asked_members_only(asked: list) -> Policy:
-    """The same as a function, which EventIds alone cannot satisfy."""
-
-    def decide(stream):
-        asked.append(stream)
-        return None if stream.controller == controller_of(MEMBER) else "not a member"
-
-    return Policy(functions=[("members", decide)])
+    return Policy.of(PolicySettings(allow_controllers=(controller_of(MEMBER),)))
 
 
 async def test_junk_is_neither_fetched_nor_listed_twice_and_the_rest_goes_on(tmp_path, version):
@@ -168,29 +158,6 @@ async def test_a_whole_sync_after_the_first_costs_next_to_nothing(tmp_path):
         assert b.failures(a.p2p.peer_id) == a.failures(b.p2p.peer_id) == 0
 
 
-async def test_what_a_function_refuses_is_fetched_once(tmp_path, version):
-    asked = []
-    good = members_events(20)
-    options = {**QUIET, "versions": [version], "recon": FEW}
-    async with (
-        node(tmp_path / "a", [*junk(JUNK), *good], **options) as a,
-        node(tmp_path / "b", policy=asked_members_only(asked), **options) as b,
-    ):
-        await b.p2p.connect(a.address)
-        await eventually(lambda: b.holds_as_many_as(len(good)))
-        await eventually(b.outcomes)
-        assert set(b.outcomes()) == {f"{AGREED} but for {JUNK} keys left out here"}
-        assert len(asked) == JUNK + len(good) - 1
-        assert b.store.stats.policy_refused_total == JUNK
-        assert (b.p2p.counters.events_refused, b.failures(a.p2p.peer_id)) == (0, 0)
-        fetched = b.p2p.counters.event_bytes_received
-        more = members_events(3, first=100)
-        await a.store.admit_local(more)
-        await eventually(lambda: b.holds_as_many_as(len([*good, *more])))
-        assert b.p2p.counters.event_bytes_received - fetched < 2 * sum(map(len, more))
-        assert len(asked) == JUNK + len(good) - 1 + len(more) - 1
-
-
 async def test_junk_does_not_travel_on(tmp_path):
     """A node behind one that refuses the junk gets none of it. (On the rings all would meet.)"""
     good = members_events(20)
@@ -206,15 +173,13 @@ async def test_junk_does_not_travel_on(tmp_path):
         assert set(c.outcomes()) == {AGREED}
 
 
-@pytest.mark.parametrize("how", ["lists", "function"])
-async def test_junk_on_the_ring_of_ceramic_one_nodes(tmp_path, monkeypatch, how):
+async def test_junk_on_the_ring_of_ceramic_one_nodes(tmp_path, monkeypatch):
     """Values come unasked there. They are dropped, if possible unread, and the session goes on."""
     monkeypatch.setattr(driver, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=0.2))
-    policy = members_only() if how == "lists" else asked_members_only([])
     good = members_events(20)
     async with (
         node(tmp_path / "a", [*junk(30), *good], versions=()) as a,
-        node(tmp_path / "b", policy=policy, versions=()) as b,
+        node(tmp_path / "b", policy=members_only(), versions=()) as b,
     ):
         await b.p2p.connect(a.address)
         await eventually(lambda: b.holds_as_many_as(len(good)))

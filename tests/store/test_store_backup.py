@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from click.testing import CliRunner
 from store_helpers import NETWORK, World
 
-from recon_node.cli import main
 from recon_node.store import Store, StoreError, StoreSettings, open_store
 from recon_node.store.maintenance import backup_log
 
@@ -50,23 +48,6 @@ def test_a_running_nodes_backup_keeps_epoch_and_positions(tmp_path: Path) -> Non
 
     epoch, head = trio.run(run)
     assert restore(tmp_path / "copy", tmp_path / "other") == (epoch, cars[:head])
-
-
-def test_the_command(tmp_path: Path) -> None:
-    cars = [event.car for event in World(2).events.values()]
-
-    async def run() -> str:
-        async with open_store(tmp_path / "node", NETWORK, settings=QUICK) as store:
-            await store.admit_local(cars)
-            args = ["store", "backup", str(tmp_path / "b"), "--data-dir", str(tmp_path / "node")]
-            result = CliRunner().invoke(main, args)
-            assert result.exit_code == 0, result.output
-            assert store.epoch in result.output
-            return store.epoch
-
-    epoch = trio.run(run)
-    [backup] = (tmp_path / "b").glob("backup-*.sqlite3")
-    assert restore(backup, tmp_path / "other") == (epoch, cars)
 
 
 def test_without_a_log_there_is_no_backup(tmp_path: Path) -> None:

@@ -1,16 +1,13 @@
-"""The write policy: lists and functions of other packages, and what they keep from the log."""
+"""The write policy: lists of models and controllers, and what they keep from the log."""
 
 import re
-import threading
 from dataclasses import replace
-from importlib.metadata import EntryPoint
 
 import pytest
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
-from store_helpers import KEYS, MODEL, NETWORK, OTHER_MODEL, World, controller
+from store_helpers import KEYS, MODEL, NETWORK, OTHER_MODEL, controller
 
 from recon_node.ceramic import METAMODEL, EventId, StreamId, StreamType
 from recon_node.ceramic.builder import (
@@ -24,14 +21,10 @@ from recon_node.ceramic.builder import (
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.store import (
     Policy,
-    PolicyError,
     PolicySettings,
-    StreamFacts,
     open_store,
 )
-from recon_node.store import policy as policies
-from recon_node.store.judging import ASK_AGAIN
-from recon_node.store.policy import Lists, hashes_of_event_ids, hashes_of_ring_keys
+from recon_node.store.policy import StreamFacts, hashes_of_event_ids, hashes_of_ring_keys
 
 ALICE, BOB, *_ = KEYS
 DIDS = [controller(n) for n in range(len(KEYS))]
@@ -43,19 +36,12 @@ def settings(**lists) -> PolicySettings:
 
 
 def lists(**texts) -> Policy:
-    return settings(**texts).load()
-
-
-def asks(*functions, timeout: float = 5.0) -> Policy:
-    return Policy(
-        functions=[(f"policy-{n}", each) for n, each in enumerate(functions)], timeout=timeout
-    )
+    return Policy.of(settings(**texts))
 
 
 def facts_of(event) -> StreamFacts:
     header = event.header
     return StreamFacts(
-        NETWORK.name,
         StreamId(header.stream_type, event.cid),
         header.controller,
         header.model,
@@ -77,9 +63,6 @@ def family(key: SigningKey, model: StreamId) -> bytes:
         "family": "blog",
     }
     return signed_event(key, {"header": header, "data": None})
-
-
-# --- lists ------------------------------------------------------------------------------------
 
 
 async def test_lists_hold_for_clients_and_for_peers(tmp_path):
@@ -180,7 +163,7 @@ async def test_a_stricter_policy_keeps_what_is_here_and_takes_no_more_of_it(tmp_
     change = data_event(BOB, init, [init.cid], {})
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_local([init.car])
-    for policy in (lists(deny_controllers=[DIDS[1]]), asks(lambda stream: "no")):
+    for policy in (lists(deny_controllers=[DIDS[1]]), lists(deny_models=[MODEL])):
         async with open_store(tmp_path, NETWORK, policy=policy) as store:
             [local] = await store.admit_local([change.car])
             [remote] = await store.admit_remote([offer(change, init, 1)])
@@ -195,8 +178,7 @@ async def test_what_a_peer_calls_an_event_of_a_refused_stream_says_nothing_of_ot
     """Nobody can keep a stream out by naming another one's event as its own."""
     wanted, unwanted = init_event(ALICE, MODEL, None), init_event(BOB, MODEL, None)
     forged = EventId.build(NETWORK, str(MODEL), DIDS[0], wanted.cid, 0, unwanted.cid)
-    refuse_bob = asks(lambda stream: "Bob" if stream.controller == DIDS[1] else None)
-    async with open_store(tmp_path, NETWORK, policy=refuse_bob) as store:
+    async with open_store(tmp_path, NETWORK, policy=lists(deny_controllers=[DIDS[1]])) as store:
         [verdict] = await store.admit_remote([(forged, unwanted.car)])
         assert verdict.status == "refused"
         assert store.is_unwanted(offer(unwanted)[0])
@@ -213,7 +195,7 @@ DID_SETS = st.sets(st.sampled_from([*DIDS[:3], ETHEREUM]))
 @given(MODEL_SETS, MODEL_SETS, DID_SETS, DID_SETS, st.randoms())
 def test_an_event_id_is_refused_only_if_its_stream_is(allowed, denied, may, may_not, random):
     """An independent reading of the lists; and what hashes refuse, the lists refuse."""
-    given_lists = Lists.of(
+    given_lists = Policy.of(
         settings(
             allow_models=allowed,
             deny_models=denied,
@@ -246,183 +228,9 @@ def test_an_event_id_is_refused_only_if_its_stream_is(allowed, denied, may, may_
 def test_the_case_of_an_ethereum_address_does_not_matter():
     stream = replace(facts_of(init_event(ALICE, MODEL, None)), controller=ETHEREUM.lower())
     assert "deny_controllers" in (
-        Lists.of(settings(deny_controllers=[ETHEREUM])).refuse(stream) or ""
+        Policy.of(settings(deny_controllers=[ETHEREUM])).refuse(stream) or ""
     )
-    assert Lists.of(settings(allow_controllers=[ETHEREUM])).refuse(stream) is None
-
-
-# --- functions of other packages ----------------------------------------------------------------
-
-
-async def test_a_function_judges_each_stream_once(tmp_path):
-    world = World(3, streams=4, events=60)
-    unwanted = next(iter(world.headers))
-    asked = []
-
-    def refuse_first(stream):
-        asked.append(stream)
-        return "the first one" if stream.stream_id.cid == unwanted else None
-
-    async with open_store(tmp_path, NETWORK, policy=asks(refuse_first)) as store:
-        offers = world.offers()
-        world.random.shuffle(offers)
-        for at in range(0, len(offers), 7):
-            await store.admit_remote(offers[at : at + 7])
-        left = {
-            cid for cid, event in world.events.items() if event.init != next(iter(world.headers))
-        }
-        held = map(EventId, store.keys.keys(store.wanted.ranges[0]))
-        assert {key.event_cid for key in held} == left
-        assert store.waiting == len(world.waiting(left))
-        assert len(asked) == len(world.headers)
-        assert {each.stream_id.cid for each in asked} == set(world.headers)
-        header = world.headers[asked[0].stream_id.cid]
-        assert asked[0] == StreamFacts(
-            NETWORK.name,
-            StreamId(StreamType.MODEL_INSTANCE, asked[0].stream_id.cid),
-            header.controller,
-            MODEL,
-            "model",
-            str(MODEL),
-        )
-
-
-async def test_a_function_is_told_the_model_of_a_stored_stream_with_another_sort_key(tmp_path):
-    init = family(ALICE, OTHER_MODEL)
-    change = data_event(ALICE, init, [init.cid], {})
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_local([init.car])
-    asked = []
-    async with open_store(tmp_path, NETWORK, policy=asks(asked.append)) as store:
-        [verdict] = await store.admit_local([change.car])
-        assert verdict.status == "new"
-        assert asked == [facts_of(init)]
-
-
-@pytest.mark.parametrize("answer", [True, "", 1, b"bytes", ["list"]])
-async def test_an_answer_that_is_none_refuses_for_now(tmp_path, answer):
-    async with open_store(tmp_path, NETWORK, policy=asks(lambda stream: answer)) as store:
-        [verdict] = await store.admit_local([init_event(ALICE, MODEL, None).car])
-        assert verdict.cause == "unjudged"
-        assert store.policy.failures_total == 1
-        assert len(store.keys) == 0
-
-
-@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(1), KeyboardInterrupt()])
-async def test_a_function_that_raises_refuses_for_now_and_is_asked_again(
-    tmp_path, mock_clock, error
-):
-    fails = [True]
-
-    def raises(stream):
-        if fails[0]:
-            raise error
-
-    events = [offer(init_event(key, MODEL, None)) for key in KEYS]
-    async with open_store(tmp_path, NETWORK, policy=asks(raises)) as store:
-        verdicts = await store.admit_remote(events)
-        assert {each.cause for each in verdicts} == {"unjudged"}
-        assert store.policy.failures_total == len(events)
-        assert all(store.is_unwanted(key) for key, _ in events), "not fetched again at once"
-        assert not any(store.is_unwanted(key, for_good=True) for key, _ in events)
-        fails[0] = False
-        assert {each.cause for each in await store.admit_remote(events)} == {"unjudged"}
-        mock_clock.jump(ASK_AGAIN)
-        assert not store.is_unwanted(events[0][0])
-        assert {each.status for each in await store.admit_remote(events)} == {"new"}
-
-
-async def test_a_function_that_hangs_holds_up_one_batch_and_no_later_one(tmp_path, monkeypatch):
-    may_go_on = threading.Event()
-    asked = []
-
-    def hangs(stream):
-        asked.append(stream.controller)
-        if stream.controller == DIDS[1]:
-            may_go_on.wait(60)
-
-    first, second, third = (offer(init_event(key, MODEL, None)) for key in KEYS[:3])
-    try:
-        with trio.fail_after(60):
-            async with open_store(tmp_path, NETWORK, policy=asks(hangs, timeout=30)) as store:
-                [good] = await store.admit_remote([first])
-                gate = store._intake._policy
-                monkeypatch.setattr(gate, "policy", replace(gate.policy, timeout=0.05))
-                [hung] = await store.admit_remote([second])
-                [later] = await store.admit_remote([third])
-                assert (good.status, hung.cause, later.cause) == ("new", "unjudged", "unjudged")
-                assert asked == DIDS[:2], "the third was not asked about"
-                assert store.head == 1
-    finally:
-        may_go_on.set()
-
-
-async def test_without_a_thread_for_verification_the_policy_still_holds(tmp_path, monkeypatch):
-    async with open_store(tmp_path, NETWORK, policy=asks(lambda stream: None)) as store:
-
-        async def fail(cars):
-            raise OSError("no thread")
-
-        monkeypatch.setattr(store._intake.verifiers, "verify", fail)
-        [verdict] = await store.admit_local([init_event(ALICE, MODEL, None).car])
-        assert verdict.cause == "unjudged", "safely"
-
-
-# --- settings -----------------------------------------------------------------------------------
-
-
-def entry(name: str, value: str) -> EntryPoint:
-    return EntryPoint(name, value, policies.ENTRY_POINTS)
-
-
-def only_alice(stream: StreamFacts) -> str | None:
-    return None if stream.controller == DIDS[0] else "not Alice"
-
-
-class OnlyModels:
-    def __call__(self, stream: StreamFacts) -> str | None:
-        return None if stream.model == METAMODEL else "not a model"
-
-
-@pytest.fixture
-def _installed(monkeypatch):
-    here = only_alice.__module__
-    found = [
-        entry("alice", f"{here}:only_alice"),
-        entry("models", f"{here}:{OnlyModels.__name__}"),
-        entry("number", f"{here}:DIDS"),
-        entry("gone", f"{here}:gone"),
-    ]
-    monkeypatch.setattr(policies, "entry_points", lambda group: found)
-
-
-@pytest.mark.usefixtures("_installed")
-async def test_entry_points_are_used_by_their_names(tmp_path):
-    chosen = PolicySettings(names=("alice", "models", "alice")).load()
-    async with open_store(tmp_path, NETWORK, policy=chosen) as store:
-        cars = [
-            init_event(ALICE, MODEL, None).car,
-            model_event(BOB, {}).car,
-            model_event(ALICE, {}).car,
-        ]
-        verdicts = await store.admit_local(cars)
-        assert [each.status for each in verdicts] == ["refused", "refused", "new"]
-        assert "not a model (write policy models)" in verdicts[0].reason
-        assert "not Alice (write policy alice)" in verdicts[1].reason
-
-
-@pytest.mark.usefixtures("_installed")
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("nobody", r"no installed package offers .* 'nobody' .*: alice, gone, models, number\)"),
-        ("number", "'number' is not a function"),
-        ("gone", "'gone' cannot be loaded: AttributeError"),
-    ],
-)
-def test_a_policy_that_cannot_be_used(name, words):
-    with pytest.raises(PolicyError, match=words):
-        PolicySettings(names=(name,)).load()
+    assert Policy.of(settings(allow_controllers=[ETHEREUM])).refuse(stream) is None
 
 
 @pytest.mark.parametrize(

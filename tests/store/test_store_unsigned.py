@@ -21,7 +21,6 @@ from recon_node.store import (
     PolicySettings,
     Store,
     StoreSettings,
-    StreamFacts,
     StreamFilter,
     open_store,
 )
@@ -29,7 +28,7 @@ from recon_node.store.admission import records as shares
 from recon_node.store.maintenance import check_log, import_history, repair_log
 
 MEMBER, STRANGER, *_ = KEYS
-BY_NAME = PolicySettings(allow_controllers=(controller(0),)).load()
+BY_NAME = Policy.of(PolicySettings(allow_controllers=(controller(0),)))
 QUICK = StoreSettings(synchronous="normal", verifiers=0)
 
 
@@ -47,16 +46,11 @@ async def admit(store: Store, *offers: tuple[EventId, bytes]) -> list[str]:
     return [verdict.status for verdict in await store.admit_remote(offers)]
 
 
-def members_only(stream: StreamFacts) -> str | None:
-    return None if stream.controller == controller(0) else "not a member"
-
-
 @pytest.mark.parametrize(
     "policy",
     [
         BY_NAME,
-        PolicySettings(allow_models=(str(MODEL),)).load(),
-        Policy(functions=[("members-only", members_only)]),
+        Policy.of(PolicySettings(allow_models=(str(MODEL),))),
     ],
 )
 async def test_a_name_alone_is_not_the_members(tmp_path: Path, policy: Policy) -> None:
@@ -169,7 +163,7 @@ async def test_without_the_policy_what_waited_for_it_moves_on(tmp_path: Path) ->
 
 
 def test_a_policy_that_only_denies_trusts_names() -> None:
-    assert not PolicySettings(deny_controllers=(controller(1),)).load().decides_by_name
+    assert not Policy.of(PolicySettings(deny_controllers=(controller(1),))).decides_by_name
     assert not Policy().decides_by_name
 
 

@@ -101,11 +101,6 @@ VERDICTS: Final = Family(
     "were new but turned out wrong when their history came.",
     ("status",),
 )
-POLICY_FAILURES: Final = Family(
-    "counter",
-    "recon_policy_failures_total",
-    "Streams for which a write policy in Python raised, hung or gave no verdict.",
-)
 BATCHES: Final = Family(
     "histogram",
     "recon_admission_batch_duration_seconds",
@@ -125,7 +120,7 @@ DISK_KEEP_FREE: Final = Family(
 LOOP: Final = Family(
     "gauge",
     "recon_event_loop_hold_seconds",
-    "The longest time for which the event loop was held in the last ten seconds.",
+    "The longest time for which the event loop was held, in the last ten to thirty seconds.",
 )
 
 PEERS: Final = Family("gauge", "recon_peers", "Known peers.", ("state",))

@@ -41,8 +41,7 @@ class NodeCollector(Collector):
             with suppress(OSError):  # a disk that is gone: the absence tells it
                 yield m.DISK_FREE.of(shutil.disk_usage(services.data_dir).free)
             yield m.DISK_KEEP_FREE.of(services.store.disk.keep)
-        if services.samples.latest is not None:
-            yield m.LOOP.of(services.samples.latest.lag)
+        yield m.LOOP.of(services.loop.longest_hold)
         if services.anchors is not None:
             yield from _chain(services.anchors)
         if services.anchoring is not None:
@@ -77,7 +76,6 @@ class NodeCollector(Collector):
                 "refused_late": stats.late_refused_total,
             }
         )
-        yield m.POLICY_FAILURES.of(store.policy.failures_total)
         yield m.BATCHES.histogram(
             {(outcome,): took for outcome, took in stats.batch_durations.items()}
         )

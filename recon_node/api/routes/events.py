@@ -20,7 +20,6 @@ from recon_node.ceramic import Event, EventId, parse_event
 from recon_node.ipld import CID, IpldError, car, dag_cbor, multibase
 from recon_node.ipld.car import without_v2
 from recon_node.store import Verdict
-from recon_node.store.judging import ASK_AGAIN
 from recon_node.streams.document_schema import as_dag_json
 
 MAX_READ_AT_ONCE: Final = 16_384
@@ -63,8 +62,8 @@ async def post_event(call: Call[Parameters]) -> Response:
     """Add an event, or many.
 
     One event is answered 204 once it is on disk. When it is refused, the reason comes with 400,
-    with 403 if the write policy of the node refuses its stream, or with 503 if the policy gave no
-    answer. Many are sent as NDJSON, which ceramic-one does not know.
+    with 403 if the write policy of the node refuses its stream, or with 503 if the stream could not
+    be judged. Many are sent as NDJSON, which ceramic-one does not know.
     """
     content_type = call.request.headers.get("content-type", "")
     body = await call.request.body()
@@ -85,8 +84,7 @@ def _refusal(verdict: Verdict) -> ApiError:
     if verdict.cause == "policy":
         return ApiError(HTTPStatus.FORBIDDEN, reason)
     if verdict.cause == "unjudged":
-        headers = {"Retry-After": f"{ASK_AGAIN:.0f}"}
-        return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, reason, headers)
+        return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, reason, {"Retry-After": "60"})
     return bad_request(reason)
 
 

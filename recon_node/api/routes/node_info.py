@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Literal
 
-import msgspec
 import trio
 from msgspec import UNSET, UnsetType
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -19,7 +18,6 @@ from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Body, Parameters, Whole, WholeParameter
 from recon_node.api.routes.interests import NodeInterestBody, describe_interest
-from recon_node.api.samples import INTERVAL
 from recon_node.api.services import Peers, Services
 from recon_node.ipld import IpldError, multibase
 from recon_node.p2p import PeerError, PeerInfo, RendezvousReport, SyncReport
@@ -172,14 +170,10 @@ class WritePolicyBody(Body, frozen=True):
     """DIDs; none allows all."""
     deny_controllers: list[str]
     """DIDs."""
-    functions: list[str]
-    """The names of policies in Python."""
     refused: Whole
     """Events that were offered and refused."""
     not_fetched: Whole
     """Keys that peers listed, whose events were not even fetched; counted in each session."""
-    failures: Whole
-    """Streams for which a policy in Python gave no answer."""
 
 
 class DiskBody(Body, frozen=True):
@@ -287,17 +281,14 @@ async def get_recon(call: Call[Parameters]) -> ReconStateBody:
 
 
 def _describe_policy(services: Services) -> WritePolicyBody:
-    gate, peers = services.store.policy, services.peers
-    lists = gate.policy.lists
+    lists, peers = services.store.policy.policy, services.peers
     return WritePolicyBody(
         allow_models=sorted(map(str, lists.allow_models)),
         deny_models=sorted(map(str, lists.deny_models)),
         allow_controllers=sorted(lists.allow_controllers),
         deny_controllers=sorted(lists.deny_controllers),
-        functions=[name for name, _ in gate.policy.functions],
         refused=services.store.stats.policy_refused_total,
         not_fetched=0 if peers is None else peers.counters.keys_unwanted,
-        failures=gate.failures_total,
     )
 
 
@@ -331,42 +322,6 @@ def did_of_peer(peer_id: str) -> str:
         return peer_id
     key = _ED25519_PUBLIC + raw[len(_ED25519_PEER_ID) :]
     return "did:key:" + multibase.encode(key, "base58btc")
-
-
-class SamplesBody(Body, frozen=True):
-    """The node's numbers in the last hour, by columns; the oldest come first."""
-
-    interval: float
-    """Seconds between two samples."""
-    time: list[float]
-    """When each was taken, in Unix seconds."""
-    events: list[Whole]
-    """Events held."""
-    delivered: list[Whole]
-    """The feed's head."""
-    waiting: list[Whole]
-    """Events that build on a missing one."""
-    pending: list[Whole]
-    """Events that lack the lookup of an anchor."""
-    peers: list[Whole]
-    """Connected ones."""
-    syncs: list[Whole]
-    """Since the start, in either role."""
-    failed_syncs: list[Whole]
-    """Those of them that failed."""
-    bytes_sent: list[Whole]
-    """In syncs since the start: keys and events, without libp2p's overhead."""
-    bytes_received: list[Whole]
-    """The same."""
-    lag: list[float]
-    """For how many seconds the node's event loop was held at most since the sample before."""
-
-
-@endpoint("GET", "/ceramic/recon/samples", own=True)
-async def get_samples(call: Call[Parameters]) -> SamplesBody:
-    """Read the node's numbers of the last hour, for charts."""
-    columns = call.services.samples.columns()
-    return msgspec.convert({"interval": INTERVAL, **columns}, SamplesBody)
 
 
 class SyncsQuery(Parameters, frozen=True):

@@ -21,8 +21,8 @@ from multiaddr.utils import (  # type: ignore[import-untyped]
     is_wildcard,
 )
 
-from recon_node.bind_errors import bind_advice
 from recon_node.p2p.errors import P2PError, PeerError
+from recon_node.program import bind_advice
 
 MAX_RESOLVED: Final = 8
 """Maximum addresses that a name resolves to; further ones are ignored."""

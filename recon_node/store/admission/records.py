@@ -349,7 +349,7 @@ class PolicyRefusal:
 
     reason: str
     is_final: bool = True
-    """Whether the policy said so. It did not if it failed."""
+    """Whether the policy said so. It did not if the event could not be checked before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,5 +363,5 @@ class Judgement:
 
 
 UNJUDGED: Final = PolicyRefusal(
-    "this node could not ask its write policy about the stream: try again later", is_final=False
+    "this node could not check the stream against its write policy: try again later", is_final=False
 )

@@ -1,20 +1,14 @@
-// The node at a glance: its numbers now, and in the last hour.
+// The node at a glance: its numbers now.
 
 import { html } from "../app/html.js";
-import { useData } from "../app/api.js";
-import { Chart, rates } from "../app/chart.js";
-import { bytes, count, span } from "../app/format.js";
+import { count } from "../app/format.js";
 import { Copied, Facts, Head, Numbers, Trouble } from "../app/parts.js";
 
-const EVERY = 10;
-
 export function Overview({ node }) {
-  const samples = useData("/ceramic/recon/samples", EVERY);
   const { data } = node;
   return html`
     <${Head} title="Overview" />
     ${data ? html`<${Now} node=${data} />` : html`<${Trouble} of=${node} />`}
-    ${samples.data ? html`<${Charts} of=${samples.data} />` : !node.error && html`<${Trouble} of=${samples} />`}
     ${data && html`<${Self} node=${data} />`}`;
 }
 
@@ -31,27 +25,6 @@ function Now({ node }) {
     ]} />
     ${node.damaged > 0 && html`<p class="notice bad">${count(node.damaged)} events are damaged in the log, and are
       being fetched again from peers: see docs/operations.md.</p>`}`;
-}
-
-function Charts({ of }) {
-  const times = of.time;
-  if (times.length < 2) return html`<p class="notice soft">The charts begin with the second sample: there is one every ${of.interval} seconds.</p>`;
-  const perMinute = (totals) => rates(times, totals).map((rate) => rate * 60);
-  const whole = (value) => count(Math.round(value));
-  return html`<div class="grid">
-    <${Chart} title="Events" times=${times} show=${whole} isWhole
-      lines=${[{ label: "held", values: of.events }, { label: "delivered", values: of.delivered }]} />
-    <${Chart} title="Not delivered" times=${times} show=${whole} isWhole
-      lines=${[{ label: "pending", values: of.pending }, { label: "waiting", values: of.waiting }]} />
-    <${Chart} title="Syncs a minute" times=${times} show=${whole} isWhole
-      lines=${[{ label: "all", values: perMinute(of.syncs) }, { label: "failed", values: perMinute(of.failed_syncs) }]} />
-    <${Chart} title="Bytes a second" times=${times} show=${bytes}
-      lines=${[{ label: "received", values: rates(times, of.bytes_received) }, { label: "sent", values: rates(times, of.bytes_sent) }]} />
-    <${Chart} title="Longest hold of the event loop" times=${times} show=${span}
-      lines=${[{ label: "lag", values: of.lag }]} />
-    <${Chart} title="Peers connected" times=${times} show=${whole} isWhole
-      lines=${[{ label: "peers", values: of.peers }]} />
-  </div>`;
 }
 
 const Self = ({ node }) => html`<section class="box"><h2>This node</h2><${Facts} of=${[

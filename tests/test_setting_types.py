@@ -9,7 +9,7 @@ import pytest
 
 from recon_node.api.app import ENDPOINTS
 from recon_node.api.openapi import describe
-from recon_node.attribute_docs import attribute_docs
+from recon_node.setting_types import attribute_docs
 
 
 @dataclass

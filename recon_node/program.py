@@ -1,0 +1,87 @@
+"""What the programs of this package share: the signals that stop them, a pause of the garbage
+collection, and advice where they cannot listen."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final, NoReturn
+
+_NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+_STOP: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals to stop at: Ctrl-C, a service manager's, and that of a closed terminal.
+
+    A signal that is ignored at the start, such as SIGHUP under `nohup`, stays ignored.
+    """
+    return [each for each in _STOP if signal.getsignal(each) != signal.SIG_IGN]
+
+
+@contextmanager
+def cleaned_up_when_stopped() -> Iterator[None]:
+    """Make the stop signals raise an exception in the block, so that it cleans up after itself.
+
+    Signals that follow the first are ignored until the block has ended.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
+        yield
+        return
+    before = {each: signal.getsignal(each) for each in stop_signals()}
+
+    def stop(number: int, _frame: FrameType | None) -> NoReturn:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    for each in before:
+        signal.signal(each, stop)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def bind_advice(error: OSError, port: int, flag: str) -> str:
+    """Return a sentence that says what to do about an error of `bind`.
+
+    Args:
+        error: the error.
+        port: the port to listen on.
+        flag: the flag that chooses another address.
+    """
+    if error.errno == errno.EADDRINUSE:
+        return f"Another node or program uses the port: stop it, or choose another port ({flag})"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        if 0 < port < 1024:
+            return (
+                f"Ports below 1024 require a permission: choose a higher port ({flag}), or give "
+                "the program the capability CAP_NET_BIND_SERVICE"
+            )
+        return f"Permission denied: choose another address ({flag})"
+    if error.errno in _NO_SUCH_ADDRESS:
+        return f"This machine does not have that address: choose another one ({flag})"
+    return f"Choose another address ({flag})"
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Switch off the search for cycles, which looks at all objects again and again.
+
+    For work that makes very many objects and no cycles. Objects that are in no cycle are freed as
+    always.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
