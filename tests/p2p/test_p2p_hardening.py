@@ -11,10 +11,17 @@ from dataclasses import replace
 
 import pytest
 import trio
+from Crypto.PublicKey import RSA
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given
 from hypothesis import strategies as st
 from libp2p import new_host
 from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.exceptions import CryptographyError
+from libp2p.crypto.pb.crypto_pb2 import KeyType, PublicKey
+from libp2p.crypto.rsa import RSAPublicKey
+from libp2p.crypto.serialization import deserialize_public_key
 from libp2p.peer.id import ID
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
 from libp2p.stream_muxer.exceptions import MuxedStreamError
@@ -30,7 +37,7 @@ from recon_node.p2p.transport import host as host_module
 from recon_node.p2p.transport.guarded_yamux import READ_AT_ONCE, ReadAhead
 from recon_node.p2p.transport.hardening import MAX_PEER_ADDRESSES, MAX_PEER_PROTOCOLS
 from recon_node.p2p.transport.host import Host
-from recon_node.p2p.transport.identity import bound_peer_ids
+from recon_node.p2p.transport.identity import bound_peer_ids, bound_rsa_keys
 from recon_node.p2p.transport.streams import PeerStream
 
 MULTISTREAM = b"\x13/multistream/1.0.0\n"
@@ -70,6 +77,38 @@ def test_a_peer_id_of_any_length_is_written_at_once():
     address = Multiaddr(b"\xa5\x03" + varint.encode(len(part)) + part)
     with pytest.raises(ValueError, match="in an address"):
         str(address)
+
+
+@pytest.mark.parametrize("bits", [2048, 4096])
+def test_public_rsa_keys_are_read_as_by_the_library(bits: int):
+    bound_rsa_keys()
+    key = rsa.generate_private_key(65537, bits).public_key()
+    data = key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    message = PublicKey(key_type=KeyType.RSA, data=data).SerializeToString()
+    assert deserialize_public_key(message).impl == RSAPublicKey.from_bytes(data).impl
+
+
+def rsa_key(bits: int, exponent: int) -> bytes:
+    return RSA.construct(((1 << bits) + 1, exponent), consistency_check=False).export_key("DER")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (rsa_key(32768, 65537), "are read"),
+        (RSA.generate(2048).export_key("DER"), "are read"),
+        (rsa_key(2048, (1 << 40) + 1), "31 bits"),
+        (b"no key", "not a public key"),
+    ],
+)
+def test_other_rsa_keys_are_refused(data: bytes, words: str):
+    """Stock tests the factors of a private key, whatever its size."""
+    bound_rsa_keys()
+    message = PublicKey(key_type=KeyType.RSA, data=data).SerializeToString()
+    with pytest.raises(CryptographyError, match=words):
+        deserialize_public_key(message)
 
 
 # --- GuardedHost -----------------------------------------------------------------------------

@@ -4,10 +4,10 @@ Theory of operation
 -------------------
 The library's classes are subclassed, here and in ``guarded_yamux``; ``host`` makes the
 host from the subclasses. Only a few functions are replaced in place
-(``bound_negotiation``, ``bound_identify``, ``show_ipv6_addresses``; ``bound_peer_ids`` in
-``identity``). Each remedy is one method, and
-the test that fails without it is in ``tests/p2p/test_p2p_hardening.py``. docs/upstream has patches
-for the library, and says which remedies can go once they are released.
+(``bound_negotiation``, ``bound_identify``, ``show_ipv6_addresses``; ``bound_peer_ids`` and
+``bound_rsa_keys`` in ``identity``). Each remedy is one method, and the test that fails without it
+is in ``tests/p2p/test_p2p_hardening.py``. docs/upstream has patches for the library, and says which
+remedies can go once they are released.
 
 =====================  ============================================================================
 class                  defects of the library

@@ -58,7 +58,7 @@ from recon_node.p2p.transport.hardening import (
     bound_negotiation,
     show_ipv6_addresses,
 )
-from recon_node.p2p.transport.identity import bound_peer_ids
+from recon_node.p2p.transport.identity import bound_peer_ids, bound_rsa_keys
 from recon_node.p2p.transport.private_network import PrivateTCP
 from recon_node.p2p.transport.streams import Libp2pStream, PeerStream, shielded
 from recon_node.places import AllowList, network_of
@@ -378,6 +378,7 @@ def build_host(
     bound_negotiation()
     bound_identify()
     bound_peer_ids()
+    bound_rsa_keys()
     show_ipv6_addresses()
     _quieten_library()
     identify.AGENT_VERSION = f"recon-node/{__version__}"

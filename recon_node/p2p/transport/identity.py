@@ -12,8 +12,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
+from Crypto.PublicKey import RSA
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey as RSAKey
+from cryptography.hazmat.primitives.serialization import load_der_public_key
 from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.exceptions import CryptographyError
 from libp2p.crypto.keys import KeyPair, KeyType
+from libp2p.crypto.rsa import RSAPublicKey
+from libp2p.crypto.serialization import key_type_to_public_key_deserializer
 from libp2p.identity_utils import load_identity, save_identity
 from libp2p.peer.id import ID
 from multiaddr.codecs.cid import Codec as _AddressPart  # type: ignore[import-untyped]
@@ -26,6 +33,10 @@ IDENTITY_FILE = "identity.key"
 _SEED_SIZE = 32
 MAX_PEER_ID: Final = 128
 """Maximum bytes of a peer id that is written out. One of an Ed25519 key has 38."""
+MAX_RSA_KEY: Final = 600
+"""Maximum bytes of a peer's RSA key. One of 4,096 bits has 550."""
+_MAX_EXPONENT: Final = 2**31
+"""As in Go's crypto/rsa. The time of a check grows with the exponent's length."""
 
 
 def open_identity(data_dir: Path) -> KeyPair:
@@ -120,3 +131,27 @@ def _short_part(self: Any, proto: Any, buf: bytes) -> str:
     if len(buf) > MAX_PEER_ID:
         raise ValueError(f"a peer id of {len(buf)} bytes in an address")
     return str(_stock_part(self, proto, buf))
+
+
+def bound_rsa_keys() -> None:
+    """Take no RSA keys of peers but short public ones. Applies to the whole process; idempotent.
+
+    Stock also takes private keys of any size, and tests whether their factors are prime, before the
+    peer is authenticated: one of 64 KiB takes minutes.
+    """
+    key_type_to_public_key_deserializer[KeyType.RSA.value] = _read_rsa_key
+
+
+def _read_rsa_key(data: bytes) -> RSAPublicKey:
+    if len(data) > MAX_RSA_KEY:
+        raise CryptographyError(f"an RSA key of {len(data)} bytes; at most {MAX_RSA_KEY} are read")
+    try:
+        key = load_der_public_key(data)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise CryptographyError(f"not a public key in DER: {error}") from None
+    if not isinstance(key, RSAKey):
+        raise CryptographyError("a key of the type RSA is of another type")
+    numbers = key.public_numbers()
+    if numbers.e >= _MAX_EXPONENT:
+        raise CryptographyError("the exponent of an RSA key has more than 31 bits")
+    return RSAPublicKey(RSA.construct((numbers.n, numbers.e), consistency_check=False))
