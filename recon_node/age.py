@@ -79,10 +79,6 @@ class Encryptor:
 class Decryptor:
     """Reads what an `Encryptor`, or age with a passphrase, has written.
 
-    Args:
-        source: of the encrypted bytes.
-        passphrase: of the writer.
-
     Raises:
         DecryptionError: the passphrase is wrong, or the source has no such header.
     """

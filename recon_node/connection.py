@@ -284,11 +284,6 @@ class Connection(_Node):
     def request(self, method: Method, path: str, **rest: Any) -> Any:
         """Send any request of the API; return the JSON object of its answer, which may be empty.
 
-        Args:
-            method: of HTTP.
-            path: of the URL.
-            rest: further fields of a `Request`: `params`, `json`.
-
         Raises:
             UnreachableError: no answer.
             NodeError: the node answered with an error; the message is the node's.

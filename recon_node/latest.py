@@ -14,9 +14,6 @@ class Latest(OrderedDict[K, V]):
 
     Setting a key makes it the latest one, and so does `use`. An `OrderedDict`, because finding the
     first key of a `dict` takes a walk over all that were deleted before it.
-
-    Args:
-        limit: maximum number of entries.
     """
 
     def __init__(self, limit: int) -> None:

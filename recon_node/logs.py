@@ -44,11 +44,6 @@ def configure_logging(log_format: LogFormat, level: LogLevel, stream: TextIO | N
     """Set up logging for the whole process.
 
     Call this after importing libp2p, which resets its own logger at that moment.
-
-    Args:
-        log_format: see `LogSettings`.
-        level: the same.
-        stream: where to write the lines; standard error by default.
     """
     stream = stream or sys.stderr
     pretty = log_format == "pretty" or (log_format == "auto" and stream.isatty())

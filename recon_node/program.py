@@ -50,13 +50,7 @@ def cleaned_up_when_stopped() -> Iterator[None]:
 
 
 def bind_advice(error: OSError, port: int, flag: str) -> str:
-    """Return a sentence that says what to do about an error of `bind`.
-
-    Args:
-        error: the error.
-        port: the port to listen on.
-        flag: the flag that chooses another address.
-    """
+    """Return a sentence that says what to do about an error of `bind`."""
     if error.errno == errno.EADDRINUSE:
         return f"Another node or program uses the port: stop it, or choose another port ({flag})"
     if error.errno in (errno.EACCES, errno.EPERM):

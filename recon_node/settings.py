@@ -155,10 +155,6 @@ def given_settings(
 def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
     """Read the settings from all sources.
 
-    Args:
-        config: a TOML file, or None for none.
-        flags: settings from the command line, by name.
-
     Raises:
         SettingsError: the file cannot be read, or a setting is unknown or cannot be used.
     """

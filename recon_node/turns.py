@@ -19,11 +19,7 @@ ASKER: Final = ContextVar[str]("ASKER", default="")
 
 
 class Turns:
-    """A number of places.
-
-    Args:
-        places: how many.
-    """
+    """A number of places."""
 
     def __init__(self, places: int) -> None:
         self._free = places

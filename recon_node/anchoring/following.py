@@ -34,13 +34,6 @@ _AFTER_BUG: Final = 600.0
 class FeedFollower:
     """Follows the feed of a store.
 
-    Args:
-        settings: say which streams are anchored.
-        store: has the feed.
-        journal: receives the events.
-        now: returns Unix time in seconds.
-        on_news: called when the journal received something.
-
     Attributes:
         position: of the feed, up to which it was read.
     """

@@ -20,9 +20,6 @@ from recon_node.files import is_exposed
 class Signer:
     """Signs transactions of one account.
 
-    Args:
-        account: of eth-account.
-
     Attributes:
         address: of the account, in the case of EIP-55.
     """

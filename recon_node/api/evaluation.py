@@ -139,12 +139,6 @@ class Evaluation:
     ) -> T:
         """Call a function that computes something of a stream.
 
-        Args:
-            init: the CID of its init event.
-            events: how many it has.
-            function: can be pickled.
-            size: bytes that it takes along.
-
         Raises:
             ApiError: 422, the stream is set aside.
         """

@@ -63,14 +63,7 @@ class _RefusedError(Exception):
 
 
 class HttpConnection:
-    """One connection of a client.
-
-    Args:
-        app: the application.
-        stream: the bytes of the connection.
-        hosts: that requests may name.
-        place: what the connection has of the places for connections.
-    """
+    """One connection of a client."""
 
     def __init__(self, app: ASGIApp, stream: trio.SocketStream, hosts: Hosts, place: Place) -> None:
         self._app = app

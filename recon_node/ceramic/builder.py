@@ -168,15 +168,7 @@ def time_event_car(
     path: str,
     nodes: Mapping[CID, bytes],
 ) -> bytes:
-    """Return the CAR of the time event that anchors `prev`.
-
-    Args:
-        init: the stream's init event.
-        prev: a leaf of the tree.
-        proof: from `proof_block`.
-        path: from the tree's root to the leaf.
-        nodes: the tree's nodes on the path.
-    """
+    """Return the CAR of the time event that anchors `prev`."""
     proof_cid, block = proof
     cid, event = _block(DAG_CBOR, {"id": init, "prev": prev, "proof": proof_cid, "path": path})
     return car.encode([cid], {cid: event, proof_cid: block, **nodes})

@@ -71,15 +71,7 @@ class CoolingError(NoAnswerError):
 
 
 class RpcEndpoint:
-    """An endpoint, and whether it works.
-
-    Args:
-        url: http or https.
-        client: makes the requests; it must not follow redirects.
-        settings: limits of a request.
-        report: counts the requests.
-        jitter: returns a random number from 0 to 1.
-    """
+    """An endpoint, and whether it works."""
 
     def __init__(
         self,

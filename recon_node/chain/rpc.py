@@ -210,13 +210,7 @@ async def open_provider(
     report: ChainReport,
     jitter: Callable[[], float] = random.random,
 ) -> AsyncIterator[Provider]:
-    """Open a provider of one chain, with the endpoints that the settings name for it.
-
-    Args:
-        settings: endpoints and limits.
-        report: of the chain; it counts what is asked.
-        jitter: returns a random number from 0 to 1.
-    """
+    """Open a provider of one chain, with the endpoints that the settings name for it."""
     limits = httpx.Limits(
         max_connections=settings.requests_at_once,
         max_keepalive_connections=settings.requests_at_once,

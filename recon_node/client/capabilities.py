@@ -19,9 +19,6 @@ from recon_node.ipld import IpldError, multibase
 class Capability:
     """What an account has signed: that a key may write in its name. It is not a secret.
 
-    Args:
-        block: the CACAO, as DAG-CBOR.
-
     Raises:
         InvalidArgumentError: the block is not a CACAO that its issuer has signed.
     """

@@ -81,11 +81,6 @@ class Document:
 def document_at(stream: Stream, at: CID | None = None, sent: Iterable[Event] = ()) -> Document:
     """Return the document at an event of a stream, by default at the tip.
 
-    Args:
-        stream: which.
-        at: the event.
-        sent: the events that were sent to get there.
-
     Raises:
         NotFoundError: there is no such event, or no event of the stream was accepted.
     """

@@ -53,11 +53,6 @@ class FileTree:
     `--recursive --hidden`), unless the layout is another one. Symlinks in directories are kept as
     they are. Sockets, FIFOs and devices are left out.
 
-    Args:
-        path: the file or directory.
-        layout: how files are cut.
-        preserve: the attributes that are kept.
-
     Raises:
         DagError: something cannot be read, or `path` is neither a file nor a directory.
     """

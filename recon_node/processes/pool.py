@@ -22,12 +22,7 @@ class CannotStartError(Exception):
 
 
 class Processes:
-    """Processes that are started as they are needed, and stay.
-
-    Args:
-        command: what starts one.
-        count: how many work at once, at most.
-    """
+    """Processes that are started as they are needed, and stay."""
 
     def __init__(self, command: Sequence[str], count: int) -> None:
         self._command = command

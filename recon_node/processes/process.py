@@ -20,10 +20,6 @@ class ProcessDiedError(Exception):
 class Process:
     """A process; used from one thread at a time, except for `kill` and `reap`.
 
-    Args:
-        command: what starts it.
-        files: descriptors that it is to have, too.
-
     Raises:
         OSError: it cannot be started.
     """

@@ -123,16 +123,7 @@ class Created:
 
 
 class SnapshotWriter:
-    """Writes one snapshot.
-
-    Args:
-        source: of the events.
-        objects: where to.
-        key: signs it.
-        progress: see `Progress`.
-        pack_bytes: size at which a pack is written.
-        base: the snapshot to build on.
-    """
+    """Writes one snapshot."""
 
     def __init__(
         self,

@@ -293,14 +293,7 @@ _GIVEN_UP: Final = 16
 
 
 class PlaceReader:
-    """Reads places in the packs of one snapshot.
-
-    Args:
-        objects: where the packs are.
-        packs: their CIDs and sizes.
-        on_fault: called with each part that cannot be used.
-        kept: is asked first, and gets what was read.
-    """
+    """Reads places in the packs of one snapshot."""
 
     def __init__(
         self,

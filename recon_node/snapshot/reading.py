@@ -80,14 +80,7 @@ def read_root(
 
 
 class SnapshotReader:
-    """Reads the nodes and events of one snapshot.
-
-    Args:
-        objects: where it is.
-        root: its root object.
-        on_fault: called with each part that cannot be used.
-        kept: is asked first, and gets what was read.
-    """
+    """Reads the nodes and events of one snapshot."""
 
     def __init__(
         self, objects: Objects, root: RootObject, on_fault: OnFault, kept: Kept | None = None

@@ -47,13 +47,6 @@ class BusyError(Exception):
 class Snapshots:
     """The snapshots of a running node.
 
-    Args:
-        settings: of the node.
-        store: of the node.
-        key: signs its snapshots.
-        data_dir: of the node.
-        nursery: for syncs.
-
     Attributes:
         latest: the sync that is under way, or else the latest one; None: there was none.
         durations: how long everything took, by operation (create, sync) and outcome (ok, failed).
@@ -167,14 +160,7 @@ class Snapshots:
 async def open_snapshots(
     settings: SnapshotSettings, store: Store, key: SigningKey, data_dir: Path
 ) -> AsyncIterator[Snapshots]:
-    """Start what the settings ask for; on leaving, cancel what is under way.
-
-    Args:
-        settings: of the node.
-        store: of the node.
-        key: signs its snapshots.
-        data_dir: of the node.
-    """
+    """Start what the settings ask for; on leaving, cancel what is under way."""
     async with trio.open_nursery() as nursery:
         snapshots = Snapshots(settings, store, key, data_dir, nursery)
         if settings.sources:

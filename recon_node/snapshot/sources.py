@@ -36,10 +36,6 @@ _PAGE: Final = 1000
 class LogSource:
     """The log in a data directory, of a running node or not. A context manager.
 
-    Args:
-        data_dir: of the node.
-        interests: which part; none: everything.
-
     Raises:
         StoreError: there is no log, or it cannot be read.
     """

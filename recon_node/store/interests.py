@@ -190,11 +190,6 @@ _THIS_INTEREST: Final = (
 class Interests:
     """What a node wants: the interests of its settings, and those that were added to its log.
 
-    Args:
-        added: those of the log.
-        writer: which adds others to the log, and removes them.
-        log: the questions about the same log.
-
     Attributes:
         all: the interests; none means everything of the network.
         ranges: the keys that they cover, ascending and apart.

@@ -123,10 +123,6 @@ def heights_by_prevs(prevs: Mapping[Id, Sequence[Id]]) -> dict[Id, int]:
 def heights_above(known: Mapping[Id, int], prevs: Mapping[Id, Sequence[Id]]) -> dict[Id, int]:
     """Return the heights of later events of a stream, from the known ones of earlier events.
 
-    Args:
-        known: of the events on which later ones may build.
-        prevs: of the later events, in causal order.
-
     Raises:
         ForgottenError: a later event builds on an unknown one.
     """

@@ -222,12 +222,6 @@ def open_tips(
     """Return the events that a merge has to cover: the tip, then the others, by their order in
     ties, so that it does not depend on which copies are here, and those of expired branches last;
     none if there is nothing to merge.
-
-    Args:
-        shapes: of all events of the stream.
-        signed: its tip.
-        accepted: the tip of its accepted events.
-        expired: as `expired_branches` gives them.
     """
     if not (accepted.diverged or signed.diverged or expired):
         return ()

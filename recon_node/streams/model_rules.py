@@ -395,11 +395,6 @@ def definitions_of(
 ) -> dict[CID, Any]:
     """Return a model's definitions: after its init event, and after accepted `versions`.
 
-    Args:
-        states: after all events of the model's stream.
-        init: the CID of its init event.
-        versions: events that documents name.
-
     Returns:
         By event; an empty object for a definition that is missing or exceeds `MAX_DEFINITION`.
     """

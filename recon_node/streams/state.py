@@ -442,10 +442,6 @@ def _only(state: EventState) -> Callable[[CID], EventState]:
 def accepted_tip(shapes: Iterable[StreamEvent[CID]], rejected: Collection[CID]) -> Tip[CID]:
     """Select the tip of a stream's state: that of CIP-145 with rejected events as invalid.
 
-    Args:
-        shapes: all events of one stream, as `shape_of` gives them.
-        rejected: as `StreamStates.rejected` has them.
-
     Raises:
         StreamShapeError: no event was accepted, or the events are not one whole stream.
     """
@@ -455,14 +451,7 @@ def accepted_tip(shapes: Iterable[StreamEvent[CID]], rejected: Collection[CID]) 
 def stream_state(
     header: InitHeader, init: CID, state: EventState, rejected: Mapping[CID, tuple[str, ...]]
 ) -> StreamState:
-    """Build the state of a stream.
-
-    Args:
-        header: of the stream's init event.
-        init: the CID of the init event.
-        state: at the tip of its accepted events.
-        rejected: as `StreamStates.rejected` has them.
-    """
+    """Build the state of a stream."""
     return StreamState(
         id=StreamId(header.stream_type, init),
         event_cid=state.event_cid,

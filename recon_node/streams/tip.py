@@ -116,9 +116,6 @@ def select_tip(events: Iterable[StreamEvent[Id]], now: int | None = None) -> Tip
 def earliest_times(events: Iterable[StreamEvent[Id]]) -> dict[Id, int]:
     """Return the earliest proven time of the events that have one: their own, or of what covers
     them.
-
-    Args:
-        events: each before its prevs.
     """
     times: dict[Id, int] = {}
     for event in events:

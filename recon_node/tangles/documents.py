@@ -80,14 +80,7 @@ def as_message(
     model: StreamId | None,
     content: object,
 ) -> DocumentMessage | None:
-    """Return a document as a message; None if it takes part in no tangle.
-
-    Args:
-        id: its StreamID.
-        author: the DID of its controller.
-        model: of the document.
-        content: that of its init event.
-    """
+    """Return a document as a message; None if it takes part in no tangle."""
     if not isinstance(content, dict) or not (tangles := tangles_in(content, _canonical_id)):
         return None
     return DocumentMessage(id, author, model, asserted_time(content), content, tangles)

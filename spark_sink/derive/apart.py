@@ -177,11 +177,6 @@ def in_worker(command: Sequence[str] | None) -> Here | Apart:
 def compute_partition(step: Step, command: Sequence[str] | None, partition: int) -> Portion:
     """Compute the portion of the streams in a partition.
 
-    Args:
-        step: which.
-        command: see `Workers.apart`.
-        partition: which.
-
     Raises:
         SinkError: as `Apart.compute`.
     """

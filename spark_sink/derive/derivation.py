@@ -129,15 +129,7 @@ def stage_frame(
     read: Callable[[Batches], Batches] = iter,
     leave_out: LeaveOut = LeaveOut(),  # noqa: B008 - it cannot change
 ) -> list[StagedFeed]:
-    """Let the workers write rows of the feed that have a place in the table to files.
-
-    Args:
-        frame: the rows, or what they can be read from.
-        stager: writes the files.
-        placement: says which rows have a place.
-        read: reads the rows; can be sent to a worker.
-        leave_out: empties events that are left out.
-    """
+    """Let the workers write rows of the feed that have a place in the table to files."""
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = map(leave_out, read(batches))

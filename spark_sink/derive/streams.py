@@ -363,13 +363,7 @@ def reason_of(error: Exception) -> str:
 
 
 def unprocessed(stream_id: str, position: int, reason: str | None) -> Row:
-    """Return the row of a stream that is set aside; without a reason, of one taken up again.
-
-    Args:
-        stream_id: as text.
-        position: of its latest event.
-        reason: why.
-    """
+    """Return the row of a stream that is set aside; without a reason, of one taken up again."""
     return {
         "stream_id": stream_id,
         "reason": reason,

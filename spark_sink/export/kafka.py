@@ -47,13 +47,7 @@ _FENCED: Final = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
 
 class Kafka:
-    """A cluster, as a target to be brought up to date.
-
-    Args:
-        servers: of the cluster, HOST:PORT, with commas between them.
-        prefix: of the names of the topics.
-        settings: of librdkafka, such as those for security.
-    """
+    """A cluster, as a target to be brought up to date."""
 
     def __init__(self, servers: str, prefix: str, settings: Mapping[str, str]) -> None:
         self._prefix = prefix

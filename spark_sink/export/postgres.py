@@ -197,15 +197,7 @@ class Postgres:
 
 
 class _Copy:
-    """The rows of one transaction on their way into a table.
-
-    Args:
-        cursor: in the transaction.
-        table: to write.
-        columns: of it.
-        key: the name of the column with the key.
-        whole: whether all rows come.
-    """
+    """The rows of one transaction on their way into a table."""
 
     def __init__(
         self,

@@ -56,11 +56,6 @@ class Backfill:
 def find_backfill(url: str, signers: tuple[str, ...], head: Head) -> Backfill:
     """Return the newest snapshot at a URL, if tables of a node can start from it.
 
-    Args:
-        url: of the snapshots.
-        signers: see `Backfill`.
-        head: of the node's feed.
-
     Raises:
         SinkError: there is none, or it does not fit the node.
     """

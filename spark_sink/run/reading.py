@@ -63,12 +63,7 @@ Range = tuple[int, int]
 
 
 class Follower:
-    """Says where the rows of a node's log go in `raw_events`; first, call `begin`.
-
-    Args:
-        tables: to be filled from the log.
-        feed: of the node.
-    """
+    """Says where the rows of a node's log go in `raw_events`; first, call `begin`."""
 
     def __init__(self, tables: Tables, feed: Feed) -> None:
         self._tables = tables
@@ -293,9 +288,6 @@ class FeedReader:
 
     def run(self, head: Head) -> None:
         """Read until the run is stopped, or up to the head of a node.
-
-        Args:
-            head: of the current node.
 
         Raises:
             SinkError: what ended it. The tables are consistent.

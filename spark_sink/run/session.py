@@ -45,11 +45,6 @@ _ALL: Final = "0.0.0.0"
 def ui_settings(address: str | None, *, local: bool, submitted: bool) -> dict[str, str]:
     """Return the settings of Spark for its pages.
 
-    Args:
-        address: HOST:PORT where they are to be; None: nowhere.
-        local: whether Spark runs on this machine only.
-        submitted: whether spark-submit started this process, and so Java.
-
     Raises:
         SinkError: Spark would put them elsewhere.
     """

@@ -130,9 +130,6 @@ class Allowed:
     def check(self, nodes: list[Node]) -> None:
         """Check that a statement uses nothing else.
 
-        Args:
-            nodes: all nodes of its syntax tree.
-
         Raises:
             RequestError: it does; says what.
         """

@@ -43,12 +43,7 @@ _NEW: Final = "update_postimage"
 
 
 class ServedFeed:
-    """The feed of one of the pipeline's tables.
-
-    Args:
-        name: of the table.
-        wait: called with seconds to wait for the next commit.
-    """
+    """The feed of one of the pipeline's tables."""
 
     def __init__(
         self, database: Database, name: str, wait: Callable[[float], None] = time.sleep

@@ -16,11 +16,7 @@ _BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 
 
 class FlightMetrics:
-    """The metrics of one server, in a registry of their own.
-
-    Args:
-        limits: what clients may use.
-    """
+    """The metrics of one server, in a registry of their own."""
 
     def __init__(self, limits: QueryLimits) -> None:
         self.registry = new_registry(

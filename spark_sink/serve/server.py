@@ -91,10 +91,6 @@ class ServeSettings:
 class FlightServer:
     """A server that runs until `stop`.
 
-    Args:
-        settings: what it does.
-        metrics: counts what it does; None: nobody wants to know.
-
     Attributes:
         url: where it listens, as clients take it.
 

@@ -57,10 +57,6 @@ OnWrite = Callable[[str, Staged], None]
 def lock(directory: Location, *, make: bool = True) -> Iterator[None]:
     """Hold the tables in `directory` for this process, until the block ends.
 
-    Args:
-        directory: of the tables.
-        make: whether to create it.
-
     Raises:
         TablesError: another process holds them, or the directory cannot be written, is a table or
             holds tables that are not Delta tables.

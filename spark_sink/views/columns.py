@@ -91,12 +91,7 @@ class Column:
 
 
 class Columns:
-    """The columns that a model's definition asks for.
-
-    Args:
-        definition: the content of the model's stream, whatever it is.
-        taken: names that columns cannot have, in lower case.
-    """
+    """The columns that a model's definition asks for."""
 
     def __init__(self, definition: Any, taken: frozenset[str]) -> None:
         schema = _mapping(_mapping(definition).get("schema"))

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 class NodeCollector(Collector):
-    """Reads all parts of a node that it has.
-
-    Args:
-        services: the parts.
-    """
+    """Reads all parts of a node that it has."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

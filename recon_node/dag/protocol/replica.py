@@ -94,10 +94,6 @@ def join(heads: Iterable[CID], replicas: Mapping[CID, Replica]) -> Replica:
 
     The same heads give the same replica.
 
-    Args:
-        heads: replicas of one DAG.
-        replicas: with the whole history of every head.
-
     Raises:
         ReplicaError: there are no heads, or a history is incomplete.
     """

@@ -54,15 +54,7 @@ if that is not known."""
 
 
 class Candidates:
-    """Takes the peers that were found, and says which of them to dial.
-
-    Args:
-        host: knows who is connected.
-        book: all that are found are added to it.
-        wanted: the interests of this node.
-        shares: what peers say of their interests.
-        max_connections: the maximum number of connections.
-    """
+    """Takes the peers that were found, and says which of them to dial."""
 
     def __init__(
         self,

@@ -83,13 +83,7 @@ class LostPeers:
         """Whether some of them had come back at the last call of ``due``."""
 
     def due(self, connected: Collection[str], trying: Collection[str], now: float) -> list[str]:
-        """Return the peers to try now, in random order.
-
-        Args:
-            connected: the peers that are connected now.
-            trying: those that are being tried.
-            now: seconds on any clock.
-        """
+        """Return the peers to try now, in random order."""
         for peer in sorted(self._connected.keys() - connected):
             if now - self._connected[peer] >= VISIT and self._is_missed(peer):
                 self._lost[peer] = _Lost(now, self._first_try(peer, now))

@@ -153,12 +153,7 @@ class Found:
 
 
 class LibraryDht:
-    """What discovery needs of a DHT, by the library. Peers are named by their peer id in base58.
-
-    Args:
-        host: this node's.
-        network: whose DHT.
-    """
+    """What discovery needs of a DHT, by the library. Peers are named by their peer id in base58."""
 
     def __init__(self, host: Host, network: Network) -> None:
         use_protocol_of(network)

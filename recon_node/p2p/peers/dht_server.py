@@ -62,12 +62,7 @@ class _Record:
 
 
 class ProviderRecords:
-    """The providers of keys.
-
-    Args:
-        max_providers: maximum providers of a key.
-        max_records: maximum records of all keys.
-    """
+    """The providers of keys."""
 
     def __init__(self, max_providers: int = MAX_PROVIDERS, max_records: int = MAX_RECORDS) -> None:
         self._max_providers = max_providers

@@ -144,12 +144,7 @@ class FetchTable:
 
     @contextmanager
     def claim(self, peer: str, network: str = "") -> Iterator[Claim]:
-        """Make an empty claim for a session with a peer; release its keys when the block ends.
-
-        Args:
-            peer: its id.
-            network: that of its address (`recon_node.places.network_of`), if it is known.
-        """
+        """Make an empty claim for a session with a peer; release its keys when the block ends."""
         network = network or peer
         is_slow = self._slow.get(network, 0.0) > trio.current_time()
         claim = Claim(self, peer, network, is_void=is_slow)

@@ -121,11 +121,7 @@ class RingPeer:
 
 
 class PeerMemory:
-    """What is remembered of peers.
-
-    Args:
-        max_peers: of how many peers on the model ring.
-    """
+    """What is remembered of peers."""
 
     def __init__(self, max_peers: int = 1000) -> None:
         least = MAX_DIFFERENCES // max_peers
@@ -194,11 +190,6 @@ class PeerMemory:
 
         It is forgotten when the node restarts and when a peer becomes another program or version:
         either may take more then. What this node refuses is tried again when its interests change.
-
-        Args:
-            peer_id: the peer.
-            agent: its program, with the version.
-            interests: what this node is interested in.
         """
         peer = self._ring_peers.get(peer_id, None)
         if peer is None or peer.agent != agent:

@@ -76,12 +76,7 @@ KEYS_AN_EVENT: Final = 20_000
 
 
 class Searches:
-    """The searches for all peers.
-
-    Args:
-        keys: the keys to search.
-        purses: what each network may spend.
-    """
+    """The searches for all peers."""
 
     def __init__(self, keys: KeyView, purses: Purses) -> None:
         self._keys = keys

@@ -83,11 +83,6 @@ class Reconciler:
     ) -> int:
         """Reconcile a range with a connected peer, in as many sessions as its interests need.
 
-        Args:
-            peer_id: of the peer.
-            key_range: what to ask for.
-            news: where this node has new keys.
-
         Returns:
             How many events the peer listed without delivering them.
 

@@ -185,12 +185,7 @@ class Rings:
 
 
 class PeerEntries:
-    """Takes and gives the entries of a session of the peer ring.
-
-    Args:
-        peer_ring: the entries.
-        found: called with each new one.
-    """
+    """Takes and gives the entries of a session of the peer ring."""
 
     def __init__(self, peer_ring: PeerRing, found: Callable[[PeerEntry], None]) -> None:
         self._peer_ring = peer_ring

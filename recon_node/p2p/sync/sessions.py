@@ -158,15 +158,7 @@ class Meter:
 
 
 class Run(ABC, Generic[M]):
-    """A session under way, and what its protocol has to say of its end.
-
-    Args:
-        opened: the stream.
-        session: this side of it.
-        wire: carries its messages.
-        events: gets events from the peer.
-        meter: what the peer may have computed.
-    """
+    """A session under way, and what its protocol has to say of its end."""
 
     role: Role
     """Who has started it."""
@@ -298,12 +290,7 @@ class Answerer(Protocol):
 
 
 class Sessions:
-    """Runs all sessions of the node.
-
-    Args:
-        context: what it shares with the other parts.
-        history: gets a report of each session.
-    """
+    """Runs all sessions of the node."""
 
     def __init__(self, context: Context, history: SyncHistory) -> None:
         self._host, self._book = context.host, context.book

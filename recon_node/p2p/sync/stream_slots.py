@@ -33,12 +33,7 @@ class StaleStreamError(PeerGoneError):
 
 
 class Slots:
-    """A limited number of slots, in total and for each peer. Addresses share them fairly.
-
-    Args:
-        limit: slots in total.
-        limit_per_peer: slots that one peer may use at once.
-    """
+    """A limited number of slots, in total and for each peer. Addresses share them fairly."""
 
     def __init__(self, limit: int, limit_per_peer: int) -> None:
         self._places = Places(limit, trio.current_time)
@@ -137,12 +132,7 @@ did so for ``turn_timeout``, the same by default."""
 
 
 class EventStreams:
-    """Opens event streams, and keeps them.
-
-    Args:
-        host: opens them.
-        max_frame: the largest frame to accept, in bytes.
-    """
+    """Opens event streams, and keeps them."""
 
     def __init__(self, host: Host, max_frame: int) -> None:
         self._host = host

@@ -33,11 +33,7 @@ READ_AT_ONCE: Final = 64 * 1024
 
 
 class ReadAhead(ReadWriteCloser):
-    """A connection that is read in large pieces, by one reader at a time.
-
-    Args:
-        stream: the connection below.
-    """
+    """A connection that is read in large pieces, by one reader at a time."""
 
     def __init__(self, stream: ReadWriteCloser) -> None:
         self._stream = stream

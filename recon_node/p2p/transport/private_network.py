@@ -120,12 +120,7 @@ def _rotated(word: int, bits: int) -> int:
 
 
 class PrivateStream(ReadWriteCloser):
-    """A connection of a private network.
-
-    Args:
-        stream: the connection below.
-        key: of the network.
-    """
+    """A connection of a private network."""
 
     def __init__(self, stream: ReadWriteCloser, key: bytes) -> None:
         self._stream = stream
@@ -170,11 +165,7 @@ class PrivateStream(ReadWriteCloser):
 
 
 class PrivateTCP(TCP):
-    """TCP that dials peers of a private network.
-
-    Args:
-        key: of the network.
-    """
+    """TCP that dials peers of a private network."""
 
     def __init__(self, key: bytes) -> None:
         super().__init__()

@@ -90,12 +90,7 @@ _MAX_NEWS: Final = 16
 
 
 class Session10(TurnSession[Message]):
-    """One side of a session on `/ceramic/recon/1.0.0`.
-
-    Args:
-        side: its state.
-        is_fencepost: returns whether a bound is not a key.
-    """
+    """One side of a session on `/ceramic/recon/1.0.0`."""
 
     def __init__(self, side: Side, is_fencepost: Callable[[bytes], bool] = is_fencepost) -> None:
         self.side = side

@@ -29,12 +29,7 @@ def salt_of(ours: bytes, theirs: bytes) -> bytes:
 
 
 class Salted:
-    """The salted fingerprints of one side of a session.
-
-    Args:
-        side: the session's.
-        held: the number of our keys in its range.
-    """
+    """The salted fingerprints of one side of a session."""
 
     def __init__(self, side: Side, held: int) -> None:
         self._side = side

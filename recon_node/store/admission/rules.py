@@ -73,14 +73,7 @@ class Terms:
 
 
 class Rules:
-    """Judge the events of one batch.
-
-    Args:
-        known: what is known around it.
-        marks: where the log stands; moved on here.
-        ladder: moves what is accepted.
-        terms: of the batch.
-    """
+    """Judge the events of one batch."""
 
     def __init__(self, known: Known, marks: Marks, ladder: Ladder, terms: Terms) -> None:
         self._network = terms.network

@@ -58,9 +58,6 @@ MAX_WAITERS: Final = 256
 class History:
     """Answers what a batch has to know, within its transaction.
 
-    Args:
-        connection: the writer's.
-
     Attributes:
         known: what was loaded, and what the batch changed of it.
         left: events and proofs with waiters that were not loaded, and after which row these are.

@@ -114,9 +114,6 @@ class ShownHead:
     It is one line, rewritten in place by a single write, so that a kill leaves the old or the new
     line. It is not synced: it only has to be as new as what the operating system keeps of the log.
 
-    Args:
-        data_dir: where the log is.
-
     Raises:
         OSError: the file cannot be opened.
     """

@@ -93,12 +93,7 @@ def _records(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) ->
 
 
 def select_withheld(connection: sqlite3.Connection, *, orphans: bool) -> list[EventId]:
-    """Return the EventIds that peers do not hear of, see `Record.is_withheld`.
-
-    Args:
-        connection: to the log.
-        orphans: whether they are withheld as well.
-    """
+    """Return the EventIds that peers do not hear of, see `Record.is_withheld`."""
     rows = connection.execute(
         "SELECT event_id FROM events WHERE position IS NULL AND state IN (?1, ?2) "
         "UNION SELECT event_id FROM faults CROSS JOIN events USING (id) "
@@ -130,13 +125,7 @@ def stream_rows(connection: sqlite3.Connection, records: Collection[Record]) -> 
 def insert_records(
     connection: sqlite3.Connection, records: Sequence[Record], streams_at: Mapping[CID, int]
 ) -> None:
-    """Write records that are new, with their CARs and streams.
-
-    Args:
-        connection: to the log.
-        records: new ones.
-        streams_at: the `stream_rows` of those that are delivered.
-    """
+    """Write records that are new, with their CARs and streams."""
     connection.executemany(
         "INSERT INTO events (id, name, cid, init, kind, signer, state, position, stream) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",

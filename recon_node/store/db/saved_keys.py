@@ -92,12 +92,6 @@ def forget_keys(connection: sqlite3.Connection) -> None:
 def save_keys(data_dir: Path, connection: sqlite3.Connection, name: str, keys: KeyView) -> None:
     """Write the file and its token, unless both exist.
 
-    Args:
-        data_dir: where the file is.
-        connection: to the log.
-        name: `KEYS` or `RING_KEYS`.
-        keys: those of the log as it is now.
-
     Raises:
         OSError: the disk does not take it.
     """

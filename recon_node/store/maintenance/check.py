@@ -206,12 +206,7 @@ _DAMAGE: Final = (_WrongError, ValueError, TypeError, LookupError)
 
 
 class EventChecker:
-    """Checks events against their CARs and against what they build on.
-
-    Args:
-        connection: to the log.
-        report: called with the table and what is wrong.
-    """
+    """Checks events against their CARs and against what they build on."""
 
     def __init__(self, connection: sqlite3.Connection, report: Callable[[str, str], None]) -> None:
         self._connection = connection

@@ -48,10 +48,6 @@ class Salvaged(NamedTuple):
 class Salvage:
     """The readable part of a damaged log.
 
-    Args:
-        path: the damaged file, which is not changed.
-        directory: for the copy.
-
     Raises:
         StoreError: not even the list of its tables can be read.
     """
@@ -244,12 +240,7 @@ _List = dict[bytes, tuple[object, ...]]
 
 
 def mend_table_list(path: Path, directory: Path) -> None:
-    """Rewrite what differs from the files that this program writes.
-
-    Args:
-        path: the file, which nobody has open.
-        directory: for a temporary file.
-    """
+    """Rewrite what differs from the files that this program writes."""
     _mend_header(path)  # without it nothing can be read
     _mend_list(path, directory / "fresh.sqlite3")
 

@@ -28,10 +28,6 @@ from recon_node.store.db.blocks import BlockReader
 class Reader:
     """A read-only connection; used by one thread at a time.
 
-    Args:
-        data_dir: where the log is.
-        network: of its events.
-
     Attributes:
         blocks: puts shared blocks back into CARs, and remembers those that it read.
         head: the last feed position that a question may show. Readers see a commit as soon as the

@@ -52,12 +52,7 @@ _TABLES: Final = """
 
 
 class BlockIndex:
-    """The index of one log; opened by its first use, and used in one thread at a time.
-
-    Args:
-        data_dir: of the index.
-        epoch: of the log.
-    """
+    """The index of one log; opened by its first use, and used in one thread at a time."""
 
     def __init__(self, data_dir: Path, epoch: str) -> None:
         self._path = data_dir / FILE_NAME
