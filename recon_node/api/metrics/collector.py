@@ -46,7 +46,6 @@ class NodeCollector(Collector):
             yield from _snapshots(services.snapshots)
         if services.peers is not None:
             yield from _peers(services.peers)
-            yield from _worth([each for each in services.peers.peers() if each.connected])
             yield from _sessions(services.peers)
             yield from _memory(services.peers)
 
@@ -107,8 +106,10 @@ def _snapshots(snapshots: SnapshotSide) -> Iterator[Metric]:
 
 def _peers(peers: Peers) -> Iterator[Metric]:
     known = peers.peers()
-    connected = sum(peer.connected for peer in known)
-    yield m.PEERS.by_one({"connected": connected, "disconnected": len(known) - connected})
+    connected = [peer for peer in known if peer.connected]
+    apart = len(known) - len(connected)
+    yield m.PEERS.by_one({"connected": len(connected), "disconnected": apart})
+    yield from _worth(connected)
     yield m.PEERS_STATING.of(peers.counters.gossip.peers)
     every = peers.rendezvous()
     announced = sum(each.told > 0 for each in every)
