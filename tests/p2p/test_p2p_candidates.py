@@ -64,12 +64,12 @@ class Here:
 
 
 @pytest.fixture
-async def here(mock_clock):
-    """A node at a moment that does not pass: what it has dialled counts for some seconds only."""
+async def here():
+    """A node. Tests stop the clock beside it: what it has dialled counts for some seconds only."""
     return Here()
 
 
-async def test_few_are_dialled_and_all_are_noted(here):
+async def test_few_are_dialled_and_all_are_noted(here, mock_clock):
     here.find("other", 100)
     here.find("tea", 100, "tea")
     here.find("chess", 3, "chess")
@@ -79,14 +79,14 @@ async def test_few_are_dialled_and_all_are_noted(here):
     assert here.dialled_of("chess") == 3  # a popular interest does not keep out a rare one
 
 
-async def test_a_node_that_wants_everything_shares_the_interests_of_all(here):
+async def test_a_node_that_wants_everything_shares_the_interests_of_all(here, mock_clock):
     here.want()
     here.find("any", 100)
     assert here.dialled_of("any") == ENOUGH_SHARING
 
 
 @pytest.mark.parametrize("interests", [1, 4, 8, 100])
-async def test_many_interests_share_the_connections(here, interests):
+async def test_many_interests_share_the_connections(here, mock_clock, interests):
     sort_values = [str(number) for number in range(interests)]
     here.want(*sort_values)
     for each in sort_values:
@@ -96,7 +96,9 @@ async def test_many_interests_share_the_connections(here, interests):
     assert here.dialled_of("found at 0") == expected
 
 
-async def test_those_who_share_an_interest_are_dialled_however_many_others_are_connected(here):
+async def test_those_who_share_an_interest_are_dialled_however_many_others_are_connected(
+    here, mock_clock
+):
     here.connected += [f"other {number}" for number in range(90)]
     here.find("more", 10)
     assert here.dialled == []
@@ -104,7 +106,9 @@ async def test_those_who_share_an_interest_are_dialled_however_many_others_are_c
     assert here.dialled == ["tea 0"]
 
 
-async def test_what_a_peer_says_of_its_interests_counts_more_than_where_it_was_found(here):
+async def test_what_a_peer_says_of_its_interests_counts_more_than_where_it_was_found(
+    here, mock_clock
+):
     here.connected += [f"tea {number}" for number in range(ENOUGH_SHARING)]
     here.find("tea", ENOUGH_SHARING, "tea")
     here.find("late", 1, "tea")
@@ -114,7 +118,15 @@ async def test_what_a_peer_says_of_its_interests_counts_more_than_where_it_was_f
     assert here.dialled == ["late 0"]
 
 
-async def test_peers_of_an_earlier_interest_do_not_count_for_a_new_one(here):
+async def test_who_wants_another_shard_is_not_dialled_again(here, mock_clock):
+    here.known |= {(f"tea {number}", "tea"): number >= 8 for number in range(20)}
+    here.find("tea", 20, "tea")
+    assert here.dialled == [f"tea {number}" for number in range(8, 8 + ENOUGH_SHARING)]
+    here.find("tea", 1)
+    assert here.dialled[-1] == "tea 0"  # as one of the network
+
+
+async def test_peers_of_an_earlier_interest_do_not_count_for_a_new_one(here, mock_clock):
     here.find("tea", 100, "tea")
     here.want("go")
     here.find("go", 1, "go")
@@ -148,7 +160,7 @@ async def test_where_a_peer_was_found_counts_for_a_while(here, autojump_clock: M
     assert not here.candidates.shares("sharing 0", "tea")
 
 
-async def test_who_cannot_be_reached_is_not_noted(here):
+async def test_who_cannot_be_reached_is_not_noted(here, mock_clock):
     for addresses in ([], ["/ip4/0.0.0.0/tcp/4101"], ["/ip4/127.0.0.1/tcp/4101"], ["nonsense"]):
         here.found("peer", addresses)
     assert len(here.book) == 0
@@ -157,7 +169,7 @@ async def test_who_cannot_be_reached_is_not_noted(here):
     assert here.dialled == ["peer"]
 
 
-async def test_who_is_needed(here):
+async def test_who_is_needed(here, mock_clock):
     here.connected += [f"tea {number}" for number in range(ENOUGH_SHARING)]
     here.find("tea", ENOUGH_SHARING, "tea")
     assert here.candidates.has_enough("tea")
@@ -174,7 +186,7 @@ async def test_who_is_needed(here):
     assert not here.candidates.is_needed("neither")
 
 
-async def test_a_node_that_wants_everything_needs_some_of_all(here):
+async def test_a_node_that_wants_everything_needs_some_of_all(here, mock_clock):
     here.want()
     here.connected += [f"any {number}" for number in range(ENOUGH_SHARING)]
     assert here.candidates.is_needed("any 0")

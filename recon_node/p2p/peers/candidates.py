@@ -99,6 +99,8 @@ class Candidates:
         connected = {*self._host.connected_peers(), *self._dialling}
         if peer_id in connected or len(connected) >= self._most:
             return False
+        if sort_value is not None and self._shares(peer_id, sort_value) is False:
+            return False  # it said lately that it wants another shard of it
         if self._are_enough(connected, sort_value):
             return False
         self._dialling[peer_id] = now + DIALLING
