@@ -13,7 +13,7 @@ import trio
 from recon_node.anchoring.authority import AuthorityError
 from recon_node.anchoring.evm import Chain
 from recon_node.anchoring.keys import Signer
-from recon_node.chain.answers import (
+from recon_node.chain.rpc_answers import (
     read_base_fee,
     read_contract_address,
     read_quantity,

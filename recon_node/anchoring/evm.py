@@ -29,7 +29,8 @@ from recon_node.anchoring.machine import (
     decide,
 )
 from recon_node.ceramic.time_proof import anchor_call
-from recon_node.chain.answers import (
+from recon_node.chain.endpoint import AnswerError, NoAnswerError
+from recon_node.chain.rpc_answers import (
     read_base_fee,
     read_block,
     read_quantity,
@@ -38,7 +39,6 @@ from recon_node.chain.answers import (
     read_transaction,
     read_wei,
 )
-from recon_node.chain.endpoint import AnswerError, NoAnswerError
 from recon_node.ipld import CID
 
 T = TypeVar("T")

@@ -196,7 +196,7 @@ def query(
       spark-sink query --tables DIR "COPY (SELECT stream_id, cid(event_cid) AS tip, diverged
           FROM stream_tips) TO 'tips.csv'"
     """
-    from spark_sink.cli.answers import ask
+    from spark_sink.cli.query_output import ask
 
     if version is not None and as_of is not None:
         raise click.UsageError("use --version or --as-of, not both")

@@ -27,8 +27,7 @@ from spark_sink.query.question import dataset_of
 from spark_sink.schema import PARTITION_COLUMN, RAW, TABLES
 from spark_sink.serve import ipc
 from spark_sink.serve.allowed import Allowed
-from spark_sink.serve.statement import FEED, SqlStatement, query_error, understand
-from spark_sink.serve.views import (
+from spark_sink.serve.shown_tables import (
     CATALOG,
     CREATE_SCHEMAS,
     MACRO_NAMES,
@@ -39,6 +38,7 @@ from spark_sink.serve.views import (
     V0,
     create_views,
 )
+from spark_sink.serve.statement import FEED, SqlStatement, query_error, understand
 from spark_sink.tables.delta_files import names_of
 from spark_sink.tables.delta_state import epoch_of, position_of, reading_of
 from spark_sink.tables.location import Location, has_literal_path, is_delta

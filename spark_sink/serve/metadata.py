@@ -12,10 +12,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_sink.schema import TABLES
-from spark_sink.serve.messages import Message, name_of
+from spark_sink.serve.flight_messages import Message, name_of
+from spark_sink.serve.shown_tables import CATALOG, OWN, TYPED, V0
 from spark_sink.serve.sql_info import sql_info
 from spark_sink.serve.statement import FEED
-from spark_sink.serve.views import CATALOG, OWN, TYPED, V0
 
 #: The columns of all tables, by schema and name, as Arrow writes them.
 TableSchemas = Mapping[tuple[str, str], bytes]

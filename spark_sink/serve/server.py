@@ -26,8 +26,8 @@ import grpc
 from spark_sink.errors import SinkError, one_line
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import RequestError
+from spark_sink.serve.flight_messages import MalformedError, Message, parsed
 from spark_sink.serve.listening import check_access, check_address, credentials
-from spark_sink.serve.messages import MalformedError, Message, parsed
 from spark_sink.serve.metrics import FlightMetrics
 from spark_sink.serve.service import Call, FlightSql, handshake
 from spark_sink.serve.workers import QueryLimits, QueryWorkers

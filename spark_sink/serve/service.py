@@ -29,7 +29,7 @@ import pyarrow as pa
 from spark_sink.serve import ipc, metadata
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import RequestError, invalid
-from spark_sink.serve.messages import (
+from spark_sink.serve.flight_messages import (
     MalformedError,
     Message,
     name_of,

@@ -33,7 +33,7 @@ from spark_sink.errors import SinkError, one_line
 from spark_sink.serve import ipc
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.serve.errors import RequestError, invalid
-from spark_sink.serve.feed import ServedFeed
+from spark_sink.serve.served_feed import ServedFeed
 from spark_sink.serve.statement import FEED, SqlStatement
 from spark_sink.tables.location import Location
 

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import Code, RequestError
 from spark_sink.serve.ipc import Parts
-from spark_sink.serve.turns import StatementTurns
+from spark_sink.serve.statement_turns import StatementTurns
 from spark_sink.serve.worker import DATA, END, ERROR, FRAME, LENGTH, PLAN, Plan, Request
 from spark_sink.tables.location import Location, absolute
 

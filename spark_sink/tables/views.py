@@ -42,11 +42,6 @@ def view_names(directory: Location) -> list[str]:
         raise cannot_open(directory / VIEWS, error) from error
 
 
-def names_in(directory: Location) -> list[str]:
-    """Return the names of all tables and views that can be in a directory."""
-    return [*TABLES, *view_names(directory)]
-
-
 def path_of(directory: Location, name: str) -> Location:
     """Return where a table or a view is."""
     return directory / name if name in TABLES else directory / VIEWS / name

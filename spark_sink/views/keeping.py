@@ -28,7 +28,7 @@ from spark_sink.tables.delta_files import query
 from spark_sink.tables.delta_state import epoch_of, identity_of, position_of
 from spark_sink.tables.location import FAULTS, Location, delete_below, is_delta, open_delta_table
 from spark_sink.tables.views import NAME, VIEWS, open_view, view_names
-from spark_sink.views.columns import MAX_VALUES, Columns, Misfit
+from spark_sink.views.model_columns import MAX_VALUES, Columns, Misfit
 
 STATES: Final = "stream_states"
 # Bytes of rows that are converted and merged at once.

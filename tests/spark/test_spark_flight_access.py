@@ -38,7 +38,7 @@ from support.waiting import wait_until
 from spark_sink.errors import SinkError
 from spark_sink.serve import ipc
 from spark_sink.serve.allowed import FUNCTIONS, OPERATORS
-from spark_sink.serve.messages import new, packed, unpacked
+from spark_sink.serve.flight_messages import new, packed, unpacked
 from spark_sink.serve.metrics import FlightMetrics
 from spark_sink.serve.workers import QueryLimits, QueryWorkers
 

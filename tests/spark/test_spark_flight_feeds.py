@@ -26,10 +26,10 @@ from support.waiting import wait_until
 
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED, RAW, TABLES, with_partition
-from spark_sink.serve import feed as feed_module
+from spark_sink.serve import served_feed as feed_module
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.serve.errors import RequestError
-from spark_sink.serve.feed import ServedFeed
+from spark_sink.serve.served_feed import ServedFeed
 from spark_sink.serve.workers import QueryLimits
 from spark_sink.tables.delta_files import query
 from spark_sink.tables.directory import Tables

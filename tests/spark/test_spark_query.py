@@ -33,7 +33,7 @@ from recon_node.dag import DAG_MODEL, shard_event
 from recon_node.ipld import CID, RAW, car
 from spark_sink import functions
 from spark_sink.cli import main
-from spark_sink.cli.answers import print_table
+from spark_sink.cli.query_output import print_table
 from spark_sink.errors import TablesError
 from spark_sink.query import question as query_module
 from spark_sink.query.duck import Duck

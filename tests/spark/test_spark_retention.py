@@ -17,7 +17,7 @@ from spark_sink.cli import main
 from spark_sink.query.question import run_query
 from spark_sink.run.pipeline import Sink
 from spark_sink.serve.database import Database
-from spark_sink.serve.feed import ServedFeed
+from spark_sink.serve.served_feed import ServedFeed
 from spark_sink.tables import delta, retention
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import files_below

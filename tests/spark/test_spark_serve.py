@@ -20,7 +20,7 @@ from spark_helpers import processes_under
 from support.waiting import wait_until
 
 from spark_sink.cli import main
-from spark_sink.serve.messages import new, packed
+from spark_sink.serve.flight_messages import new, packed
 
 SERVE = [sys.executable, "-m", "spark_sink", "serve", "--listen", "127.0.0.1:0", "--tables"]
 

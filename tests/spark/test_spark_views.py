@@ -25,7 +25,7 @@ from spark_sink.cli import main
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TAKEN, view_schema
 from spark_sink.tables.directory import Tables
-from spark_sink.views.columns import Columns
+from spark_sink.views.model_columns import Columns
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000061"
 SCHEMA: dict[str, Any] = {

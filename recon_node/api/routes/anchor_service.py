@@ -153,7 +153,7 @@ def _served(call: Call[Any]) -> Anchoring:
 
 
 def _check_access(call: Call[Any], anchoring: Anchoring, body: bytes) -> None:
-    from recon_node.anchoring.clients import AnchorClientError, check_client
+    from recon_node.anchoring.anchor_clients import AnchorClientError, check_client
 
     authorization = call.request.headers.get("authorization")
     access, clients = call.services.access, anchoring.settings.clients

@@ -20,7 +20,6 @@ from recon_node.store.maintenance.archive_import import (
     NoExportError,
     import_events,
 )
-from recon_node.store.maintenance.backup import BackedUp, backup_log, begin_epoch, check_copy
 from recon_node.store.maintenance.block_import import import_history
 from recon_node.store.maintenance.check import Fault, Report, check_log
 from recon_node.store.maintenance.closed_log import (
@@ -33,6 +32,7 @@ from recon_node.store.maintenance.closed_log import (
     read_info,
 )
 from recon_node.store.maintenance.export import export_events
+from recon_node.store.maintenance.log_copy import BackedUp, backup_log, begin_epoch, check_copy
 from recon_node.store.maintenance.repair import Repaired, repair_log
 
 __all__ = [
