@@ -29,7 +29,7 @@ _COMMANDS: Final = {
     "id": ("identity", "Print a node's peer id, and create its identity."),
     "interests": ("interests", "List and change what a node syncs with its peers."),
     "key": ("keys", "Make keys that sign events."),
-    "model": ("stream", "List and create models."),
+    "model": ("model", "List and create models, and write types of their documents."),
     "peers": ("peers", "List the peers that a node knows, or connect it to another."),
     "restore": ("backup", "Restore a node from a backup."),
     "run": ("run", "Run a node until SIGTERM, SIGHUP or Ctrl-C."),

@@ -20,7 +20,7 @@ from recon_node.ceramic import CeramicError
 from recon_node.cli.anchor import anchor_stream
 from recon_node.cli.client import node_options
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
-from recon_node.cli.listing import list_models, list_streams
+from recon_node.cli.listing import list_streams
 from recon_node.cli.output import CommandError
 from recon_node.client import (
     Capability,
@@ -352,13 +352,6 @@ def stream() -> None:
     """List, draw, read, create, change, merge and anchor streams."""
 
 
-@click.group()
-def model() -> None:
-    """List and create models."""
-
-
-model.add_command(list_models)
-model.add_command(new_model)
 stream.add_command(list_streams)
 stream.add_command(get_stream)
 stream.add_command(new_stream)

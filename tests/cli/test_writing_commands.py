@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
@@ -16,9 +17,11 @@ from eth_account import Account as EthAccount
 from eth_account.messages import encode_defunct
 
 from recon_node.cli import main
+from recon_node.client import Ceramic, Key
 from recon_node.testnet import TestnetNode
 
 GUIDE = Path(__file__).parents[2] / "docs" / "client.md"
+BLOG = GUIDE.parent / "examples" / "blog"
 POST = {
     "name": "Post",
     "schema": {"properties": {"title": {"type": "string"}, "stars": {"type": "integer"}}},
@@ -212,3 +215,25 @@ def test_what_is_wrong_with_a_thread(shell: Shell) -> None:
     content = '{"tangles": {"thread": {}}}'
     assert "leave 'thread' out" in shell("tangle", "reply", plain, content, exit_code=1).output
     assert "of a FILE" in shell("tangle", "show", "--feed", "@a.ed25519", exit_code=2).output
+
+
+def test_the_example_blog(
+    node: TestnetNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Its models have the types that are in docs/examples, and what its tour prints is right."""
+    monkeypatch.syspath_prepend(BLOG)
+    blog = importlib.import_module("blog")
+    written = tmp_path / "blog_models.py"
+    with Ceramic(node.api_url, key=Key.from_seed(b"blog" * 8)) as ceramic:
+        ids = list(map(str, blog.create_models(ceramic)))
+        shell = CliRunner().invoke(
+            main, ["model", "codegen", *ids, "--out", str(written), "--url", node.api_url]
+        )
+        assert shell.exit_code == 0, shell.output
+        assert written.read_text() == (BLOG / "blog_models.py").read_text()
+        followed = CliRunner().invoke(main, ["model", "codegen", ids[2], "--url", node.api_url])
+        assert all(name in followed.stdout for name in ("Profile(", "Post(", *ids))
+        blog.tour(ceramic)
+        blog.tour(ceramic)
+    shown = ["The engine works! ['news', 'opinion']", "- How fast?", "- One an hour."]
+    assert capsys.readouterr().out.splitlines() == shown * 2
