@@ -19,7 +19,7 @@ WORKERS = $(shell expr $$(nproc) + 1)
 # ends its process, which shows where its threads are, and with it the run.
 HANGS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: help demo test test-long lint check docs install native lock attack journeys bench bench-docs clean
+.PHONY: help demo test test-long lint check docs install native dist lock attack journeys bench bench-docs clean
 
 help:  ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -73,6 +73,19 @@ install: $(INSTALLED)  ## Install everything into .venv
 
 native: $(INSTALLED)  ## Build the native core, which is optional, into .venv (needs Rust 1.89)
 	@$(PIP) --no-deps --force-reinstall ./native
+
+# Of the lock's packages, for this version of Python and this kind of machine.
+APP := build/app
+
+dist: $(INSTALLED)  ## Build dist/: wheels of the node and of the client, and the node as one file
+	@rm -rf dist $(APP)
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . ./config/client
+	@$(PIP) --target $(APP)/site --require-hashes --requirement requirements/node.lock
+	@$(PIP) --target $(APP)/site --no-deps dist/recon_node-*.whl
+	@$(PIP) --target $(APP)/shiv 'shiv>=1.0.8,<2'
+	@PYTHONPATH=$(APP)/shiv $(BIN)/python -m shiv --compressed --reproducible --python '/usr/bin/env python3' \
+		--site-packages $(APP)/site --console-script recon-node --output-file dist/recon-node.pyz
+	@ls -sh dist
 
 $(INSTALLED): pyproject.toml requirements.lock requirements/build.lock
 	@sh config/preflight.sh

@@ -14,6 +14,7 @@ _.__call__  # the function that answers a request
 # Read by the library whose attribute or field it is.
 _.redirect_slashes  # starlette's Router
 _.__signature__  # inspect
+_.__pydantic_config__  # pydantic, of a TypedDict
 _.__getattr__  # Python, of a module (PEP 562)
 _.text_factory  # sqlite3.Connection
 _.handle_starttag  # html.parser.HTMLParser

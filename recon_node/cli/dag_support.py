@@ -134,5 +134,9 @@ def _create(path: Path) -> SigningKey:
             return open_key(path)
         draft.write_text(bytes(key).hex() + "\n", encoding="ascii")
         move_into_place(draft, path)
-    echo(f"created a new key: {path}", err=True)
+    echo(
+        f"created a new key: {path}; only it can publish under its did:key, so keep it "
+        "(`recon-node backup` copies it along with the node)",
+        err=True,
+    )
     return key

@@ -52,6 +52,14 @@ def write_key(path: Path, seed: int) -> tuple[str, str]:
     return str(path), ed25519_did(bytes(key.verify_key))
 
 
+def test_a_new_key_is_announced_once(tmp_path: Path) -> None:
+    env = {"RECON_NODE_DATA_DIR": str(tmp_path)}
+    first, second = (CliRunner().invoke(main, ["dag", "key"], env=env) for _ in range(2))
+    assert str(tmp_path / "dag.key") in first.stderr
+    assert "recon-node backup" in first.stderr
+    assert (second.stdout, second.stderr) == (first.stdout, "")
+
+
 def test_a_directory_goes_from_a_to_c_through_b(
     row: Row, home: Path, tmp_path: Path, rng: random.Random
 ) -> None:
