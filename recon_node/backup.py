@@ -294,8 +294,10 @@ def _read_manifest(archive: tarfile.TarFile) -> Backup:
         fields = json.load(cast(IO[bytes], archive.extractfile(first)))
         if fields["format"] > _FORMAT:
             raise BackupError("a later version of recon-node made it: use that version")
+        if not isinstance(fields.get("files"), dict):
+            raise TypeError
         return Backup(**fields)
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise BackupError("its manifest is damaged") from None
 
 

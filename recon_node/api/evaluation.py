@@ -10,8 +10,9 @@ nor until it gets another event, or the node is restarted, maybe with a later ve
 Few streams are computed at once, and most in milliseconds. What takes longer than `QUICK` is
 *long*, and only one such is computed at a time, so that the other places are always for short work:
 when another one turns out to be long, its process is killed, and it waits for its turn. It is
-remembered, and waits at once when it is asked for again. So is what takes many bytes along. Places
-are taken in turn by those who ask (`recon_node.turns`).
+remembered, and waits at once when it is asked for again. So is what takes many bytes along, or will
+when it is decoded: an empty list is one byte of an event, and 64 of memory. Places are taken in
+turn by those who ask (`recon_node.turns`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 import trio
@@ -46,6 +47,10 @@ QUICK: Final = 2.0
 """Seconds for an answer beside another one that takes long."""
 LARGE: Final = 8 * 1024 * 1024
 """Bytes of events: what has more takes long, and is in memory several times."""
+_DECODED: Final = 64
+"""Bytes that a list or a map takes once it is decoded, and that each byte which may be the head of
+one in CBOR counts. In UTF-8, some letters have such bytes, too."""
+_HEADS: Final = bytes(range(0x80, 0xBC))
 LONG_PATIENCE: Final = 30.0
 """Seconds to wait for the turn of what takes long."""
 MAX_WAITING: Final = 8
@@ -62,11 +67,21 @@ _COMMAND: Final = (sys.executable, "-P", "-m", "recon_node.api.evaluation_worker
 logger = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Aside:
-    """A stream that is set aside."""
+class Subject(NamedTuple):
+    """What is computed: a stream, or a tangle, which is of many streams and never sets its root's
+    stream aside."""
 
     init: CID
+    """The CID of the init event, of a tangle its root's."""
+    tangle: str | None = None
+    """The name of the tangle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A stream, or a tangle, that is set aside."""
+
+    subject: Subject
     events: int
     """How many it had."""
     reason: str
@@ -93,8 +108,8 @@ class Evaluation:
         self._count = count
         self._processes = Processes(command, max(1, count))
         self._one = trio.CapacityLimiter(1)
-        self._aside = Latest[CID, Aside](MAX_REMEMBERED)
-        self._long_since = Latest[CID, float](MAX_REMEMBERED)
+        self._aside = Latest[Subject, Aside](MAX_REMEMBERED)
+        self._long_since = Latest[Subject, float](MAX_REMEMBERED)
         self._long = Turns(1)
         self._having_long: set[trio.lowlevel.Task] = set()
         self.places = Turns(PROCESSES)
@@ -104,7 +119,7 @@ class Evaluation:
         """The streams that are set aside, the latest last."""
         return list(self._aside.values())
 
-    async def in_turn(self, init: CID, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def in_turn(self, subject: Subject, attempt: Callable[[], Awaitable[T]]) -> T:
         """Call a function that reads a stream, and calls `of_stream`, when it is its turn.
 
         It is called again if it turns out to take long while another one does.
@@ -113,7 +128,7 @@ class Evaluation:
             ApiError: 503, too many take long.
         """
         task = trio.lowlevel.current_task()
-        if not self._is_long(init):
+        if not self._is_long(subject):
             try:
                 async with self.places.taken():
                     return await attempt()
@@ -135,24 +150,27 @@ class Evaluation:
             self._leave_long(task)
 
     async def of_stream(
-        self, init: CID, events: int, function: Callable[[], T], size: int = 0
+        self, subject: Subject, events: int, function: Callable[[], T], size: int = 0
     ) -> T:
-        """Call a function that computes something of a stream.
+        """Call a function that computes something of a stream, or of a tangle.
 
         Raises:
             ApiError: 422, the stream is set aside.
         """
-        known = self._aside.get(init)
+        known = self._aside.get(subject)
         if known and (known.events == events or time.time() < known.since + REST):
             raise _set_aside(known)
         if size > LARGE:
-            self._begin_long(init, trio.lowlevel.current_task())
+            self._begin_long(subject, trio.lowlevel.current_task())
         try:
-            return await self._call(init, function)
+            return await self._call(subject, function)
         except ProcessDiedError as error:
             reason = f"a process that computed it took too much memory or time: {error}"
-        aside = self._aside[init] = Aside(init, events, reason, time.time())
-        logger.error("A stream is set aside", stream=str(init), events=events, reason=reason)
+        aside = self._aside[subject] = Aside(subject, events, reason, time.time())
+        stream, tangle = str(subject.init), subject.tangle
+        logger.error(
+            "A stream is set aside", stream=stream, tangle=tangle, events=events, reason=reason
+        )
         raise _set_aside(aside)
 
     async def warm_up(self) -> None:
@@ -163,11 +181,13 @@ class Evaluation:
         """End the processes."""
         await self._processes.close()
 
-    async def _call(self, init: CID, function: Callable[[], T]) -> T:
-        request = await self._in_thread(partial(pickle.dumps, function))
+    async def _call(self, subject: Subject, function: Callable[[], T]) -> T:
+        request, size = await self._in_thread(partial(_packed, function))
+        if size > LARGE:
+            self._begin_long(subject, trio.lowlevel.current_task())
         if self._count:
             try:
-                answer = await self._ask(init, request)
+                answer = await self._ask(subject, request)
             except CannotStartError as error:
                 logger.error("Streams are computed in the node's own process", reason=str(error))
                 self._count = 0
@@ -179,7 +199,7 @@ class Evaluation:
                 return result
         return await self._in_thread(partial(_copied, request))
 
-    async def _ask(self, init: CID, request: bytes) -> bytes:
+    async def _ask(self, subject: Subject, request: bytes) -> bytes:
         """Ask a process; raise `_TakesLongError` if it takes long while another one does."""
         task = trio.lowlevel.current_task()
         failure: Exception | None = None
@@ -188,7 +208,7 @@ class Evaluation:
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 if task not in self._having_long:
-                    nursery.start_soon(self._watch, init, ready, task, scope)
+                    nursery.start_soon(self._watch, subject, ready, task, scope)
                 try:
                     answer = await self._processes.ask(request, PATIENCE, ready.set)
                 except (ProcessDiedError, CannotStartError) as error:
@@ -201,20 +221,24 @@ class Evaluation:
         return answer
 
     async def _watch(
-        self, init: CID, ready: trio.Event, task: trio.lowlevel.Task, scope: trio.CancelScope
+        self,
+        subject: Subject,
+        ready: trio.Event,
+        task: trio.lowlevel.Task,
+        scope: trio.CancelScope,
     ) -> None:
         """Take the turn of what takes long for a task that does, or cancel it."""
         await ready.wait()
         await trio.sleep(QUICK)
         try:
-            self._begin_long(init, task)
+            self._begin_long(subject, task)
         except _TakesLongError:
             scope.cancel()
 
-    def _begin_long(self, init: CID, task: trio.lowlevel.Task) -> None:
+    def _begin_long(self, subject: Subject, task: trio.lowlevel.Task) -> None:
         """Take the turn of what takes long, unless the task has it; if another one has, raise
         `_TakesLongError`."""
-        self._long_since[init] = time.time()
+        self._long_since[subject] = time.time()
         if task not in self._having_long:
             if not self._long.take_at_once():
                 raise _TakesLongError
@@ -225,8 +249,8 @@ class Evaluation:
             self._having_long.remove(task)
             self._long.leave()
 
-    def _is_long(self, init: CID) -> bool:
-        return time.time() < self._long_since.get(init, 0.0) + REST
+    def _is_long(self, subject: Subject) -> bool:
+        return time.time() < self._long_since.get(subject, 0.0) + REST
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(function, limiter=self._one)
@@ -241,6 +265,13 @@ async def open_evaluation() -> AsyncIterator[Evaluation]:
     finally:
         with trio.CancelScope(shield=True):
             await evaluation.close()
+
+
+def _packed(function: Callable[[], object]) -> tuple[bytes, int]:
+    """Pickle a function with all that it takes along; say how much memory that takes, decoded."""
+    packed = pickle.dumps(function)
+    heads = len(packed) - len(packed.translate(None, _HEADS))
+    return packed, len(packed) + _DECODED * heads
 
 
 def _copied(function: bytes) -> Any:
@@ -259,5 +290,6 @@ def _busy() -> ApiError:
 def _set_aside(stream: Aside) -> ApiError:
     return ApiError(
         HTTPStatus.UNPROCESSABLE_ENTITY,
-        f"this node has set the stream aside: {stream.reason}. Its events are in the feed",
+        f"this node has set the {'stream' if stream.subject.tangle is None else 'tangle'} aside: "
+        f"{stream.reason}. Its events are in the feed",
     )

@@ -7,6 +7,8 @@ from typing import Any
 
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ipld import CID, CidError
+from recon_node.streams.budget import BudgetError
+from recon_node.streams.json_values import measure
 from recon_node.terminal_text import shown
 
 _MAX_EXPONENT = 400
@@ -92,7 +94,7 @@ def _show_bytes(value: bytes) -> Any:
             return _strangers_json(value)
         if value.startswith(b"did:"):
             return value.decode()
-    except (ValueError, ArithmeticError, RecursionError):
+    except (ValueError, ArithmeticError, RecursionError, BudgetError):
         pass
     return "0x" + value.hex()
 
@@ -101,9 +103,10 @@ def _strangers_json(data: bytes) -> Any:
     """Parse JSON that every other program can read, too: strangers choose the bytes of headers.
 
     Raises:
-        ValueError, ArithmeticError, RecursionError: it is not.
+        ValueError, ArithmeticError, RecursionError, BudgetError: it is not.
     """
     value = json.loads(data, parse_float=_decimal, parse_constant=_decimal)
+    measure(value, len(data) * 3)  # fails if it is nested deeper than content may be
     json.dumps(value, default=str, ensure_ascii=False).encode()  # no half of a surrogate pair
     return value
 

@@ -509,7 +509,14 @@ def test_how_values_are_shown(sample: list[Event]) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b'{"a":NaN}', b'{"a":1e999999}', b'{"a":"\\ud800"}', b'{"a":' * 3000, b'{"a":Infinity}'],
+    [
+        b'{"a":NaN}',
+        b'{"a":1e999999}',
+        b'{"a":"\\ud800"}',
+        b'{"a":' * 3000,
+        b'{"a":Infinity}',
+        b'{"a":' * 300 + b"1" + b"}" * 300,
+    ],
 )
 def test_bytes_of_strangers_are_no_json_that_others_refuse(data: bytes) -> None:
     assert show({"unique": data}) == {"unique": "0x" + data.hex()}

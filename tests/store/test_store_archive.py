@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,12 @@ from store_helpers import (
 )
 
 from recon_node.ceramic import EventId, Network
-from recon_node.ipld import car
+from recon_node.ipld import CID, RAW, car
 from recon_node.store import Interest, StoreError, StoreSettings, open_store
+from recon_node.store.db.blocks import section
 from recon_node.store.maintenance import ArchiveError, check_log, export_events, import_events
-from recon_node.store.maintenance.archive import Manifest, Page
+from recon_node.store.maintenance.archive import Manifest, Page, cid_of
+from recon_node.store.maintenance.archive_import import _ArchiveReader
 
 SETTINGS = StoreSettings(verifiers=0)
 
@@ -95,6 +98,23 @@ async def test_pages_share_blocks_and_are_read_one_by_one(
     assert len(archive.blocks) == len(car.decode(whole).blocks) + len(pages) - 1
     intake = await import_events(tmp_path / "b", io.BytesIO(paged), SETTINGS)
     assert intake.counts == {"new": len(world.events)}
+
+
+@pytest.mark.parametrize(("times", "read"), [(1, [17, 17, 6]), (2, [0])])
+def test_events_that_share_a_block_are_made_a_few_at_once(times: int, read: list[int]) -> None:
+    """A page of 110 bytes an event may name one block of a megabyte, and more than once."""
+    block = bytes(999_000)
+    cid = CID.of(RAW, block)
+    cids = [CID.of(RAW, number.to_bytes(2)) for number in range(40)]
+    ids = [EventId.build(NETWORK, "k", "did:key:z6Mk", each, 0, each) for each in cids]
+    page = Page([(event_id, [cid] * times) for event_id in ids], []).encode()
+    manifest = Manifest(NETWORK, len(ids), (cid_of(page),))
+    reader = _ArchiveReader(io.BytesIO(section(cid_of(page), page) + section(cid, block)))
+    found: list[int] = []
+    with closing(reader), pytest.raises(ArchiveError) if times > 1 else nullcontext():
+        for events in reader.pages(manifest):
+            found.append(len(events))
+    assert found == read
 
 
 async def test_only_an_interest_is_exported(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from starlette.responses import Response
 
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
+from recon_node.api.evaluation import Subject
 from recon_node.api.models import (
     Body,
     FlagParameter,
@@ -159,9 +160,11 @@ async def compute_held(
         held = await _read(services, init, stream_id)
         events = len(held.delivered.events) + len(held.others)
         size = held.delivered.size + sum(len(other.event.car) for other in held.others)
-        return await services.evaluation.of_stream(init, events, partial(function, held), size)
+        return await services.evaluation.of_stream(
+            Subject(init), events, partial(function, held), size
+        )
 
-    return await services.evaluation.in_turn(init, attempt)
+    return await services.evaluation.in_turn(Subject(init), attempt)
 
 
 async def _read(services: Services, init: CID, stream_id: StreamId | None) -> Held:

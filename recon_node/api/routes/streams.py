@@ -24,6 +24,7 @@ from starlette.responses import Response
 
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
+from recon_node.api.evaluation import Subject
 from recon_node.api.models import Body, Parameters, Parsed, Whole, as_raw, reply
 from recon_node.api.services import Services
 from recon_node.ceramic import (
@@ -241,9 +242,9 @@ async def compute(
         job = partial(_run, function, delivered, of_model, in_time)
         size = delivered.size + (of_model.size if of_model else 0)
         events = len(delivered.statements.events)
-        return await services.evaluation.of_stream(init, events, job, size)
+        return await services.evaluation.of_stream(Subject(init), events, job, size)
 
-    return await services.evaluation.in_turn(init, attempt)
+    return await services.evaluation.in_turn(Subject(init), attempt)
 
 
 def _run(

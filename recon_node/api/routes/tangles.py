@@ -20,6 +20,7 @@ from starlette.responses import Response
 
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
+from recon_node.api.evaluation import Subject
 from recon_node.api.models import (
     Body,
     FlagParameter,
@@ -230,14 +231,15 @@ async def get_tangle_names(call: Call[RootPath]) -> TangleNamesBody:
 async def get_tangle(call: Call[TangleQuery]) -> Annotated[Response, TangleBody]:
     """Read a tangle: its messages in order, its tips, and what is excluded from it."""
     services, given = call.services, call.parameters
+    subject = Subject(given.root.cid, given.name)
 
     async def attempt() -> Response:
         read = await _read(services, given.root, given.name)
         job = partial(_answer, given, read)
         size = sum(len(car) for car, _ in read.messages)
-        return await services.evaluation.of_stream(given.root.cid, len(read.messages), job, size)
+        return await services.evaluation.of_stream(subject, len(read.messages), job, size)
 
-    return await services.evaluation.in_turn(given.root.cid, attempt)
+    return await services.evaluation.in_turn(subject, attempt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,10 +177,12 @@ async def get_refused(call: Call[PageQuery]) -> RefusedEventsBody:
 
 
 class UnprocessedStreamBody(Body, frozen=True):
-    """A stream that is set aside."""
+    """A stream, or a tangle, that is set aside."""
 
     init: CID
-    """The CID of its init event."""
+    """The CID of its init event; of a tangle, that of its root."""
+    tangle: str | None
+    """The name of the tangle; null: it is a stream."""
     events: Whole
     """How many events it had; with more, it is tried again."""
     reason: str
@@ -201,8 +203,12 @@ class UnprocessedBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/unprocessed", own=True)
 async def get_unprocessed(call: Call[Parameters]) -> UnprocessedBody:
     """List the streams of which nothing is computed."""
-    aside = call.services.evaluation.aside
-    return UnprocessedBody(UnprocessedStreamBody.of_objects(aside))
+    return UnprocessedBody(
+        [
+            UnprocessedStreamBody(*each.subject, each.events, each.reason, each.since)
+            for each in call.services.evaluation.aside
+        ]
+    )
 
 
 def _provided(services: Services) -> set[str]:

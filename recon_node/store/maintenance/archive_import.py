@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 
 import trio
 
-from recon_node.ceramic import EventId
+from recon_node.ceramic import MAX_CAR_SIZE, EventId
 from recon_node.ipld import CID, IpldError, dag_cbor, read_cid, varint
 from recon_node.store.errors import StoreError
 from recon_node.store.maintenance.archive import (
@@ -33,6 +33,8 @@ from recon_node.store.values import StoreSettings
 
 _MAX_SECTION_BYTES: Final = 16 * 1024 * 1024
 _MAX_PAGE_BYTES: Final = 64 * 1024 * 1024
+_MAX_EVENTS_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of events that are made of blocks at once: many may have the same blocks."""
 _MAX_LISTED: Final = 1000
 """Refused events that are listed; further ones are only counted."""
 
@@ -135,11 +137,17 @@ class _ArchiveReader:
             raise ArchiveError(f"the file cannot be imported: {error}") from error
 
     def pages(self, manifest: Manifest) -> Iterator[list[tuple[EventId, bytes]]]:
-        """Yield the events of each page with their CARs."""
+        """Yield the events of each page with their CARs, a few at once."""
         for cid in manifest.pages:
             events: list[tuple[EventId, bytes]] = []
+            size = 0
             try:
-                events.extend(self._read_page(Page.decode(self._expect(cid))))
+                for event_id, event in self._read_page(Page.decode(self._expect(cid))):
+                    events.append((event_id, event))
+                    size += len(event)
+                    if size >= _MAX_EVENTS_BYTES:
+                        yield events
+                        events, size = [], 0
             except (IpldError, ValueError) as error:
                 yield events  # the intact ones before the damage
                 raise self._broken(error) from error
@@ -150,6 +158,7 @@ class _ArchiveReader:
         size = 0
         for event_id, cids in page.events:
             parts: list[tuple[CID, bytes]] = []
+            length = 0
             for cid in cids:
                 if cid not in blocks and (kept := self._kept(cid)) is not None:
                     blocks[cid] = kept
@@ -162,6 +171,9 @@ class _ArchiveReader:
                             f"its blocks are out of order: {cid} comes too late"
                         )
                 parts.append((cid, blocks[cid]))
+                length += len(cid) + len(blocks[cid])
+                if length > MAX_CAR_SIZE:
+                    raise ArchiveFormatError(f"the event {event_id} is larger than any may be")
             yield event_id, event_car(event_id, parts)
         self._shared.executemany(
             "INSERT OR IGNORE INTO shared (cid, block) VALUES (?, ?)",
