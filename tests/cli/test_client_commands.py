@@ -466,7 +466,7 @@ def test_a_url_may_do_without_http(node: TestnetNode) -> None:
     assert (result.exit_code, json.loads(result.stdout)["events"]) == (0, head(node))
 
 
-@pytest.mark.parametrize("command", [["--help"], ["status"], ["interests", "list", "--json"]])
+@pytest.mark.parametrize("command", [["--help"], ["status"]])
 def test_standard_output_that_cannot_be_written(node: TestnetNode, command: list[str]) -> None:
     def end_of(stdout: str) -> tuple[int, str]:
         shell = f'exec "$@" {stdout}'

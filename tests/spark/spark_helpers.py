@@ -5,10 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,17 @@ def sample_events() -> list[Event]:
     """All events of the sample, each after its prevs."""
     with SAMPLE.open() as lines:
         return [parse_event(multibase.decode(json.loads(line)["car"])) for line in lines]
+
+
+def diagonal(*choices: Sequence[Any]) -> list[Any]:
+    """Return all combinations as parameters of a test. Those beside the diagonal, in which each
+    choice is once or more, are for `make test-long`."""
+    most = max(map(len, choices))
+    short = {tuple(each[number % len(each)] for each in choices) for number in range(most)}
+    return [
+        pytest.param(*values, marks=() if values in short else pytest.mark.long)
+        for values in product(*choices)
+    ]
 
 
 class NodeProcesses:

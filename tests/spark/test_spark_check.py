@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
-from spark_helpers import feed_rows
+from spark_helpers import diagonal, feed_rows
 
 from recon_node.ceramic import Event
 from spark_sink.cli import main
@@ -91,8 +91,10 @@ def _forged(file: Path) -> None:
     pq.write_table(rows.set_column(at, rows.schema.field(at), pa.array(cars, pa.binary())), file)
 
 
-@pytest.mark.parametrize("harm", [_without, _cut, _shorter])
-@pytest.mark.parametrize("name", ["raw_events", "event_states", "stream_states"])
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    diagonal(["raw_events", "event_states", "stream_states"], [_without, _cut, _shorter]),
+)
 def test_a_deep_check_reads_everything(
     tables: Path, name: str, harm: Callable[[Path], None]
 ) -> None:

@@ -452,7 +452,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("package", ["click", "spark_sink.schema", "pyarrow", "duckdb", "rich"])
+@pytest.mark.parametrize("package", ["click", "spark_sink.schema", "duckdb"])
 def test_ctrl_c_is_one_word_also_while_a_command_imports_what_it_needs(
     filled: Path, package: str
 ) -> None:

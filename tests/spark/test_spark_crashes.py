@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from spark_helpers import feed_rows
+from spark_helpers import diagonal, feed_rows
 from spark_oracle import assert_tables
 from spark_samples import DEFINITION, KEY, change, document, replace, scenario
 
@@ -53,8 +53,7 @@ def run(directory: Location) -> None:
         sink.catch_up()
 
 
-@pytest.mark.parametrize("short", [0, 1000])
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("after", "short"), diagonal([False, True], [0, 1000]))
 def test_tables_after_a_crash_at_each_commit(
     place: Location, monkeypatch: pytest.MonkeyPatch, after: bool, short: int
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from spark_helpers import Node, NodeProcesses
+from spark_helpers import Node, NodeProcesses, diagonal
 from spark_oracle import assert_tables
 from spark_samples import scenario
 from support.waiting import wait_until
@@ -67,8 +67,10 @@ def go_on(node: Node, sink: Sink, upto: int) -> None:
         raise cannot_write(sink.tables.directory, error) from error
 
 
-@pytest.mark.parametrize("damage", [cut, empty, Path.unlink])
-@pytest.mark.parametrize("name", ["raw_events", "event_states", "stream_tips"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    diagonal(["raw_events", "event_states", "stream_tips"], [cut, empty, Path.unlink]),
+)
 def test_a_file_with_rows(
     node: Node,
     sink: Sink,

@@ -70,7 +70,18 @@ def in_table(directory: Path, name: str) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(
+    "table",
+    [
+        RAW,
+        "event_states",
+        "stream_tips",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in sorted(TABLES.keys() - {RAW, "event_states", "stream_tips"})
+        ),
+    ],
+)
 @settings(max_examples=2, deadline=None)
 @given(
     st.lists(st.integers(0, ROWS.num_rows), max_size=5).map(sorted),

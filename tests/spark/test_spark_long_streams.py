@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spark_helpers import StreamCounter, feed_rows
+from spark_helpers import StreamCounter, diagonal, feed_rows
 from spark_oracle import KEYS, assert_tables, sorted_rows, tables_of
 from spark_samples import (
     DEFINITION,
@@ -268,8 +268,7 @@ class KilledError(BaseException):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("write", range(1, 6))
-@pytest.mark.parametrize("in_workers", [False, True])
+@pytest.mark.parametrize(("write", "in_workers"), diagonal(range(1, 6), [False, True]))
 def test_killed_before_any_write_or_failed_and_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int, in_workers: bool
 ) -> None:

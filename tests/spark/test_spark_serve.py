@@ -32,7 +32,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
 def test_a_signal_ends_the_server_and_all_of_its_processes(directory: Path, number: int) -> None:
     serve = [*SERVE, str(directory), "--metrics", "127.0.0.1:0"]
     with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as process:
@@ -72,10 +74,13 @@ def test_on_a_terminal_it_prints_text(directory: Path) -> None:
 
 
 def test_it_says_that_there_are_no_tables_yet(tmp_path: Path) -> None:
+    """And goes on when nobody reads its output any more."""
     with subprocess.Popen([*SERVE, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         events = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.stdout.close()
         process.terminate()
+        assert process.wait(60) == 0
     assert [each["event"] for each in events] == ["serving", "no_tables"]
     assert events[1]["level"] == "warning"
     assert events[1]["reason"] == f"there are no tables in {tmp_path}: spark-sink run creates them"
@@ -91,15 +96,6 @@ def test_a_port_in_use_is_answered_with_what_to_do(tmp_path: Path, option: str) 
     assert result.exit_code == 1
     assert f"{address}: Address already in use. Another node or program" in result.output
     assert f"or choose another port ({option})" in result.output
-
-
-def test_it_goes_on_when_nobody_reads_its_output(directory: Path) -> None:
-    with subprocess.Popen([*SERVE, str(directory)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert "serving" in process.stdout.readline()
-        process.stdout.close()
-        process.terminate()
-        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize(

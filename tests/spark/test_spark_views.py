@@ -217,7 +217,9 @@ def history() -> list[Event]:
     ]
 
 
-@pytest.mark.parametrize("cut", range(4, 11))
+@pytest.mark.parametrize(
+    "cut", [4, 7, 10, *(pytest.param(cut, marks=pytest.mark.long) for cut in (5, 6, 8, 9))]
+)
 def test_a_view_is_the_same_whenever_it_was_created(tmp_path: Path, cut: int) -> None:
     """And however often it was brought up to date: as one that is created at the end."""
     events = history()
