@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from nacl.signing import SigningKey
 from support import npm_packages
 from support.dev_chain import ADDRESS, CHAIN, FOLDER, KEY, DevChain, dev_chain
-from support.waiting import kept_port, recon, wait_until
+from support.waiting import kept_port, post_events, recon, wait_until
 
 from recon_node.anchoring import contract
 from recon_node.anchoring.keys import load_signer
@@ -46,10 +46,8 @@ def chain() -> Iterator[DevChain]:
 
 
 def post(node: TestnetNode, *events: Event) -> None:
-    for event in events:
-        body = {"data": multibase.encode(event.car)}
-        answer = httpx.post(f"{node.api_url}/ceramic/events", json=body, timeout=60)
-        assert answer.status_code == 204, answer.text
+    """In one request: an event that later ones cover would get an anchor of its own before them."""
+    post_events(node.api_url, [multibase.encode(event.car) for event in events])
 
 
 def feed(node: TestnetNode) -> list[Event]:

@@ -21,7 +21,7 @@ export function Syncs({ query }) {
         key: [each.peer, each.role, each.finished_at].join(),
         cells: [moment(each.finished_at),
           long(html`<span class=${each.outcome.startsWith("agreed") ? "good" : each.outcome === "no common interest" ? "soft" : "bad"}>${each.outcome}</span>`),
-          html`<${Name} of=${each.peer} />`, each.role, each.protocol.replace("/ceramic/recon/", ""),
+          html`<${Name} of=${each.peer} />`, each.role, each.protocol.split("/").slice(3).join("/"),
           count(each.events_received), count(each.events_sent), bytes(each.bytes_received + each.event_bytes_received),
           bytes(each.bytes_sent + each.event_bytes_sent), count(each.rounds), span(each.seconds)],
       }))} />`}`;
