@@ -179,7 +179,9 @@ for command in (*_LOOKING, rebuild, optimize, vacuum, forget):
     "signers",
     multiple=True,
     metavar="DID",
-    help="Use only a snapshot that this did:key has signed; can be repeated.",
+    show_default="the key of the node at --url",
+    help="Use only a snapshot that this did:key has signed; can be repeated. 'anyone': whoever "
+    "signed it, who then decides what is in the tables.",
 )
 @click.option("--once", is_flag=True, help="Stop at the feed's current head.")
 @click.option(

@@ -10,7 +10,7 @@ killed before that commit, nothing has happened.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from recon_node.snapshot.faults import SnapshotError
 from recon_node.snapshot.objects import ObjectError, Objects
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_sink.source.feed import Head
+
+ANYONE: Final = "anyone"
+"""In place of a signer's did:key: whoever signed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +63,15 @@ def find_backfill(url: str, signers: tuple[str, ...], head: Head) -> Backfill:
         SinkError: there is none, or it does not fit the node.
     """
     try:
-        root = read_root(Objects.open(url), trusted=signers or None)
+        root = read_root(Objects.open(url))
     except (SnapshotError, ObjectError) as error:
         raise SinkError(f"--from-snapshot: {error}") from None
+    if signers and root.signer not in signers:
+        raise SinkError(
+            f"the snapshot in {url} is signed by {root.signer}, which is not trusted. Whoever "
+            "signs a snapshot decides what is in the tables: if you trust it, give "
+            f"--snapshot-signer {root.signer}"
+        )
     feed = root.manifest.feed
     _check(feed, url, head)
     assert feed is not None

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from spark_sink.derive.derivation import SparkWorkers, warming_up
 from spark_sink.errors import SinkError, TablesError, another_log
 from spark_sink.exposition import served
-from spark_sink.run.backfill import Backfill, find_backfill
+from spark_sink.run.backfill import ANYONE, Backfill, find_backfill
 from spark_sink.run.cluster import WORKERS_PATIENCE, calling_after, check_workers, is_local
 from spark_sink.run.memory import allowance, heap_within, tasks_within, why_killed
 from spark_sink.run.metrics import SinkMetrics
@@ -61,7 +61,7 @@ class RunSettings:
         changes: hours for which the change data feed is kept; None: as old versions are.
         from_snapshot: URL of a snapshot to fill empty tables from; None: the feed has it all.
         spark_ui: HOST:PORT of Spark's web pages; None: there are none.
-        signers: did:keys of whom one must have signed it; none: anyone.
+        signers: did:keys of whom one must have signed it, or `ANYONE`; none: the node that is read.
         exclude_dags: leave the events of DAGs out; tables that exist must be without them, too.
         other_urls: of further nodes of the same network, to go on from when one fails.
         failover_after: seconds without the node that is read, after which another one is.
@@ -278,7 +278,16 @@ class Runner:
         url = self._settings.from_snapshot
         if url is None or tables.raw_position or head.epoch != tables.reading.log:
             return None
-        return find_backfill(url, self._settings.signers, head)
+        signers = self._settings.signers
+        if not signers:
+            own = self._nodes.current.signer()
+            if own is None:
+                raise SinkError(
+                    f"the node at {self._nodes.current.url} does not say by which key it signs "
+                    "snapshots: say whose to use with --snapshot-signer"
+                )
+            signers = (own,)
+        return find_backfill(url, () if ANYONE in signers else signers, head)
 
     def _fill(self, spark: SparkSession, sink: Sink, backfill: Backfill) -> None:
         """Fill `raw_events` from a snapshot."""

@@ -19,6 +19,8 @@ import httpx
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recon_node.ceramic.auth.did import ed25519_did
+from recon_node.ipld import multibase
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
 from spark_sink.schema import FEED
 from spark_sink.source.transfer import ResponseBody, Retry, connection_error, open_client
@@ -70,6 +72,9 @@ _TOKEN: Final = (
 )
 # The end of an Arrow stream; one that was cut off between two batches looks complete otherwise.
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+_ED25519_PEER_ID: Final = bytes.fromhex("002408011220")
+_KEY_SIZE: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +265,20 @@ class Feed:
                 f"the node at {self.url} does not serve its feed; it answered {status}: "
                 f"{reason_of(response)}"
             )
+
+    def signer(self) -> str | None:
+        """Return the did:key by which the node signs its snapshots; None if it does not say.
+
+        Raises:
+            FeedUnreachableError, FeedRefusedError: as `head`.
+        """
+        response = self.ask("/ceramic/recon", _HEAD_TIMEOUT)
+        self.check_status(response)
+        try:
+            raw = multibase.decode("z" + str(response.json().get("peer_id", "")))
+        except (ValueError, AttributeError):
+            return None
+        return ed25519_did(raw[-_KEY_SIZE:]) if raw[:-_KEY_SIZE] == _ED25519_PEER_ID else None
 
     def _head_once(self) -> Head:
         response = self.ask("/ceramic/feed/head", _HEAD_TIMEOUT)

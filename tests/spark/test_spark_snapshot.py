@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
 import trio
@@ -15,6 +17,7 @@ from pyspark.sql.functions import broadcast
 from spark_helpers import Borrowed, Node
 from spark_oracle import assert_tables
 
+from recon_node.api.routes.node_info import did_of_peer
 from recon_node.ceramic import Event, Network
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.snapshot.creating import create_snapshot
@@ -23,9 +26,10 @@ from recon_node.snapshot.reading import read_root
 from recon_node.snapshot.sources import LogSource
 from recon_node.store import Interest, StoreSettings, open_store, parse_interest
 from spark_sink.errors import SinkError
-from spark_sink.run.backfill import find_backfill
+from spark_sink.run import runner
+from spark_sink.run.backfill import ANYONE, find_backfill
 from spark_sink.run.runner import Runner, RunSettings
-from spark_sink.source.feed import Head
+from spark_sink.source.feed import Feed, Head
 from spark_sink.source.snapshot_source import SNAPSHOT, ReconSnapshotSource
 
 KEY = SigningKey(b"k" * 32)
@@ -193,3 +197,28 @@ def test_a_snapshot_of_another_log_is_refused(url: str, tmp_path: Path) -> None:
         create_snapshot(source, part, KEY, lambda *step: None)
     with pytest.raises(SinkError, match="no feed positions"):
         find_backfill(str(tmp_path / "part"), (), head)
+
+
+def test_tables_start_from_their_nodes_own_snapshot_or_a_named_signers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    peer = "12D3KooWGzh7mWVhuxSsMtSUKXuWvwCt2yXHR5wQTN6JhaUsqEZ5"
+    own = did_of_peer(peer)
+    answers = iter([{"peer_id": peer}, {}, {"peer_id": "Qm"}])
+    feed = Feed("http://127.0.0.1:1")
+    monkeypatch.setattr(feed, "ask", lambda *_: httpx.Response(200, json=next(answers)))
+    assert [feed.signer(), feed.signer(), feed.signer()] == [own, None, None]
+    assert own.startswith("did:key:z6Mk")
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(runner, "find_backfill", lambda url, signers, head: asked.append(signers))
+    for named, own_key in (((), own), ((ANYONE,), own), ((own, "did:key:x"), None)):
+        settings = RunSettings(feed.url, tmp_path, from_snapshot="s3://x/y", signers=named)
+        run = Runner(settings, lambda *_: None)
+        monkeypatch.setattr(run, "_nodes", SimpleNamespace(current=feed))
+        monkeypatch.setattr(feed, "signer", lambda key=own_key: key)
+        tables = SimpleNamespace(raw_position=0, reading=SimpleNamespace(log="log"))
+        run._find_backfill(tables, Head("log", 0, 1))  # type: ignore[arg-type]
+    assert asked == [(own,), (), (own, "did:key:x")]
+    monkeypatch.setattr(run, "_settings", RunSettings(feed.url, tmp_path, from_snapshot="s3://x/y"))
+    with pytest.raises(SinkError, match="does not say by which key"):
+        run._find_backfill(tables, Head("log", 0, 1))  # type: ignore[arg-type]
