@@ -160,6 +160,40 @@ def plot_spark(rows: Sequence[Row], folder: Path) -> None:
         axes[0][0].figure.suptitle("The Spark pipeline; logarithmic")
 
 
+_SOAK_PANELS: Final = {
+    "a batch, s": {"seconds": "until its last commit"},
+    "CPU time of a batch, s": {"cpu_s": "of the pipeline"},
+    "disk, MB": {"live_mb": "live", "kept_mb": "older versions", "other_mb": "logs"},
+    "memory, MB": {
+        "java_mb": "Java",
+        "driver_mb": "driver",
+        "workers_mb": "other Python",
+        "node_mb": "node",
+    },
+}
+
+
+def plot_soak(rows: Sequence[Row], file: Path) -> None:
+    """Draw what each batch took and left behind; the disk stacked, with three times live."""
+    with _grid(file, 2, 2, legend=False, sharey=False) as axes:
+        for panel, (title, columns) in zip(chain(*axes), _SOAK_PANELS.items(), strict=True):
+            some = [row for row in rows if columns.keys() <= row.keys()]
+            batches = [row["batch"] for row in some]
+            values = [[row[column] for row in some] for column in columns]
+            if "live_mb" in columns:
+                panel.stackplot(batches, *values, labels=columns.values())
+                panel.plot(batches, [3 * live for live in values[0]], "k--", label="3 x live")
+            else:
+                style = "." if len(columns) == 1 else "-"
+                for line, label in zip(values, columns.values(), strict=True):
+                    panel.plot(batches, line, style, markersize=2, label=label)
+            panel.set_title(title)
+            panel.set_ylim(bottom=0)
+            panel.legend(loc="upper left", fontsize=8)
+        for panel in axes[-1]:
+            panel.set_xlabel("batches")
+
+
 def _plot_bars(panel: Axes, rows: Sequence[Row], name: str, column: str) -> None:
     """Draw one bar per row, labelled with its value."""
     values = [row[column] for row in rows]
@@ -220,12 +254,13 @@ def _grid(
     height: float = 2.9,
     legend: bool = True,
     sharex: bool = True,
+    sharey: bool = True,
 ) -> Iterator[list[list[Axes]]]:
-    """Make a figure of panels that share the y axis, with one legend; write it to a file."""
+    """Make a figure of panels, with one legend; write it to a file."""
     with mpl.rc_context(_STYLE):
         size = (max(3.6 * columns, _LEGEND_WIDTH), height * lines + 0.5)
         figure = Figure(figsize=size, layout="constrained")
-        axes = figure.subplots(lines, columns, sharey=True, sharex=sharex, squeeze=False)
+        axes = figure.subplots(lines, columns, sharey=sharey, sharex=sharex, squeeze=False)
         yield [list(line) for line in axes]
         if legend:
             handles, labels = axes[0][0].get_legend_handles_labels()

@@ -58,6 +58,7 @@ class CpuMeter:
     """CPU seconds of a process and its descendants, including those that have ended."""
 
     pid: int
+    family: set[int] = field(default_factory=set)
     _taken: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def read(self) -> float:
@@ -72,11 +73,11 @@ class CpuMeter:
                 continue
             seconds = (int(fields[11]) + int(fields[12])) / _TICKS
             found[int(entry.name)] = int(fields[1]), int(fields[19]), seconds
-        family = {self.pid}
+        self.family = {self.pid}
         for pid in sorted(found):  # children have larger numbers, but for a wrap-around
-            if found[pid][0] in family:
-                family.add(pid)
-        for pid in family & found.keys():
+            if found[pid][0] in self.family:
+                self.family.add(pid)
+        for pid in self.family & found.keys():
             self._taken[pid, found[pid][1]] = found[pid][2]
         return sum(self._taken.values())
 

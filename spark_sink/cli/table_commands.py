@@ -18,7 +18,7 @@ from spark_sink.schema import TABLES
 if TYPE_CHECKING:
     from spark_sink.tables.location import Location
 
-_names = click.argument("names", nargs=-1, type=click.Choice(tuple(TABLES)), metavar="[TABLE]...")
+_names = click.argument("names", nargs=-1, metavar="[TABLE|VIEW]...")
 
 
 @click.command(short_help="Show how complete, old and large the tables are.")
@@ -38,7 +38,7 @@ _names = click.argument("names", nargs=-1, type=click.Choice(tuple(TABLES)), met
 )
 @json_option
 def status(as_json: bool, **options: Any) -> None:
-    """Show the rows, feed position, size, version and age of each table.
+    """Show the rows, feed position, size, version and age of each table and view.
 
     With a node, also show how many of its events each table lacks. As a health check: exits with 1
     if there are no tables, or one is damaged or lacks rows that it should have by its position;
@@ -293,7 +293,7 @@ def rebuild(tables: Location, name: str, url: str, token: str | None, as_json: b
 @_names
 @json_option
 def optimize(tables: Location, names: tuple[str, ...], as_json: bool) -> None:
-    """Sort tables (default: all) by stream, into few files, so that reading a stream is fast.
+    """Sort tables and views (default: all) by stream, into few files, to read streams fast.
 
     Stop spark-sink run first; readers can continue.
 

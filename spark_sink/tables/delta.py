@@ -28,7 +28,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.errors import other_rules, written_by_another
-from spark_sink.schema import PARTITION_COLUMN, TableSpec, partition_of
+from spark_sink.schema import PARTITION_COLUMN, TABLES, TableSpec, partition_of
 from spark_sink.tables.delta_files import (
     CHANGES,
     HISTORY,
@@ -70,8 +70,9 @@ _STEP: Final = "/step"
 _FOLLOW: Final = "/follow/"
 # Delta ignores names that begin with an underscore.
 _STAGED_DIR: Final = "_staged"
-# A batch adds up to one file per partition: this many commits make a thousand, merged in a second.
-_COMMITS_PER_TIDY: Final = 64
+# A batch adds up to one file per partition, and to read a stream back opens all of one. They are
+# small, so that most of them is not rows: with four times as many, a table takes twice the space.
+_COMMITS_PER_TIDY: Final = 16
 _MAX_NEW_FILES: Final = 256
 # Commits to a store between two looks at what they left behind: each takes a request.
 _COMMITS_PER_TRIM: Final = 16
@@ -334,10 +335,7 @@ class DeltaStore:
         """
         self._trim()
         many = idle and len(self._table.file_uris()) - self._count >= _MAX_NEW_FILES
-        if (
-            not many
-            and self._table.version() // _COMMITS_PER_TIDY == self._tidied // _COMMITS_PER_TIDY
-        ):
+        if not many and self._round(self._table.version()) == self._round(self._tidied):
             return False
         if actions := merge_small_files(self._table, Stager(self.spec, self.path)):
             with self._committing(self._position) as properties:
@@ -347,6 +345,14 @@ class DeltaStore:
         self._tidied = self._table.version()
         self._count = len(self._table.file_uris())
         return True
+
+    def _round(self, version: int) -> int:
+        """Count the rounds of tidying, which begin at other versions for each table.
+
+        A batch commits to all tables once, and must not tidy them all.
+        """
+        turn = [*TABLES].index(self.spec.name) if self.spec.name in TABLES else len(TABLES)
+        return (version + turn * _COMMITS_PER_TIDY // (len(TABLES) + 1)) // _COMMITS_PER_TIDY
 
     def _trim(self) -> None:
         """Delete what older versions need beyond the limit."""

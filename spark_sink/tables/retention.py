@@ -1,8 +1,10 @@
 """Deletes the files that only older versions of a table need, as soon as they take much space.
 
 A table of streams is changed by copying files: every small batch leaves behind files as large as
-the table. Time alone cannot bound that, as the more batches there are, the more is kept. So the
-oldest leftovers are deleted once all together take more than a limit, but for two kinds: those that
+the table, and an entry in the table's log that names them. Time alone cannot bound that, as the
+more batches there are, the more is kept. So the oldest leftovers are deleted once all together take
+more than a limit. Entries of the log are among them as soon as a later checkpoint of Delta's has
+all that they say. Two kinds of leftovers stay: those that
 were needed until a moment ago, which a reader may just be opening; and those of a version that
 somebody holds. Readers of this project hold what they read: they have a locked file in `_readers`,
 named for the version, so that the lock ends with them however they end.
@@ -11,6 +13,7 @@ named for the version, so that the lock ends with them however they end.
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections import deque
@@ -30,6 +33,8 @@ from spark_sink.tables.location import Location, concurrently, file_system, file
 _READERS: Final = "_readers"
 LOG: Final = "_delta_log"
 _CHANGES: Final = "_change_data"
+_LAST_CHECKPOINT: Final = f"{LOG}/_last_checkpoint"
+_ENTRY: Final = re.compile(rf"{LOG}/(\d{{20}})\.[^/]+")
 #: Bytes of leftovers that are always kept, and how many times as much as the latest version takes.
 LEAST_KEPT: Final = 4_000_000
 KEPT_RATIO: Final = 1.5
@@ -56,7 +61,8 @@ class Leftovers:
         location: of the table.
         table: as it is now. What was left behind before counts as left behind now.
         clock: returns the time in seconds.
-        with_changes: whether the files of the change data feed are among them.
+        with_changes: whether the files of the change data feed are among them, and the log, which
+            names them.
     """
 
     def __init__(
@@ -68,6 +74,8 @@ class Leftovers:
         with_changes: bool = True,
     ) -> None:
         self._kinds = ("remove", "cdc") if with_changes else ("remove",)
+        self._with_log = with_changes
+        self._checkpoint = 0
         self._location = location
         self._clock = clock
         self._grace = _GRACE if isinstance(location, Path) else _STORE_GRACE
@@ -81,6 +89,7 @@ class Leftovers:
                 if with_changes or not file.path.startswith(_CHANGES):
                     self._files.append(_Leftover(file.path, file.size, self._seen, now))
         self.size = sum(file.size for file in self._files)
+        self._follow_log()
 
     def follow(self, version: int) -> None:
         """Take in what the commits up to a version have left behind."""
@@ -91,6 +100,27 @@ class Leftovers:
                 self._files.append(_Leftover(name, size, found, now))
                 self.size += size
         self._seen = version
+        self._follow_log()
+
+    def _follow_log(self) -> None:
+        """Take in the entries of the log, and older checkpoints, that a checkpoint has replaced."""
+        if not self._with_log:
+            return
+        files = file_system(self._location)
+        try:
+            with files.open_input_stream(_LAST_CHECKPOINT) as stream:
+                checkpoint = int(json.loads(stream.read())["version"])
+        except (FileNotFoundError, ValueError, KeyError):
+            return  # there is none yet, or another process is writing it
+        if checkpoint <= self._checkpoint:
+            return
+        now = self._clock()
+        for file in files_below(self._location, LOG):
+            entry = _ENTRY.fullmatch(file.path)
+            if entry and self._checkpoint <= int(entry[1]) < checkpoint:
+                self._files.append(_Leftover(file.path, file.size, checkpoint, now))
+                self.size += file.size
+        self._checkpoint = checkpoint
 
     def trim(self, limit: float) -> int:
         """Delete the oldest until they take no more than `limit` bytes; return how many."""

@@ -1,4 +1,4 @@
-"""The status of the tables, without Spark: position, size and age."""
+"""The status of tables and views, without Spark: position, size and age."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ from spark_sink.tables.location import (
     open_delta_table,
 )
 from spark_sink.tables.versions import committed_at
+from spark_sink.tables.views import path_of, view_names
 
 # Only a plain Parquet table has this file.
 _PARQUET_SIGN: Final = "_position.json"
@@ -57,12 +58,12 @@ class TableStatus:
 
 
 def table_status(directory: Location) -> list[TableStatus]:
-    """Return the status of each table in `directory`.
+    """Return the status of each table and view in `directory`.
 
     Raises:
         TablesError: there are no tables, or one cannot be read.
     """
-    found = [_status(name, directory / name) for name in TABLES]
+    found = [_status(name, path_of(directory, name)) for name in (*TABLES, *view_names(directory))]
     if not any(found):
         raise no_tables(directory)
     return [status for status in found if status]
@@ -127,12 +128,12 @@ def no_tables(directory: Location) -> TablesError:
 
 
 def open_delta(directory: Location) -> dict[str, DeltaTable]:
-    """Open the Delta tables in `directory`, by name.
+    """Open the tables and views in `directory`, by name.
 
     Raises:
         TablesError: one cannot be opened.
     """
-    found = {name: _open(directory / name) for name in TABLES}
+    found = {name: _open(path_of(directory, name)) for name in (*TABLES, *view_names(directory))}
     return {name: table for name, table in found.items() if table is not None}
 
 

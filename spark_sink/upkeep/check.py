@@ -25,6 +25,7 @@ from spark_sink.tables.delta_state import epoch_of, position_of
 from spark_sink.tables.location import FAULTS, Location, file_system, files_below
 from spark_sink.tables.staging import DataFile
 from spark_sink.tables.status import TableStatus, are_without_dags, open_delta
+from spark_sink.tables.views import path_of, spec_of
 
 _LOG: Final = "_delta_log"
 _CONCLUSIONS: Final = "conclusion_events"
@@ -42,14 +43,20 @@ def check_counts(directory: Location, tables: Sequence[TableStatus]) -> list[str
         TablesError: a table cannot be opened.
     """
     return [
-        f"{trouble}: rebuild the table with {rebuild_command(directory / name)}"
+        f"{trouble}: {_remedy(directory, name)}"
         for name, trouble in (*_empty_commits(directory, tables), *_counts(directory, tables))
     ]
 
 
+def _remedy(directory: Location, name: str) -> str:
+    if name in TABLES:
+        return f"rebuild the table with {rebuild_command(directory / name)}"
+    return f"create the view again: spark-sink view drop {name}, then view create"
+
+
 def _empty_commits(directory: Location, tables: Sequence[TableStatus]) -> Iterator[tuple[str, str]]:
     for table in tables:
-        for file in files_below(directory / table.name, _LOG):
+        for file in files_below(path_of(directory, table.name), _LOG):
             if file.size == 0 and PurePath(file.path).suffix in (".json", ".parquet"):
                 name = PurePath(file.path).name
                 yield (
@@ -98,7 +105,7 @@ def check_rows(directory: Location, on_progress: OnProgress) -> list[str]:
     streams: set[bytes] = set()
     upto = 0
     for name, table in opened.items():
-        rows = _Rows(TABLES[name], directory / name)
+        rows = _Rows(spec_of(name, table), path_of(directory, name))
         files = data_files(table, rows.spec, rows.path)
         for done, file in enumerate(files, 1):
             rows.read(file)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_sink.errors import cannot_write
-from spark_sink.schema import DERIVED, RAW, TABLES
+from spark_sink.schema import DERIVED, RAW
 from spark_sink.tables.dags import LeaveOut, forgotten_streams, leave_out_for_good
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.delta_files import query
@@ -23,7 +23,7 @@ from spark_sink.tables.delta_state import epoch_of
 from spark_sink.tables.directory import STAGING_DIR
 from spark_sink.tables.location import FAULTS, Location, delete_below
 from spark_sink.tables.status import no_tables, open_delta
-from spark_sink.tables.views import open_view, path_of, view_names
+from spark_sink.tables.views import path_of, spec_of
 
 Change = Callable[[pa.Table], pa.Table]
 _REBUILD_DIR: Final = "_rebuild"
@@ -56,14 +56,11 @@ def forget(directory: Location, streams: Collection[bytes]) -> dict[str, int]:
     leave_out_for_good(directory, frozenset(streams))
     all_ = forgotten_streams(directory)
     rows: dict[str, int] = {}
-    specs = {name: TABLES[name] for name in tables}
-    specs |= {name: open_view(directory, name)[0] for name in view_names(directory)}
     try:
         delete_below(directory, STAGING_DIR)
         delete_below(directory, _REBUILD_DIR)
-        for name, spec in specs.items():
-            table = tables.get(name) or open_view(directory, name)[1]
-            path = path_of(directory, name)
+        for name, table in tables.items():
+            path, spec = path_of(directory, name), spec_of(name, table)
             store = DeltaStore(spec, path, epoch_of(table), for_replacement=True)
             rows[name] = store.forget(all_, _emptied(all_) if name == RAW else _without(all_))
             store.forget_history()

@@ -36,8 +36,8 @@ from spark_sink.tables.status import (
     made_from,
     no_tables,
     open_delta,
-    table_status,
 )
+from spark_sink.tables.views import path_of
 
 REBUILD_DIR: Final = "_rebuild"
 _ROWS_PER_READ: Final = 50_000
@@ -46,7 +46,7 @@ OnProgress = Callable[[str, int, int], None]
 
 
 def optimize(directory: Location, names: Sequence[str] = ()) -> dict[str, int]:
-    """Sort tables (default: all) by stream, into few files; return how many each has.
+    """Sort tables and views (default: all) by stream, into few files; return how many each has.
 
     Then a stream's history is one small read.
 
@@ -71,7 +71,7 @@ def vacuum(
         if not dry_run:
             delete_abandoned(directory)
         return {
-            name: len(delta_files.vacuum(directory / name, table, hours, dry_run=dry_run))
+            name: len(delta_files.vacuum(path_of(directory, name), table, hours, dry_run=dry_run))
             for name, table in tables.items()
         }
 
@@ -183,10 +183,11 @@ def _swap(directory: Location, new: Tables, name: str) -> None:
 
 def _tables(directory: Location, names: Sequence[str]) -> dict[str, DeltaTable]:
     found = open_delta(directory)
-    there = [status.name for status in table_status(directory)]
+    if not found:
+        raise no_tables(directory)
     if missing := [name for name in names if name not in found]:
         raise TablesError(
-            f"there is no table {', '.join(missing)} in {directory}, but {', '.join(there)}"
+            f"there is no table {', '.join(missing)} in {directory}, but {', '.join(found)}"
         )
     return {name: table for name, table in found.items() if not names or name in names}
 

@@ -1,5 +1,6 @@
 """How much disk the tables take while they change, and which old versions stay readable."""
 
+import json
 import math
 import os
 import signal
@@ -171,3 +172,39 @@ def test_what_was_live_a_moment_ago_stays(versions: Versions) -> None:
     assert leftovers.trim(leftovers.size - 1) == 1
     assert leftovers.trim(0) > 1
     assert leftovers.size == 0
+
+
+def entries_of(directory: Path) -> list[int]:
+    return sorted(int(file.name[:20]) for file in (directory / "_delta_log").glob("0*.json"))
+
+
+def test_the_log_goes_with_the_versions(versions: Versions) -> None:
+    """Entries that a checkpoint has replaced take space, too, and are deleted with the files."""
+    table = versions.sink.tables.store("stream_tips")
+    path = versions.directory / "stream_tips"
+    with held(path, table._table.version()):
+        first = entries_of(path)[0]
+        for _ in range(3):
+            versions.step()
+            table._table.create_checkpoint()
+        versions.step()
+        assert entries_of(path)[0] == first
+    versions.step()
+    versions.step()
+    checkpoint = json.loads((path / "_delta_log" / "_last_checkpoint").read_text())["version"]
+    assert entries_of(path) == list(range(checkpoint, table._table.version() + 1))
+    assert len(list((path / "_delta_log").glob("*.checkpoint.parquet"))) == 1
+    sql = "SELECT max(position) AS last FROM stream_tips"
+    with run_query(versions.directory, sql) as answer:
+        assert list(answer.rows) == [(versions.done,)]
+    assert CliRunner().invoke(main, ["status", "--tables", str(versions.directory)]).exit_code == 0
+
+
+def test_the_log_stays_for_those_who_follow_changes(versions: Versions) -> None:
+    versions.sink = Sink(Tables(versions.directory, EPOCH))
+    versions.sink.tables.keep_history(1.0, 0, changes=1.0)
+    table = versions.sink.tables.store("stream_tips")
+    for _ in range(3):
+        versions.step()
+        table._table.create_checkpoint()
+    assert entries_of(versions.directory / "stream_tips")[0] == 0

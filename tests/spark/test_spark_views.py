@@ -251,6 +251,35 @@ def test_a_rebuilt_table_is_followed(tmp_path: Path) -> None:
     assert rows_of(tmp_path, "posts") == rows_of(tmp_path, "anew")
 
 
+def test_views_are_shown_and_maintained_as_tables_are(tmp_path: Path) -> None:
+    events = history()
+    sink = filled(tmp_path, events[:5])
+    asked("view", "create", "--tables", tmp_path, str(OF), "--as", "posts", "--json")
+    for upto in range(6, len(events) + 1):
+        added(sink, events[:upto])
+    before = rows_of(tmp_path, "posts")
+    (told,) = asked("status", "--tables", tmp_path, "--json")
+    (shown,) = (each for each in told["tables"] if each["name"] == "posts")
+    assert (shown["rows"], shown["position"]) == (len(before), len(events))
+    assert shown["total"] > shown["size"] > 0
+    (told,) = asked("optimize", "--tables", tmp_path, "posts", "--json")
+    partitions = {row["stream_cid_partition"] for row in before.values()}
+    assert told["tables"] == [{"name": "posts", "files": len(partitions)}]
+    (told,) = asked("vacuum", "--tables", tmp_path, "posts", "--history", "0h", "--json")
+    assert told["tables"][0]["files"] > 0
+    assert rows_of(tmp_path, "posts") == before
+    view = tmp_path / "views" / "posts"
+    file, *_ = view.glob("stream_cid_partition=*/*.parquet")
+    file.write_bytes(file.read_bytes()[:100])
+    result = CliRunner().invoke(main, ["check", "--deep", "--tables", str(tmp_path)])
+    assert result.exit_code == 1
+    assert f"posts: {file.relative_to(view)} cannot be read" in result.stderr
+    for name in ("optimize", "vacuum"):
+        result = CliRunner().invoke(main, [name, "--tables", str(tmp_path), "pots"])
+        assert "no table pots" in result.stderr
+        assert "posts" in result.stderr
+
+
 def test_a_view_can_be_dropped_and_created_again_meanwhile(tmp_path: Path) -> None:
     events = history()
     sink = filled(tmp_path, events[:5])
