@@ -101,6 +101,8 @@ def answer_error(request: Request, error: Exception) -> Response:
             return error_response(
                 path, HTTPStatus.INSUFFICIENT_STORAGE, f"nothing was written: {error}"
             )
+        case DamagedEventError(is_forgotten=True):
+            return error_response(path, HTTPStatus.GONE, f"{error}: it has no content here")
         case DamagedEventError():  # the node fetches it again, and the store has told the operator
             headers = {"Retry-After": str(DAMAGE_RETRY)}
             return error_response(path, HTTPStatus.SERVICE_UNAVAILABLE, str(error), headers)

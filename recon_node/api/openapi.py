@@ -38,7 +38,7 @@ _ERRORS: Final = {
     "refuses.",
     404: "This does not exist here.",
     409: "Another one is under way already.",
-    410: "The positions belong to a log that no longer exists.",
+    410: "The positions belong to a log that no longer exists, or the events were forgotten.",
     413: "The body is too long.",
     429: "Too many requests from this client; Retry-After says how many seconds to wait.",
     500: "A bug of the node, or a failure of its event log; the node's log has the details.",
@@ -46,7 +46,7 @@ _ERRORS: Final = {
     "policy gave no answer: try again.",
     507: "The disk is full: nothing is written; what is stored can be read.",
 }
-_ALWAYS: Final = (401, 429, 500, 503)
+_ALWAYS: Final = (401, 410, 429, 500, 503)
 _GROUPS: Final = ("events", "streams", "feed", "interests", "dag", "snapshots", "experimental")
 """First parts of paths below /ceramic that are the tags of operations. Those of kubo's API have
 "kubo", and others "node"."""

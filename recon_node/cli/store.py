@@ -14,7 +14,7 @@ import click
 import trio
 from rich.progress import TextColumn, TimeRemainingColumn
 
-from recon_node.ceramic import EventIdError, Network, Shard, StreamId
+from recon_node.ceramic import EventIdError, Network, Shard, StreamId, StreamIdError
 from recon_node.cli.output import CommandError, complete_file, counted, progress_bar
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.cli.sources import read_blocks
@@ -34,11 +34,13 @@ from recon_node.store.maintenance import (
     compact_log,
     export_events,
     find_log,
+    forget_streams,
     import_events,
     import_history,
     network_of,
     read_info,
     repair_log,
+    streams_in,
 )
 from recon_node.terminal_text import (
     echo,
@@ -161,9 +163,9 @@ def intake_text(intake: ImportResult, seconds: float) -> str:
 
 @click.group()
 def store() -> None:
-    """Maintain the event log of a node: check it, compact it, export and import events, back it up.
+    """Maintain the event log of a node: check it, compact it, forget, export and import events.
 
-    All but `backup` need a stopped node: they do not work while one runs on the data directory.
+    They need a stopped node: they do not work while one runs on the data directory.
     """
 
 
@@ -268,6 +270,44 @@ def compact(config: Path | None, data_dir: Path | None, as_json: bool) -> None:
         f"{counted(done.blocks_removed, 'unused block')} removed",
         as_json=as_json,
     )
+
+
+@store.command("forget", cls=SettingsCommand)
+@click.argument("whom", nargs=-1, required=True, metavar="STREAM|CONTROLLER...")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def forget(
+    whom: tuple[str, ...], yes: bool, config: Path | None, data_dir: Path | None, as_json: bool
+) -> None:
+    """Remove the bytes of streams for good, and keep the keys of their events.
+
+    Names StreamIDs, and DIDs of controllers for all streams of theirs that the log has. Events keep
+    their keys and feed positions, so that the node still has the same set as its peers, and does
+    not fetch them again. Of later events of these streams, only the keys are stored. Peers,
+    snapshots and backups still have the events: docs/operations.md says what remains.
+
+    \b
+    Examples:
+      recon-node store forget kjzl6kcym7w8y...
+      recon-node store forget did:key:z6Mk... --yes
+    """
+    with _the_log_of(config, data_dir) as directory, _progress() as progress:
+        try:
+            streams = streams_in(directory, whom)
+        except StreamIdError as error:
+            raise click.BadParameter(str(error), param_hint="'STREAM|CONTROLLER'") from None
+        if not yes:
+            text = f"Remove the events of {counted(len(streams), 'stream')} from {directory}?"
+            click.confirm(text, abort=True, err=True)
+        done = forget_streams(directory, streams, progress)
+    print_result(
+        {"streams": done.streams, "events": done.events, "still_there": done.still_there},
+        f"{counted(done.streams, 'stream')} forgotten: the bytes of "
+        f"{counted(done.events, 'event')} are removed, and their keys stay",
+        as_json=as_json,
+    )
+    for name in done.still_there:
+        echo(f"{name} may still have them: delete it", err=True)
 
 
 @store.command("export", cls=SettingsCommand)

@@ -99,14 +99,14 @@ def feed(
     )
     entries, token = (yield replace(request, wait=wait)).fields("events", "resumeToken")
     try:
-        return FeedPage(tuple(_entry(entry, with_events) for entry in entries), str(token))
+        return FeedPage(tuple(map(_entry, entries)), str(token))
     except (LookupError, TypeError, ValueError, AttributeError, IpldError):
         raise NotANodeError from None
 
 
-def _entry(entry: dict[str, Any], with_event: bool) -> FeedEntry:
+def _entry(entry: dict[str, Any]) -> FeedEntry:
     cid = CID.parse(entry["id"])
-    event = read_event(entry["data"]) if with_event else None
+    event = read_event(entry["data"]) if "data" in entry else None  # else it is forgotten
     kind, init, delivered_at = entry.get("kind"), entry.get("init"), entry.get("deliveredAt")
     stream, model, controller = entry.get("stream"), entry.get("model"), entry.get("controller")
     header = None if event is None else event.header

@@ -9,13 +9,17 @@ Until then the event's key is not in the key store, so that Recon fetches the ev
 one that is missing. An event is what its CID says, so any sound CAR of it will do, from a peer or a
 client: nothing else of the event is checked again, and only its bytes change. Position, state and
 key stay.
+
+A *forgotten* event has no bytes either, because the operator wanted it so. It is read like a
+damaged one, but its key stays in the key store, so that nobody is asked for it, and the feed has
+its row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import structlog
@@ -29,6 +33,9 @@ from recon_node.store.errors import REPAIR, DamagedLogError
 from recon_node.store.ring_keys import RingKeys
 
 logger = structlog.get_logger(__name__)
+
+FORGOTTEN: Final = b"\1forgotten"
+"""What is stored in place of the CAR of a forgotten event; the header of no CAR has one byte."""
 
 _KINDS: Final = frozenset(kind.value for kind in EventKind)
 _EVENT_ID_PREFIX: Final = bytes.fromhex("ce0105")
@@ -48,8 +55,12 @@ class Damage:
     cid: CID | None = None
     position: int | None = None
     """Its feed position."""
+    is_forgotten: bool = False
+    """Whether the operator had the event forgotten: then it is not to come back."""
 
     def __str__(self) -> str:
+        if self.is_forgotten:
+            return f"the event {self.cid} is of a stream that this node has forgotten"
         name = "an event" if self.cid is None else f"the event {self.cid}"
         where = "" if self.position is None else f" at feed position {self.position}"
         remedy = REPAIR
@@ -72,6 +83,11 @@ class DamagedEventError(DamagedLogError):
         super().__init__(str(found[0]))
         self.found = found
 
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether nothing is wrong but that the events were forgotten."""
+        return all(damage.is_forgotten for damage in self.found)
+
 
 def car_fault(stored: bytes, cid: bytes) -> str | None:
     """Return what is wrong with the CAR of the event `cid`; None if it is sound."""
@@ -88,6 +104,8 @@ def check_stored(
     car: bytes | CarError, event_id: object, cid: bytes, position: object
 ) -> bytes | Damage:
     """Return the CAR that was restored for the event `cid` if it is sound, else what is wrong."""
+    if car == FORGOTTEN:
+        return forgotten(event_id, cid, position)
     fault = str(car) if isinstance(car, CarError) else car_fault(car, cid)
     if fault is None and not isinstance(car, CarError):
         return car
@@ -127,6 +145,11 @@ def name_damage(
     if of_row or key is None or key.event_cid != name:
         key = None
     return Damage(reason, key, name, position if isinstance(position, int) else None)
+
+
+def forgotten(event_id: object, cid: object, position: object) -> Damage:
+    """A `Damage` of a forgotten event."""
+    return replace(name_damage("it is forgotten", event_id, cid, position), is_forgotten=True)
 
 
 class _Log(Protocol):
@@ -180,6 +203,8 @@ class DamageWatch:
     def note(self, found: Iterable[Damage]) -> None:
         """Remember damaged events and log those that were not known."""
         for damage in found:
+            if damage.is_forgotten:
+                continue
             name = (damage.event_id, damage.cid, damage.position)
             if name in self._damaged:
                 continue

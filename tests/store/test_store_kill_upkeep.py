@@ -15,7 +15,7 @@ import pytest
 from store_helpers import NETWORK, World, feed_of, make_version_1
 from upkeep_child import act
 
-from recon_node.ceramic import EventId
+from recon_node.ceramic import EventId, EventKind
 from recon_node.store import FeedRow, open_store
 from recon_node.store.db import schema
 from recon_node.store.maintenance import check_log, export_events
@@ -78,6 +78,42 @@ async def test_killed_at_any_statement_the_log_is_the_same(
         await act(action, directory)
         assert await contents_of(directory) == expected
         assert check_log(directory).faults == []
+
+
+@pytest.mark.parametrize("kills", KILLS)
+async def test_a_stream_is_forgotten_whole_or_not_at_all(
+    tmp_path: Path, rng: random.Random, kills: int
+) -> None:
+    original = await make_log(tmp_path / "original", rng.randrange(2**32))
+    epoch, feed, keys = await contents_of(original)
+    init = feed[0].stream_cid
+    after = [
+        replace(row, car=b"", block_time=None, chain_id=None) if row.stream_cid == init else row
+        for row in feed
+    ]
+    statements = run_child("forget", copy_of(original, tmp_path / "whole"), Path(str(init)))
+    for kill in range(kills):
+        directory = copy_of(original, tmp_path / str(kill))
+        for _ in range(2):
+            some = rng.randrange(1, statements)
+            run_child("forget", directory, Path(str(init)), statements=some)
+        assert await contents_of(directory) in ((epoch, feed, keys), (epoch, after, keys))
+        assert check_log(directory).faults == []
+        await act("forget", directory, Path(str(init)))
+        assert await contents_of(directory) == (epoch, after, keys)
+        assert check_log(directory).faults == []
+        own = [
+            row.car[-60:]
+            for row in feed
+            if row.stream_cid == init and row.kind is not EventKind.TIME
+        ]
+        files = [file.read_bytes() for file in directory.iterdir()]
+        assert not any(car in file for file in files for car in own)
+
+
+def copy_of(original: Path, directory: Path) -> Path:
+    shutil.copytree(original, directory)
+    return directory
 
 
 @pytest.mark.parametrize("kills", KILLS)

@@ -17,10 +17,11 @@ from typing import Any
 import trio
 from store_helpers import NETWORK
 
+from recon_node.ipld import CID
 from recon_node.store import StoreSettings, open_store
 from recon_node.store.db import event_table
 from recon_node.store.db.log import EventLog
-from recon_node.store.maintenance import compact_log, import_events, repair_log
+from recon_node.store.maintenance import compact_log, forget_streams, import_events, repair_log
 
 SETTINGS = StoreSettings(max_batch_events=50, verifiers=0)
 
@@ -40,6 +41,8 @@ async def act(action: str, directory: Path, *files: Path) -> None:
     elif action == "migrate":
         event_table._PIECE_ROWS = int(files[0].name)  # type: ignore[misc]
         EventLog(directory, NETWORK, SETTINGS).close()
+    elif action == "forget":
+        await trio.to_thread.run_sync(forget_streams, directory, [CID.parse(files[0].name)])
     elif action == "compact":
         await trio.to_thread.run_sync(compact_log, directory)
     elif action == "repair":

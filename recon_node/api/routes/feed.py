@@ -263,7 +263,9 @@ async def _streams_of(store: Store, rows: Sequence[FeedRow]) -> dict[CID, dict[s
 def _event(
     row: FeedRow, include_data: bool, details: bool, stream: dict[str, Any]
 ) -> FeedEventBody:
-    more: dict[str, Any] = {"data": multibase.encode(row.car)} if include_data else {}
+    more: dict[str, Any] = {}
+    if include_data and row.car:  # else it is forgotten
+        more["data"] = multibase.encode(row.car)
     if details:
         more |= {
             "position": row.position,

@@ -283,6 +283,8 @@ class Known:
     """Time events that may make room for others; None until asked for."""
     events: set[CID] = field(default_factory=set)
     """Events of which all is known."""
+    forgotten: frozenset[bytes] = frozenset()
+    """The init events of forgotten streams, of whose events nothing is stored but the names."""
     waited_for: set[CID] = field(default_factory=set)
     """Events whose waiters are known."""
     _by_event_id: dict[EventId, Record] = field(default_factory=dict)

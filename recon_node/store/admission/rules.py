@@ -47,6 +47,7 @@ from recon_node.store.admission.records import (
     StreamRecord,
     Want,
 )
+from recon_node.store.damage import FORGOTTEN
 from recon_node.store.values import Cause, Submission, Verdict
 from recon_node.verification import Broken, Facts, Refusal, Unreadable, check_event
 
@@ -282,7 +283,7 @@ class Rules:
             fault=event.fault.reason if event.is_invalid and event.fault is not None else None,
             proof=event.proof_cid,
             event=event,
-            size=len(event.car),
+            size=len(FORGOTTEN if event.init in self._known.forgotten else event.car),
         )
 
 

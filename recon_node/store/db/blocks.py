@@ -118,11 +118,14 @@ def is_packed(stored: bytes) -> bool:
     return stored[:1] == b"\0"
 
 
-def full_size(stored: bytes, length: int | None = None) -> int:
+def full_size(stored: bytes | None, length: int | None = None) -> int:
     """Return the bytes of the CAR that was stored so.
 
-    The first nine bytes of what is stored are enough, together with its `length` in bytes.
+    The first nine bytes of what is stored are enough, together with its `length` in bytes. SQLite's
+    substr() of nothing, which is stored of forgotten events, is null.
     """
+    if stored is None:
+        return 0
     if not is_packed(stored) or len(stored) < _HEAD.size:  # shorter: damaged
         return len(stored) if length is None else length
     size: int = _HEAD.unpack_from(stored)[1]

@@ -37,6 +37,7 @@ from recon_node.store.db.proofs import doubted_among, proof_verdicts, select_evi
 from recon_node.store.db.rows import (
     BEGINNING,
     end_releases,
+    forgotten_streams,
     note_own_streams,
     read_releases,
     select_records,
@@ -66,7 +67,7 @@ class History:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._room = MAX_WAITERS
-        self.known = Known()
+        self.known = Known(forgotten=forgotten_streams(connection))
         self.left: dict[CID, int] = {}
         # Often there are none. Within the transaction, rows are added only at its end.
         self._any_waits, self._any_refused = connection.execute(

@@ -183,4 +183,5 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     "CREATE TABLE own_streams (init_cid BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;",
     "ALTER TABLE interests ADD COLUMN controllers TEXT;",
     slim_events,
+    "CREATE TABLE forgotten (init_cid BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;",
 )

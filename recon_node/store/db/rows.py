@@ -27,6 +27,7 @@ from typing import Any, Final
 from recon_node.ceramic import EventId, EventKind
 from recon_node.ipld import CID
 from recon_node.store.admission.records import Record, State, StreamRecord
+from recon_node.store.damage import FORGOTTEN
 from recon_node.store.db.blocks import cut_out_shared, full_size
 from recon_node.store.db.sql import select_in, select_named
 from recon_node.store.errors import DamagedRowError
@@ -145,13 +146,14 @@ def insert_records(
         ),
     )
     events = [(r.row, r.event) for r in records if r.event is not None]
-    cars = [event.car for _, event in events]
-    if any(event.signer is None for _, event in events):  # others have no block that is shared
-        cars = cut_out_shared(connection, [event for _, event in events])
-    connection.executemany(
-        "INSERT INTO cars (id, car) VALUES (?, ?)",
-        ((row, car) for (row, _), car in zip(events, cars, strict=True)),
-    )
+    forgotten = forgotten_streams(connection)
+    kept = [(r.row, r.event) for r in records if r.event is not None and r.init not in forgotten]
+    cars = [event.car for _, event in kept]
+    if any(event.signer is None for _, event in kept):  # others have no block that is shared
+        cars = cut_out_shared(connection, [event for _, event in kept])
+    stored = dict.fromkeys((row for row, _ in events), FORGOTTEN)
+    stored.update((row, car) for (row, _), car in zip(kept, cars, strict=True))
+    connection.executemany("INSERT INTO cars (id, car) VALUES (?, ?)", stored.items())
     connection.executemany(
         "INSERT INTO waits (event, cid) VALUES (?, ?)",
         ((r.row, cid) for r in records if r.state < State.DELIVERED for cid in r.builds_on),
@@ -259,6 +261,12 @@ def faults_of(
     signed = [at for at, kind in zip(positions, kinds, strict=True) if kind == EventKind.DATA.value]
     found = dict(select_in(connection, _OF_POSITIONS, signed))
     return [found.get(at) for at in positions] if found else none
+
+
+def forgotten_streams(connection: sqlite3.Connection) -> frozenset[bytes]:
+    """Return the init events of the streams that the operator had forgotten: nearly always none."""
+    rows = connection.execute("SELECT init_cid FROM forgotten")
+    return frozenset(init for (init,) in rows)
 
 
 def note_own_streams(connection: sqlite3.Connection, inits: Collection[CID]) -> None:

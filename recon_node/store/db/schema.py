@@ -22,7 +22,8 @@ itself is wrong, under any EventId). `proofs` and `anchors` are about time event
 `recon_node.store.db.proofs`, and `not_found` says of which the chain did not have the transaction.
 `deliveries` says when positions were given, see `recon_node.store.reading.feed_rows`. `faults` says
 which events are badly signed, and `releases` what is left of moving crowds: see
-`recon_node.store.db.rows`.
+`recon_node.store.db.rows`. `forgotten` has the init events of the streams of which no CARs are
+stored, see `recon_node.store.maintenance.forget`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Maintenance of a node's log: `recon-node store info|check|compact|export|import|backup`.
+"""Maintenance of a node's log: `recon-node store info|check|compact|forget|export|import|backup`.
 
 Callers hold the lock of the data directory, except of `import_events`, which takes it itself, and
 of `backup_log`, which needs none. Long steps report to a `Progress`. In reading order:
 
     closed_log      what a log has, and making it smaller
+    forget          removing the bytes of streams
     check           everything that can be wrong with a log and its events
     repair          a new log from what can be saved
     salvage         what can be saved
@@ -32,6 +33,7 @@ from recon_node.store.maintenance.closed_log import (
     read_info,
 )
 from recon_node.store.maintenance.export import export_events
+from recon_node.store.maintenance.forget import Forgotten, forget_streams, streams_in
 from recon_node.store.maintenance.log_copy import BackedUp, backup_log, begin_epoch, check_copy
 from recon_node.store.maintenance.repair import Repaired, repair_log
 
@@ -40,6 +42,7 @@ __all__ = [
     "BackedUp",
     "Compacted",
     "Fault",
+    "Forgotten",
     "ImportResult",
     "LogInfo",
     "NoExportError",
@@ -53,9 +56,11 @@ __all__ = [
     "compact_log",
     "export_events",
     "find_log",
+    "forget_streams",
     "import_events",
     "import_history",
     "network_of",
     "read_info",
     "repair_log",
+    "streams_in",
 ]

@@ -150,7 +150,7 @@ def compact_log(data_dir: Path, progress: Progress = no_progress) -> Compacted:
     with opened_log(data_dir) as log:
         path = log.path
         new = path.with_name(f"{path.name}.compact")
-        removed = _remove_unused_blocks(log.connection, progress)
+        removed = remove_unused_blocks(log.connection, progress)
         log.connection.execute("PRAGMA journal_mode = DELETE")  # merges the write-ahead log
         before = path.stat().st_size
         for leftover in (new, path.with_name(f"{new.name}-journal")):
@@ -163,7 +163,8 @@ def compact_log(data_dir: Path, progress: Progress = no_progress) -> Compacted:
     return Compacted(before, after, removed)
 
 
-def _remove_unused_blocks(connection: sqlite3.Connection, progress: Progress) -> int:
+def remove_unused_blocks(connection: sqlite3.Connection, progress: Progress) -> int:
+    """Delete the shared blocks that no event refers to; return how many."""
     used: set[int] = set()
     (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM cars").fetchone()
     packed = (

@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 from recon_node.ceramic import EventId
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, covers
-from recon_node.store.damage import Damage, DamagedEventError, car_fault
+from recon_node.store.damage import FORGOTTEN, Damage, DamagedEventError, car_fault
 from recon_node.store.db.blocks import BlockReader, full_size, references, section, sections
 from recon_node.store.db.sql import read_in_pieces
 from recon_node.store.errors import StoreError
@@ -131,7 +131,10 @@ def _fill(
 
 def _events(connection: sqlite3.Connection) -> Iterator[tuple[EventId, bytes]]:
     """Yield all EventIds and stored CARs: the feed, then what is not delivered yet."""
-    select = "SELECT {0}, event_id, car FROM events CROSS JOIN cars USING (id) WHERE {0} > ?"
+    select = (
+        "SELECT {0}, event_id, car FROM events CROSS JOIN cars USING (id) "
+        f"WHERE {{0}} > ? AND car != x'{FORGOTTEN.hex()}'"
+    )
     for column, more in (("position", ""), ("id", " AND position IS NULL")):
         sql = f"{select.format(column)}{more} ORDER BY {column} LIMIT ?"
         for rows in read_in_pieces(connection, sql, _PIECE_ROWS):

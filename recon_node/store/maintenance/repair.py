@@ -104,7 +104,8 @@ async def _rebuild(
         )
     network = Network.from_id(salvage.network_id)
     with closing(schema.open_database(place, network, "full")) as connection:
-        _copy_rows(connection, "proofs", salvage)
+        for table in ("proofs", "forgotten"):
+            _copy_rows(connection, table, salvage)
     repaired = Repaired(_free_name(path), "", epoch_kept=False)
     settings = replace(
         settings, max_waiting=salvage.events + 1, max_waiting_bytes=2**62, keep_free=0

@@ -68,7 +68,7 @@ class BlockIndex:
             found = [position for (position,) in positions]
         for position in found:
             for row in read_feed(reader, position - 1, 1, upto=position):
-                if (block := block_of(row.car, cid)) is not None:
+                if row.car and (block := block_of(row.car, cid)) is not None:
                     return block
         return None
 
@@ -175,6 +175,8 @@ def block_of(car: bytes, cid: CID) -> bytes | None:
 
 def _digests(row: FeedRow) -> list[bytes]:
     """Return what is kept of an event: its blocks that `read_block` does not find."""
+    if not row.car:
+        return []
     is_time = row.kind is EventKind.TIME
     return [
         cid.digest[:_PREFIX]

@@ -16,13 +16,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache
 from itertools import compress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from recon_node.ceramic import EventKind, Network, network_range, sort_value_range
 from recon_node.ceramic.auth.did import did_spellings
 from recon_node.ceramic.event_id import short_hash
 from recon_node.ipld import CID, CarError
 from recon_node.store.damage import (
+    FORGOTTEN,
     Damage,
     DamagedEventError,
     check_stored,
@@ -30,10 +31,12 @@ from recon_node.store.damage import (
     row_fault,
 )
 from recon_node.store.db.blocks import full_size
-from recon_node.store.db.rows import faults_of
+from recon_node.store.db.rows import faults_of, forgotten_streams
 from recon_node.store.db.sql import select_in, short, short_of
 from recon_node.store.reading import Reader
 from recon_node.store.values import FeedColumns, FeedFilter
+
+T = TypeVar("T")
 
 DELIVERED_AT: Final = (
     "(SELECT delivered_at FROM deliveries WHERE deliveries.position <= events.position "
@@ -126,12 +129,17 @@ def _rows_of(count: int) -> str:
 def _sound(
     reader: Reader, columns: Sequence[list[Any]]
 ) -> tuple[Sequence[bytes], Sequence[Damage | None]]:
-    """Return the CARs of the rows that are sound, and what is wrong with each row."""
+    """Return the CARs of the rows that are sound, empty if forgotten, and what is wrong with each
+    row."""
     *names, stored, _ = columns
     cars = reader.blocks.restore_each(stored)
     damaged = list(map(damage_of, *names, cars))
     sound = zip(cars, damaged, strict=True)
-    return [car for car, fault in sound if isinstance(car, bytes) and fault is None], damaged
+    return [
+        b"" if car == FORGOTTEN else car
+        for car, fault in sound
+        if isinstance(car, bytes) and fault is None
+    ], damaged
 
 
 def _with_anchors(
@@ -140,9 +148,18 @@ def _with_anchors(
     positions, event_ids, cids, inits, kinds, _, delivered = columns
     times, chains = anchors(reader, positions, kinds)
     faults = faults_of(reader.connection, positions, kinds)
+    forgotten = forgotten_streams(reader.connection)
+    if not forgotten.isdisjoint(inits):
+        gone = [init in forgotten for init in inits]
+        times, chains = _blanked(times, gone), _blanked(chains, gone)
+        faults = _blanked(faults, gone)
     return FeedColumns(
         positions, event_ids, cids, inits, kinds, cars, times, chains, delivered, faults
     )
+
+
+def _blanked(column: Sequence[T | None], gone: Sequence[bool]) -> Sequence[T | None]:
+    return [None if is_gone else value for is_gone, value in zip(gone, column, strict=True)]
 
 
 def _where(wanted: FeedFilter, network: Network) -> tuple[str, list[object]]:
@@ -220,7 +237,9 @@ def damage_of(
     kind: str,
     car: bytes | CarError,
 ) -> Damage | None:
-    """Return what is wrong with an event as it was read, None when nothing is."""
+    """Return what is wrong with an event as it was read; None if nothing is, or it is forgotten."""
+    if car == FORGOTTEN:
+        return None
     sound = check_stored(car, event_id, cid, position)
     if isinstance(sound, Damage):
         return sound

@@ -21,7 +21,13 @@ from typing import Final
 
 from recon_node.ceramic import EventId, EventKind
 from recon_node.ipld import CID, CarError
-from recon_node.store.damage import Damage, DamagedEventError, name_damage
+from recon_node.store.damage import (
+    FORGOTTEN,
+    Damage,
+    DamagedEventError,
+    forgotten,
+    name_damage,
+)
 from recon_node.store.db.rows import FAULT, faults_of
 from recon_node.store.errors import UnknownTimeError
 from recon_node.store.reading import Reader
@@ -48,7 +54,8 @@ def read_feed(
     upto: int | None = None,
     max_bytes: int | None = None,
 ) -> list[FeedRow]:
-    """Return at most `limit` delivered events of the positions (after, upto], in order.
+    """Return at most `limit` delivered events of the positions (after, upto], in order, without
+    CARs where they are forgotten.
 
     They end at the head, before a damaged event, or, with `max_bytes`, with the event that takes
     the CARs to so many bytes.
@@ -99,7 +106,7 @@ def read_sort_key(
     reader: Reader, sort_key: str, after: int, upto: int, limit: int, max_bytes: int
 ) -> list[FeedRow]:
     """Return at most `limit` init events whose header has that sort key, of the positions
-    (after, upto] of the feed, in order.
+    (after, upto] of the feed, in order; none that are forgotten.
 
     The CARs of others are not touched. The last one is the event that takes the CARs to
     `max_bytes`.
@@ -111,7 +118,7 @@ def read_sort_key(
         f"SELECT {COLUMNS} FROM events "
         "CROSS JOIN streams USING (init_cid) LEFT JOIN cars USING (id) "
         "WHERE position > ? AND position <= ? AND kind = 'init' AND sep_key = ? "
-        "ORDER BY position LIMIT ?"
+        f"AND car IS NOT x'{FORGOTTEN.hex()}' ORDER BY position LIMIT ?"
     )
     values = (after, reader.within_head(upto), sort_key, limit)
     return read_whole_rows(reader, sql, values, max_bytes)
@@ -128,6 +135,9 @@ def read_whole_rows(
     found, damage = read_rows(reader, sql, values, max_bytes)
     if damage is not None:
         raise DamagedEventError(damage)
+    for row in found:
+        if not row.car:
+            raise DamagedEventError(forgotten(row.event_id, row.event_cid, row.position))
     return found
 
 
@@ -153,6 +163,8 @@ def read_rows(
             key, init_cid = EventId(event_id), CID(init)
         except ValueError as error:
             return found, name_damage(str(error), None, cid, position)
+        if car == FORGOTTEN:
+            car, facts = b"", [None, None, facts[2], None]
         found.append(FeedRow(position, key, CID(cid), init_cid, EventKind(kind), car, *facts))
     return found, None
 
