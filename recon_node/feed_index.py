@@ -22,6 +22,7 @@ import structlog
 import trio
 
 from recon_node.store import FeedRow, Store, StoreError
+from recon_node.turns import Turns
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +50,7 @@ _STEPS: Final = 100_000
 _MAX_REASON: Final = 200
 """Characters of an error in the log."""
 _THREADS: Final = 2
-"""Questions and steps that run at once."""
+"""Questions that run at once; steps have a thread of their own."""
 _MARKS: Final = """
     CREATE TABLE marks (
         one INTEGER PRIMARY KEY CHECK (one = 1), epoch TEXT NOT NULL, position INTEGER NOT NULL
@@ -193,7 +194,9 @@ class FeedIndex:
         self._position = position(connection)
         self._noted = self._position
         self._moved = trio.lowlevel.ParkingLot()
+        self._turns = Turns(_THREADS)
         self._limiter = trio.CapacityLimiter(_THREADS)
+        self._writing = trio.CapacityLimiter(1)
 
     async def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Answer a question, in a thread, once the index has read all that is in the feed now.
@@ -221,8 +224,9 @@ class FeedIndex:
         return await self.in_thread(answer)
 
     async def in_thread(self, function: Callable[[], T]) -> T:
-        """Call a function in a thread, with at most one other at once."""
-        return await trio.to_thread.run_sync(function, limiter=self._limiter)
+        """Call a function in a thread, when it is this asker's turn."""
+        async with self._turns.taken():
+            return await trio.to_thread.run_sync(function, limiter=self._limiter)
 
     async def follow(self) -> None:
         """Follow the feed, forever; try again after errors of the disk."""
@@ -257,7 +261,7 @@ class FeedIndex:
             with self._file.translated_errors(self._data_dir):
                 return take_step(self._connection, self._take, rows, upto)
 
-        if ignored := await self.in_thread(write):
+        if ignored := await trio.to_thread.run_sync(write, limiter=self._writing):
             log.info("Ignored events", about=self._file.subject, count=ignored, upto=upto)
         self._noted = upto
 

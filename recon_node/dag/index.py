@@ -18,6 +18,7 @@ judged. So if the log is another one (its epoch says so), everything but `publis
     replicas   the operations on a DAG; `bases` are those that each continues
     claims     the shards that are appended to a DAG; `appends` says by which replica
     publishes  the operations of an identifier, with the time of the verdict, and why one is refused
+    bound      those of them whose proof was made for their place
     ignored    the number of events about a DAG or an identifier that added nothing
 
 `subject` is a sort value's bytes: a root's CID, or an identifier's key (see `dag.events`).
@@ -39,7 +40,7 @@ from recon_node.dag.events import (
     sort_bytes,
 )
 from recon_node.dag.protocol.operations import Append, Publish, ReplicaError
-from recon_node.dag.protocol.publishing import check_publish
+from recon_node.dag.protocol.publishing import check_publish, is_bound_to_place
 from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.dag.protocol.shards import CAR
 from recon_node.dag.protocol.ucan import UcanError
@@ -87,6 +88,9 @@ _TABLES: Final = """
         block BLOB, fault TEXT,
         PRIMARY KEY (subject, cid)
     ) STRICT, WITHOUT ROWID;
+    CREATE TABLE bound (
+        subject BLOB NOT NULL, cid BLOB NOT NULL, PRIMARY KEY (subject, cid)
+    ) STRICT, WITHOUT ROWID;
     CREATE TABLE ignored (subject BLOB PRIMARY KEY, count INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 """
 
@@ -94,7 +98,7 @@ FILE: Final = IndexFile(
     subject="DAGs",
     name="dags.sqlite3",
     application_id=0x52454344,  # "RECD"
-    version=3,
+    version=4,
     tables=_TABLES,
     of_the_log=(
         "shards",
@@ -105,6 +109,7 @@ FILE: Final = IndexFile(
         "bases",
         "claims",
         "appends",
+        "bound",
         "ignored",
     ),
     sort_key=SORT_KEY,
@@ -231,9 +236,16 @@ def _take_publish(
     publish = replica.change
     if not isinstance(publish, Publish) or publish.id != identifier.key:
         raise ReplicaError(f"{replica.cid} is not a publish of {identifier}")
-    question = "SELECT 1 FROM publishes WHERE (subject, cid) = (?, ?)"
-    if connection.execute(question, (subject, replica.cid)).fetchone():
-        return
+    key = (subject, replica.cid)
+    question = "SELECT block IS NULL FROM publishes WHERE (subject, cid) = (?, ?)"
+    row = connection.execute(question, key).fetchone()
+    is_refused = _judge(connection, subject, replica, now) if row is None else bool(row[0])
+    if not is_refused and is_bound_to_place(replica):
+        connection.execute("INSERT OR IGNORE INTO bound VALUES (?, ?)", key)
+
+
+def _judge(connection: sqlite3.Connection, subject: bytes, replica: Replica, now: int) -> bool:
+    """Keep the verdict on a publish; return whether it is refused."""
     fault: str | None = None
     try:
         check_publish(replica, now)
@@ -243,3 +255,4 @@ def _take_publish(
         "INSERT INTO publishes VALUES (?, ?, ?, ?, ?)",
         (subject, replica.cid, now, None if fault else replica.block, fault),
     )
+    return fault is not None

@@ -17,8 +17,7 @@ from typing import Any, Final, NamedTuple
 from recon_node.dag.containment import MAX_LISTED, Containment
 from recon_node.dag.containment import find as find_block
 from recon_node.dag.events import Identifier, Subject, sort_bytes, subject_of
-from recon_node.dag.protocol.operations import Publish
-from recon_node.dag.protocol.publishing import PublishLog
+from recon_node.dag.protocol.publishing import PublishLog, Statement
 from recon_node.dag.protocol.replica import Replica, decode_replica, join
 from recon_node.ipld import CID, IDENTITY, multibase
 
@@ -76,8 +75,8 @@ class Publication:
     """
 
     identifier: Identifier
-    current: Publish | None
-    pending: Publish | None
+    current: Statement | None
+    pending: Statement | None
     order: tuple[CID, ...]
     waiting_for: tuple[CID, ...]
     faults: Mapping[CID, str]
@@ -251,10 +250,12 @@ def read_publication(
     """
     subject = sort_bytes(identifier)
     log = PublishLog(identifier.key)
-    for (block,) in connection.execute(
-        "SELECT block FROM publishes WHERE subject = ? AND block IS NOT NULL", (subject,)
+    for block, is_bound in connection.execute(
+        "SELECT block, EXISTS (SELECT 1 FROM bound WHERE (subject, cid) = (?1, publishes.cid)) "
+        "FROM publishes WHERE subject = ?1 AND block IS NOT NULL",
+        (subject,),
     ):
-        log.add(decode_replica(block))
+        log.add(decode_replica(block), bool(is_bound))
     faults = {
         CID(cid): fault
         for cid, fault in connection.execute(
@@ -287,7 +288,7 @@ def read_publication(
 
 
 def _contained(
-    connection: sqlite3.Connection, cid: CID, publish: Publish, told: dict[CID, bool]
+    connection: sqlite3.Connection, cid: CID, publish: Statement, told: dict[CID, bool]
 ) -> Containment:
     if cid in told:
         return Containment(told[cid])
@@ -297,7 +298,7 @@ def _contained(
     return found
 
 
-def _not_contained(publish: Publish) -> str:
+def _not_contained(publish: Statement) -> str:
     where = "" if publish.shard is None else f" in the shard {publish.shard}"
     return f"its link {publish.link} is not contained by its origin {publish.origin}{where}"
 

@@ -6,8 +6,10 @@ import itertools
 import random
 import sqlite3
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from dag_samples import KEYS, NETWORK, NOW, Blocks, dags, make_dag
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
+from support.waiting import eventually
+from trio.testing import wait_all_tasks_blocked
 
 from recon_node import feed_index
 from recon_node.ceramic import METAMODEL, Event, InvalidEventError
@@ -36,13 +40,14 @@ from recon_node.dag import (
 from recon_node.dag.events import sort_bytes
 from recon_node.dag.index import FILE, take
 from recon_node.dag.protocol.operations import Append, Publish
-from recon_node.dag.protocol.publishing import make_publish
+from recon_node.dag.protocol.publishing import make_publish, statement_of
 from recon_node.dag.protocol.replica import Replica, join
 from recon_node.dag.protocol.shards import Shard, appends, split, walk
 from recon_node.dag.state import MAX_HEADS, read_state
 from recon_node.ipld import CID, DAG_CBOR, DAG_PB, IDENTITY, RAW, car, dag_cbor, dag_pb, varint
 from recon_node.ipld.dag_pb import PbNode
 from recon_node.store import FeedRow, Store, StoreSettings, open_store
+from recon_node.turns import ASKER
 
 KEY, OTHER, THIRD = KEYS
 ALONE = StoreSettings(verifiers=0)  # processes take longer to start than these tests
@@ -295,7 +300,7 @@ async def test_publishes_have_one_order(tmp_path: Path) -> None:
             await admit(store, *map(publish_event, replicas[1:]))
             found = await dags.resolve(MINE)
             assert len(found.order) == 4
-            assert isinstance(found.current, Publish)
+            assert found.current is not None
             orders.add((found.order, found.current.link))
     assert len(orders) == 1
 
@@ -386,13 +391,13 @@ async def test_a_publish_waits_until_its_link_is_known_to_be_in_its_origin(
         ):
             await admit(store, *events)
             found = await dags.resolve(MINE)
-            assert (found.current, found.pending) == (before.change, publish.change)
+            assert (found.current, found.pending) == (statement_of(before), statement_of(publish))
             assert set(found.waiting_for) == missing
             assert found.order == (before.cid, publish.cid)
             assert found.faults == {}
         await admit(store, dag.shards[0])
         found = await dags.resolve(MINE)
-        assert (found.current, found.pending) == (publish.change, None)
+        assert (found.current, found.pending) == (statement_of(publish), None)
         assert found.waiting_for == ()
 
 
@@ -402,7 +407,7 @@ async def test_the_shard_that_has_the_link_is_enough(tmp_path: Path, rng: random
     publish = dag.publish(dag.root, dag.replicas[1].cid)
     async with opened(tmp_path) as (store, dags):
         await admit(store, publish_event(publish), *dag.appends[:2], dag.shards[0])
-        assert (await dags.resolve(MINE)).current == publish.change
+        assert (await dags.resolve(MINE)).current == statement_of(publish)
 
 
 @pytest.mark.parametrize("order", ["publishes first", "publishes last"])
@@ -431,7 +436,7 @@ async def test_a_publish_never_leads_to_what_its_origin_does_not_contain(
         await dags.resolve(MINE)
         await admit(store, *events[7:])
         found = await dags.resolve(MINE)
-        assert (found.current, found.pending, found.waiting_for) == (good.change, None, ())
+        assert (found.current, found.pending, found.waiting_for) == (statement_of(good), None, ())
         assert found.faults.keys() == {each.cid for each in bad}
         assert "is not contained by its origin" in found.faults[bad[0].cid]
         assert f"in the shard {dag.names[1]}" in found.faults[bad[4].cid]
@@ -439,7 +444,7 @@ async def test_a_publish_never_leads_to_what_its_origin_does_not_contain(
         await admit(store, publish_event(also))
         found = await dags.resolve(MINE)
         assert also.cid in found.order
-        assert found.current == also.change
+        assert found.current == statement_of(also)
         assert (await dags.contains(last, leaf)).holds
         assert (await dags.contains(first, leaf)).holds is False
 
@@ -489,7 +494,7 @@ async def test_an_index_of_the_first_version_is_rebuilt(tmp_path: Path, rng: ran
     connection.close()
     async with opened(tmp_path) as (_, dags):
         assert await dags.resolve(MINE) == found
-        assert found.current == publish.change
+        assert found.current == statement_of(publish)
     with sqlite3.connect(tmp_path / index.FILE.name) as connection:
         assert connection.execute("SELECT judged FROM publishes").fetchall() == [(7,)]
     connection.close()
@@ -625,3 +630,33 @@ def test_the_heads_of_a_log_are_found_in_one_walk(tmp_path: Path) -> None:
         return next(counted)
 
     assert steps(1600) < 3 * steps(800)
+
+
+async def test_questions_are_answered_in_turn(tmp_path: Path) -> None:
+    """Those of one client keep neither another's waiting, nor the index."""
+    answered: list[str] = []
+    gate = threading.Event()
+    wanted = replica_event(KEY, LINKS[0], Replica(None, Append.of(LINKS)).block)
+
+    async def ask(asker: str) -> None:
+        ASKER.set(asker)
+        await questions.ask(lambda _: gate.wait(60))
+        answered.append(asker)
+
+    async with (
+        open_store(tmp_path, NETWORK, settings=ALONE) as store,
+        feed_index.open_feed_index(FILE, partial(take, now=NOW), store, tmp_path) as questions,
+        trio.open_nursery() as nursery,
+    ):
+        for asker in ["many"] * 8 + ["other"]:
+            nursery.start_soon(ask, asker)
+            await wait_all_tasks_blocked()
+        await admit(store, wanted)
+        await eventually(partial(has_replica, tmp_path))
+        gate.set()
+    assert answered.index("other") <= 4
+
+
+def has_replica(directory: Path) -> bool:
+    with FILE.reading(directory) as connection:
+        return connection.execute("SELECT 1 FROM replicas").fetchone() is not None

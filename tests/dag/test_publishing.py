@@ -18,7 +18,13 @@ from nacl.signing import SigningKey
 from recon_node.ceramic.auth.did import controller_of, ed25519_did
 from recon_node.dag.protocol import publishing
 from recon_node.dag.protocol.operations import Append, Publish, ReplicaError
-from recon_node.dag.protocol.publishing import PublishLog, check_publish, make_publish, publish_of
+from recon_node.dag.protocol.publishing import (
+    PublishLog,
+    check_publish,
+    make_publish,
+    publish_of,
+    statement_of,
+)
 from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.protocol.ucan import UcanCapability, UcanError, issue_ucan
 from recon_node.ipld import CID, RAW
@@ -110,7 +116,7 @@ def test_building_on_the_last_reorders_nothing(replicas: list[Replica]) -> None:
     following = _replica(log.last, 99)
     log.add(following)
     assert log.order == (*before, following.cid)
-    assert next(log.latest()) == (following.cid, following.change)
+    assert next(log.latest()) == (following.cid, statement_of(following))
 
 
 @given(_replicas(), st.data())

@@ -26,7 +26,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from nacl.signing import SigningKey
@@ -46,6 +46,20 @@ from recon_node.ipld import CID
 ABILITY: Final = "dag/PUBLISH"
 
 
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What a publish says, whatever the signature that proves it.
+
+    By ECDSA, anybody can make a second signature of each, and so a copy of the replica, which comes
+    at another place. The proof, which may be long, is not kept.
+    """
+
+    prior: CID | None
+    link: CID
+    origin: CID
+    shard: CID | None
+
+
 class PublishLog:
     """The publishes of one identifier, in the order that all nodes agree on.
 
@@ -54,13 +68,13 @@ class PublishLog:
 
     def __init__(self, identifier: bytes) -> None:
         self.identifier = identifier
-        self._replicas: dict[CID, Replica] = {}
+        self._statements: dict[CID, Statement] = {}
         self._next: defaultdict[CID | None, list[CID]] = defaultdict(list)  # by their prior
         self._bound: set[CID] = set()
         self._order: tuple[CID, ...] | None = None
 
     def __contains__(self, replica: CID) -> bool:
-        return replica in self._replicas
+        return replica in self._statements
 
     def __len__(self) -> int:
         """The number of replicas whose whole history is here."""
@@ -71,11 +85,11 @@ class PublishLog:
         """The replicas whose whole history is here, in order: one of each statement, and only bound
         ones, if any is."""
         if self._order is None:
-            statements: dict[tuple[CID | None, ...], CID] = {}
+            placed: dict[Statement, CID] = {}
             for cid in self._merge():
                 if self._counts(cid):
-                    statements.setdefault(self._statement(cid), cid)
-            self._order = tuple(statements.values())
+                    placed.setdefault(self._statements[cid], cid)
+            self._order = tuple(placed.values())
         return self._order
 
     @property
@@ -89,20 +103,24 @@ class PublishLog:
         return frozenset(
             prior
             for prior, following in self._next.items()
-            if prior and prior not in self._replicas and any(map(self._counts, following))
+            if prior and prior not in self._statements and any(map(self._counts, following))
         )
 
-    def latest(self) -> Iterator[tuple[CID, Publish]]:
-        """Yield the publishes whose whole history is here, the last one first.
+    def latest(self) -> Iterator[tuple[CID, Statement]]:
+        """Yield what the publishes whose whole history is here say, the last one first.
 
         The identifier resolves to the first whose origin contains its link, which the log cannot
         know.
         """
         for cid in reversed(self.order):
-            yield cid, publish_of(self._replicas[cid])
+            yield cid, self._statements[cid]
 
-    def add(self, replica: Replica) -> bool:
+    def add(self, replica: Replica, is_bound: bool | None = None) -> bool:
         """Add a replica that has been checked; return False if it is here already.
+
+        Args:
+            replica: a publish.
+            is_bound: whether its proof was made for its place (`is_bound_to_place`); None: look.
 
         Raises:
             ReplicaError: not a publish of this identifier.
@@ -113,21 +131,14 @@ class PublishLog:
                 f"{cid} is a publish of {ed25519_did(publish.id)}, not of "
                 f"{ed25519_did(self.identifier)}"
             )
-        if cid in self._replicas:
+        if cid in self._statements:
             return False
-        self._replicas[cid] = replica
+        self._statements[cid] = statement_of(replica)
         self._next[replica.prior].append(cid)
-        if _is_bound(publish, replica.prior):
+        if is_bound_to_place(replica) if is_bound is None else is_bound:
             self._bound.add(cid)
         self._order = None
         return True
-
-    def _statement(self, cid: CID) -> tuple[CID | None, ...]:
-        """What a replica says, whatever the signature that proves it: anybody can make a second one
-        of each by ECDSA, and so a copy of the replica, which comes at another place."""
-        replica = self._replicas[cid]
-        publish = publish_of(replica)
-        return replica.prior, publish.link, publish.origin, publish.shard
 
     def _counts(self, cid: CID) -> bool:
         return not self._bound or cid in self._bound
@@ -217,12 +228,28 @@ def _link_of(publish: Publish) -> dict[str, str | None]:
     return {"link": str(publish.link), "origin": str(publish.origin)}
 
 
-def _is_bound(publish: Publish, prior: CID | None) -> bool:
+def is_bound_to_place(replica: Replica) -> bool:
+    """Return whether the proof of a publish names what it was made for, and its prior.
+
+    Raises:
+        ReplicaError: the replica is not a publish.
+    """
+    publish = publish_of(replica)
     try:
         facts = parse_ucan(publish.proof).facts
     except UcanError:
         return False
-    return _binding(publish, prior) in facts
+    return _binding(publish, replica.prior) in facts
+
+
+def statement_of(replica: Replica) -> Statement:
+    """Return what the publish in a replica says.
+
+    Raises:
+        ReplicaError: it has none.
+    """
+    publish = publish_of(replica)
+    return Statement(replica.prior, publish.link, publish.origin, publish.shard)
 
 
 def publish_of(replica: Replica) -> Publish:
