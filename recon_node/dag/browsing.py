@@ -7,7 +7,7 @@ blocks may be anybody's, so what one answer reads is bounded.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, Literal
 
@@ -95,7 +95,8 @@ class Browser:
             return DagEntry("data", cid, len(block), value=value)
         data, _ = self._node(cid)
         if data.type in _DIRECTORIES:
-            entries = list(islice(self._entries(cid), MAX_ENTRIES + 1))
+            found = islice(self._entries(cid), MAX_ENTRIES + 1)
+            entries = [replace(each, name=_written(each.name)) for each in found]
             is_cut = len(entries) > MAX_ENTRIES
             return DagEntry("directory", cid, entries=entries[:MAX_ENTRIES], is_cut=is_cut)
         if data.type is NodeType.SYMLINK:
@@ -144,6 +145,11 @@ class Browser:
         block = self._block(cid)
         self._left -= max(len(block), _LEAST)
         return block
+
+
+def _written(name: str) -> str:
+    """A name as text: bytes that are not UTF-8 are replaced."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _as_text(content: bytes, *, is_whole: bool) -> str | None:

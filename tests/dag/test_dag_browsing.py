@@ -68,6 +68,15 @@ def test_of_a_large_directory_the_first_entries_are_listed_and_all_are_found(cou
         assert Browser(blocks.__getitem__).look(root, (name,)).text == "x"
 
 
+def test_a_name_that_is_not_utf_8_is_shown_as_text() -> None:
+    blocks: Blocks = {}
+    leaf = UnixFsEntry(CID.of(RAW, b"x"), 1, 1)
+    name = b"\xff\xfe.txt".decode(errors="surrogateescape")
+    root = directory([(name, leaf)], blocks.__setitem__).cid
+    entry = Browser(blocks.__getitem__).look(root, ())
+    assert [each.name for each in entry.entries] == ["\ufffd\ufffd.txt"]
+
+
 def test_other_data_is_shown_as_it_is() -> None:
     value = {"a": [1, CID.of(RAW, b"x")]}
     block = dag_cbor.encode(value)
