@@ -60,6 +60,34 @@ def dear_schema(count: int = 3900) -> tuple[list[Event], str]:
     return [model, *chain], document_id(init)
 
 
+def dear_numbers(count: int = 2000) -> tuple[list[Event], str]:
+    """A schema that divides and compares fractions of 300 digits, and asks for unique integers that
+    are alike as floats; and small updates, each of which has all of them checked again."""
+    key = SigningKey.generate()
+    tiny = [{"not": {keyword: 5e-324}} for keyword in ("multipleOf", "const")] * 20
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"items": {"allOf": tiny}},
+            "b": {},
+            "c": {"uniqueItems": True},
+        },
+        "additionalProperties": False,
+    }
+    model, model_id = make_model(key, schema=schema)
+    content = {
+        "a": [1.7e308 / number for number in range(1, count)],
+        "b": 0,
+        "c": [2**64 - number for number in range(1, 10 * count)],
+    }
+    init = init_event(key, model_id, content, unique=b"u")
+    chain = [init]
+    for number in range(20):
+        patch = [{"op": "add", "path": f"/{'abc'[number % 3]}/-", "value": number}]
+        chain.append(data_event(key, init, [chain[-1].cid], patch))
+    return [model, *chain], document_id(init)
+
+
 def many_conflicts(members: int = 6000, name: int = 240_000) -> tuple[list[Event], str]:
     """Two branches that conflict in many members below one long name."""
     key = SigningKey.generate()
@@ -106,6 +134,12 @@ def repeated_unique_fields(here: Field) -> None:
 def dear_schemas(here: Field) -> None:
     """3,900 checks of a text of 0.9 MB, at each update of 540 bytes, hold the interpreter."""
     _read(here, dear_schema(), "/picture")
+
+
+@attack()
+def dear_fractions(here: Field) -> None:
+    """To compare fractions exactly takes a hundred times as long as to compare integers."""
+    _read(here, dear_numbers(), "/picture")
 
 
 @attack(short=True)

@@ -16,7 +16,12 @@ from typing import Final
 import adbc_driver_flightsql.dbapi as flight
 
 from benchmarks.attack.catalogue import attack
-from benchmarks.attack.derived_work import dear_schema, many_conflicts, repeated_fields
+from benchmarks.attack.derived_work import (
+    dear_numbers,
+    dear_schema,
+    many_conflicts,
+    repeated_fields,
+)
 from benchmarks.attack.field import Field
 from benchmarks.attack.measuring import MIB, memory_of
 from recon_node.ceramic import Event
@@ -26,7 +31,7 @@ from recon_node.ceramic import Event
 def poison_for_the_pipeline(here: Field) -> None:
     """One stream of a stranger stops all derived tables, again at each start."""
     poison: list[Event] = []
-    for events, _ in (repeated_fields(60_000), dear_schema(), many_conflicts()):
+    for events, _ in (repeated_fields(60_000), dear_schema(), dear_numbers(), many_conflicts()):
         poison += events
     tables = here.directory / "tables"
     command = [sys.executable, "-m", "spark_sink", "run", "--once", "--url", here.url]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import pty
 import signal
@@ -20,7 +22,10 @@ from benchmarks.attack.catalogue import attack
 from benchmarks.attack.field import NETWORK, Field, add, document_id, make_model
 from benchmarks.attack.measuring import MIB
 from recon_node.ceramic.builder import data_event, init_event
-from recon_node.dag import unixfs
+from recon_node.dag import Identifier, unixfs
+from recon_node.dag.events import replica_event
+from recon_node.dag.protocol.operations import Publish
+from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.unixfs import NodeType, UnixFs
 from recon_node.ipld import CID, DAG_PB, RAW, car, dag_pb
 from recon_node.testnet import TestnetError, TestnetNode
@@ -66,6 +71,30 @@ def a_bomb_of_links(here: Field) -> None:
         here.expect("pull is refused", 1, code)
         here.at_most("pull", time.monotonic() - started, 20.0)
         here.expect("nothing is left", [], list(out.iterdir()))
+
+
+@attack()
+def a_token_of_400_digits(here: Field) -> None:
+    """A publish whose UCAN has a time that no float holds, or half of a surrogate pair, ends the
+    node when it is indexed, and again at each start."""
+    for changes in ({"exp": 10**400}, {"iss": "\ud800"}):
+        key = SigningKey.generate()
+        identifier = Identifier(bytes(key.verify_key))
+        fields = {"iss": "did:key:z", "aud": "did:key:z", "att": [], "exp": 1, "prf": [], **changes}
+        parts = ({"alg": "EdDSA", "typ": "JWT", "ucv": "0.8.1"}, fields)
+        token = ".".join([*map(_base64, parts), "AAAA"])
+        root = CID.of(RAW, b"x")
+        publish = Publish(identifier.key, root, root, token, None)
+        event = replica_event(key, identifier, Replica(None, publish).block)
+        with here.attacked():
+            here.add([event])
+            here.await_event(event)
+            answer = here.get(f"/ceramic/dag/{root}")  # waits until the index has read it
+        here.expect("questions about DAGs", True, answer.status_code < 500)
+
+
+def _base64(part: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
 
 
 def _recon_node(here: Field, url: str, *arguments: str) -> int:
