@@ -41,10 +41,11 @@ T = TypeVar("T")
 
 _PART: Final = 256
 """Nodes that are opened at once, unless all of a level are fewer."""
-_PARTS: Final = 4
+_PARTS: Final = 2
 """Parts under way at once."""
-_PART_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of nodes, or of events, that a part reads at once; one more node or event fits always."""
+_PART_BYTES: Final = 2 * 1024 * 1024
+"""Bytes of nodes, or of events, that a part reads at once; one more node or event fits always. The
+keys of a node that somebody packed as densely as possible take 30 times its bytes."""
 _LEAST_EVENT: Final = 256
 """Bytes as which an event counts, at least: its size is what a snapshot says."""
 _AT_ONCE: Final = 1000
