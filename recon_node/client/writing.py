@@ -58,7 +58,7 @@ from recon_node.client.session import (
     to_stream_id,
 )
 from recon_node.connection import NotFoundError
-from recon_node.ipld import CID, DagCborError
+from recon_node.ipld import CID, DagCborError, dag_cbor
 from recon_node.streams import (
     Definitions,
     MergeProposal,
@@ -74,6 +74,9 @@ Patch = Sequence[Mapping[str, Any]]
 
 _UNIQUE_SIZE: Final = 12
 """Random bytes that keep two documents of a `list` model apart, as the Ceramic SDK makes them."""
+_LONG_PATCH: Final = 1024
+"""Bytes of a patch up to which it is sent even if the content is shorter: a merge with another
+branch can keep what both changed apart from each other, but not beside a whole content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +117,19 @@ class Change:
         return self.should_index is not None or self.model_version is not None
 
     def patch_from(self, before: Any) -> list[Any]:
-        """Return the JSON Patch, from the content before it."""
+        """Return the JSON Patch, from the content before it: what differs, or the whole content if
+        that is shorter than a long patch."""
         if self.patch is not None:
             return self.patch
         if self.content is None:
             return []
-        before = {} if before is None else before
-        return json_diff(before, self.content, Budget("the update", MERGE))
+        budget = Budget("the update", MERGE)
+        if before is None:
+            return json_diff({}, self.content, budget)
+        patch = json_diff(before, self.content, budget)
+        whole = [{"op": "replace", "path": "", "value": self.content}]
+        size = len(dag_cbor.encode(patch))
+        return whole if size > max(_LONG_PATCH, len(dag_cbor.encode(whole))) else patch
 
 
 def create_model(

@@ -66,6 +66,19 @@ async def test_a_document_from_its_creation_to_its_last_update(ceramic: AsyncCer
     assert len(await ceramic.events(first.id)) == 3
 
 
+async def test_an_update_of_nearly_everything_sends_the_content(ceramic: AsyncCeramic) -> None:
+    model = await ceramic.create_model(POST)
+    first = await ceramic.create(model.id, {"title": "a", "tags": [f"x{n}" for n in range(50)]})
+    content = {"title": "b", "tags": [f"y{n}" for n in range(50)]}
+    second = await ceramic.update(first.id, content)
+    event = await ceramic.event(second.event)
+    assert event.data == [{"op": "replace", "path": "", "value": content}]
+    assert (await ceramic.read(first.id)).content == content
+    third = await ceramic.update(first.id, {**content, "title": "c"})
+    change = [{"op": "replace", "path": "/title", "value": "c"}]
+    assert (await ceramic.event(third.event)).data == change
+
+
 async def test_documents_with_a_place_of_their_own(ceramic: AsyncCeramic) -> None:
     profiles, votes = await ceramic.create_model(PROFILE), await ceramic.create_model(VOTE)
     empty = await ceramic.create(profiles.id)
