@@ -40,10 +40,6 @@ class FullError(Exception):
     """Too many requests wait."""
 
 
-class OtherStreamError(Exception):
-    """An event is not of the stream that a request names for it."""
-
-
 @dataclass(frozen=True, slots=True)
 class AnchoringStatus:
     """How anchoring stands."""
@@ -116,21 +112,20 @@ class Anchoring:
 
         Args:
             cid: of it.
-            stream: that it belongs to; for a root, whatever the other node says.
+            stream: that it belongs to, as the other node says. An event that is here is anchored
+                for its own stream: a ceramic-one node names one of its own for every root, and the
+                root of its tree of one event is that event.
 
         Raises:
             FullError: too many requests wait.
-            OtherStreamError: it is an event of this node, and of another stream.
             JournalError: the disk failed.
         """
-        init = await self._store.log.stream_of(cid)
-        if init not in (None, stream.cid):
-            raise OtherStreamError(f"{cid} is an event of another stream than {stream}")
         found = await self.find(cid)
         most = self.settings.max_requests
         if found is None and await in_thread(partial(self._journal.are_waiting, most)):
             raise FullError(f"{most} requests wait: try again later")
-        headers = await self._store.log.stream_headers([stream.cid])
+        init = await self._store.log.stream_of(cid)
+        headers = [] if init is None else await self._store.log.stream_headers([init])
         own = init if headers else None
         record = await in_thread(partial(self._journal.request, cid, own, str(stream), self._now()))
         self._wake()

@@ -14,7 +14,7 @@ from nacl.signing import SigningKey
 from support.waiting import eventually
 
 from recon_node.anchoring.journal import RequestState
-from recon_node.anchoring.service import Anchoring, FullError, OtherStreamError
+from recon_node.anchoring.service import Anchoring, FullError
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.ceramic import Event, EventKind, StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import (
@@ -217,10 +217,13 @@ async def test_an_event_is_anchored_for_its_own_stream(opened: Callable[..., Ope
     async with opened(streams=("none",), interval=3600) as (store, anchoring):
         assert (await anchoring.request(late.cid, ids[1])).init is None
         await write(store, one, two, late)
-        with pytest.raises(OtherStreamError, match="of another stream"):
-            await anchoring.request(late.cid, ids[1])
-        request = await anchoring.request(late.cid, ids[0])
-        assert (request.init, request.stream) == (one.cid, str(ids[0]))
+        for stream in reversed(ids):
+            request = await anchoring.request(late.cid, stream)
+            assert (request.init, request.stream) == (one.cid, str(stream))
+        anchoring.anchor_now()
+        events = await settled(store, anchoring)
+        [time] = [event for event in events.values() if event.prevs == (late.cid,)]
+        assert time.init == one.cid
 
 
 async def test_a_refused_time_event_stops_no_tree(opened: Callable[..., Opened]) -> None:

@@ -67,7 +67,7 @@ def test_the_sdk_queries_the_tables_and_follows_a_feed(tmp_path: Path) -> None:
             server.stop()
     found = json.loads(output.splitlines()[-1])
     assert found["catalogs"] == ["ceramic"]
-    assert found["schemas"] == ["v0", "tables"]
+    assert found["schemas"] == ["v0", "tables", "views"]
     assert found["tables"] == sum(map(len, NAMES.values()))
     assert found["type"] in (2, 3)
     assert found["queried"] == found["prepared"] > 0

@@ -106,7 +106,7 @@ async def post_request(call: Call[Parameters]) -> Response:
 
     The body is JSON; or a CAR whose root is DAG-CBOR with `streamId` (bytes) and `tip` (a link).
     """
-    from recon_node.anchoring.service import FullError, OtherStreamError
+    from recon_node.anchoring.service import FullError
 
     anchoring = _served(call)
     body = await call.request.body()
@@ -119,8 +119,6 @@ async def post_request(call: Call[Parameters]) -> Response:
     before = await anchoring.find(cid)
     try:
         request = await anchoring.request(cid, stream_id)
-    except OtherStreamError as error:
-        raise bad_request(str(error)) from None
     except FullError as error:
         raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"Retry-After": "60"}) from None
     status = HTTPStatus.CREATED if before is None else HTTPStatus.ACCEPTED
