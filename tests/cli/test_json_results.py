@@ -23,6 +23,7 @@ from spark_sink.cli import main as spark_sink
 
 WITHOUT_JSON = {
     "recon-node anchor now": "starts what `anchor status` shows",
+    "recon-node model codegen": "its output is Python",
     "recon-node run": "its log is JSON if log_format says so",
     "recon-node snapshot tree": "its output is the file",
     "spark-sink changes": "prints JSON lines in any case",

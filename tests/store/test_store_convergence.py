@@ -7,11 +7,12 @@ from pathlib import Path
 from random import Random
 from typing import Literal
 
-from bad_worlds import BadWorld, Offer, shuffled
+from bad_worlds import KEYS, BadWorld, Offer, shuffled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_helpers import NETWORK, check_tables, feed_of
 
+from recon_node.ceramic.builder import controller_of
 from recon_node.ipld import CID
 from recon_node.store import Policy, Store, StoreSettings, open_store
 
@@ -36,7 +37,8 @@ async def keys_after(
     native: Literal["auto", "off"] = "auto",
 ) -> tuple[list[bytes], set[CID]]:
     """The keys, and what is delivered."""
-    policy = Policy(functions=[("everybody", lambda stream: None)] if guarded else [])
+    everybody = frozenset(["did:web:x", *map(controller_of, KEYS)])
+    policy = Policy(allow_controllers=everybody if guarded else frozenset())
     with tempfile.TemporaryDirectory() as directory:
         options = StoreSettings(verifiers=0, synchronous="normal", native=native)
         async with open_store(Path(directory), NETWORK, settings=options, policy=policy) as store:
