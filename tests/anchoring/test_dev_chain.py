@@ -123,9 +123,8 @@ def test_events_are_anchored_on_the_chain(chain: DevChain, tmp_path: Path) -> No
     assert "Sent a transaction" in log
 
 
-@pytest.mark.parametrize(
-    ("kills", "silence"), [(3, 1), pytest.param(20, 60, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("kills", "silence"), [(3, 1), (20, 60)])
 def test_killed_again_and_again(
     chain: DevChain, tmp_path: Path, kills: int, silence: float
 ) -> None:

@@ -13,7 +13,18 @@ from benchmarks.attack.measuring import Bounds, Measured
 SLACK = 20.0
 
 
-@pytest.mark.parametrize("name", [name for name, attack in ATTACKS.items() if attack.short])
+SLOW = {"slow clients", "tiny chunks"}
+"""They wait for time limits of the node."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long) if name in SLOW else name
+        for name, attack in ATTACKS.items()
+        if attack.short
+    ],
+)
 def test_a_node_bears(name: str, tmp_path: Path) -> None:
     rows = run(ATTACKS[name], tmp_path, Bounds(slack=SLACK))
     assert len(rows) > 2

@@ -162,6 +162,7 @@ async def test_a_document_with_a_place_of_its_own_is_sent_whole_or_not_at_all(
     assert await ceramic.read(ada) == ada
 
 
+@pytest.mark.long
 async def test_a_preferred_tip_wins_however_many_there_are(
     ceramic: AsyncCeramic, store: Store
 ) -> None:

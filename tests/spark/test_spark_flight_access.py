@@ -171,6 +171,7 @@ def test_a_query_that_takes_too_long_ends(directory: Path) -> None:
         asked(connection, f"SELECT count(*) FROM {pairs} WHERE hash(a.range * b.range) % 7 = 3")
 
 
+@pytest.mark.long
 def test_long_statements_of_a_client_do_not_keep_short_ones_waiting(directory: Path) -> None:
     """Not even those that are slow while they are planned, which took all places for 20 s each."""
     long = "SELECT count(*) FROM stream_tips WHERE length(repeat('x', 400_000_000)) = 1"

@@ -61,6 +61,7 @@ def small_batches(
     return (written - logs) / sum(table.size for table in found)
 
 
+@pytest.mark.long
 def test_small_batches_do_not_fill_the_disk(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def _environment(s3: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: 
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_environment")
 def test_tables_in_a_store_are_kept_as_on_a_disk(store: Location) -> None:
     """And all commands take them, with what is in the environment."""

@@ -252,7 +252,8 @@ def silent(name: str, position: int, goal: int) -> None:
     """No news."""
 
 
-@pytest.mark.parametrize("again", ["rebuild", pytest.param("run", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("again", ["rebuild", "run"])
 def test_a_rebuild_of_all_that_is_killed_while_it_puts_tables_in_their_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: Path, again: str
 ) -> None:
