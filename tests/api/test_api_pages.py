@@ -348,3 +348,18 @@ async def test_docs_fit_a_phone_and_send_the_token(services: Services, tmp_path:
         assert "200" in answer
         assert PEER in answer
         assert await page.run("document.documentElement.scrollWidth") == 390
+
+
+async def test_a_tangle_is_shown_live(services: Services, tmp_path: Path) -> None:
+    """A reply that comes while the thread is open appears in it."""
+    store = services.store
+    await store.admit_local([event.car for event in ALL[:2]])
+    left = "[...document.querySelectorAll('.prose')].some((each) => each.textContent === 'left')"
+    async with open_tangles(store, tmp_path / "node") as tangles:
+        services = dataclasses.replace(services, tangles=tangles)
+        async with shown(services, tmp_path) as (page, url, _):
+            await page.open(f"{url}/#/tangles/{THREAD}/{ROOT.stream_id()}", 1280)
+            await page.until(f"{READY} && document.querySelector('.prose') !== null")
+            assert not await page.run(left)
+            await store.admit_local([event.car for event in ALL[2:]])
+            await page.until(left)
