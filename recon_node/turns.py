@@ -1,21 +1,81 @@
-"""Places for computations, which are taken in turn by those who ask.
+"""Turns: what several askers want of one place is done for one after the other.
 
 A client that asks for a hundred things at once must not keep all others waiting: when a place
 becomes free, it goes to the network that has waited the longest since it last got one, whatever the
-number of its requests.
+number of its requests. `InTurn` is that order, and `Turns` are places that are taken in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import trio
 
+T = TypeVar("T")
+
 ASKER: Final = ContextVar[str]("ASKER", default="")
 """The network for which a task works (`recon_node.places.network_of`); "": for this node."""
+
+
+@contextmanager
+def working_for(asker: str) -> Iterator[None]:
+    """Work for a network while the block runs."""
+    before = ASKER.set(asker)
+    try:
+        yield
+    finally:
+        ASKER.reset(before)
+
+
+class InTurn(Generic[T]):
+    """Items of several askers, one of each in turn; those of one asker in the order of their
+    coming."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, deque[T]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._items.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    @property
+    def askers(self) -> int:
+        """How many askers have an item."""
+        return len(self._items)
+
+    @property
+    def of_this_asker(self) -> int:
+        """How many there are of the asker for whom this task works."""
+        return len(self._items.get(ASKER.get(), ()))
+
+    def put(self, item: T) -> None:
+        """Add an item of the asker for whom this task works."""
+        self._items.setdefault(ASKER.get(), deque()).append(item)
+
+    def pop(self) -> T:
+        """Take out the next item.
+
+        Raises:
+            StopIteration: there is none.
+        """
+        asker = next(iter(self._items))
+        items = self._items.pop(asker)
+        item = items.popleft()
+        if items:
+            self._items[asker] = items  # behind the others
+        return item
+
+    def remove(self, item: T, asker: str) -> None:
+        """Take out an item of an asker, whose turn stays."""
+        self._items[asker].remove(item)
+        if not self._items[asker]:
+            del self._items[asker]
 
 
 class Turns:
@@ -23,17 +83,17 @@ class Turns:
 
     def __init__(self, places: int) -> None:
         self._free = places
-        self._waiting: dict[str, trio.lowlevel.ParkingLot] = {}
+        self._waiting = InTurn[trio.lowlevel.Task]()
 
     @property
     def waiting(self) -> int:
         """How many wait for a place, for whomever."""
-        return sum(map(len, self._waiting.values()))
+        return len(self._waiting)
 
     @property
     def waiting_as_this(self) -> int:
         """How many of them wait for the same asker as this task works for."""
-        return len(self._waiting.get(ASKER.get(), ()))
+        return self._waiting.of_this_asker
 
     @asynccontextmanager
     async def taken(self) -> AsyncIterator[None]:
@@ -49,13 +109,14 @@ class Turns:
         await trio.lowlevel.checkpoint()
         if self.take_at_once():
             return
-        asker = ASKER.get()
-        lot = self._waiting.setdefault(asker, trio.lowlevel.ParkingLot())
-        try:
-            await lot.park()
-        finally:
-            if not lot and self._waiting.get(asker) is lot:
-                del self._waiting[asker]
+        task, asker = trio.lowlevel.current_task(), ASKER.get()
+
+        def give_up(_: object) -> trio.lowlevel.Abort:
+            self._waiting.remove(task, asker)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._waiting.put(task)
+        await trio.lowlevel.wait_task_rescheduled(give_up)
 
     def take_at_once(self) -> bool:
         """Take a place if one is free; return whether it was."""
@@ -65,11 +126,7 @@ class Turns:
 
     def leave(self) -> None:
         """Leave a place to the next in turn."""
-        for asker, lot in [*self._waiting.items()]:
-            del self._waiting[asker]
-            if lot:
-                lot.unpark()
-                if lot:
-                    self._waiting[asker] = lot  # behind the others
-                return
-        self._free += 1
+        if self._waiting:
+            trio.lowlevel.reschedule(self._waiting.pop())
+        else:
+            self._free += 1

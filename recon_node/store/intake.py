@@ -2,10 +2,13 @@
 
 Between the two, the write policy judges the streams of the batch, if there is one.
 
-Callers put their events into a bounded channel and wait. One task takes what has gathered there, up
+Callers put their events into a bounded queue and wait. One task takes what has gathered there, up
 to a batch, and has it verified; another one has it judged and written, one batch at a time and in
-the order of the channel. While the disk takes one batch, the next one is verified and a third one
-gathers.
+the same order. While the disk takes one batch, the next one is verified and a third one gathers.
+
+Requests of different networks go into batches in turn (`recon_node.turns`), and batches are small
+while several networks have any. So a network that sends much, or what is dear to verify, delays
+others by the batches that are under way, and by one request.
 
 A caller may leave: one that is cancelled does not get its verdicts, but its events are admitted all
 the same. A batch that the disk does not take fails for its callers, and the next one is tried. A
@@ -16,7 +19,6 @@ a time, so that no event suffers from its neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -34,11 +36,14 @@ from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.interests import Interests
 from recon_node.store.judging import PolicyGate
 from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Verdict
+from recon_node.turns import InTurn, Turns
 from recon_node.verification import native
 from recon_node.verification.pool import Verifiers
 
 logger = structlog.get_logger(__name__)
 
+_SHARED: Final = 8
+"""Part of a full batch that several networks share; a request of each fits in any case."""
 _PAUSE: Final = 1.0
 """Seconds until a part of a crowd that the disk did not take is tried again."""
 
@@ -88,7 +93,10 @@ class Intake:
         self.native_core = native.VERSION if settings.native == "auto" else None
         """The version of the native core, if it is used."""
         self.verifiers = Verifiers(settings.verifier_processes, native=self.native_core is not None)
-        self._send, self._receive = trio.open_memory_channel[_Request](settings.queue_size)
+        self._room = Turns(max(1, settings.queue_size))
+        self._queue = InTurn[_Request]()
+        self._has_news = trio.Event()
+        self._is_closed = False
         self._finished = trio.Event()
         self._give_up = False
         self.durations: dict[BatchOutcome, Durations] = {"ok": Durations(), "failed": Durations()}
@@ -105,10 +113,11 @@ class Intake:
         """
         requests = [_Request(list(part)) for part in self._split(events)]
         for request in requests:
-            try:
-                await self._send.send(request)
-            except (trio.ClosedResourceError, trio.BrokenResourceError):
-                raise StoreError("the store is closed") from None
+            await self._room.take()
+            if self._is_closed:
+                self._room.leave()
+                raise StoreError("the store is closed")
+            self._put(request)
         for request in requests:
             await request.done.wait()
         for request in requests:
@@ -133,12 +142,13 @@ class Intake:
 
     def wake(self) -> None:
         """Have a crowd moved that something else than a batch has set off."""
-        with suppress(trio.WouldBlock, trio.ClosedResourceError, trio.BrokenResourceError):
-            self._send.send_nowait(_Request([]))  # a full channel brings a batch soon
+        if not self._queue and not self._is_closed and self._room.take_at_once():
+            self._put(_Request([]))  # what is in the queue brings a batch soon
 
     async def close(self) -> None:
         """Accept no more events, write those that were submitted, and end; see `drain_seconds`."""
-        self._send.close()
+        self._is_closed = True
+        self._has_news.set()
         with trio.CancelScope(shield=True):
             with trio.move_on_after(self._settings.drain_seconds):
                 await self._finished.wait()
@@ -159,14 +169,27 @@ class Intake:
         if start < len(events):
             yield events[start:]
 
-    def _gather(self, first: _Request) -> list[_Request]:
-        """Take what waits in the channel, up to a batch."""
-        batch, count, size = [first], len(first.events), first.size
-        while count < self._settings.max_batch_events and size < self._settings.max_batch_bytes:
-            try:
-                request = self._receive.receive_nowait()
-            except (trio.WouldBlock, trio.EndOfChannel):
+    def _put(self, request: _Request) -> None:
+        """Put a request into the queue, whose place was taken."""
+        self._queue.put(request)
+        self._has_news.set()
+
+    async def _gather(self) -> list[_Request]:
+        """Wait for requests, and take up to a batch; none are left, and none will come, if it is
+        empty."""
+        while not self._queue and not self._is_closed:
+            self._has_news = trio.Event()
+            await self._has_news.wait()
+        batch: list[_Request] = []
+        count = size = 0
+        askers = self._queue.askers
+        part = _SHARED if askers > 1 else 1
+        most, most_bytes = self._settings.max_batch_events, self._settings.max_batch_bytes
+        while self._queue and count < most and size < most_bytes:
+            if len(batch) >= askers and (count * part >= most or size * part >= most_bytes):
                 break
+            request = self._queue.pop()
+            self._room.leave()
             batch.append(request)
             count += len(request.events)
             size += request.size
@@ -198,9 +221,8 @@ class Intake:
 
     async def _verify_all(self, verified: trio.MemorySendChannel[list[_Request]]) -> None:
         """Verify batch after batch and pass each on, until `close`."""
-        async with self._receive, verified:
-            async for request in self._receive:
-                batch = self._gather(request)
+        async with verified:
+            while batch := await self._gather():
                 if not self._give_up:
                     await self._verify(batch)
                 await verified.send(batch)

@@ -242,7 +242,7 @@ class StoreSettings:
     survives a crash of the node, but not of the machine."""
     max_batch_events: int = 1000
     """A transaction takes no further callers' events once it has so many."""
-    max_batch_bytes: int = 16 * 1024 * 1024
+    max_batch_bytes: int = 4 * 1024 * 1024
     """The same, by the size of their CARs."""
     queue_size: int = 1024
     """Maximum requests that wait for the writer; further callers wait to submit theirs."""

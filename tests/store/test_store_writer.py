@@ -12,6 +12,7 @@ from store_helpers import NETWORK, World, check_feed, feed_of
 
 from recon_node.store import Interest, Store, StoreSettings, Verdict, open_store
 from recon_node.store.db import schema
+from recon_node.turns import working_for
 from recon_node.verification import Facts, Unreadable, check_event, pool
 
 
@@ -47,6 +48,31 @@ async def test_many_events_are_cut_into_batches(tmp_path: Path, settings: StoreS
         assert [v.event_id for v in verdicts] == [key for key, _ in world.offers()]
         check_feed(await feed_of(store), world.events)
         assert store.stats.batches_total > 3
+
+
+async def test_a_flood_of_one_network_delays_another_by_a_batch(tmp_path: Path) -> None:
+    world = World(1, streams=90, events=0)
+    *flood, honest = [event.car for event in world.events.values()]
+    settings = StoreSettings(max_batch_events=8, queue_size=20)
+    places: dict[str, list[int]] = {"192.0.2.1": [], "192.0.2.2": []}
+
+    async def hand_in(store: Store, asker: str, car: bytes) -> None:
+        with working_for(asker):
+            [verdict] = await store.admit_local([car])
+        places[asker].append(verdict.position or 0)
+
+    async with (
+        open_store(tmp_path, NETWORK, settings=settings) as store,
+        trio.open_nursery() as nursery,
+    ):
+        for car in flood:
+            nursery.start_soon(hand_in, store, "192.0.2.1", car)
+        for _ in range(3):
+            await trio.lowlevel.checkpoint()
+        nursery.start_soon(hand_in, store, "192.0.2.2", honest)
+    assert len(places["192.0.2.1"]) == len(flood)
+    # One batch is written, the next one is verified, a third one is full, and then comes this one.
+    assert places["192.0.2.2"][0] <= 4 * 8
 
 
 async def test_nothing_is_not_a_batch(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ from recon_node.places import network_of
 from recon_node.recon import Actions, Failed, Fetch, FetchById, KeyView, Send, Session
 from recon_node.recon.session import Admit, SendValues
 from recon_node.store import StoreError
-from recon_node.turns import ASKER
+from recon_node.turns import working_for
 
 log = structlog.get_logger(__name__)
 
@@ -357,7 +357,6 @@ class Sessions:
         """Answer a session; return whether it ended well."""
         stream, answerer = opened.stream, self._answerers[opened.stream.protocol]
         scope = trio.CancelScope()
-        ASKER.set(network_of(stream.address))
         with answerer.slots.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot:
             if not has_slot:
                 self._counters.sessions_refused += 1
@@ -391,7 +390,11 @@ class Sessions:
         outcome: str | None = CANCELLED
         hung_up, limit = False, self._settings.session_timeout
         try:
-            with trio.move_on_after(limit) as deadline, give_way or nullcontext():
+            with (
+                trio.move_on_after(limit) as deadline,
+                give_way or nullcontext(),
+                working_for(network_of(run.opened.stream.address)),
+            ):
                 await converse(
                     run.session, run.wire, run.events, run.meter, initiates=run.role == "initiator"
                 )
