@@ -34,6 +34,11 @@ UNDIALABLE = [
     "/ip4/255.255.255.255/tcp/1",
     "/ip4/224.0.0.1/tcp/1",
     "/ip6/fe80::1/tcp/1",
+    "/dns4/0/tcp/1",
+    "/dns/0x0/tcp/1",
+    "/dns4/0.0.0.0./tcp/1",
+    "/dns4/224.1/tcp/1",
+    "/ip6/::ffff:0.0.0.0/tcp/1",
     "/ip4/192.0.2.7/udp/4101/quic-v1",
     "/ip4/192.0.2.7/tcp/4101/ws",
     "/ip4/192.0.2.7/udp/4101",
@@ -81,10 +86,45 @@ def test_what_cannot_be_dialled(address, end):
 
 
 def test_what_only_the_own_machine_can_dial():
-    for address in ("/ip4/127.0.0.2/tcp/1", "/ip6/::1/tcp/1", "/dns4/localhost/tcp/1"):
-        assert is_loopback(address)
-    for address in ("/ip4/10.0.0.1/tcp/1", "/dns4/node.example/tcp/1", "/ip6/fd00::1/tcp/1"):
-        assert not is_loopback(address)
+    for host in (
+        "ip4/127.0.0.2",
+        "ip6/::1",
+        "dns4/localhost",
+        "dns4/LOCALHOST.",
+        "dns/a.localhost",
+    ):
+        assert is_loopback(f"/{host}/tcp/1")
+    for number in (
+        "127.1",
+        "0x7f.1",
+        "2130706433",
+        "0177.0.0.1",
+        "127.0.0.1.",
+        "\uff11\uff12\uff17.1",
+    ):
+        assert is_loopback(f"/dns4/{number}/tcp/1")
+    for host in (
+        "ip4/10.0.0.1",
+        "dns4/node.example",
+        "ip6/fd00::1",
+        "dns4/10.1",
+        "dns4/127.example",
+    ):
+        assert not is_loopback(f"/{host}/tcp/1")
+
+
+async def test_a_name_is_not_dialled_on_this_machine(monkeypatch):
+    """Unless it says so, or the node listens nowhere else."""
+    async with loopback_host() as peer:
+        Records(monkeypatch, {"_dnsaddr.node.example": [f"dnsaddr={peer.addresses[0]}"]})
+        name = f"/dnsaddr/node.example/p2p/{peer.peer_id}"
+        async with loopback_host(listen=("/ip4/0.0.0.0/tcp/0",)) as host:
+            with pytest.raises(PeerError, match="it resolves to this machine"):
+                await host.connect(name)
+            port = peer.addresses[0].split("/")[4]
+            await host.connect(f"/dns4/localhost/tcp/{port}/p2p/{peer.peer_id}")
+        async with loopback_host() as host:
+            await host.connect(name)
 
 
 def test_all_addresses_of_the_machine_are_never_called_0_0_0_0(interfaces):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 import trio
@@ -85,9 +86,9 @@ def check_dialable(address: Multiaddr) -> None:
         )
     if int(address.value_for_protocol("tcp") or 0) == 0:
         raise PeerError(f"{address} cannot be dialled: its port is 0")
-    if names[0] in _DNS_FAMILIES:
+    ip = ip_meant(address.value_for_protocol(names[0]))
+    if ip is None:
         return
-    ip = ip_address(address.value_for_protocol(names[0]))
     if ip.is_unspecified or ip.is_multicast or str(ip) == "255.255.255.255":
         raise PeerError(f"{address} cannot be dialled: {ip} is not the address of a host")
     if ip.version == 6 and ip.is_link_local:
@@ -120,16 +121,30 @@ def _is_dialable(address: Multiaddr | str) -> bool:
 def is_loopback(address: str) -> bool:
     """Return whether an address can only be dialled on the peer's own machine."""
     host = host_of(address)
-    return host == "localhost" or (host is not None and is_loopback_ip(host))
+    return host is not None and is_loopback_ip(host)
 
 
 def is_loopback_ip(text: str) -> bool:
-    """Return whether a text is an IP address of the loopback interface."""
-    try:
+    """Return whether a text means an IP address of the loopback interface."""
+    ip = ip_meant(text)
+    return ip is not None and ip.is_loopback
+
+
+def ip_meant(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the IP address that a host is, or that every resolver takes it for: `localhost` and
+    what ends so (RFC 6761), and numbers such as 0, 127.1 and 0x7f.1 (inet_aton). None: a name."""
+    text = host.rstrip(".")
+    with suppress(UnicodeError):  # as resolvers spell it, with digits of ASCII
+        text = text.encode("idna").decode()
+    text = text.lower()
+    if text == "localhost" or text.endswith(".localhost"):
+        return IPv4Address(_LOOPBACK[4])
+    with suppress(ValueError):
         ip = ip_address(text)
-    except ValueError:
-        return False
-    return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
+        return getattr(ip, "ipv4_mapped", None) or ip
+    with suppress(OSError):
+        return IPv4Address(socket.inet_aton(text))
+    return None
 
 
 def host_of(address: str) -> str | None:

@@ -40,6 +40,8 @@ from recon_node.p2p.transport.addresses import (
     check_dialable,
     check_port,
     host_of,
+    is_dialable,
+    is_loopback,
     is_loopback_ip,
     parse_address,
     peer_id_in,
@@ -141,7 +143,7 @@ class Host:
         self.peer_id = str(self.libp2p.get_id())
         self._swarm = cast(GuardedSwarm, self.libp2p.get_network())
         self._settings = settings
-        self._dialler = Dialler(self._swarm, settings.dial_timeout, swarm_key is not None)
+        self._dialler = Dialler(self._swarm, settings, swarm_key is not None)
         self._dials: dict[str, trio.Event] = {}
         self._on_identified: list[Callable[[str, list[str]], None]] = []
 
@@ -430,13 +432,14 @@ class Dialler:
 
     Args:
         swarm: makes the connections.
-        timeout: seconds in which a peer must have answered.
+        settings: among them, in which time a peer must have answered.
         is_private: whether this node is in a private network; a peer that is not cannot say so.
     """
 
-    def __init__(self, swarm: GuardedSwarm, timeout: float, is_private: bool) -> None:
+    def __init__(self, swarm: GuardedSwarm, settings: P2PSettings, is_private: bool) -> None:
         self._swarm = swarm
-        self._timeout = timeout
+        self._timeout = settings.dial_timeout
+        self._is_local = all(map(is_loopback, settings.listen))
         self._hint = KEY_HINT if is_private else ""
 
     async def dial(self, address: Multiaddr, peer_id: ID) -> None:
@@ -447,7 +450,7 @@ class Dialler:
         """
         try:
             with trio.fail_after(self._timeout):
-                reached = await self._dial_first(await resolve(address), peer_id)
+                reached = await self._dial_first(await self._resolve(address), peer_id)
         except trio.TooSlowError:
             limit = f"{self._timeout:g} s"
             raise PeerError(f"{address} did not answer within {limit}{self._hint}") from None
@@ -458,6 +461,18 @@ class Dialler:
             raise PeerError(f"cannot connect to {address}: {innermost(error)}{hint}") from error
         self._swarm.unblock_peer(peer_id)  # a dial of the DHT may have failed a moment ago
         self._swarm.peerstore.add_addrs(peer_id, [reached], _ADDRESS_TTL)
+
+    async def _resolve(self, address: Multiaddr) -> list[Multiaddr]:
+        """Return what an address stands for: nothing on this machine, unless it says so itself, or
+        this node is for this machine only. Whoever gives a name chooses what it resolves to."""
+        found = await resolve(address)
+        if not self._is_local and not is_loopback(str(address)):
+            found = [each for each in found if not is_loopback(str(each)) and is_dialable(each)]
+        if not found:
+            raise PeerError(
+                f"{address} cannot be dialled: it resolves to this machine; use its IP address"
+            )
+        return found
 
     async def _dial_first(self, addresses: Sequence[Multiaddr], peer_id: ID) -> Multiaddr:
         """Dial addresses in turn. Return the one that worked, or raise the error of the last
