@@ -10,15 +10,16 @@ one before: how many shards or blocks a DAG has does not matter.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from recon_node.dag.containment import MAX_LISTED, Containment
 from recon_node.dag.containment import find as find_block
 from recon_node.dag.events import Identifier, Subject, sort_bytes, subject_of
+from recon_node.dag.protocol.operations import Join
 from recon_node.dag.protocol.publishing import PublishLog, Statement
-from recon_node.dag.protocol.replica import Replica, decode_replica, join
+from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.ipld import CID, IDENTITY, multibase
 
 MAX_HEADS: Final = 100
@@ -120,6 +121,26 @@ _WORTH: Final = """
     GROUP BY parts.replica
 """
 """How many of the shards that are here a replica appends, or what it continues at once."""
+_PARTS: Final = """
+    WITH RECURSIVE parted(cid) AS (
+        VALUES {heads}
+        UNION
+        SELECT base FROM parted JOIN bases ON (subject, replica) = (:subject, parted.cid)
+        WHERE (SELECT count(*) FROM bases WHERE (subject, replica) = (:subject, parted.cid)) > 1
+    ),
+    tops(cid) AS (
+        SELECT cid FROM parted
+        WHERE (SELECT count(*) FROM bases WHERE (subject, replica) = (:subject, parted.cid)) < 2
+    ),
+    covered(cid) AS (
+        SELECT base FROM tops JOIN bases ON (subject, replica) = (:subject, tops.cid)
+        UNION
+        SELECT base FROM covered JOIN bases ON (subject, replica) = (:subject, covered.cid)
+    )
+    SELECT cid FROM tops EXCEPT SELECT cid FROM covered
+"""
+"""What a join of some heads joins: the heads, joins among them (which continue several replicas)
+taken apart, without those that others build on."""
 _CLAIMED: Final = "EXISTS (SELECT 1 FROM claims WHERE (subject, shard) = (:subject, shards.cid))"
 
 
@@ -161,9 +182,21 @@ def read_state(connection: sqlite3.Connection, root: CID) -> DagState:
             "SELECT 1 FROM replicas WHERE (subject, cid) = (:subject, base))"
         ),
         heads=tuple(sorted(heads, key=str)),
-        head=join(heads, _Replicas(connection, named["subject"])) if heads else None,
+        head=_join(connection, named["subject"], heads) if heads else None,
         ignored=_ignored(connection, root),
     )
+
+
+def _join(connection: sqlite3.Connection, subject: bytes, heads: Sequence[CID]) -> Replica:
+    """Return the join of some heads, as `protocol.replica.join` does, without reading the log."""
+    named = {"subject": subject} | {f"h{at}": head for at, head in enumerate(heads)}
+    values = ", ".join(f"(:h{at})" for at in range(len(heads)))
+    parts = connection.execute(_PARTS.format(heads=values), named)
+    first, *others = sorted((CID(raw) for (raw,) in parts), key=str)
+    if others:
+        return Replica(first, Join(tuple(others)))
+    question = "SELECT block FROM replicas WHERE (subject, cid) = (?, ?)"
+    return decode_replica(connection.execute(question, (subject, first)).fetchone()[0])
 
 
 def read_replicas(
@@ -308,31 +341,6 @@ def _ignored(connection: sqlite3.Connection, subject: Subject) -> int:
         "SELECT count FROM ignored WHERE subject = ?", (sort_bytes(subject),)
     ).fetchone()
     return 0 if row is None else int(row[0])
-
-
-class _Replicas(Mapping[CID, Replica]):
-    """The replicas of a DAG, read one by one."""
-
-    def __init__(self, connection: sqlite3.Connection, subject: bytes) -> None:
-        self._connection = connection
-        self._subject = subject
-
-    def __getitem__(self, cid: CID) -> Replica:
-        row = self._connection.execute(
-            "SELECT block FROM replicas WHERE (subject, cid) = (?, ?)", (self._subject, cid)
-        ).fetchone()
-        if row is None:
-            raise KeyError(cid)
-        return decode_replica(row[0])
-
-    def __iter__(self) -> Iterator[CID]:
-        rows = self._connection.execute(
-            "SELECT cid FROM replicas WHERE subject = ?", (self._subject,)
-        )
-        return (CID(raw) for (raw,) in rows)
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
 
 
 _TABLES: Final = ("shards", "claims", "replicas")

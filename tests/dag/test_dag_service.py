@@ -42,7 +42,7 @@ from recon_node.dag.index import FILE, take
 from recon_node.dag.protocol.operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish, statement_of
 from recon_node.dag.protocol.replica import Replica, join
-from recon_node.dag.protocol.shards import Shard, appends, split, walk
+from recon_node.dag.protocol.shards import CAR, Shard, appends, split, walk
 from recon_node.dag.state import MAX_HEADS, read_state
 from recon_node.ipld import CID, DAG_CBOR, DAG_PB, IDENTITY, RAW, car, dag_cbor, dag_pb, varint
 from recon_node.ipld.dag_pb import PbNode
@@ -447,6 +447,26 @@ async def test_a_publish_never_leads_to_what_its_origin_does_not_contain(
         assert found.current == statement_of(also)
         assert (await dags.contains(last, leaf)).holds
         assert (await dags.contains(first, leaf)).holds is False
+
+
+async def test_the_join_of_any_log_is_that_of_the_protocol(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    root = CID.of(DAG_CBOR, b"root")
+    known: dict[CID, Replica] = {}
+    async with opened(tmp_path) as (store, dags):
+        for number in range(40):
+            if len(known) > 1 and rng.random() < 0.3:
+                replica = join(rng.sample(sorted(known), rng.randint(1, 3)), known)
+            else:
+                prior = rng.choice([None, *sorted(known)])
+                replica = Replica(prior, Append.of([CID.of(CAR, bytes([number]))]))
+            if replica.cid not in known:
+                known[replica.cid] = replica
+                await admit(store, replica_event(KEY, root, replica.block))
+            if number % 4 == 0:
+                state = await dags.state(root)
+                assert state.head == join(state.heads, known)
 
 
 async def test_a_join_contains_what_its_forks_contain(tmp_path: Path, rng: random.Random) -> None:
