@@ -1,7 +1,8 @@
 """The file `anchors.sqlite3`: which events are to be anchored, and how far that has come.
 
-    requests      one row for each event, or root of another node's tree, that is to be anchored
-    trees         the Merkle trees; at most one of them is open. Its leaves are the requests
+    requests      one row for each event that is to be anchored; of a CID that is not an event of
+                  this node, one for each stream that others say it belongs to
+    trees         the Merkle trees; at most one of them is open. Its leaves are the requests' CIDs
     transactions  what was signed for a tree, before it was sent: so no restart signs another
 
 A request is *waiting*, then *in a tree*, then *anchored*. It is *covered* if a later event, or a
@@ -29,20 +30,26 @@ from recon_node.ipld import CID
 
 FILE_NAME: Final = "anchors.sqlite3"
 _APPLICATION_ID: Final = 0x52454341  # "RECA"
-_TABLES: Final = """
-    CREATE TABLE marks (one INTEGER PRIMARY KEY CHECK (one = 1), epoch TEXT, position INTEGER);
+_VERSION: Final = 1
+_REQUESTS: Final = """
     CREATE TABLE requests (
-        cid     BLOB PRIMARY KEY,
-        init    BLOB,              -- null: the root of another node's tree, not an event
+        cid     BLOB NOT NULL,
+        of      TEXT NOT NULL,     -- '': an event of this node; else the same as stream
+        init    BLOB,              -- null: not an event of this node
         stream  TEXT,              -- what the other node called it
+        asker   TEXT,              -- the network that asked first
         state   INTEGER NOT NULL,
         tree    INTEGER,
         made_at REAL NOT NULL,
         event   BLOB,              -- the time event
-        car     BLOB               -- the time event itself, if it is not in the event log
+        car     BLOB,              -- the time event itself, if it is not in the event log
+        PRIMARY KEY (cid, of)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX requests_by_state ON requests (state, made_at);
     CREATE INDEX requests_by_tree ON requests (tree) WHERE tree IS NOT NULL;
+"""
+_TABLES: Final = """
+    CREATE TABLE marks (one INTEGER PRIMARY KEY CHECK (one = 1), epoch TEXT, position INTEGER);
     CREATE TABLE trees (
         id         INTEGER PRIMARY KEY,
         root       BLOB NOT NULL,
@@ -66,6 +73,18 @@ _TABLES: Final = """
     ) STRICT;
     CREATE INDEX transactions_by_root ON transactions (root);
 """
+_FROM_0: Final = f"""
+    DROP INDEX requests_by_state;
+    DROP INDEX requests_by_tree;
+    ALTER TABLE requests RENAME TO before;
+    {_REQUESTS}
+    INSERT INTO requests (cid, of, init, stream, state, tree, made_at, event, car)
+    SELECT cid, iif(init IS NULL, coalesce(stream, ''), ''), init, stream, state, tree, made_at,
+        event, car
+    FROM before;
+    DROP TABLE before;
+"""
+"""Until then, there was one request for each CID."""
 
 
 class JournalError(Exception):
@@ -86,6 +105,9 @@ class AnchorRequest:
     """An event, or another CID, that is to be anchored."""
 
     cid: CID
+    of: str
+    """Which of the requests for this CID: that for the stream of another node; "" for an event of
+    this node."""
     init: CID | None
     """Of its stream; None if it is not an event of this node."""
     stream: str | None
@@ -144,9 +166,14 @@ class Journal:
             raise JournalError(f"{self._path} is a file of another program: move it away")
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
-        if not tables:
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if version > _VERSION:
+            raise JournalError(f"{self._path} is of a later version of this program")
+        if not tables or version < _VERSION:
+            tables_made = _FROM_0 if tables else _TABLES + _REQUESTS
             self._connection.executescript(
-                f"BEGIN; {_TABLES} PRAGMA application_id = {_APPLICATION_ID}; COMMIT"
+                f"BEGIN; {tables_made} PRAGMA application_id = {_APPLICATION_ID}; "
+                f"PRAGMA user_version = {_VERSION}; COMMIT"
             )
 
     def close(self) -> None:
@@ -180,7 +207,7 @@ class Journal:
         """
         with self._transaction() as connection:
             connection.executemany(
-                "INSERT INTO requests (cid, init, state, made_at) VALUES (?, ?, 0, ?) "
+                "INSERT INTO requests (cid, of, init, state, made_at) VALUES (?, '', ?, 0, ?) "
                 "ON CONFLICT DO UPDATE SET init = excluded.init",
                 [(cid, init, now) for cid, init in added],
             )
@@ -198,26 +225,38 @@ class Journal:
                 (epoch, position),
             )
 
-    def request(self, cid: CID, init: CID | None, stream: str | None, now: float) -> AnchorRequest:
+    def request(
+        self, cid: CID, init: CID | None, stream: str, asker: str, now: float
+    ) -> AnchorRequest:
         """Request an anchor, unless there is a request for it; return the request.
 
-        What is known of the event's own stream counts more than what was said of it before.
+        Args:
+            cid: of what is to be anchored.
+            init: of its stream, if it is an event of this node.
+            stream: that it belongs to, as the asker says.
+            asker: the network that asks.
+            now: Unix seconds.
         """
+        of = stream if init is None else ""
         with self._transaction() as connection:
             connection.execute(
-                "INSERT INTO requests (cid, init, stream, state, made_at) VALUES (?, ?, ?, 0, ?) "
+                "INSERT INTO requests (cid, of, init, stream, asker, state, made_at) "
+                "VALUES (?, ?, ?, ?, ?, 0, ?) "
                 "ON CONFLICT DO UPDATE SET state = iif(state = 3 AND event IS NULL, 0, state), "
-                "stream = iif(excluded.init IS NULL, coalesce(stream, excluded.stream), "
-                "excluded.stream), init = coalesce(excluded.init, init)",
-                (cid, init, stream, now),
+                "stream = excluded.stream, init = excluded.init",
+                (cid, of, init, stream, asker, now),
             )
-        found = self.find(cid)
-        assert found is not None, "it was inserted"
-        return found
+        found = self._requests("WHERE (cid, of) = (?, ?)", cid, of)
+        assert found, "it was inserted"
+        return found[0]
 
-    def find(self, cid: CID) -> AnchorRequest | None:
-        """Return the request for a CID."""
-        return next(iter(self._requests("WHERE cid = ?", cid)), None)
+    def find(self, cid: CID, asker: str = "", stream: str | None = None) -> AnchorRequest | None:
+        """Return the request for a CID: that for a stream, if one is named; else that for the event
+        of this node, or for a stream that the asker's network named, or any."""
+        where = (
+            "WHERE cid = ?1 AND (of IN ('', ?3) OR ?3 IS NULL) ORDER BY of <> '', asker IS NOT ?2"
+        )
+        return next(iter(self._requests(f"{where}, made_at LIMIT 1", cid, asker, stream)), None)
 
     def requests(self, states: Sequence[RequestState], limit: int) -> list[AnchorRequest]:
         """Return some requests, the latest first."""
@@ -278,13 +317,15 @@ class Journal:
     def leaves(self, tree: int) -> list[CID]:
         """Return what is in a tree."""
         with self._explained():
-            rows = self._connection.execute("SELECT cid FROM requests WHERE tree = ?", (tree,))
+            sql = "SELECT DISTINCT cid FROM requests WHERE tree = ?"
+            rows = self._connection.execute(sql, (tree,))
             return [CID(cid) for (cid,) in rows]
 
-    def find_each(self, cids: Sequence[CID]) -> dict[CID, AnchorRequest]:
-        """Return the requests for some CIDs, of which there are."""
-        found = (self.find(cid) for cid in cids)
-        return {request.cid: request for request in found if request is not None}
+    def in_tree(self, tree: int, after: AnchorRequest | None, limit: int) -> list[AnchorRequest]:
+        """Return requests in a tree, in the order of their keys, those after another one."""
+        cid, of = (b"", "") if after is None else (after.cid, after.of)
+        where = "WHERE tree = ? AND (cid, of) > (?, ?) ORDER BY cid, of LIMIT ?"
+        return self._requests(where, tree, cid, of, limit)
 
     def move_tree(self, tree: int, chain_id: str) -> None:
         """Have a tree for which nothing was signed anchored on another chain."""
@@ -299,20 +340,22 @@ class Journal:
                 (tx_hash, block_time, str(cost), tree),
             )
 
-    def finish_requests(self, events: Iterable[tuple[CID, CID, bytes | None]]) -> None:
-        """Keep that some CIDs have these time events; with the CARs of those that are not in the
-        event log."""
+    def finish_requests(self, events: Iterable[tuple[AnchorRequest, CID, bytes | None]]) -> None:
+        """Keep that some requests have these time events; with the CARs of those that are not in
+        the event log."""
         with self._transaction() as connection:
             connection.executemany(
-                "UPDATE requests SET state = 2, event = coalesce(event, ?2), car = ?3 "
-                "WHERE cid = ?1",
-                list(events),
+                "UPDATE requests SET state = 2, event = coalesce(event, ?3), car = ?4 "
+                "WHERE (cid, of) = (?1, ?2)",
+                [(request.cid, request.of, event, car) for request, event, car in events],
             )
 
-    def car(self, cid: CID) -> bytes | None:
+    def car(self, request: AnchorRequest) -> bytes | None:
         """Return the time event of a CID that is not an event of this node."""
         with self._explained():
-            row = self._connection.execute("SELECT car FROM requests WHERE cid = ?", (cid,))
+            row = self._connection.execute(
+                "SELECT car FROM requests WHERE (cid, of) = (?, ?)", (request.cid, request.of)
+            )
             found: bytes | None = next(row, (None,))[0]
         return found
 
@@ -321,7 +364,7 @@ class Journal:
         with self._transaction() as connection:
             connection.execute("UPDATE trees SET is_done = 1 WHERE id = ?", (tree,))
             connection.execute(
-                "DELETE FROM requests WHERE cid IN (SELECT cid FROM requests "
+                "DELETE FROM requests WHERE (cid, of) IN (SELECT cid, of FROM requests "
                 "WHERE state = 2 AND init IS NULL ORDER BY made_at DESC LIMIT -1 OFFSET ?)",
                 (most,),
             )
@@ -369,15 +412,15 @@ class Journal:
             costs = [int(cost) for (cost,) in rows]
         return len(costs), sum(costs)
 
-    def _requests(self, where: str, value: object) -> list[AnchorRequest]:
-        sql = f"SELECT cid, init, stream, state, tree, made_at, event FROM requests {where}"
+    def _requests(self, where: str, *values: object) -> list[AnchorRequest]:
+        sql = f"SELECT cid, of, init, stream, state, tree, made_at, event FROM requests {where}"
         with self._explained():
-            rows = self._connection.execute(sql, (value,)).fetchall()
+            rows = self._connection.execute(sql, values).fetchall()
         return [
             AnchorRequest(
-                CID(cid), _cid(init), stream, RequestState(state), tree, made_at, _cid(event)
+                CID(cid), of, _cid(init), stream, RequestState(state), tree, made_at, _cid(event)
             )
-            for cid, init, stream, state, tree, made_at, event in rows
+            for cid, of, init, stream, state, tree, made_at, event in rows
         ]
 
     def _trees(self, where: str, value: object) -> list[Tree]:

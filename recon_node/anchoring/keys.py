@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from recon_node.anchoring.authority import AuthorityError
-from recon_node.files import is_exposed
+from recon_node.files import is_exposed, read_secret
 
 
 class Signer:
@@ -110,7 +110,7 @@ def _secret(path: Path, setting: str) -> str:
     if is_exposed(path):
         raise AuthorityError(f"other users can read {setting} {path}: run chmod 600 on it")
     try:
-        text = path.read_text(encoding="utf-8").strip()
+        text = read_secret(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise AuthorityError(f"cannot read {setting} {path}: {reason}") from None

@@ -6,6 +6,7 @@ node must not forget is in the journal, so a task that fails begins again where 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,7 @@ from recon_node.ceramic import StreamId
 from recon_node.ceramic.builder import proof_block, time_event_car
 from recon_node.ipld import CID, car
 from recon_node.store import Store, StoreError
+from recon_node.turns import ASKER
 
 log = structlog.get_logger(__name__)
 
@@ -114,32 +116,36 @@ class Anchoring:
             cid: of it.
             stream: that it belongs to, as the other node says. An event that is here is anchored
                 for its own stream: a ceramic-one node names one of its own for every root, and the
-                root of its tree of one event is that event.
+                root of its tree of one event is that event. Another CID is anchored for each
+                stream that somebody names, as nothing here can tell which of them is right.
 
         Raises:
             FullError: too many requests wait.
             JournalError: the disk failed.
         """
-        found = await self.find(cid)
+        found = await self.find(cid, stream)
         most = self.settings.max_requests
         if found is None and await in_thread(partial(self._journal.are_waiting, most)):
             raise FullError(f"{most} requests wait: try again later")
         init = await self._store.log.stream_of(cid)
         headers = [] if init is None else await self._store.log.stream_headers([init])
         own = init if headers else None
-        record = await in_thread(partial(self._journal.request, cid, own, str(stream), self._now()))
+        arguments = (cid, own, str(stream), ASKER.get(), self._now())
+        record = await in_thread(partial(self._journal.request, *arguments))
         self._wake()
         return record
 
-    async def find(self, cid: CID) -> AnchorRequest | None:
-        """Return the request for a CID."""
-        return await in_thread(partial(self._journal.find, cid))
+    async def find(self, cid: CID, stream: StreamId | None = None) -> AnchorRequest | None:
+        """Return the request for a CID; if others say of which stream it is, that for this stream,
+        or one that the network named for which this task works, or any."""
+        named = None if stream is None else str(stream)
+        return await in_thread(partial(self._journal.find, cid, ASKER.get(), named))
 
     async def witness(self, request: AnchorRequest) -> bytes | None:
         """Return the CAR of the time event of a request; None if it is not here (yet)."""
         if request.event is None:
             return None
-        stored = await in_thread(partial(self._journal.car, request.cid))
+        stored = await in_thread(partial(self._journal.car, request))
         return stored or await self._store.log.car(request.event)
 
     async def requests(self, states: Sequence[RequestState], limit: int) -> list[AnchorRequest]:
@@ -258,9 +264,11 @@ class Anchoring:
         if leaves:
             built = await in_thread(partial(MerkleTree, leaves))
             chain_id = self._authority.chain_id
-            opening = partial(self._journal.open_tree, built.root, leaves, chain_id, self._now())
+            opening = partial(
+                self._journal.open_tree, built.root, built.leaves, chain_id, self._now()
+            )
             await in_thread(opening)
-            log.info("Anchoring a tree", events=len(leaves), root=str(built.root))
+            log.info("Anchoring a tree", events=len(built.leaves), root=str(built.root))
 
     async def _finish(self, tree: Tree) -> None:
         while tree.tx_hash is None or tree.block_time is None:
@@ -302,14 +310,12 @@ class Anchoring:
         if built.root != tree.root:
             raise JournalError(f"the journal has lost leaves of the tree {tree.root}")
         proof = proof_block(tree.chain_id, tree.root, tx_hash)
-        for start in range(0, len(built.leaves), _MADE_AT_ONCE):
-            cids = built.leaves[start : start + _MADE_AT_ONCE]
-            requests = await in_thread(partial(self._journal.find_each, cids))
-            part = [
-                (start + index, requests[cid])
-                for index, cid in enumerate(cids)
-                if requests[cid].state is RequestState.IN_TREE
-            ]
+        after: AnchorRequest | None = None
+        while requests := await in_thread(
+            partial(self._journal.in_tree, tree.id, after, _MADE_AT_ONCE)
+        ):
+            after = requests[-1]
+            part = [each for each in requests if each.state is RequestState.IN_TREE]
             if not part:
                 continue
             made = await in_thread(partial(_time_events, built, proof, part))
@@ -323,10 +329,10 @@ class Anchoring:
                         reason=verdict.reason,
                     )
             done = [
-                (each.request.cid, each.cid, each.car if each.request.init is None else None)
+                (each.request, each.cid, each.car if each.request.init is None else None)
                 for each in made
             ]
-            done += [(r.cid, r.event, None) for _, r in part if r.event is not None]
+            done += [(each, each.event, None) for each in part if each.event is not None]
             await in_thread(partial(self._journal.finish_requests, done))
 
 
@@ -340,14 +346,14 @@ class _Made:
 
 
 def _time_events(
-    tree: MerkleTree, proof: tuple[CID, bytes], leaves: Sequence[tuple[int, AnchorRequest]]
+    tree: MerkleTree, proof: tuple[CID, bytes], requests: Sequence[AnchorRequest]
 ) -> list[_Made]:
-    """Make time events of some leaves, but of those that have one from elsewhere."""
+    """Make the time events of some requests, but of those that have one from elsewhere."""
     made = []
-    for index, request in leaves:
+    for request in requests:
         if request.event is None:
             init = request.init or StreamId.parse(request.stream or "").cid
-            path, nodes = tree.proof(index)
+            path, nodes = tree.proof(bisect_left(tree.leaves, str(request.cid), key=str))
             event = time_event_car(init, request.cid, proof, path, nodes)
             made.append(_Made(request, car.decode(event).roots[0], event))
     return made

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 import trio
@@ -13,7 +15,7 @@ from anchoring_support import NETWORK, Opened
 from nacl.signing import SigningKey
 from support.waiting import eventually
 
-from recon_node.anchoring.journal import RequestState
+from recon_node.anchoring.journal import FILE_NAME, Journal, RequestState
 from recon_node.anchoring.service import Anchoring, FullError
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.ceramic import Event, EventKind, StreamId, StreamType, parse_event
@@ -28,6 +30,7 @@ from recon_node.ceramic.builder import (
 from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN, transaction_of
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import Store
+from recon_node.turns import working_for
 
 KEYS = [SigningKey(bytes([number]) * 32) for number in range(1, 4)]
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
@@ -226,11 +229,67 @@ async def test_an_event_is_anchored_for_its_own_stream(opened: Callable[..., Ope
         assert time.init == one.cid
 
 
+async def test_a_cid_that_is_not_here_is_anchored_for_every_stream_that_is_named(
+    opened: Callable[..., Opened],
+) -> None:
+    """By one leaf; each network gets the answer for the stream that it named."""
+    root = CID.of(DAG_CBOR, b"the root of another node's tree")
+    asked = {"192.0.2.1": OTHER, "192.0.2.2": MODEL}
+    async with opened(streams=("none",), interval=3600) as (store, anchoring):
+        for asker, stream in asked.items():
+            with working_for(asker):
+                request = await anchoring.request(root, stream)
+                assert (request.stream, request.state) == (str(stream), RequestState.WAITING)
+        anchoring.anchor_now()
+        await eventually(lambda: bool(anchoring.trees_done))
+        for asker, stream in asked.items():
+            with working_for(asker):
+                found = [await anchoring.find(root), await anchoring.request(root, stream)]
+            found.append(await anchoring.find(root, stream))
+            for each in found:
+                assert each is not None
+                witness = await anchoring.witness(each)
+                assert witness is not None
+                event = parse_event(witness)
+                assert (event.init, event.prevs) == (stream.cid, (root,))
+        [tree] = await anchoring.latest_trees(9)
+        assert (tree.leaves, store.head) == (1, 0)
+
+
+def test_a_journal_with_one_request_for_each_cid_is_read(tmp_path: Path) -> None:
+    Journal(tmp_path).close()
+    own, other = (CID.of(DAG_CBOR, bytes([number])) for number in range(2))
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as database:
+        database.executescript(
+            """
+            DROP TABLE requests;
+            CREATE TABLE requests (
+                cid BLOB PRIMARY KEY, init BLOB, stream TEXT, state INTEGER NOT NULL,
+                tree INTEGER, made_at REAL NOT NULL, event BLOB, car BLOB
+            ) STRICT, WITHOUT ROWID;
+            CREATE INDEX requests_by_state ON requests (state, made_at);
+            CREATE INDEX requests_by_tree ON requests (tree) WHERE tree IS NOT NULL;
+            PRAGMA user_version = 0;
+            """
+        )
+        row = "INSERT INTO requests VALUES (?, ?, ?, 1, 4, 5.0, NULL, ?)"
+        database.execute(row, (own, MODEL.cid, None, None))
+        database.execute(row, (other, None, str(MODEL), b"its time event"))
+        database.commit()
+    with closing(Journal(tmp_path)) as journal:
+        found = {request.cid: request for request in journal.in_tree(4, None, 9)}
+        assert [(found[cid].of, found[cid].init) for cid in (own, other)] == [
+            ("", MODEL.cid),
+            (str(MODEL), None),
+        ]
+        assert journal.car(found[other]) == b"its time event"
+
+
 async def test_a_refused_time_event_stops_no_tree(opened: Callable[..., Opened]) -> None:
     one, two = init_event(KEYS[0], MODEL, {"n": 0}), init_event(KEYS[1], MODEL, {"n": 0})
     async with opened(streams=("none",)) as (store, anchoring):
         await write(store, one, two)
-        anchoring._journal.request(one.cid, two.cid, None, 0.0)  # as earlier versions did
+        anchoring._journal.request(one.cid, two.cid, str(MODEL), "", 0.0)  # as earlier versions did
         anchoring.anchor_now()
         await eventually(lambda: anchoring.trees_done == 1)
         assert store.head == 2

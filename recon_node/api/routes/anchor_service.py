@@ -84,11 +84,21 @@ def _cid(text: str) -> CID:
         raise bad_request(f"CID is empty or malformed: {error}") from None
 
 
-class AnchorRequestPath(Parameters, frozen=True):
+def _stream_id(text: str) -> StreamId:
+    try:
+        return StreamId.parse(text)
+    except StreamIdError as error:
+        raise bad_request(f"Invalid stream ID: {error}") from None
+
+
+class AnchorRequestPath(Parameters, frozen=True, rename="camel"):
     """Which request."""
 
     cid: Annotated[CID, Parsed(_cid)]
     """The CID of the event."""
+    stream_id: Annotated[StreamId | None, Parsed(_stream_id)] = None
+    """The StreamID of the request, if several were named for the CID; by default, what was
+    requested from the same address."""
 
 
 @endpoint(
@@ -116,7 +126,7 @@ async def post_request(call: Call[Parameters]) -> Response:
         stream_id, cid = await call.services.in_long_thread(partial(_read_car, body))
     else:
         stream_id, cid = _read_json(await read_small(call.request, AnchorServiceRequestBody))
-    before = await anchoring.find(cid)
+    before = await anchoring.find(cid, stream_id)
     try:
         request = await anchoring.request(cid, stream_id)
     except FullError as error:
@@ -131,7 +141,7 @@ async def get_request(
 ) -> Annotated[Response, AnchorServiceStatusBody]:
     """Ask how far a request for an anchor has come."""
     anchoring, cid = _served(call), call.parameters.cid
-    request = await anchoring.find(cid)
+    request = await anchoring.find(cid, call.parameters.stream_id)
     if request is None:
         raise ApiError(HTTPStatus.NOT_FOUND, f"Request does not exist for cid {cid}")
     return reply(await _describe(anchoring, request))
@@ -167,10 +177,7 @@ def _check_access(call: Call[Any], anchoring: Anchoring, body: bytes) -> None:
 
 
 def _read_json(read: AnchorServiceRequestBody) -> tuple[StreamId, CID]:
-    try:
-        return StreamId.parse(read.stream_id), _cid(read.cid)
-    except StreamIdError as error:
-        raise bad_request(f"Invalid stream ID: {error}") from None
+    return _stream_id(read.stream_id), _cid(read.cid)
 
 
 _MAX_ROOT: Final = 4096
