@@ -39,6 +39,8 @@ class Taken:
 
     rows: int
     position: int
+    refused: int = 0
+    """Rows that it set aside."""
 
 
 class Target(Protocol):

@@ -8,6 +8,10 @@ each other. Where all rows come again, those that differ are written, and others
 
 CIDs and StreamIDs become text, and content and nested columns `jsonb`, as SQL there can read these.
 Columns, indexes and privileges that others add are left alone.
+
+What is in a row is strangers', and the database has limits of its own. A row that it refuses is set
+aside: `spark_sink_refused` says which, and why, and the others go on. It is not in the table, also
+as it was before, until the database takes a later version of it.
 """
 
 from __future__ import annotations
@@ -32,9 +36,14 @@ from spark_sink.query.show import show, to_json
 from spark_sink.schema import TableSpec
 
 _POSITIONS: Final = "spark_sink_positions"
+_REFUSED: Final = "spark_sink_refused"
 _INCOMING: Final = "spark_sink_incoming"
 _SEEN: Final = "spark_sink_seen"
 _ROWS_AT_ONCE: Final = 5_000
+# Classes of errors that are about what is in a row: data, integrity, check options, limits such as
+# that of nesting, and what triggers raise.
+_OF_A_ROW: Final = ("22", "23", "44", "54", "P0")
+_LONGEST_REASON: Final = 500
 # Seconds to connect.
 _PATIENCE: Final = 10
 # PostgreSQL cuts longer names, and has columns of its own in every table.
@@ -124,12 +133,19 @@ class Postgres:
             cursor.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [self._schema])
             if cursor.fetchone() is None:  # to create it if it exists takes a privilege, too
                 cursor.execute(SQL("CREATE SCHEMA {}").format(Identifier(self._schema)))
-            cursor.execute(
-                SQL(
+            for command, table in (
+                (
                     "CREATE TABLE IF NOT EXISTS {} "
-                    "(name text PRIMARY KEY, token text, position bigint, columns jsonb)"
-                ).format(self._table(_POSITIONS))
-            )
+                    "(name text PRIMARY KEY, token text, position bigint, columns jsonb)",
+                    _POSITIONS,
+                ),
+                (
+                    "CREATE TABLE IF NOT EXISTS {} "
+                    "(name text, key text, reason text, PRIMARY KEY (name, key))",
+                    _REFUSED,
+                ),
+            ):
+                cursor.execute(SQL(command).format(self._table(table)))
 
     def _table(self, name: str) -> Identifier:
         return Identifier(self._schema, name)
@@ -151,7 +167,10 @@ class Postgres:
         if wanted != known:
             self._alter(cursor, changes.spec, wanted, known)
             changes, token = since(None), None
-        copy = _Copy(cursor, self._table(name), columns, changes.spec.key, whole=token is None)
+        refused = _Refused(cursor, self._table(_REFUSED), name)
+        copy = _Copy(
+            cursor, self._table(name), columns, changes.spec.key, refused, whole=token is None
+        )
         for kind, rows in changes.rows():
             if kind == "reset":
                 copy.begin_anew()
@@ -164,7 +183,7 @@ class Postgres:
             ),
             [str(changes.token), changes.token.position, json.dumps(wanted), name],
         )
-        return Taken(copy.rows, changes.token.position), changes.token
+        return Taken(copy.rows, changes.token.position, refused.count), changes.token
 
     def _alter(
         self,
@@ -196,6 +215,37 @@ class Postgres:
         cursor.execute(SQL("ALTER TABLE {} {}").format(table, SQL(", ").join(parts)))
 
 
+class _Refused:
+    """The rows of a table that the database refuses, by their key."""
+
+    def __init__(self, cursor: Cursor[Any], table: Identifier, name: str) -> None:
+        self._cursor = cursor
+        self._table = table
+        self._name = name
+        self.count = 0
+        """Of this transaction."""
+
+    def add(self, key: Any, error: Exception) -> None:
+        """Say that a row is refused, and why."""
+        self.count += 1
+        reason = one_line(error)[:_LONGEST_REASON].replace("\0", "\ufffd")
+        self._cursor.execute(
+            SQL(
+                "INSERT INTO {} (name, key, reason) VALUES (%s, %s, %s) "
+                "ON CONFLICT (name, key) DO UPDATE SET reason = excluded.reason"
+            ).format(self._table),
+            [self._name, str(key), reason],
+        )
+
+    def forget(self, key: Identifier | None = None) -> None:
+        """Forget those that are among the incoming rows, by the name of their key; None: all."""
+        some: Composed = SQL("").format()
+        if key is not None:
+            some = SQL("AND key IN (SELECT {}::text FROM {})").format(key, Identifier(_INCOMING))
+        command = SQL("DELETE FROM {} WHERE name = %s {}").format(self._table, some)
+        self._cursor.execute(command, [self._name])
+
+
 class _Copy:
     """The rows of one transaction on their way into a table."""
 
@@ -205,14 +255,17 @@ class _Copy:
         table: Identifier,
         columns: list[_Column],
         key: str,
+        refused: _Refused,
         *,
         whole: bool,
     ) -> None:
         self._cursor = cursor
-        self._table = table
         self._columns = columns
         self._key = key
+        self._refused = refused
         self._whole = whole
+        if whole:
+            refused.forget()
         self.rows = 0
         names = list(map(Identifier, (column.name for column in columns)))
         listed = SQL(", ").join(names)
@@ -231,6 +284,7 @@ class _Copy:
             "ON CONFLICT ({key}) DO UPDATE SET ({names}) = ROW ({new}) "
             "WHERE ROW ({old}) IS DISTINCT FROM ROW ({new})"
         ).format(**of, names=listed, new=new, old=old)
+        self._remove = SQL("DELETE FROM {table} WHERE {key} = %s").format(**of)
         self._note = SQL("INSERT INTO {seen} SELECT {key} FROM {incoming}").format(**of)
         self._empty = SQL("TRUNCATE {incoming}").format(**of)
         self._begin = SQL("TRUNCATE {seen}").format(**of)
@@ -243,23 +297,54 @@ class _Copy:
         """All rows come from now on."""
         self._whole = True
         self._cursor.execute(self._begin)
+        self._refused.forget()
 
     def write(self, rows: list[dict[str, Any]]) -> None:
-        """Write rows; of those with the same key, the last counts."""
-        latest = {row[self._key]: row for row in rows}
+        """Write rows, but those that are refused; of those with the same key, the last counts."""
+        self._write(list({row[self._key]: row for row in rows}.values()))
+
+    def _write(self, rows: list[dict[str, Any]]) -> None:
+        """Write rows; if one of them is refused, in two halves, so that the others are written."""
+        try:
+            with self._cursor.connection.transaction():
+                self._write_all(rows)
+        except Exception as error:
+            if not _is_of_a_row(error):
+                raise
+            if len(rows) > 1:
+                half = len(rows) // 2
+                self._write(rows[:half])
+                self._write(rows[half:])
+                return
+            key = next(each for each in self._columns if each.field == self._key)
+            value = key.convert(rows[0][self._key])
+            self._cursor.execute(self._remove, [value])
+            self._refused.add(value, error)
+
+    def _write_all(self, rows: list[dict[str, Any]]) -> None:
         with self._cursor.copy(self._load) as copy:
-            for row in latest.values():
+            for row in rows:
                 copy.write_row([column.convert(row[column.field]) for column in self._columns])
         self._cursor.execute(self._upsert)
-        self.rows += len(latest)
         if self._whole:
             self._cursor.execute(self._note)
+        else:
+            self._refused.forget(Identifier(self._key))
         self._cursor.execute(self._empty)
+        self.rows += len(rows)
 
     def end(self) -> None:
         """Delete the rows that are not there any more."""
         if self._whole:
             self._cursor.execute(self._clean)
+
+
+def _is_of_a_row(error: Exception) -> bool:
+    """Return whether what is in a row is to blame, and not the database or the connection."""
+    if isinstance(error, psycopg.Error):
+        code = error.sqlstate or ""
+        return isinstance(error, psycopg.DataError) or code[:2] in _OF_A_ROW
+    return isinstance(error, ValueError | ArithmeticError | RecursionError)
 
 
 def _columns(spec: TableSpec) -> list[_Column]:
