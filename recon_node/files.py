@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import select
 import shutil
 import stat
 from collections.abc import Iterator
@@ -22,6 +23,10 @@ _CANNOT_SYNC: Final = (errno.EINVAL, errno.EACCES)
 """Directories on SMB cannot be synced, nor can those that may be written but not read."""
 
 
+MAX_SECRET: Final = 64 * 1024
+"""Bytes of a file with a key or a token."""
+_PIPE_PATIENCE: Final = 10.0
+"""Seconds to wait for a pipe with one."""
 _RESERVE: Final = 1 << 30
 _RESERVED_PART: Final = 20
 _PRIVATE_DIRECTORY: Final = 0o700
@@ -74,6 +79,28 @@ def is_exposed(path: Path) -> bool:
         return bool(path.stat().st_mode & _OTHERS)
     except OSError:
         return False
+
+
+def read_secret(path: Path, encoding: str = "utf-8") -> str:
+    """Return the text of a small file, such as a key or a token, without blanks around it.
+
+    It may be a pipe, as of `<(pass show token)`, which must not be silent for `_PIPE_PATIENCE`.
+
+    Raises:
+        OSError: it cannot be read, or has more than `MAX_SECRET` bytes.
+        UnicodeDecodeError: it is not text in this encoding.
+    """
+    content = bytearray()
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        while select.select([file], (), (), _PIPE_PATIENCE)[0]:
+            piece = file.read(MAX_SECRET)
+            content += piece or b""
+            if not piece:
+                return content.decode(encoding).strip()
+            if len(content) > MAX_SECRET:
+                raise OSError(errno.EFBIG, f"it has more than {MAX_SECRET} bytes")
+    raise OSError(errno.ETIMEDOUT, "nothing comes from it")
 
 
 def open_locked(path: Path, *, wait: bool = False, mode: int = 0o666) -> BinaryIO:

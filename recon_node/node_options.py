@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from recon_node import DEFAULT_URL
-from recon_node.files import is_exposed
+from recon_node.files import is_exposed, read_secret
 from recon_node.terminal_text import echo
 
 Command = Callable[..., Any]
@@ -96,7 +96,7 @@ def _token_in(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        token = path.read_text(encoding="ascii").strip()
+        token = read_secret(path, "ascii")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not ASCII"
         raise click.ClickException(f"the token file {path} cannot be read: {reason}") from None

@@ -33,6 +33,7 @@ from benchmarks.attack import (  # noqa: F401 - they enter their attacks in the 
     floods,
     large,
     lists,
+    outsiders,
     pipeline,
     singles,
     statements,

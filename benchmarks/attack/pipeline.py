@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import adbc_driver_flightsql.dbapi as flight
@@ -58,9 +59,9 @@ _SERVER_MEMORY: Final = 4 * (512 + 256) * MIB
 """Of four queries at once, by default: what DuckDB may take, and what a process takes besides."""
 
 
-@attack()
-def slow_queries(here: Field) -> None:
-    """One client of Flight SQL keeps all places with statements that are slow to plan."""
+@contextmanager
+def _serving(here: Field) -> Iterator[tuple[str, int]]:
+    """Serve the tables of the node; yields the address and the process id."""
     tables = here.directory / "tables"
     command = [sys.executable, "-m", "spark_sink"]
     _run([*command, "run", "--once", "--url", here.url, "--tables", str(tables)], 300)
@@ -74,15 +75,73 @@ def slow_queries(here: Field) -> None:
     complain, sys.unraisablehook = sys.unraisablehook, lambda _: None  # as it says at length
     try:
         _await_server(address)
-        before = memory_of(server.pid)
-        longest, memory = _queries_beside_slow_ones(address, server.pid)
-        here.at_most("another client's query", longest, 10.0)
-        grown = memory - before
-        here.expect("memory below 3 GiB more", True, grown < _SERVER_MEMORY)
+        yield address, server.pid
     finally:
         sys.unraisablehook = complain
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+
+
+@attack()
+def slow_queries(here: Field) -> None:
+    """One client of Flight SQL keeps all places with statements that are slow to plan."""
+    with _serving(here) as (address, server):
+        before = memory_of(server)
+        longest, memory = _queries_beside_slow_ones(address, server)
+        here.at_most("another client's query", longest, 10.0)
+        grown = memory - before
+        here.expect("memory below 3 GiB more", True, grown < _SERVER_MEMORY)
+
+
+_STATEMENTS: Final = {
+    "reads a file": "FROM read_text('{secret}')",
+    "reads its tables' directory": "FROM glob('{tables}/*')",
+    "writes a file": "COPY (SELECT 1) TO '{tables}/written'",
+    "opens a database": "ATTACH '{tables}/written' AS mine",
+    "changes a setting": "SET memory_limit = '100GB'",
+    "asks for the environment": "SELECT getenv('HOME')",
+    "is nested deeply": "SELECT " + "(" * 20_000 + "1" + ")" * 20_000,
+    "is long": "SELECT 1" + " + 1" * 500_000,
+    "multiplies rows": "SELECT count(*) FROM " + "range(1000000), " * 4 + "stream_states",
+    "recurs without end": "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) "
+    "SELECT count(*) FROM r",
+    "gathers a list without end": "SELECT list(range) FROM range(10000000000)",
+}
+
+
+@attack()
+def hostile_statements(here: Field) -> None:
+    """Statements of Flight SQL read files and settings, or take the server's memory and time."""
+    secret = here.directory / "secret"
+    secret.write_text("secret")
+    tables = here.directory / "tables"
+    answered: list[str] = []
+
+    def send(what: str, sql: str) -> None:
+        with suppress(flight.Error, RuntimeError):
+            _query(address, sql.replace("{secret}", str(secret)).replace("{tables}", str(tables)))
+            answered.append(what)
+
+    with _serving(here) as (address, server):
+        before = memory_of(server)
+        threads = [
+            threading.Thread(target=send, args=statement, daemon=True)
+            for statement in _STATEMENTS.items()
+        ]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + 12
+        longest, memory = 0.0, 0
+        while time.monotonic() < end:
+            started = time.monotonic()
+            _query(address, "SELECT count(*) FROM stream_states")
+            longest = max(longest, time.monotonic() - started)
+            memory = max(memory, memory_of(server))
+            time.sleep(0.2)
+        here.at_most("another client's query", longest, 10.0)
+        here.expect("memory below 3 GiB more", True, memory - before < _SERVER_MEMORY)
+    here.expect("statements that are answered", [], [x for x in answered if x != "is long"])
+    here.expect("files written", False, (tables / "written").exists())
 
 
 def _queries_beside_slow_ones(address: str, server: int) -> tuple[float, int]:

@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from recon_node.api.middleware.guard import Access
 from recon_node.api.services import Limits
+from recon_node.files import read_secret
 from recon_node.setting_types import SETTINGS, Flag, OptionalPath, Setting, checked_by
 
 MIN_TOKEN: Final = 16
@@ -44,11 +45,11 @@ def check_token(token: str) -> str:
 def read_token(path: Path) -> str:
     """Return the token in a file, without blanks around it; raises ValueError."""
     try:
-        text = path.expanduser().read_text(encoding="utf-8")
+        text = read_secret(path.expanduser())
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"the token file {path} cannot be read: {reason}") from None
-    return check_token(text.strip())
+    return check_token(text)
 
 
 @dataclass(frozen=True, slots=True, config=SETTINGS)

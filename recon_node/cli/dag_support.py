@@ -30,7 +30,7 @@ from recon_node.dag.protocol.operations import ReplicaError
 from recon_node.dag.protocol.shards import ShardError
 from recon_node.dag.protocol.ucan import UcanError
 from recon_node.exception_groups import unwrapped
-from recon_node.files import draft_of, move_into_place
+from recon_node.files import draft_of, move_into_place, read_secret
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.setting_types import at_home, default_data_dir
 from recon_node.terminal_text import echo
@@ -108,7 +108,7 @@ def open_key(path: Path | None) -> SigningKey:
     try:
         if path is None and not chosen.exists():
             return _create(chosen)
-        seed = bytes.fromhex(chosen.read_text(encoding="ascii").strip())
+        seed = bytes.fromhex(read_secret(chosen, "ascii"))
         return SigningKey(seed)
     except OSError as error:
         raise CommandError(f"the key {chosen}: {error.strerror or error}") from None

@@ -24,6 +24,8 @@ KeyKind: TypeAlias = Literal["ed25519", "secp256k1", "p256"]
 _PEM: Final = b"-----BEGIN"
 _SEED_SIZE: Final = 32
 """Bytes of an Ed25519 seed."""
+_MAX_FILE: Final = 64 * 1024
+"""Bytes of a key file that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,8 @@ class Key:
             KeyFileError: the file cannot be read, or as `parse`.
         """
         try:
-            return cls.parse(Path(path).read_bytes())
+            with Path(path).open("rb") as file:
+                return cls.parse(file.read(_MAX_FILE))  # what is longer is not a key
         except OSError as error:
             raise KeyFileError(f"the key {path}: {error.strerror or error}") from None
         except KeyFileError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from recon_node.files import is_exposed
+from recon_node.files import is_exposed, read_secret
 from recon_node.program import stop_signals
 from recon_node.terminal_text import ByteSize, echo
 from spark_sink.cli.events import EventPrinter, json_lines_option
@@ -180,7 +180,7 @@ def _checked_token(token: str | None, file: Path | None) -> str | None:
         if is_exposed(file):
             echo(f"Warning: other users can read the token file {file}: chmod 600 it", err=True)
         try:
-            token = file.read_text(encoding="ascii").strip()
+            token = read_secret(file, "ascii")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not ASCII"
             raise click.ClickException(f"the token file {file} cannot be read: {reason}") from None

@@ -1,0 +1,201 @@
+"""Attacks by ids, forged signatures, snapshot stores, and files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import httpx
+import trio
+from libp2p.kad_dht.pb.kademlia_pb2 import Message
+from nacl.signing import SigningKey
+
+from benchmarks.attack.catalogue import attack
+from benchmarks.attack.field import NETWORK as NETWORK_NAME
+from benchmarks.attack.field import Field, document_id, make_model
+from benchmarks.attack.hostile import (
+    NETWORK,
+    WHOLE,
+    attacker,
+    cut_off,
+    hostile_host,
+    offer,
+    peer_id,
+)
+from benchmarks.attack.measuring import MIB, Row
+from recon_node.ceramic.builder import data_event, init_event
+from recon_node.ipld import CID, RAW
+from recon_node.p2p.peers.dht_server import protocol_of
+from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.streams import PeerStream
+from recon_node.recon import RECON_1_2, KeyRange, Sha256a
+from recon_node.recon.keys.sha256a import spread
+from recon_node.snapshot.places import PackPlace, encode_locator, located, pack_name
+from recon_node.snapshot.root import LATEST, SnapshotManifest, encode_root
+from recon_node.snapshot.tree import Inner, Leaf, Link, Root
+from recon_node.snapshot.tree.nodes import HIGHEST, LOWEST, node_cid
+
+_SECONDS: Final = 8.0
+
+
+async def _long_ids(address: str) -> None:
+    """Name peers by ids of 16 and 60 kB, in requests and in answers of the DHT."""
+    protocol = protocol_of(NETWORK)
+
+    async def answer(stream: PeerStream) -> None:
+        frames = FrameStream(stream, 1 << 20, account=stream.account)
+        with cut_off():
+            while (asked := await frames.receive(60)) is not None:
+                request = Message.FromString(asked)
+                named = [Message.Peer(id=os.urandom(60_000))]
+                found = Message(type=request.type, key=request.key)
+                found.providerPeers.extend(named)
+                found.closerPeers.extend(named)
+                await frames.send([found.SerializeToString()], 30)
+
+    async def idle(_: PeerStream) -> None:
+        await trio.sleep_forever()
+
+    async with hostile_host(address) as host:
+        host.handle(protocol, answer)
+        host.handle(RECON_1_2.id, idle)
+        await trio.sleep(0.5)
+        for _ in range(20):
+            with cut_off():
+                stream = await host.open_stream(peer_id(address), protocol)
+                frames = FrameStream(stream, 1 << 20, account=stream.account)
+                provider = Message.Peer(id=os.urandom(15_800))
+                kind = Message.MessageType.ADD_PROVIDER
+                added = Message(type=kind, key=os.urandom(32), providerPeers=[provider])
+                await frames.send([added.SerializeToString()], 60)
+        await trio.sleep(_SECONDS)
+
+
+@attack(flags=lambda: ("--discovery",))
+def long_ids(here: Field) -> None:
+    """Peer ids of 16 to 60 kB in the DHT take seconds each to be written in base58."""
+    with here.attacked(), attacker(_long_ids, here.node.addresses[0]) as process:
+        process.join(_SECONDS + 5)
+
+
+@attack()
+def forged_updates(here: Field) -> None:
+    """3,000 updates of an owner's stream, signed by a stranger, fill it or change it."""
+    owner, stranger = SigningKey.generate(), SigningKey.generate()
+    model, model_id = make_model(owner)
+    init = init_event(owner, model_id, {"a": "own"}, unique=b"u")
+    assert init.header is not None
+    here.add([model, init])
+    here.await_event(init)
+    keys = here.status()["events"]
+    forged = [
+        data_event(stranger, init, [init.cid], [{"op": "replace", "path": "/a", "value": str(n)}])
+        for n in range(3_000)
+    ]
+    events = {each.event_id(NETWORK, init.header, 1): each.car for each in forged}
+    update = data_event(owner, init, [init.cid], [{"op": "replace", "path": "/a", "value": "new"}])
+    with here.attacked():
+        with attacker(offer, here.node.addresses[0], events) as process:
+            process.join(20)
+        here.add([update])
+        here.await_event(update)
+    stream = document_id(init)
+    here.expect("the owner's stream", {"a": "new"}, here.content(stream))
+    shown = here.get(f"/ceramic/streams/{stream}/events").json()["events"]
+    here.expect("events of the stream", 2, len(shown))
+    crossed = here.status()["events"] - keys
+    here.expect("keys that peers see", True, crossed < 100)
+
+
+def _store_of_full_leaves(store: Path, leaves: int, keys: int) -> None:
+    """A snapshot whose leaves have as many keys of 128 bytes as fit, packed front to back."""
+    (store / "packs").mkdir(parents=True)
+    prefix = bytes(WHOLE.lower[:8])
+    body, links, places = b"", [], []
+    for number in range(leaves):
+        start = prefix + bytes([1 + number])
+        step = (2**128 - 1) // keys
+        fill = start + b"A" * (112 - len(start))
+        leaf = Leaf([fill + (at * step).to_bytes(16, "big") for at in range(keys)])
+        held = [PackPlace(0, 300 * at, 300) for at in range(keys)]
+        data = located(leaf, encode_locator(held))
+        places.append(PackPlace(0, len(body), len(data)))
+        links.append(Link(0, start if number else LOWEST, leaf.hash, node_cid(leaf.encode())))
+        body += data
+    inner = Inner(links)
+    data = located(inner, encode_locator(places))
+    place = PackPlace(0, len(body), len(data))
+    body += data
+    pack = CID.of(RAW, body)
+    (store / pack_name(pack)).write_bytes(body)
+    total = Sha256a.from_lanes(sum(spread(each.hash) for each in links))
+    root = Root(Link(1, LOWEST, total, node_cid(inner.encode())), leaves * keys)
+    manifest = SnapshotManifest(
+        network=NETWORK,
+        interests=(),
+        ranges=(KeyRange(LOWEST, HIGHEST),),
+        created=int(time.time()),
+        tree=root,
+        place=place,
+        packs=((pack, len(body)),),
+        live=len(body),
+    )
+    _, car = encode_root(manifest, SigningKey.generate(), {})
+    (store / LATEST).write_bytes(car)
+
+
+@attack()
+def a_store_of_full_leaves(here: Field) -> None:
+    """Leaves of a snapshot that unfold to 200,000 keys each take hundreds of megabytes."""
+    store = here.directory / "store"
+    _store_of_full_leaves(store, 3, 200_000)
+    with here.attacked():
+        asked = httpx.post(f"{here.url}/ceramic/snapshots/sync", json={"urls": [str(store)]})
+        here.expect("the sync begins", 202, asked.status_code)
+        limit = time.monotonic() + 30
+        while time.monotonic() < limit:
+            if here.get("/ceramic/snapshots/sync").json()["state"] != "running":
+                break
+            time.sleep(0.1)
+
+
+def _start(here: Field, name: str, *flags: str) -> None:
+    """Start a node by a hostile file: it must end soon, with a message, and take little."""
+    command = [sys.executable, "-m", "recon_node", "run", "--network", NETWORK_NAME]
+    command += ["--data-dir", str(here.directory / "own"), "--api", "127.0.0.1:0"]
+    command += ["--listen", "/ip4/127.0.0.1/tcp/0", "--no-discovery", *flags]
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=subprocess.PIPE)
+    started = time.monotonic()
+    timer = threading.Timer(60, process.kill)
+    timer.start()
+    assert process.stderr is not None
+    said = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    timer.cancel()
+    here.at_most(f"the end, with {name}", time.monotonic() - started, 20.0)
+    code = os.waitstatus_to_exitcode(status)
+    here.expect(f"a message about {name}", True, code > 0 and b"Traceback" not in said)
+    holds = usage.ru_maxrss * 1024 <= 300 * MIB
+    here.rows.append(Row("memory", "300 MiB", f"{usage.ru_maxrss / 1024:.0f} MiB", holds))
+
+
+@attack()
+def files_without_end(here: Field) -> None:
+    """A token or key file that never ends, or is a pipe of nobody, takes all memory, or a start."""
+    pipe = here.directory / "pipe"
+    os.mkfifo(pipe, 0o600)
+    for path in ("/dev/zero", str(pipe)):
+        _start(here, f"a token in {path}"[:30], "--token-file", path)
+    _start(here, "a swarm key", "--swarm-key-file", "/dev/zero")
+    identity = here.directory / "own" / "identity.key"
+    identity.unlink(missing_ok=True)
+    identity.parent.mkdir(exist_ok=True)
+    with identity.open("wb") as file:
+        file.truncate(1 << 34)
+    _start(here, "an identity of 16 GiB")
