@@ -78,7 +78,7 @@ async def test_what_is_large_once_it_is_decoded_is_computed_one_at_a_time() -> N
     assert opened._long.take_at_once()  # it was left
 
 
-@pytest.mark.parametrize("end", [partial(os._exit, 1), end_by_signal, use_up_memory])
+@pytest.mark.parametrize("end", [end_by_signal, use_up_memory])
 async def test_a_stream_that_ends_its_process_is_set_aside(
     processes: Evaluation, monkeypatch: pytest.MonkeyPatch, end: Callable[[], None]
 ) -> None:

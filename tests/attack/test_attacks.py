@@ -13,14 +13,14 @@ from benchmarks.attack.measuring import Bounds, Measured
 SLACK = 20.0
 
 
-SLOW = {"slow clients", "tiny chunks"}
-"""They wait for time limits of the node."""
+QUICK = {"repeated unique fields", "a members name"}
+"""One by the HTTP API, one by a hostile peer. The others have tests without a node as well."""
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.long) if name in SLOW else name
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.long)
         for name, attack in ATTACKS.items()
         if attack.short
     ],
@@ -33,6 +33,7 @@ def test_a_node_bears(name: str, tmp_path: Path) -> None:
 
 def test_every_attack_says_what_it_hopes_for() -> None:
     assert all(attack.theory.endswith(".") for attack in ATTACKS.values())
+    assert all(ATTACKS[name].short for name in QUICK)
 
 
 def test_what_is_beyond_a_bound_is_broken() -> None:

@@ -8,7 +8,7 @@ from benchmarks import ceramic_one, nostr_tools
 from benchmarks.contestants import CONTESTANTS, WHOLE, WrongResultError, check_difference
 from benchmarks.negentropy import Items, Negentropy
 from benchmarks.pairs import Population, pairs
-from recon_node.recon import ZERO, KeyStore, Sha256a
+from recon_node.recon import KeyStore, Sha256a
 
 POPULATION = Population(400)
 
@@ -38,7 +38,7 @@ def test_a_pair_differs_by_as_much_as_asked(differences, placement):
 
 @pytest.mark.parametrize("name", CONTESTANTS)
 @given(differences=st.integers(0, 400), placement=st.sampled_from(["scattered", "recent"]))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_every_contestant_finds_every_difference(name, differences, placement):
     cost = CONTESTANTS[name](POPULATION.pair(differences, placement))
     assert cost.rounds >= 1
@@ -80,20 +80,6 @@ def test_a_range_request_is_as_long_as_that_of_ceramic_one():
     hash_ = Sha256a.of(b"hello world")
     message = ("RangeRequest", ceramic_one.Range(b"", hash_, 1, b"\xff"))
     assert len(ceramic_one.encode(message)) == ENVELOPE_SIZE + len(RANGE_REQUEST)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        ("InterestRequest", [{"start": b"\x01", "end": b"\x02"}]),
-        ("RangeRequest", ceramic_one.Range(b"", Sha256a.of(b"a"), 1, b"\xff")),
-        ("RangeResponse", [ceramic_one.Range(b"", ZERO, 0, b"b")]),
-        ("Value", {"key": b"k", "value": b""}),
-        ("Finished", None),
-    ],
-)
-def test_messages_of_ceramic_one_survive_their_encoding(message):
-    assert ceramic_one.decode(ceramic_one.encode(message)) == message
 
 
 def test_ceramic_one_has_at_most_twenty_ranges_in_flight():

@@ -58,7 +58,10 @@ def full(tmp_path: Path) -> Iterator[tuple[TestnetNode, str, int]]:
     node.discard()
 
 
-@pytest.mark.parametrize("was_there", [False, True], ids=["new", "long absent"])
+@pytest.mark.parametrize(
+    "was_there",
+    [pytest.param(False, id="new", marks=pytest.mark.long), pytest.param(True, id="long absent")],
+)
 def test_a_node_takes_the_bulk_from_its_snapshot(
     full: tuple[TestnetNode, str, int], tmp_path: Path, was_there: bool
 ) -> None:

@@ -71,67 +71,67 @@ def client(url: str) -> Iterator[Any]:
         assert asked(connection, "SELECT count(*) AS n FROM stream_tips")["n"][0].as_py() > 0
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "FROM read_csv('{secret}')",
-        "FROM read_text('{secret}')",
-        "FROM read_blob('/proc/self/environ')",
-        "FROM '{secret}'",
-        "FROM read_csv('{tables}/../secret.csv')",
-        "FROM sniff_csv('{secret}')",
-        "FROM glob('{tables}/../*')",
-        "FROM read_parquet('http://127.0.0.1:1/x')",
-        "FROM query('COPY (SELECT 1) TO ''{secret}''')",
-        "COPY (SELECT 1) TO '{tables}/x.csv'",
-        "COPY stream_tips FROM '{secret}'",
-        "ATTACH '{tables}/x.db'",
-        "EXPORT DATABASE '{tables}/x'",
-        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{tables}/x.csv'",
-        "CREATE TABLE mine AS SELECT 1",
-        "DROP VIEW stream_tips",
-        "DELETE FROM stream_tips",
-        "INSERT INTO stream_tips SELECT * FROM stream_tips",
-        "INSTALL httpfs",
-        "LOAD httpfs",
-        "SET memory_limit = '100GB'",
-        "SET enable_external_access = true",
-        "PRAGMA enable_profiling",
-        "CALL enable_logging()",
-        "FROM duckdb_secrets()",
-        "SELECT getenv('HOME')",
-        "SELECT current_setting('memory_limit')",
-        "FROM duckdb_settings()",
-        "FROM duckdb_functions()",
-        "FROM enable_logging(storage='file', storage_path='{tables}/log')",
-        "FROM enable_profiling(save_location='{tables}/profile')",
-        "FROM checkpoint()",
-        "FROM read_text('{tables}/token')",
-        "FROM read_csv('{tables}/token')",
-        "FROM glob('{tables}/*')",
-        "FROM '{tables}/token.csv'",
-        "FROM parquet_scan('{tables}/*/*.parquet')",
-        "SELECT * FROM ceramic.rows.raw_events",
-        "SELECT (SELECT content FROM read_text('{tables}/token'))",
-        "WITH t AS (FROM read_text('{tables}/token')) FROM t",
-        """SELECT *, (WITH "{tables}/t.csv" AS (SELECT 1) SELECT 1) FROM '{tables}/t.csv'""",
-        """SELECT *, (WITH "{tables}/*" AS (SELECT 1) SELECT 1) FROM '{tables}/*'""",
-        "SELECT *, (WITH sqlite_master AS (SELECT 1) SELECT 1) FROM sqlite_master",
-        "SELECT *, (WITH Duckdb_Views AS (SELECT 1) SELECT 1) FROM duckdb_views",
-        "SELECT write_log('x')",
-        "SELECT sleep_ms(10)",
-        "SELECT nextval('s')",
-        "SELECT setseed(0.5)",
-        "SELECT list_transform([1], lambda x: getvariable('x'))",
-        "SELECT sum(1) FILTER (WHERE sleep_ms(10) IS NULL)",
-        "FROM json_execute_serialized_sql('x')",
-        "FROM query_table(['stream_tips'])",
-    ],
-)
-def test_a_query_cannot_leave_the_tables(client: Any, directory: Path, sql: str) -> None:
-    text = sql.format(secret=directory / "secret.csv", tables=directory / "tables")
-    with pytest.raises(Error, match="INVALID_ARGUMENT"):
-        asked(client, text)
+OUTSIDE = [
+    "FROM read_csv('{secret}')",
+    "FROM read_text('{secret}')",
+    "FROM read_blob('/proc/self/environ')",
+    "FROM '{secret}'",
+    "FROM read_csv('{tables}/../secret.csv')",
+    "FROM sniff_csv('{secret}')",
+    "FROM glob('{tables}/../*')",
+    "FROM read_parquet('http://127.0.0.1:1/x')",
+    "FROM query('COPY (SELECT 1) TO ''{secret}''')",
+    "COPY (SELECT 1) TO '{tables}/x.csv'",
+    "COPY stream_tips FROM '{secret}'",
+    "ATTACH '{tables}/x.db'",
+    "EXPORT DATABASE '{tables}/x'",
+    "EXPLAIN ANALYZE COPY (SELECT 1) TO '{tables}/x.csv'",
+    "CREATE TABLE mine AS SELECT 1",
+    "DROP VIEW stream_tips",
+    "DELETE FROM stream_tips",
+    "INSERT INTO stream_tips SELECT * FROM stream_tips",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "SET memory_limit = '100GB'",
+    "SET enable_external_access = true",
+    "PRAGMA enable_profiling",
+    "CALL enable_logging()",
+    "FROM duckdb_secrets()",
+    "SELECT getenv('HOME')",
+    "SELECT current_setting('memory_limit')",
+    "FROM duckdb_settings()",
+    "FROM duckdb_functions()",
+    "FROM enable_logging(storage='file', storage_path='{tables}/log')",
+    "FROM enable_profiling(save_location='{tables}/profile')",
+    "FROM checkpoint()",
+    "FROM read_text('{tables}/token')",
+    "FROM read_csv('{tables}/token')",
+    "FROM glob('{tables}/*')",
+    "FROM '{tables}/token.csv'",
+    "FROM parquet_scan('{tables}/*/*.parquet')",
+    "SELECT * FROM ceramic.rows.raw_events",
+    "SELECT (SELECT content FROM read_text('{tables}/token'))",
+    "WITH t AS (FROM read_text('{tables}/token')) FROM t",
+    """SELECT *, (WITH "{tables}/t.csv" AS (SELECT 1) SELECT 1) FROM '{tables}/t.csv'""",
+    """SELECT *, (WITH "{tables}/*" AS (SELECT 1) SELECT 1) FROM '{tables}/*'""",
+    "SELECT *, (WITH sqlite_master AS (SELECT 1) SELECT 1) FROM sqlite_master",
+    "SELECT *, (WITH Duckdb_Views AS (SELECT 1) SELECT 1) FROM duckdb_views",
+    "SELECT write_log('x')",
+    "SELECT sleep_ms(10)",
+    "SELECT nextval('s')",
+    "SELECT setseed(0.5)",
+    "SELECT list_transform([1], lambda x: getvariable('x'))",
+    "SELECT sum(1) FILTER (WHERE sleep_ms(10) IS NULL)",
+    "FROM json_execute_serialized_sql('x')",
+    "FROM query_table(['stream_tips'])",
+]
+
+
+def test_a_query_cannot_leave_the_tables(client: Any, directory: Path) -> None:
+    for sql in OUTSIDE:
+        text = sql.format(secret=directory / "secret.csv", tables=directory / "tables")
+        with pytest.raises(Error, match="INVALID_ARGUMENT"):
+            asked(client, text)
 
 
 def test_what_is_allowed_exists_and_has_no_effects() -> None:
@@ -266,17 +266,15 @@ def _called(raw: flight.FlightClient, data: bytes, how: str) -> None:
         writer.close()
 
 
-@pytest.mark.parametrize(
-    "handle",
-    [b"", b"{}", b"[]", b'{"sql": "SELECT 1", "feed": false, "values": "AAAA"}', b"\xff"],
-)
-def test_made_up_tickets_are_refused(url: str, handle: bytes) -> None:
-    ticket = flight.Ticket(packed(new("TicketStatementQuery", statement_handle=handle)))
-    with (
-        raw_client(url) as raw,
-        pytest.raises(pa.ArrowInvalid, match="not issued by this server"),
-    ):
-        raw.do_get(ticket).read_all()
+def test_made_up_tickets_are_refused(url: str) -> None:
+    made_up = b'{"sql": "SELECT 1", "feed": false, "values": "AAAA"}'
+    for handle in (b"", b"{}", b"[]", made_up, b"\xff"):
+        ticket = flight.Ticket(packed(new("TicketStatementQuery", statement_handle=handle)))
+        with (
+            raw_client(url) as raw,
+            pytest.raises(pa.ArrowInvalid, match="not issued by this server"),
+        ):
+            raw.do_get(ticket).read_all()
 
 
 def test_the_ticket_of_a_feed_is_no_ticket_of_a_query(url: str) -> None:

@@ -1,8 +1,11 @@
 """`spark-sink forget`: nothing of a stream remains in any file, and the rest is as it was."""
 
 import json
+import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from nacl.signing import SigningKey
 from spark_helpers import feed_rows
 from spark_oracle import table_rows
 from spark_samples import document, replace
+from test_spark_crashes import KilledError
 from test_spark_views import OF, history
 
 from recon_node.ceramic.builder import controller_of, data_event, init_event
@@ -20,6 +24,7 @@ from spark_sink.cli import main
 from spark_sink.query.changes import Changes
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW
+from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import Tables
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000064"
@@ -36,7 +41,10 @@ def asked(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def filled(directory: Path) -> Sink:
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables and a view of all events; to be copied."""
+    directory = tmp_path_factory.mktemp("filled")
     sink = Sink(Tables(directory, EPOCH))
     sink.tables.append(feed_rows(EVENTS[:6]))
     sink.catch_up()
@@ -45,7 +53,13 @@ def filled(directory: Path) -> Sink:
     sink.tables.append(feed_rows(EVENTS))
     sink.catch_up()
     sink.look()
-    return sink
+    return directory
+
+
+@pytest.fixture
+def tables(template: Path, tmp_path: Path) -> Path:
+    """A copy of them."""
+    return shutil.copytree(template, tmp_path / "tables")
 
 
 def forgotten(directory: Path, *whom: str) -> dict[str, Any]:
@@ -71,56 +85,53 @@ def assert_nothing_remains(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("whom", [str(HIDDEN.stream_id()), DID])
-def test_nothing_of_a_stream_remains(tmp_path: Path, whom: str) -> None:
-    filled(tmp_path)
-    tables = {name: table_rows(tmp_path, name) for name in (RAW, *DERIVED)}
-    views = DeltaTable(tmp_path / "views" / "posts").to_pyarrow_table(filesystem=None).num_rows
+def test_nothing_of_a_stream_remains(tables: Path, whom: str) -> None:
+    before = {name: table_rows(tables, name) for name in (RAW, *DERIVED)}
+    views = DeltaTable(tables / "views" / "posts").to_pyarrow_table(filesystem=None).num_rows
     cid = bytes(HIDDEN.cid)
-    assert any(SECRET in row["car"] for row in tables[RAW])
-    found = forgotten(tmp_path, whom)
+    assert any(SECRET in row["car"] for row in before[RAW])
+    found = forgotten(tables, whom)
     assert found["streams"] == 1
     assert found["tables"][RAW] == 2
-    assert_nothing_remains(tmp_path)
-    for name, before in tables.items():
-        after = table_rows(tmp_path, name)
+    assert_nothing_remains(tables)
+    for name, rows in before.items():
+        after = table_rows(tables, name)
         if name == RAW:
-            wanted = [row | {"car": b""} if row["stream_cid"] == cid else row for row in before]
+            wanted = [row | {"car": b""} if row["stream_cid"] == cid else row for row in rows]
         else:
-            wanted = [row for row in before if row["stream_cid"] != cid]
+            wanted = [row for row in rows if row["stream_cid"] != cid]
         assert after == wanted, name
-    view = DeltaTable(tmp_path / "views" / "posts").to_pyarrow_table(filesystem=None)
+    view = DeltaTable(tables / "views" / "posts").to_pyarrow_table(filesystem=None)
     assert view.num_rows == views - 1
-    checked = asked("check", "--deep", "--tables", tmp_path)
+    checked = asked("check", "--deep", "--tables", tables)
     assert checked.exit_code == 0, checked.output
-    assert forgotten(tmp_path, whom)["tables"] == dict.fromkeys(found["tables"], 0)
+    assert forgotten(tables, whom)["tables"] == dict.fromkeys(found["tables"], 0)
 
 
-def test_what_comes_of_it_later_is_left_out_also_by_a_rebuild(tmp_path: Path) -> None:
-    filled(tmp_path)
-    forgotten(tmp_path, str(HIDDEN.stream_id()))
-    sink = Sink(Tables(tmp_path, EPOCH))
+def test_what_comes_of_it_later_is_left_out_also_by_a_rebuild(tables: Path) -> None:
+    forgotten(tables, str(HIDDEN.stream_id()))
+    sink = Sink(Tables(tables, EPOCH))
     other = document(OF, {"title": "more of others"}, b"more")
     sink.tables.append(feed_rows([*EVENTS, LATE, other]))
     sink.catch_up()
     sink.look()
-    assert_nothing_remains(tmp_path)
-    assert len(table_rows(tmp_path, RAW)) == len(EVENTS) + 2
-    rows = DeltaTable(tmp_path / "views" / "posts").to_pyarrow_table(filesystem=None)
+    assert_nothing_remains(tables)
+    assert len(table_rows(tables, RAW)) == len(EVENTS) + 2
+    rows = DeltaTable(tables / "views" / "posts").to_pyarrow_table(filesystem=None)
     assert "more of others" in rows["title"].to_pylist()
     for name in DERIVED:
-        rebuilt = asked("rebuild", name, "--tables", tmp_path)
+        rebuilt = asked("rebuild", name, "--tables", tables)
         assert rebuilt.exit_code == 0, rebuilt.output
-        assert bytes(HIDDEN.cid) not in {row["stream_cid"] for row in table_rows(tmp_path, name)}
-    assert_nothing_remains(tmp_path)
+        assert bytes(HIDDEN.cid) not in {row["stream_cid"] for row in table_rows(tables, name)}
+    assert_nothing_remains(tables)
 
 
 @pytest.mark.parametrize("name", [RAW, "stream_states", "posts"])
-def test_copies_come_to_know(tmp_path: Path, name: str) -> None:
+def test_copies_come_to_know(tables: Path, name: str) -> None:
     """Of every table: all rows come again, those that are gone do not."""
-    filled(tmp_path)
-    token = Changes(tmp_path, name, None).token
-    forgotten(tmp_path, str(HIDDEN.stream_id()))
-    kinds = [(kind, rows.to_pylist()) for kind, rows in Changes(tmp_path, name, token).rows()]
+    token = Changes(tables, name, None).token
+    forgotten(tables, str(HIDDEN.stream_id()))
+    kinds = [(kind, rows.to_pylist()) for kind, rows in Changes(tables, name, token).rows()]
     assert kinds[0] == ("reset", [])
     again = [row for _, rows in kinds for row in rows]
     theirs = [row for row in again if row["stream_cid"] == bytes(HIDDEN.cid)]
@@ -132,33 +143,44 @@ PROGRAM = """
 import os, sys
 from spark_sink.cli import main
 from spark_sink.tables.delta import DeltaStore
-commit, clear, left = DeltaStore._commit, DeltaStore.forget_history, [int(sys.argv[1])]
-def counted(then, *arguments):
-    left[0] -= 1
-    if not left[0]:
-        os.kill(os.getpid(), 9)
-    return then(*arguments)
-DeltaStore._commit = lambda *arguments: counted(commit, *arguments)
-DeltaStore.forget_history = lambda *arguments: counted(clear, *arguments)
-main(["forget", "--yes", *sys.argv[2:]])
+DeltaStore.forget_history = lambda *_: os.kill(os.getpid(), 9)
+main(["forget", "--yes", *sys.argv[1:]])
 """
 
 
-def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
-    filled(tmp_path)
-    for at in range(1, 30, 4):
-        command = [sys.executable, "-c", PROGRAM, str(at), "--tables", str(tmp_path), DID]
-        if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode == 0:
-            break
-    forgotten(tmp_path, DID)
-    assert_nothing_remains(tmp_path)
-    checked = asked("check", "--deep", "--tables", tmp_path)
+def test_it_goes_on_after_a_kill(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a commit, and before the history of a table is gone."""
+
+    left = 0
+
+    def until(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal left
+            if not left:
+                raise KilledError
+            left -= 1
+            return real(*arguments, **named)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("_commit", "forget_history"):
+            patch.setattr(DeltaStore, name, until(getattr(DeltaStore, name)))
+        for steps in (0, 1, 2, 5):
+            left = steps
+            with pytest.raises(KilledError):
+                asked("forget", "--yes", "--tables", tables, DID)
+    command = [sys.executable, "-c", PROGRAM, "--tables", str(tables), DID]
+    killed = subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
+    assert killed.returncode == -signal.SIGKILL
+    forgotten(tables, DID)
+    assert_nothing_remains(tables)
+    checked = asked("check", "--deep", "--tables", tables)
     assert checked.exit_code == 0, checked.output
 
 
-def test_what_is_wrong_is_told(tmp_path: Path) -> None:
-    filled(tmp_path)
-    assert "is not a StreamID" in asked("forget", "--tables", tmp_path, "x", "--yes").stderr
-    refused = CliRunner().invoke(main, ["forget", "--tables", str(tmp_path), DID], input="n\n")
+def test_what_is_wrong_is_told(tables: Path) -> None:
+    assert "is not a StreamID" in asked("forget", "--tables", tables, "x", "--yes").stderr
+    refused = CliRunner().invoke(main, ["forget", "--tables", str(tables), DID], input="n\n")
     assert refused.exit_code == 1
-    assert SECRET.decode() in str(table_rows(tmp_path, "stream_states"))
+    assert SECRET.decode() in str(table_rows(tables, "stream_states"))

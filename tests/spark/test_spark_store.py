@@ -1,6 +1,7 @@
 """Tables in an object store: a real S3 server, over HTTP."""
 
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
@@ -17,7 +18,7 @@ from support.waiting import wait_until
 from spark_sink.cli import main
 from spark_sink.errors import TablesError, store_fault
 from spark_sink.run.pipeline import Sink
-from spark_sink.schema import TABLES
+from spark_sink.schema import DERIVED, TABLES
 from spark_sink.tables import delta, directory
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import STAGING_DIR, Tables, lock
@@ -37,8 +38,8 @@ ROWS = feed_rows(TRAP.events, TRAP.times)
 AZURE_WITH_A_WRONG_KEY = {"AZURE_STORAGE_ACCOUNT_NAME": "name", "AZURE_STORAGE_ACCOUNT_KEY": "x"}
 
 
-def fill(location: Location, *ends: int) -> Sink:
-    sink = Sink(Tables(location, EPOCH))
+def fill(location: Location, *ends: int, names: Sequence[str] = DERIVED) -> Sink:
+    sink = Sink(Tables(location, EPOCH, names))
     for end in ends:
         sink.tables.append(ROWS.slice(0, end))
         sink.catch_up()
@@ -81,23 +82,24 @@ def test_tables_in_a_store_are_kept_as_on_a_disk(store: Location) -> None:
 
 def test_of_two_drivers_one_is_refused(store: Location) -> None:
     """Whichever commits first goes on, and no row is there twice."""
-    fill(store, 12)
-    first, second = (Sink(Tables(store, EPOCH)) for _ in range(2))
+    names = ("conclusion_events",)
+    fill(store, 12, names=names)
+    first, second = (Sink(Tables(store, EPOCH, names)) for _ in range(2))
     second.tables.append(ROWS.slice(0, 20))
     with pytest.raises(TablesError, match=r"another process has written the table .*raw_events"):
         first.tables.append(ROWS.slice(0, 20))
-    third = Sink(Tables(store, EPOCH))
+    third = Sink(Tables(store, EPOCH, names))
     second.catch_up()
     with pytest.raises(TablesError, match=r"another process has written the table .*conclusion_"):
         third.catch_up()
-    assert_tables(store, ROWS.slice(0, 20).to_pylist())
+    assert_tables(store, ROWS.slice(0, 20).to_pylist(), ("raw_events", *names))
 
 
 def test_a_commit_that_was_read_with_a_later_one_is_the_last(
     store: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise this driver would write on top of rows that it has not seen."""
-    fill(store, 12)
+    fill(store, 12, names=())
     one, other = (Tables(store, EPOCH, []) for _ in range(2))
     commit = DeltaTable.create_write_transaction
 
@@ -110,51 +112,53 @@ def test_a_commit_that_was_read_with_a_later_one_is_the_last(
     monkeypatch.setattr(DeltaTable, "create_write_transaction", then_the_other)
     with pytest.raises(TablesError, match="another process has written the table"):
         one.append(ROWS.slice(0, 20))
-    fill(store, len(ROWS))
-    assert_tables(store, ROWS.to_pylist())
+    fill(store, len(ROWS), names=())
+    assert_tables(store, ROWS.to_pylist(), ("raw_events",))
 
 
 def test_a_process_that_is_killed_as_soon_as_a_table_has_changed(store: Location) -> None:
     """The next one goes on; test_spark_cli does the same with Spark, for minutes."""
-    for name, end in (("raw_events", 20), ("stream_tips", len(ROWS))):
-        process = get_context("spawn").Process(target=fill, args=(store, end))
-        process.start()
-        wait_until(
-            lambda name=name, end=end: getattr(made_from(store / name), "position", 0) == end,
-            f"{name} is at {end}",
-        )
-        process.kill()
-        process.join()
-        assert_each_row_once(store)
+    fill(store, 20)
+    process = get_context("spawn").Process(target=fill, args=(store, len(ROWS)))
+    process.start()
+    wait_until(
+        lambda: getattr(made_from(store / "stream_tips"), "position", 0) == len(ROWS),
+        "stream_tips is at the end",
+    )
+    process.kill()
+    process.join()
+    assert_each_row_once(store)
     fill(store, len(ROWS))
     assert_tables(store, ROWS.to_pylist())
 
 
-@pytest.mark.parametrize("by", ["vacuum", "run"])
 @pytest.mark.usefixtures("_environment")
 def test_what_workers_wrote_for_a_killed_run_is_deleted_when_it_is_old(
-    store: Location, monkeypatch: pytest.MonkeyPatch, by: str
+    store: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unlike on a disk, it may be for a run that is about to commit it, on another machine."""
     monkeypatch.setattr(delta, "_COMMITS_PER_TIDY", 1)
-    killed = fill(store, 12).tables
+    names = ("stream_tips",)
+    killed = fill(store, 12, names=names).tables
     rows = open_delta_table(store / "stream_tips").to_pyarrow_table()
-    killed.staged_aside("stream_tips").stage(rows)
-    staged = len(files_below(store, STAGING_DIR))
-    assert staged
 
-    def clean(upto: int) -> int:
-        sink = fill(store, upto)
+    def clean(by: str, upto: int) -> int:
+        sink = fill(store, upto, names=names)
         if by == "run":
             sink.tables.tidy()
         else:
             told("vacuum", "--tables", store)
         return len(files_below(store, STAGING_DIR))
 
-    assert clean(20) == staged
+    killed.staged_aside("stream_tips").stage(rows)
+    staged = len(files_below(store, STAGING_DIR))
+    assert staged
+    assert clean("vacuum", 12) == clean("run", 20) == staged
     monkeypatch.setattr(directory, "_ABANDONED_AFTER", timedelta(0))
-    assert clean(len(ROWS)) == 0
-    assert_tables(store, ROWS.to_pylist())
+    assert clean("vacuum", 20) == 0
+    killed.staged_aside("stream_tips").stage(rows)
+    assert clean("run", len(ROWS)) == 0
+    assert_tables(store, ROWS.to_pylist(), ("raw_events", *names))
 
 
 @pytest.mark.usefixtures("_environment")
