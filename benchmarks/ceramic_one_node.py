@@ -26,8 +26,8 @@ from recon_node.ceramic.network import Network
 from recon_node.p2p.errors import P2PError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.rings import MODEL_RING
+from recon_node.p2p.transport.framing import PeerStream
 from recon_node.p2p.transport.host import open_host
-from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import ZERO, Sha256a

@@ -18,8 +18,8 @@ from benchmarks import ceramic_one
 from benchmarks.report import Row
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.rings import MODEL_RING
+from recon_node.p2p.transport.framing import PeerStream
 from recon_node.p2p.transport.host import open_host
-from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.recon.ring.codec import (
     InterestResponse,

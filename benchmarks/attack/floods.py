@@ -30,9 +30,8 @@ from recon_node.p2p.peers.interest_statement import (
     Statement,
     state,
 )
-from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
-from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon import RECON_1_2, KeyRange
 from recon_node.recon.coded.messages import (
     CLOSING_SIZE,

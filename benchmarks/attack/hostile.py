@@ -21,9 +21,13 @@ from recon_node.p2p import P2PSettings
 from recon_node.p2p.sync.event_stream import serve_events, serve_events_by_id
 from recon_node.p2p.sync.reconciler import FrameWire
 from recon_node.p2p.sync.sessions import Tally, converse
-from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.framing import (
+    EVENTS_BY_ID_PROTOCOL,
+    EVENTS_PROTOCOL,
+    FrameStream,
+    PeerStream,
+)
 from recon_node.p2p.transport.host import Host, open_host
-from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL, PeerStream
 from recon_node.recon import (
     RECON_1_2,
     Failed,

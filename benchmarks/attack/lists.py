@@ -13,9 +13,8 @@ from benchmarks.attack.catalogue import attack
 from benchmarks.attack.field import Field
 from benchmarks.attack.hostile import WHOLE, attacker, cut_off, hostile_host, peer_id
 from recon_node.ceramic import EventId
-from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
-from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon import RECON_1_2
 from recon_node.recon.coded.messages import CLOSING_SIZE, END, KEYS, Gaps, Listed, Message
 from recon_node.recon.keys.sketch import NO_IDS

@@ -31,8 +31,7 @@ from benchmarks.attack.measuring import MIB, Row
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, RAW
 from recon_node.p2p.peers.dht_server import protocol_of
-from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.streams import PeerStream
+from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.recon import RECON_1_2, KeyRange, Sha256a
 from recon_node.recon.keys.sha256a import spread
 from recon_node.snapshot.places import PackPlace, encode_locator, located, pack_name

@@ -33,7 +33,6 @@ _APART: Final = (
     "recon_node/store/reading/",
     "recon_node/store/damage.py",
     "recon_node/store/db/blocks.py",
-    "recon_node/ceramic/plain_car.py",
 )
 
 

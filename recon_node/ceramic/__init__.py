@@ -38,6 +38,7 @@ from recon_node.ceramic.event_id import (
     FIELDS_SIZE,
     MAX_HEIGHT,
     EventId,
+    Shard,
     controller_range,
     event_ids,
     network_id_of,
@@ -59,7 +60,6 @@ from recon_node.ceramic.network import (
     Network,
     network_name,
 )
-from recon_node.ceramic.shards import Shard
 from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
 from recon_node.ceramic.time_proof import (
     TimeProof,

@@ -28,8 +28,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 from recon_node.ceramic import CeramicError
 from recon_node.ceramic.auth.cacao import parse_cacao
 from recon_node.ceramic.auth.did import canonical_did, chain_account, eip55, public_key
-from recon_node.ceramic.auth.wallets import signed_text
-from recon_node.ceramic.auth.webauthn import challenge
+from recon_node.ceramic.auth.wallets import challenge, signed_text
 from recon_node.client.capabilities import Capability
 from recon_node.client.errors import InvalidArgumentError
 from recon_node.client.keys import Key

@@ -7,14 +7,15 @@ wire formats are in docs/wire.md.
 """
 
 from recon_node.p2p.errors import P2PError, PeerError
-from recon_node.p2p.joining import open_p2p
-from recon_node.p2p.network_side import P2P
-from recon_node.p2p.peers.descriptions import PeerIdentity, PeerInfo, RendezvousReport
+from recon_node.p2p.network_side import P2P, open_p2p
 from recon_node.p2p.reports import (
     AGREED,
     ANOTHER_NETWORK,
     NO_COMMON_INTEREST,
     Counters,
+    PeerIdentity,
+    PeerInfo,
+    RendezvousReport,
     SyncReport,
 )
 from recon_node.p2p.settings import ConnectionLimits, P2PSettings

@@ -22,6 +22,10 @@ class PeerGoneError(P2PError):
     """A stream ended too early because the peer or the connection is gone. Nobody is to blame."""
 
 
+class StaleStreamError(PeerGoneError):
+    """A stream that was kept had ended before it was used again: open another one."""
+
+
 class PeerProtocolError(Exception):
     """A peer broke the protocol of a stream. The stream is reset and the peer's score lowered."""
 

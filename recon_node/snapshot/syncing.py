@@ -34,8 +34,7 @@ from recon_node.snapshot.places import PackPlace
 from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import RootObject
 from recon_node.snapshot.tree import Branch, Leaf, matcher, whole
-from recon_node.store import Store, StoreError, Verdict
-from recon_node.store.filling import Filling
+from recon_node.store import Filling, Store, StoreError, Verdict
 
 T = TypeVar("T")
 

@@ -4,23 +4,24 @@
 
     store             submits events, and opens and closes everything else
     intake            gathers requests into batches, which are verified in other processes
-    judging           asks the write policy about the streams of a batch
-    policy            what it consists of
+    policy            asks the write policy about the streams of a batch
     admission/        whether an event is accepted, and when it is delivered: pure
     db/               the transaction of the batch (see `schema` for what survives what)
-    contents          the key store and the feed's head move, and readers wake up
+    contents          the key store and the feed's head move, and readers wake up; what a snapshot
+                      fills
     ring_keys         the keys as ceramic-one nodes have them
     reading/          the questions about the log, which `Store` has as its attribute log
     damage            events whose bytes are not what was written
     interests         which keys the node is interested in, and how people write that
-    directory         the lock of the data directory, and the reserve on its disk
+    directory_lock    the lock of the data directory
     values, errors    what goes in and comes out
     maintenance/      what `recon-node store` does, while no node has the log
 """
 
 from recon_node.store.admission.records import State
+from recon_node.store.contents import Filling
 from recon_node.store.damage import Damage, DamagedEventError
-from recon_node.store.directory import is_in_use
+from recon_node.store.directory_lock import is_in_use
 from recon_node.store.errors import (
     DamagedLogError,
     DiskFullError,
@@ -60,6 +61,7 @@ __all__ = [
     "FeedFilter",
     "FeedRow",
     "FeedTime",
+    "Filling",
     "FoundEvent",
     "HeldRow",
     "Interest",

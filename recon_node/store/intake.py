@@ -34,11 +34,10 @@ from recon_node.store.damage import DamageWatch
 from recon_node.store.db.changes import commit_batch, commit_release
 from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.interests import Interests
-from recon_node.store.judging import PolicyGate
+from recon_node.store.policy import PolicyGate
 from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Verdict
 from recon_node.turns import InTurn, Turns
-from recon_node.verification import native
-from recon_node.verification.pool import Verifiers
+from recon_node.verification.pool import NATIVE_VERSION, Verifiers
 
 logger = structlog.get_logger(__name__)
 
@@ -90,7 +89,7 @@ class Intake:
         self._policy = policy
         self._damage = damage
         self._is_settled = is_settled
-        self.native_core = native.VERSION if settings.native == "auto" else None
+        self.native_core = NATIVE_VERSION if settings.native == "auto" else None
         """The version of the native core, if it is used."""
         self.verifiers = Verifiers(settings.verifier_processes, native=self.native_core is not None)
         self._room = Turns(max(1, settings.queue_size))

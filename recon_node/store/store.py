@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Final
 
+import structlog
 import trio
 
 from recon_node.ceramic import EventId, Network
@@ -16,17 +19,15 @@ from recon_node.files import private_directory, reserve_at
 from recon_node.ipld import CID
 from recon_node.program import no_garbage_collection
 from recon_node.recon import KeyStore, id_of
-from recon_node.store.contents import Contents, Writer
+from recon_node.store.contents import Contents, Filling, Writer
 from recon_node.store.db.changes import commit_proofs, postpone_proofs, release_unsigned
 from recon_node.store.db.log import EventLog
 from recon_node.store.db.sql import explained_errors
-from recon_node.store.directory import DiskReserve, directory_lock, free_space
-from recon_node.store.errors import StoreError
-from recon_node.store.filling import Filling
+from recon_node.store.directory_lock import directory_lock
+from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.intake import Intake
 from recon_node.store.interests import Interests, load_interests
-from recon_node.store.judging import PolicyGate
-from recon_node.store.policy import Policy
+from recon_node.store.policy import Policy, PolicyGate
 from recon_node.store.reading.feed_rows import find_time
 from recon_node.store.reading.log_reader import LogReader
 from recon_node.store.ring_keys import RingKeys
@@ -40,6 +41,107 @@ from recon_node.store.values import (
 )
 from recon_node.verification import Refusal
 from recon_node.verification.facts import Finding
+
+logger = structlog.get_logger(__name__)
+
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks at the disk."""
+_COPIES: Final = 3
+"""How many times an event may be on the disk: in the write-ahead log, in the log, and its index."""
+_ENOUGH: Final = 1.1
+"""How many times what was lacking must be free until peers' events are taken again."""
+
+
+class DiskReserve:
+    """The reserve on the disk of a store.
+
+    Anybody may send valid events to a node on an open network, until its disk is full: then
+    nothing works that has to write. So below a reserve (`keep_free`) nothing is taken from peers,
+    while this node's own clients can still write. Peers are told nothing: their events count as
+    unwanted for now, so that sessions go on, this node's own events reach the others, and the rest
+    is fetched once there is room again.
+
+    Args:
+        keep: bytes to keep free; 0: none.
+        free: returns how many bytes are free now, less those that are still to be written.
+        clock: returns the time in seconds.
+    """
+
+    def __init__(self, keep: int, free: Callable[[], int], clock: Callable[[], float]) -> None:
+        self.keep = keep
+        self._free = free
+        self._clock = clock
+        self._held = 0
+        """Bytes of events that are being written."""
+        self._is_short = False
+        self._enough = 0.0
+        """The bytes that must be free until peers' events are taken again."""
+        self._looked_at = -LOOK_EVERY
+
+    @property
+    def free(self) -> int:
+        """The bytes that are free now."""
+        try:
+            return self._free()
+        except OSError:  # the disk is gone: writing says so better
+            return self.keep
+
+    @property
+    def is_short(self) -> bool:
+        """Whether nothing is taken from peers; as of the last look."""
+        if self.keep and self._clock() >= self._looked_at + LOOK_EVERY:
+            self._looked_at = self._clock()
+            free = self.free
+            self._change(free < (self._enough if self._is_short else self.keep), free, self.keep)
+        return self._is_short
+
+    @contextmanager
+    def room_for(self, size: int) -> Iterator[None]:
+        """Take room for events of peers, while they are being written.
+
+        Args:
+            size: of their CARs, in bytes.
+
+        Raises:
+            DiskFullError: there is not.
+        """
+        free, needed = self.free, self.keep + _COPIES * (self._held + size)
+        if self.keep and (self.is_short or free < needed):
+            self._change(True, free, needed)
+            raise DiskFullError(
+                f"the disk has {free / 1e6:,.0f} MB left, and {self.keep / 1e6:,.0f} MB are kept "
+                "free (keep_free): nothing is taken from peers until there is more"
+            )
+        self._held += size
+        try:
+            yield
+        finally:
+            self._held -= size
+
+    def _change(self, is_short: bool, free: int, needed: int) -> None:
+        if is_short and not self._is_short:
+            self._enough = _ENOUGH * needed
+        if is_short != self._is_short:
+            (logger.warning if is_short else logger.info)(
+                "The disk is nearly full: nothing is taken from peers until it has more room"
+                if is_short
+                else "The disk has room again: events are taken from peers",
+                free=free,
+                keep_free=self.keep,
+            )
+        self._is_short = is_short
+
+
+def free_space(log: Path) -> int:
+    """Return how many bytes are free on the disk of an event log, less its write-ahead log.
+
+    What stands in that one is still to be written to the log itself.
+    """
+    try:
+        ahead = log.with_name(log.name + "-wal").stat().st_size
+    except OSError:  # there is none now
+        ahead = 0
+    return max(0, shutil.disk_usage(log.parent).free - ahead)
 
 
 class Store(Contents):

@@ -17,8 +17,8 @@ from recon_node.ceramic import (
     heightless_event_id,
     sort_value_range,
 )
+from recon_node.ceramic.event_id import MAX_SHARDS
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
-from recon_node.ceramic.shards import MAX_SHARDS
 from recon_node.ipld import CID, RAW
 
 NETWORK = Network.local(7)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recon_node.ipld import CID, CidError
-from recon_node.ipld.hashes import FUNCTIONS, digest_of
+from recon_node.ipld.cid import FUNCTIONS, digest_of
 
 CIDS = json.loads((Path(__file__).parent.parent / "data/ipld/hashes.json").read_text())["cids"]
 

@@ -7,8 +7,7 @@ from recon_node.ceramic import METAMODEL, StreamId, sort_value_range
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.recon import KeyRange, KeyStore
-from recon_node.store.contents import Arrivals
-from recon_node.store.filling import Filling
+from recon_node.store.contents import Arrivals, Filling
 
 OURS = [KeyRange(*sort_value_range(NETWORK, str(StreamId(kind, METAMODEL.cid)))) for kind in (2, 3)]
 

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from recon_node.p2p.peers.book import PeerBook
-from recon_node.p2p.peers.candidates import (
+from recon_node.p2p.peers.connections import (
     DIALLING,
     ENOUGH_IN_ALL,
     ENOUGH_OTHERS,

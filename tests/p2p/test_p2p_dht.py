@@ -27,9 +27,8 @@ from recon_node.p2p.peers.dht_server import (
     use_protocol_of,
 )
 from recon_node.p2p.peers.schedule import MAX_QUICK, network_rendezvous, sort_value_rendezvous_of
-from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
-from recon_node.p2p.transport.streams import PeerStream
 
 KEY = network_rendezvous(NETWORK).key
 KEYS = [sort_value_rendezvous_of(NETWORK, str(number)).key for number in range(MAX_QUICK)]

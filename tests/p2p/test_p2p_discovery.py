@@ -19,9 +19,8 @@ from recon_node.p2p.peers import schedule
 from recon_node.p2p.peers.dht import Found, LibraryDht
 from recon_node.p2p.peers.dht_server import MAX_ANSWER, protocol_of
 from recon_node.p2p.peers.discovery import AT_LEISURE, GATHER, MAX_NEW, Discovery
-from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
-from recon_node.p2p.transport.streams import PeerStream
 from recon_node.store import Interest
 
 INTERVAL = 5.0

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.peers.book import PeerBook
-from recon_node.p2p.peers.candidates import ENOUGH_OTHERS, ENOUGH_SHARING, Candidates
+from recon_node.p2p.peers.connections import ENOUGH_OTHERS, ENOUGH_SHARING, Candidates
 from recon_node.p2p.peers.dht import CLOSEST, Found
 from recon_node.p2p.peers.dht_server import MAX_TOLD, ProviderRecords
 from recon_node.p2p.peers.discovery import Discovery

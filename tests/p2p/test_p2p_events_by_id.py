@@ -33,9 +33,8 @@ from recon_node.p2p import AGREED, network_side
 from recon_node.p2p.errors import MISBEHAVED, PeerError, PeerGoneError, PeerProtocolError
 from recon_node.p2p.sync.event_stream import CAR, END, fetch_events_by_id, serve_events_by_id
 from recon_node.p2p.sync.purses import KEYS_AN_EVENT, Purses, Searches
-from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.framing import EVENTS_BY_ID_PROTOCOL, FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
-from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, PeerStream
 from recon_node.recon import KeyRange, KeyStore, Missing, id_of
 
 WHOLE = KeyRange(*network_range(NETWORK))

@@ -14,6 +14,7 @@ from p2p_support import LOOPBACK, NETWORK, Node, eventually, node
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import parse_event
+from recon_node.p2p.errors import StaleStreamError
 from recon_node.p2p.reports import Counters
 from recon_node.p2p.sync import fetch
 from recon_node.p2p.sync.claims import (
@@ -28,7 +29,6 @@ from recon_node.p2p.sync.claims import (
 )
 from recon_node.p2p.sync.event_stream import serve_events
 from recon_node.p2p.sync.fetch import Fetcher
-from recon_node.p2p.sync.stream_slots import StaleStreamError
 from recon_node.p2p.transport.budget import unlimited
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.recon import RECON_1_2

@@ -27,9 +27,8 @@ from recon_node.ipld import varint
 from recon_node.p2p import AGREED, ANOTHER_NETWORK, open_p2p
 from recon_node.p2p.errors import MISBEHAVED, PeerError
 from recon_node.p2p.sync.event_stream import CAR, END, parse_request
-from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.framing import EVENTS_PROTOCOL, FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
-from recon_node.p2p.transport.streams import EVENTS_PROTOCOL, PeerStream
 from recon_node.recon import ZERO, KeyRange, SessionSettings, Sha256a
 from recon_node.recon.cip124.cip124_codec import Message, decode_message, encode_message
 from recon_node.store import StoreSettings, open_store

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from recon_node.backoff import SPREAD
 from recon_node.files import draft_of
 from recon_node.p2p.errors import MISBEHAVED
-from recon_node.p2p.joining import PEERS_FILE, load_peers, save_peers
+from recon_node.p2p.network_side import PEERS_FILE, load_peers, save_peers
 from recon_node.p2p.peers.book import (
     AFTER_FAILURE,
     HOPELESS_FAILURES,

@@ -17,9 +17,9 @@ from p2p_support import PATIENCE, eventually, loopback_host, node, read_to_end
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.reports import GAVE_WAY
 from recon_node.p2p.transport import hardening
+from recon_node.p2p.transport.framing import EVENTS_PROTOCOL
 from recon_node.p2p.transport.hardening import inbound_places
 from recon_node.p2p.transport.host import Host
-from recon_node.p2p.transport.streams import EVENTS_PROTOCOL
 
 ELSEWHERE = "127.0.0.2"
 RECON = "/ceramic/recon/1.2.0"

@@ -28,7 +28,7 @@ from recon_node.p2p.sync.peer_memory import MAX_UNWANTED, UNWANTED_FOR, PeerMemo
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
 from recon_node.recon import RECON_1_2, VERSIONS, SessionSettings, Version
 from recon_node.store import Policy, PolicySettings
-from recon_node.store import directory as disk_reserve
+from recon_node.store import store as disk_reserve
 
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
 MEMBER = SigningKey(bytes(range(32)))

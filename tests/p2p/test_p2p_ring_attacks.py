@@ -41,8 +41,8 @@ from recon_node.p2p.sync import ring_events, rings
 from recon_node.p2p.sync.driver import BETWEEN_RING_SYNCS
 from recon_node.p2p.sync.ring_events import RingWire
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
+from recon_node.p2p.transport.framing import PeerStream
 from recon_node.p2p.transport.host import Host
-from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
@@ -57,8 +57,7 @@ from recon_node.recon.ring.codec import (
     RangeResponse,
     encode,
 )
-from recon_node.recon.ring.peer_entry import expiry_bound, sign_entry, unexpired
-from recon_node.recon.ring.peer_ring import MAX_ENTRIES
+from recon_node.recon.ring.peer_ring import MAX_ENTRIES, expiry_bound, sign_entry, unexpired
 from recon_node.recon.session import Value
 
 ONLY_RINGS = {"versions": ()}

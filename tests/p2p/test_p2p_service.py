@@ -49,10 +49,10 @@ from recon_node.p2p import (
 from recon_node.p2p.network_side import ADDRESS_INTERVAL
 from recon_node.p2p.peers import connections
 from recon_node.p2p.peers.book import PeerBook
-from recon_node.p2p.peers.candidates import ENOUGH_OTHERS
 from recon_node.p2p.peers.connections import (
     ALONE_AFTER,
     ALONE_INTERVAL,
+    ENOUGH_OTHERS,
     IDLE_LIMIT,
     IDLE_POLL,
     NO_PEERS,
@@ -61,8 +61,7 @@ from recon_node.p2p.peers.connections import (
     let_go_of_others,
     tell_when_alone,
 )
-from recon_node.p2p.peers.descriptions import recon_versions
-from recon_node.p2p.reports import MAX_REPORTS
+from recon_node.p2p.reports import MAX_REPORTS, recon_versions
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
 from recon_node.p2p.transport import addresses

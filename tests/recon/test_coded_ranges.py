@@ -33,8 +33,8 @@ from recon_node.recon.coded.messages import (
     fingerprint,
     weigh,
 )
-from recon_node.recon.keys.lthash import LtHash
 from recon_node.recon.keys.ranges import separator
+from recon_node.recon.keys.sketch import LtHash
 
 
 def test_a_message_byte_by_byte() -> None:

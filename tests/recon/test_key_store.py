@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from recon_node.recon import ZERO, KeyRange, KeyStore, Sha256a, Summary
 from recon_node.recon.keys.key_store import FAN_OUT, LEAF_SIZE
-from recon_node.recon.keys.tree import Inner, Leaf
+from recon_node.recon.keys.ordered_keys import Inner, Leaf
 
 KEYS = st.binary(min_size=1, max_size=3)
 """Short keys: they collide, neighbour and prefix each other all the time."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from recon_node.recon import KeyRange, KeyStore, all_at_once
 from recon_node.recon.keys import key_store
-from recon_node.recon.keys.lthash import LtHash
+from recon_node.recon.keys.sketch import LtHash
 
 VECTORS = json.loads((Path(__file__).parent.parent / "data" / "lthash.json").read_text())
 WHOLE = KeyRange(b"", b"\xff" * 9)

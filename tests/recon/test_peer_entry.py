@@ -13,7 +13,7 @@ from recon_node.recon.ring.codec import (
     KeyForm,
 )
 from recon_node.recon.ring.decoder import Decoder
-from recon_node.recon.ring.peer_entry import (
+from recon_node.recon.ring.peer_ring import (
     MAX_EXPIRY,
     PeerEntryError,
     expiry_bound,

@@ -4,13 +4,15 @@ from random import Random
 
 from nacl.signing import SigningKey
 
-from recon_node.recon.ring.peer_entry import PeerEntry, parse_entry, sign_entry
 from recon_node.recon.ring.peer_ring import (
     LIFETIME,
     MAX_ENTRIES_OF_A_NODE,
     MAX_LIFETIME,
     EntryVerdict,
+    PeerEntry,
     PeerRing,
+    parse_entry,
+    sign_entry,
 )
 
 NOW = 1_800_000_000

@@ -15,8 +15,8 @@ from recon_node.ceramic.heightless_event_id import network_range as heightless_n
 from recon_node.ipld import CID, varint
 from recon_node.recon import KeyRange, KeyStore, Sha256a
 from recon_node.recon.coded.messages import fingerprint
-from recon_node.recon.keys.lthash import LtHash
 from recon_node.recon.keys.sha256a import lanes_of
+from recon_node.recon.keys.sketch import LtHash
 from recon_node.recon.ring.codec import KeyForm, Message, encode
 from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.ring_session import Initiator, Responder

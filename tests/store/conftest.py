@@ -2,12 +2,12 @@
 
 import pytest
 
-from recon_node.verification import native
+from recon_node.verification.pool import NATIVE_VERSION
 
 
 @pytest.fixture(params=[False, True], ids=["python", "native"])
 def with_native(request: pytest.FixtureRequest) -> bool:
     """Whether the native core checks signatures; both ways have the same outcome."""
-    if request.param and native.VERSION is None:
+    if request.param and NATIVE_VERSION is None:
         pytest.skip("recon-node-native is not installed: `make native` installs it")
     return bool(request.param)

@@ -22,7 +22,7 @@ from recon_node.files import (
     private_directory,
 )
 from recon_node.store import StoreError
-from recon_node.store.directory import directory_lock
+from recon_node.store.directory_lock import directory_lock
 
 
 def test_a_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:

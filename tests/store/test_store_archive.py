@@ -90,7 +90,7 @@ async def test_pages_share_blocks_and_are_read_one_by_one(
     world = World(4, streams=5, events=100, time_events=True)
     await make_log(tmp_path / "a", world)
     whole = exported(tmp_path / "a")
-    monkeypatch.setattr("recon_node.store.maintenance.export.PAGE_EVENTS", 7)
+    monkeypatch.setattr("recon_node.store.maintenance.archive.PAGE_EVENTS", 7)
     paged = exported(tmp_path / "a")
     archive = car.decode(paged)
     pages = Manifest.decode(archive.blocks[archive.roots[0]]).pages
@@ -143,7 +143,7 @@ async def test_events_of_the_sdk_keep_their_bytes(tmp_path: Path) -> None:
 async def test_a_file_that_was_cut_off_comes_in_up_to_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recon_node.store.maintenance.export.PAGE_EVENTS", 10)
+    monkeypatch.setattr("recon_node.store.maintenance.archive.PAGE_EVENTS", 10)
     world = World(4, events=60)
     await make_log(tmp_path / "a", world)
     whole = exported(tmp_path / "a")

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from recon_node.files import reserve_at
 from recon_node.store import DiskFullError, StoreSettings, open_store
 from recon_node.store.db.sql import explain_os
-from recon_node.store.directory import LOOK_EVERY, DiskReserve
+from recon_node.store.store import LOOK_EVERY, DiskReserve
 
 CHILD = Path(__file__).with_name("full_disk_child.py")
 NO_MOUNTS = 77

@@ -23,11 +23,11 @@ from recon_node.ceramic import parse_event
 from recon_node.ceramic.auth.did import Ed25519Key, controller_of
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
-from recon_node.verification import Facts, Finding, check_event, native
+from recon_node.verification import Facts, Finding, check_event
 from recon_node.verification.facts import from_wire, to_wire
-from recon_node.verification.pool import Verifiers
+from recon_node.verification.pool import NATIVE_VERSION, Verifiers, check_events
 
-if native.VERSION is None:
+if NATIVE_VERSION is None:
     pytest.skip(
         "recon-node-native is not installed: `make native` installs it", allow_module_level=True
     )
@@ -161,7 +161,7 @@ def by_python(data: bytes) -> Facts | None:
 
 def agreed(cars: list[bytes]) -> list[bool]:
     """Which of some CARs the native core accepts, with the same facts as Python."""
-    found = native.check_events(cars)
+    found = check_events(cars)
     for facts, data in zip(found, cars, strict=True):
         assert facts is None or facts == by_python(data)
     return [facts is not None for facts in found]

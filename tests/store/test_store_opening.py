@@ -17,7 +17,7 @@ from store_helpers import NETWORK, World, contents, feed_of
 from recon_node.ceramic import Network
 from recon_node.store import Interest, StoreError, open_store
 from recon_node.store.db import schema
-from recon_node.store.directory import directory_lock
+from recon_node.store.directory_lock import directory_lock
 
 
 async def make_log(directory: Path) -> Path:
@@ -96,7 +96,7 @@ def lock_in_a_process(directory: Path) -> subprocess.Popen[bytes]:
     """A process that holds the directory's lock."""
     program = (
         "import sys; from pathlib import Path\n"
-        "from recon_node.store.directory import directory_lock\n"
+        "from recon_node.store.directory_lock import directory_lock\n"
         "with directory_lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(

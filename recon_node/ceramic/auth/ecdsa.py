@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
 from recon_node.ceramic.auth.did import SIGNATURE_SIZE, with_low_s
 from recon_node.ipld.errors import required_for
@@ -36,53 +37,66 @@ _ES256: Final = ec.ECDSA(SHA256())
 
 
 @dataclass(frozen=True, slots=True)
-class Secp256k1Key:
-    """A secp256k1 key, from a compressed point."""
+class _EcdsaPublicKey(ABC):
+    """A public key, from a compressed point."""
 
-    kind: ClassVar[str] = "secp256k1"
-    alg: ClassVar[str] = "ES256K"
-    _key: coincurve.PublicKey
+    kind: ClassVar[str]
+    alg: ClassVar[str]
+    _key: Any
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Secp256k1Key:
+    def from_bytes(cls, data: bytes) -> Self:
         """Read the compressed point.
 
         Raises:
             ValueError: not such a point.
         """
-        return cls(coincurve.PublicKey(_compressed(data, cls.kind)))
+        if len(data) != _POINT_SIZE or data[0] not in _COMPRESSED:
+            raise ValueError(f"a {cls.kind} key is a compressed point of {_POINT_SIZE} bytes")
+        return cls(cls._read(data))
 
-    def verify(self, message: bytes, signature: bytes) -> bool:  # noqa: D102 - see PublicKey
-        if len(signature) != SIGNATURE_SIZE:
-            return False
+    def verify(self, message: bytes, signature: bytes) -> bool:
+        return len(signature) == SIGNATURE_SIZE and self._verify(message, signature)
+
+    @staticmethod
+    @abstractmethod
+    def _read(point: bytes) -> Any: ...
+
+    @abstractmethod
+    def _verify(self, message: bytes, signature: bytes) -> bool: ...
+
+
+class Secp256k1Key(_EcdsaPublicKey):
+    """A secp256k1 key."""
+
+    __slots__ = ()
+    kind = "secp256k1"
+    alg = "ES256K"
+
+    @staticmethod
+    def _read(point: bytes) -> coincurve.PublicKey:
+        return coincurve.PublicKey(point)
+
+    def _verify(self, message: bytes, signature: bytes) -> bool:
         try:
             parsed = libsecp256k1.deserialize_compact(with_low_s(self.alg, signature))
-            return self._key.verify(libsecp256k1.cdata_to_der(parsed), message)
+            return bool(self._key.verify(libsecp256k1.cdata_to_der(parsed), message))
         except ValueError:
             return False
 
 
-@dataclass(frozen=True, slots=True)
-class P256Key:
-    """A P-256 key, from a compressed point."""
+class P256Key(_EcdsaPublicKey):
+    """A P-256 key."""
 
-    kind: ClassVar[str] = "P-256"
-    alg: ClassVar[str] = "ES256"
-    _key: ec.EllipticCurvePublicKey
+    __slots__ = ()
+    kind = "P-256"
+    alg = "ES256"
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> P256Key:
-        """Read the compressed point.
+    @staticmethod
+    def _read(point: bytes) -> ec.EllipticCurvePublicKey:
+        return ec.EllipticCurvePublicKey.from_encoded_point(_P256, point)
 
-        Raises:
-            ValueError: not such a point.
-        """
-        point = _compressed(data, cls.kind)
-        return cls(ec.EllipticCurvePublicKey.from_encoded_point(_P256, point))
-
-    def verify(self, message: bytes, signature: bytes) -> bool:  # noqa: D102 - see PublicKey
-        if len(signature) != SIGNATURE_SIZE:
-            return False
+    def _verify(self, message: bytes, signature: bytes) -> bool:
         r, s = int.from_bytes(signature[:_SCALAR_SIZE]), int.from_bytes(signature[_SCALAR_SIZE:])
         return self.verify_der(message, encode_dss_signature(r, s))
 
@@ -118,9 +132,3 @@ def sign(key: EcdsaKey, message: bytes) -> bytes:
         return bytes(libsecp256k1.serialize_compact(libsecp256k1.der_to_cdata(key.sign(message))))
     r, s = decode_dss_signature(key.sign(message, _ES256))
     return with_low_s(P256Key.alg, r.to_bytes(_SCALAR_SIZE) + s.to_bytes(_SCALAR_SIZE))
-
-
-def _compressed(data: bytes, kind: str) -> bytes:
-    if len(data) != _POINT_SIZE or data[0] not in _COMPRESSED:
-        raise ValueError(f"a {kind} key is a compressed point of {_POINT_SIZE} bytes")
-    return data

@@ -27,8 +27,7 @@ from typing import Final
 from recon_node.ceramic.auth.cacao import ALWAYS, Cacao, Validity, parse_cacao
 from recon_node.ceramic.auth.did import DID_KEY, DID_PKH, PublicKey, method, public_key, same_did
 from recon_node.ceramic.auth.envelope import Envelope
-from recon_node.ceramic.auth.wallets import verify_ethereum, verify_solana
-from recon_node.ceramic.auth.webauthn import verify_webauthn
+from recon_node.ceramic.auth.wallets import verify_ethereum, verify_solana, verify_webauthn
 from recon_node.ceramic.errors import (
     DidError,
     InvalidSignatureError,

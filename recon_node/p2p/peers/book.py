@@ -1,7 +1,7 @@
 """The node's own book of peers: their addresses, interests, failures and latencies.
 
 libp2p's peerstore forgets addresses after minutes and does not rate peers. The book is kept in a
-file (``joining``); ``draw`` has the order in which peers are chosen from it.
+file (``network_side``); ``draw`` has the order in which peers are chosen from it.
 
 Times to wait use trio's clock, which does not jump. Times that are shown are seconds since 1970.
 """

@@ -22,7 +22,6 @@ import trio
 from recon_node.ceramic import Network
 from recon_node.latest import Latest
 from recon_node.p2p.errors import PeerError
-from recon_node.p2p.peers.descriptions import RendezvousReport
 from recon_node.p2p.peers.dht import CLOSEST, Found, LibraryDht
 from recon_node.p2p.peers.dht_server import LIFETIME
 from recon_node.p2p.peers.schedule import (
@@ -32,6 +31,7 @@ from recon_node.p2p.peers.schedule import (
     Schedule,
     all_rendezvous,
 )
+from recon_node.p2p.reports import RendezvousReport
 from recon_node.store import Interest
 from recon_node.store.interests import Interests
 

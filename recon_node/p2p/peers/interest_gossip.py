@@ -47,8 +47,7 @@ from recon_node.p2p.peers.interest_statement import (
     decode,
     state,
 )
-from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.streams import PeerStream
+from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
 
 log = structlog.get_logger(__name__)

@@ -19,9 +19,8 @@ from recon_node.p2p.errors import BROKEN_PROTOCOL, MISBEHAVED, PEER_FAILURES, de
 from recon_node.p2p.reports import GAVE_WAY
 from recon_node.p2p.sync.event_stream import serve_events, serve_events_by_id
 from recon_node.p2p.sync.purses import Purses, Searches
-from recon_node.p2p.sync.stream_slots import Slots
-from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, PeerStream
+from recon_node.p2p.sync.sessions import Slots
+from recon_node.p2p.transport.framing import EVENTS_BY_ID_PROTOCOL, FrameStream, PeerStream
 from recon_node.store import StoreError
 
 log = structlog.get_logger(__name__)
@@ -56,13 +55,7 @@ class EventServer:
             stream.account,
         )
         while await self._serve_in_slot(stream, frames):
-            is_kept = False
-            with (
-                trio.CancelScope() as scope,
-                self._waiting.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot,
-            ):
-                is_kept = has_slot and await frames.wait_for_frame(KEPT_FOR)
-            if not is_kept:
+            if not await self._waiting.keep(stream, frames, KEPT_FOR):
                 return
 
     async def _serve_in_slot(self, stream: PeerStream, frames: FrameStream) -> bool:

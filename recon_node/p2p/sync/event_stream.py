@@ -23,22 +23,28 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import chain
 from typing import Final, Protocol, TypeVar
 
 import structlog
+import trio
 
 from recon_node.ceramic import CeramicError, EventId, EventIdError, Network, scan
 from recon_node.ipld import CID, IpldError, VarintError, dag_cbor, varint
 from recon_node.ipld.car import read_common_header
-from recon_node.p2p.errors import (
-    PeerGoneError,
-    PeerProtocolError,
-)
+from recon_node.p2p.errors import PeerGoneError, PeerProtocolError, StaleStreamError
 from recon_node.p2p.settings import MAX_REQUEST, P2PSettings
-from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.framing import (
+    EVENTS_BY_ID_PROTOCOL,
+    EVENTS_PROTOCOL,
+    FrameStream,
+    KeptStreams,
+    OpenStream,
+)
+from recon_node.p2p.transport.host import Host
 from recon_node.recon import ID_SIZE, KeyRange, Missing, id_of
 
 log = structlog.get_logger(__name__)
@@ -445,3 +451,47 @@ def _read_sized(data: bytes, at: int) -> tuple[bytes, int]:
     if size > _MAX_BOUND or at + size > len(data):
         raise PeerProtocolError(f"an event frame with a bound or head of {size} bytes")
     return data[at : at + size], at + size
+
+
+EVENTS_USED_FOR: Final = 90.0
+"""The same for an event stream: a server keeps it for ``event_server.KEPT_FOR``, and earlier ones
+did so for ``turn_timeout``, the same by default."""
+
+
+class EventStreams:
+    """Opens event streams, and keeps them."""
+
+    def __init__(self, host: Host, max_frame: int) -> None:
+        self._host = host
+        self._max_frame = max_frame
+        self._kept = {
+            protocol: KeptStreams(EVENTS_USED_FOR)
+            for protocol in (EVENTS_PROTOCOL, EVENTS_BY_ID_PROTOCOL)
+        }
+
+    @asynccontextmanager
+    async def open(self, peer_id: str, protocol: str) -> AsyncIterator[FrameStream]:
+        """Yield a stream for one fetch. It is kept if the block ends well, with all answers read.
+
+        Raises:
+            PeerError: no stream can be opened.
+            StaleStreamError: the stream was kept, and had ended.
+        """
+        opened = await self._kept[protocol].take(peer_id)
+        if opened is None:
+            stream = await self._host.open_stream(peer_id, protocol)
+            opened = OpenStream(
+                stream, FrameStream(stream, self._max_frame, account=stream.account)
+            )
+        opened.frames.start_count()
+        try:
+            yield opened.frames
+        except (PeerGoneError, trio.BrokenResourceError) as error:
+            await opened.stream.reset()
+            if opened.has_served and not opened.frames.bytes_received:
+                raise StaleStreamError(str(error)) from error
+            raise
+        except BaseException:
+            await opened.stream.reset()
+            raise
+        await self._kept[protocol].put(opened)

@@ -19,7 +19,7 @@ import structlog
 import trio
 
 from recon_node.ceramic import EventId
-from recon_node.p2p.errors import PeerError, PeerGoneError
+from recon_node.p2p.errors import PeerError, PeerGoneError, StaleStreamError
 from recon_node.p2p.reports import Counters
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import Claim, FetchTable
@@ -32,10 +32,8 @@ from recon_node.p2p.sync.event_stream import (
 )
 from recon_node.p2p.sync.purses import in_steps
 from recon_node.p2p.sync.sessions import Tally
-from recon_node.p2p.sync.stream_slots import StaleStreamError
 from recon_node.p2p.transport.budget import Account
-from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
+from recon_node.p2p.transport.framing import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL, FrameStream
 from recon_node.recon import (
     Failed,
     Fetch,

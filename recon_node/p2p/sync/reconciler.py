@@ -22,12 +22,12 @@ from recon_node.p2p.reports import (
 )
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import FetchTable
+from recon_node.p2p.sync.event_stream import EventStreams
 from recon_node.p2p.sync.fetch import Fetcher, is_excused
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.purses import Purses
-from recon_node.p2p.sync.sessions import Meter, Run, Sessions
-from recon_node.p2p.sync.stream_slots import EventStreams, OpenStream, Slots
-from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.sync.sessions import Meter, Run, Sessions, Slots
+from recon_node.p2p.transport.framing import FrameStream, OpenStream
 from recon_node.places import network_of
 from recon_node.recon import KeyRange, Send, Side, Version, intersect_ranges
 from recon_node.recon.session import SendValues, TurnSession

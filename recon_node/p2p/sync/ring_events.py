@@ -34,7 +34,7 @@ from recon_node.p2p.errors import PEER_FAILURES, PeerGoneError, PeerProtocolErro
 from recon_node.p2p.sync.fetch import NOBODYS_FAULT, check_invalid
 from recon_node.p2p.sync.sessions import Tally
 from recon_node.p2p.transport.budget import Account
-from recon_node.p2p.transport.streams import ByteStream
+from recon_node.p2p.transport.framing import ByteStream
 from recon_node.recon import Failed, Fetch, FetchById, Send
 from recon_node.recon.ring.codec import KeyForm, Message, encode
 from recon_node.recon.ring.decoder import Decoder

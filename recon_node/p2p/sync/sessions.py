@@ -14,8 +14,14 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -30,20 +36,19 @@ from recon_node.p2p.errors import (
     PeerError,
     PeerGoneError,
     PeerProtocolError,
+    StaleStreamError,
     describe_error,
 )
 from recon_node.p2p.reports import CANCELLED, GAVE_WAY, Role, SyncHistory, SyncReport
 from recon_node.p2p.sync.purses import Purses
-from recon_node.p2p.sync.stream_slots import (
+from recon_node.p2p.transport.framing import (
     KEPT_FOR,
+    FrameStream,
     KeptStreams,
     OpenStream,
-    Slots,
-    StaleStreamError,
+    PeerStream,
 )
-from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.streams import PeerStream
-from recon_node.places import network_of
+from recon_node.places import GiveWay, Places, network_of
 from recon_node.recon import Actions, Failed, Fetch, FetchById, KeyView, Send, Session
 from recon_node.recon.session import Admit, SendValues
 from recon_node.store import StoreError
@@ -54,6 +59,53 @@ log = structlog.get_logger(__name__)
 M = TypeVar("M")
 HUNG_UP: Final = (PeerGoneError, trio.BrokenResourceError)
 """The errors of a session whose stream the peer has ended."""
+
+
+class Slots:
+    """A limited number of slots, in total and for each peer. Addresses share them fairly."""
+
+    def __init__(self, limit: int, limit_per_peer: int) -> None:
+        self._places = Places(limit, trio.current_time)
+        self._limit_per_peer = limit_per_peer
+        self._used = Counter[str]()
+        self._unused: dict[str, trio.Event] = {}
+
+    async def wait_until_unused(self, peer_id: str) -> None:
+        """Wait until a peer uses no slot."""
+        if (event := self._unused.get(peer_id)) is not None:
+            await event.wait()
+
+    @contextmanager
+    def taken_by(self, peer_id: str, address: str, give_way: GiveWay) -> Iterator[bool]:
+        """Take a slot for a peer at an IP address for the block; yield False if none is left.
+
+        ``give_way`` is called if an address with fewer slots needs this one.
+        """
+        if self._used[peer_id] >= self._limit_per_peer:
+            yield False
+            return
+        with self._places.taken_by(address, give_way) as place:
+            if place is None:
+                yield False
+                return
+            self._used[peer_id] += 1
+            self._unused.setdefault(peer_id, trio.Event())
+            try:
+                yield True
+            finally:
+                self._used[peer_id] -= 1
+                if not self._used[peer_id]:
+                    del self._used[peer_id]
+                    self._unused.pop(peer_id).set()
+
+    async def keep(self, stream: PeerStream, frames: FrameStream, seconds: float) -> bool:
+        """Keep a stream in a slot; return whether its peer's next frame begins in that time."""
+        with (
+            trio.CancelScope() as scope,
+            self.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot,
+        ):
+            return has_slot and await frames.wait_for_frame(seconds)
+        return False
 
 
 @dataclass(slots=True)
@@ -344,13 +396,7 @@ class Sessions:
         """Answer the sessions that a peer starts on a stream, one after another."""
         opened = OpenStream(stream, self._frames(stream))
         while await self._serve_session(opened) and self._keeps_stream(stream.protocol):
-            is_kept = False
-            with (
-                trio.CancelScope() as scope,
-                self._waiting.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot,
-            ):
-                is_kept = has_slot and await opened.frames.wait_for_frame(KEPT_FOR)
-            if not is_kept:
+            if not await self._waiting.keep(stream, opened.frames, KEPT_FOR):
                 return
 
     async def _serve_session(self, opened: OpenStream) -> bool:

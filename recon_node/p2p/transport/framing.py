@@ -1,4 +1,7 @@
-"""Frames: an unsigned-varint length, then that many bytes.
+"""Byte streams with peers, and frames on them: an unsigned-varint length, then that many bytes.
+
+A ``ByteStream`` has the shape of ``trio.abc.Stream``, so that a protocol also runs over the memory
+streams of ``trio.testing``; a ``Libp2pStream`` is a libp2p stream in that shape.
 
 ``FrameDecoder`` is the parser, without I/O: bytes in, frames out. ``FrameStream`` reads and writes
 frames on a byte stream, with a time limit on every wait, and counts the bytes in both directions.
@@ -9,14 +12,130 @@ stream within a frame is an error: on libp2p a lost connection looks like an end
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import trio
+from libp2p.abc import INetStream
+from libp2p.io.exceptions import IOException
+from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamError, StreamReset
+from libp2p.stream_muxer.exceptions import MuxedStreamError
 
 from recon_node.ipld import VarintError, varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
-from recon_node.p2p.transport.budget import Account, unlimited
-from recon_node.p2p.transport.streams import ByteStream
+from recon_node.p2p.transport.budget import Account, MemoryBudget, unlimited
+
+EVENTS_PROTOCOL: Final = "/ceramic/events/1.0.0"
+EVENTS_BY_ID_PROTOCOL: Final = "/ceramic/events/1.1.0"
+_CLOSE_LIMIT: Final = 2.0
+"""Seconds that ending a stream may take."""
+
+
+def shielded(seconds: float) -> trio.CancelScope:
+    """Return a cancel scope for clean-up: shielded from outside, but limited to ``seconds``."""
+    return trio.CancelScope(deadline=trio.current_time() + seconds, shield=True)
+
+
+class ByteStream(Protocol):
+    """A two-way byte stream; failures are ``trio.BrokenResourceError``."""
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        """Return 1 to ``max_bytes`` bytes, or none at the end of the stream."""
+        ...
+
+    async def send_all(self, data: bytes) -> None:
+        """Send all of ``data``."""
+        ...
+
+
+class PeerStream(ByteStream, Protocol):
+    """A byte stream to or from one peer."""
+
+    account: Account
+    """What this node holds because of this stream; closed with it."""
+    peer_id: str
+    address: str
+    """The IP address that the peer is connected from."""
+    protocol: str
+    """The protocol id that was negotiated."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither side has ended it, as far as we know."""
+        ...
+
+    async def aclose(self) -> None:
+        """End the stream in good order: what was sent still arrives."""
+        ...
+
+    async def reset(self) -> None:
+        """End the stream at once, in both directions; the peer sees an error."""
+        ...
+
+
+class Libp2pStream(PeerStream):
+    """A libp2p stream to or from one peer."""
+
+    def __init__(self, stream: INetStream, budget: MemoryBudget) -> None:
+        self._stream = stream
+        self.account = budget.account(str(stream.muxed_conn.peer_id))
+        self._ended = False
+        self.peer_id = str(stream.muxed_conn.peer_id)
+        remote = stream.muxed_conn.get_remote_address()  # type: ignore[attr-defined]
+        self.address = remote[0] if remote else ""
+        self.protocol = str(stream.get_protocol())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither side has ended it, as far as we know."""
+        stream = self._stream.muxed_stream  # type: ignore[attr-defined]
+        ended = stream.closed or stream.send_closed or stream.recv_closed or stream.reset_received
+        return not (self._ended or ended or stream.muxed_conn.is_closed)
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        """Return 1 to ``max_bytes`` bytes, or none at the end, or if the connection was lost."""
+        try:
+            return await self._stream.read(max_bytes)
+        except StreamEOF:
+            return b""
+        except (StreamReset, StreamClosed) as error:
+            raise trio.BrokenResourceError("the peer reset the stream") from error
+        except (StreamError, MuxedStreamError, IOException) as error:
+            raise trio.BrokenResourceError(f"the connection was lost: {error}") from error
+
+    async def send_all(self, data: bytes) -> None:
+        """Send all of ``data``. If it is cancelled, reset the stream: a part may have been sent."""
+        try:
+            await self._stream.write(data)
+        except (StreamReset, StreamClosed) as error:
+            raise trio.BrokenResourceError("the peer reset the stream") from error
+        except (StreamError, MuxedStreamError, IOException) as error:
+            raise trio.BrokenResourceError(f"the connection was lost: {error}") from error
+
+    async def aclose(self) -> None:
+        """End the stream in good order: what was sent still arrives."""
+        if not self._ended:
+            self._ended = True
+            self.account.close()
+            with shielded(_CLOSE_LIMIT) as scope:
+                try:
+                    await self._stream.close()
+                except (StreamError, MuxedStreamError, IOException):
+                    return  # nothing left to close
+            if scope.cancelled_caught:
+                await self._reset()
+
+    async def reset(self) -> None:
+        """End the stream at once, in both directions; the peer sees an error."""
+        if not self._ended:
+            self._ended = True
+            self.account.close()
+            await self._reset()
+
+    async def _reset(self) -> None:
+        with shielded(_CLOSE_LIMIT):
+            await self._stream.reset()
+
 
 READ_SIZE: Final = 64 * 1024
 """Maximum bytes that are read at a time."""
@@ -212,3 +331,68 @@ class FrameStream:
             raise PeerProtocolError(f"the peer took no data for {patience:g} s")
         self.bytes_sent += len(data)
         self._on_sent(len(data))
+
+
+KEPT_FOR: Final = 300.0
+"""Seconds for which a responder keeps a stream for the initiator's next session."""
+USED_FOR: Final = 240.0
+"""Seconds after which an initiator no longer relies on that."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStream:
+    """A recon stream that this node has opened."""
+
+    stream: PeerStream
+    frames: FrameStream
+    has_served: bool = False
+    """Whether it was kept: a session, or a fetch, has ended on it."""
+
+
+class KeptStreams:
+    """The streams that this node has opened and keeps between two uses, at most one for each peer.
+
+    A recon stream may carry one session after another, because opening a stream costs both sides
+    more than the rest of a session that finds nothing to do. A stream that is kept takes no slot.
+
+    Args:
+        used_for: seconds after which a kept stream is ended.
+    """
+
+    def __init__(self, used_for: float = USED_FOR) -> None:
+        self._used_for = used_for
+        self._kept: dict[str, tuple[float, OpenStream]] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    async def take(self, peer_id: str) -> OpenStream | None:
+        """Return the stream kept with a peer, if it can still be used."""
+        await self._end_useless()
+        _, kept = self._kept.pop(peer_id, (0.0, None))
+        return kept
+
+    async def put(self, open_stream: OpenStream) -> None:
+        """Keep a stream after a session; end it if another one is kept with its peer."""
+        peer_id, stream = open_stream.stream.peer_id, open_stream.stream
+        if peer_id in self._kept or not stream.is_open:
+            await stream.aclose()
+            return
+        used = OpenStream(stream, open_stream.frames, has_served=True)
+        self._kept[peer_id] = trio.current_time(), used
+
+    async def _end_useless(self) -> None:
+        """End the streams that are lost or were not used for long, all at once.
+
+        Ending one may take a while if the peer is frozen.
+        """
+        expired = trio.current_time() - self._used_for
+        useless = [
+            peer_id
+            for peer_id, (since, kept) in self._kept.items()
+            if since <= expired or not kept.stream.is_open
+        ]
+        async with trio.open_nursery() as nursery:
+            for peer_id in useless:
+                _, kept = self._kept.pop(peer_id)
+                nursery.start_soon(kept.stream.aclose)

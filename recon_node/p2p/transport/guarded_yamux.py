@@ -26,7 +26,7 @@ from libp2p.stream_muxer.yamux import yamux
 
 from recon_node.p2p.settings import ConnectionLimits
 from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
-from recon_node.p2p.transport.streams import shielded
+from recon_node.p2p.transport.framing import shielded
 
 READ_AT_ONCE: Final = 64 * 1024
 """Maximum bytes that are read ahead. A connection is charged for them from its beginning."""

@@ -48,6 +48,7 @@ from recon_node.p2p.transport.addresses import (
     resolve,
 )
 from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
+from recon_node.p2p.transport.framing import Libp2pStream, PeerStream, shielded
 from recon_node.p2p.transport.guarded_yamux import GuardedMuxing, GuardedYamux
 from recon_node.p2p.transport.hardening import (
     AGENT,
@@ -62,7 +63,6 @@ from recon_node.p2p.transport.hardening import (
 )
 from recon_node.p2p.transport.identity import bound_peer_ids, bound_rsa_keys
 from recon_node.p2p.transport.private_network import PrivateTCP
-from recon_node.p2p.transport.streams import Libp2pStream, PeerStream, shielded
 from recon_node.places import AllowList, network_of
 
 log = structlog.get_logger(__name__)

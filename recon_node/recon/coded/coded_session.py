@@ -94,7 +94,6 @@ from recon_node.recon.coded.messages import (
 )
 from recon_node.recon.coded.salted import Salted, salt_of
 from recon_node.recon.keys.ids import groups, in_key_order
-from recon_node.recon.keys.lthash import LtHash
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sketch import (
     ID_SIZE,
@@ -102,6 +101,7 @@ from recon_node.recon.keys.sketch import (
     NO_IDS,
     Difference,
     Ids,
+    LtHash,
     Symbols,
     at_least,
     decode,

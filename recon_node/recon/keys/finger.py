@@ -18,10 +18,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from recon_node.recon.keys.ordered_keys import OrderedKeys
+from recon_node.recon.keys.ordered_keys import Inner, Leaf, OrderedKeys, TreeNode, even_ranks
 from recon_node.recon.keys.ranges import common_prefix, separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE, LANES_MASK, spread, spread_run
-from recon_node.recon.keys.tree import Inner, Leaf, TreeNode, even_ranks
 
 _CUT_REACH: Final = 6
 """Maximum keys between a cut and the rank that would make its parts equal. Most streams are shorter

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-A B+ tree (tree.py). Each node stores, for each of its children, the *lanes* of the keys below: the
-sum of all their digests with the number of keys on top, in one integer (sha256a.py). So
+A B+ tree (ordered_keys.py). Each node stores, for each of its children, the *lanes* of the keys
+below: the sum of all their digests with the number of keys on top, in one integer (sha256a.py). So
 
 - an insert adds one integer to each node on the path from the root,
 - the lanes of a range are the difference of the lanes left of its two bounds: hash and count come
@@ -32,14 +32,18 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from recon_node.recon.keys import tree as key_tree
 from recon_node.recon.keys.ids import groups
-from recon_node.recon.keys.lthash import LtHash
-from recon_node.recon.keys.ordered_keys import OrderedKeys
+from recon_node.recon.keys.ordered_keys import (
+    Inner,
+    Leaf,
+    OrderedKeys,
+    TreeNode,
+    build,
+    leaf_to_grow,
+)
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import DIGEST_SIZE, lanes_of, spread, spread_run
-from recon_node.recon.keys.sketch import Sketch, ids_of
-from recon_node.recon.keys.tree import Inner, Leaf, TreeNode
+from recon_node.recon.keys.sketch import LtHash, Sketch, ids_of
 
 MAX_SKETCHES: Final = 4
 """Sketches that a store keeps, those that were used most of late; each takes half a MB."""
@@ -348,7 +352,7 @@ class KeyStore(KeyView):
                 max(_MIN_ENTRIES, int(size * _LOADED_FILL))
                 for size in (self._leaf_size, self._fan_out)
             )
-            self.root = key_tree.build(ordered, leaf_fill, inner_fill, digests)
+            self.root = build(ordered, leaf_fill, inner_fill, digests)
             self.total = self.root.lanes()
             self._sketches.clear()
 
@@ -357,10 +361,10 @@ class KeyStore(KeyView):
         digest = sha256(key).digest()
         lanes = spread(digest)
         # Add the lanes on the way down, and subtract them again in the rare case of a known key.
-        leaf = key_tree.leaf_to_grow(self.root, key, lanes)
+        leaf = leaf_to_grow(self.root, key, lanes)
         at = bisect_left(leaf, key)
         if at < len(leaf) and leaf[at] == key:
-            key_tree.leaf_to_grow(self.root, key, -lanes)
+            leaf_to_grow(self.root, key, -lanes)
             return False
         leaf.insert_key(at, bytes(key), digest)
         self.total += lanes

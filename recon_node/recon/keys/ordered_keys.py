@@ -1,4 +1,21 @@
-"""What can be read from a key store: keys in order, and the hash and size of any range.
+"""The tree of a key store, and what can be read from it: keys in order, hash and size of any range.
+
+It is a B+ tree whose nodes know the hash and number of the keys below. A leaf is a sorted list of
+keys, with their sha2-256 digests beside it in one byte string. That takes 32 bytes a key instead of
+60 as an object, and the digests of neighbours are a slice that can be added up at once
+(``spread_run``).
+
+An inner node is a list of children. Between two children stands a *bound*: a string above all keys
+of the left one and at most the first key of the right one, as short as possible, as in a prefix
+B-tree (Bayer and Unterauer, 1977). What costs time in a tree of this size is the number of cache
+lines touched. Short bounds share a few, while whole keys are scattered over the memory. For the
+same reason nodes *are* lists rather than having them.
+
+For each child, an inner node keeps the *lanes*: the sum of all digests below it with their number
+on top, in one integer (see sha256a.py). Readers want sums of the first n children. They are
+computed when first needed, and dropped when the node changes. So a burst of range hashes pays for
+each sum once, and an insert pays for nothing but the dropping. The same goes for the ids of all
+keys below a node whose children are leaves (sketch.py).
 
 Iterating while the store changes: a walk (``keys``, or iterating over the store) goes page by page.
 A page is copied when its first key is asked for: the keys of one leaf that lie beyond the last key
@@ -16,13 +33,305 @@ its page; abandoning one costs nothing.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
+from itertools import accumulate, islice
+from operator import eq
 
-from recon_node.recon.keys import tree as key_tree
-from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.keys.sha256a import COUNT_SHIFT, Sha256a
-from recon_node.recon.keys.tree import Inner, Leaf, TreeNode, even_ranks
+from recon_node.recon.keys.ranges import KeyRange, separator
+from recon_node.recon.keys.sha256a import (
+    COUNT_SHIFT,
+    DIGEST_SIZE,
+    LANES_MASK,
+    Sha256a,
+    spread_run,
+    spread_runs,
+)
+from recon_node.recon.keys.sketch import Ids
+
+Bisect = Callable[[list[bytes], bytes], int]
+"""``bisect_left`` to exclude a key that equals the bound, ``bisect_right`` to include it."""
+
+
+class Leaf(list[bytes]):
+    """Keys in order; ``digests`` has theirs in the same order, end to end."""
+
+    __slots__ = ("digests",)
+
+    def __init__(self, keys: list[bytes], digests: bytes) -> None:
+        super().__init__(keys)
+        self.digests = digests
+
+    def insert_key(self, index: int, key: bytes, digest: bytes) -> None:
+        """Insert a key before ``index``."""
+        self.insert(index, key)
+        start, digests = index * DIGEST_SIZE, self.digests
+        self.digests = digests[:start] + digest + digests[start:]
+
+    def insert_keys(self, keys: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+        """Insert those of some ascending keys that the leaf does not hold.
+
+        Returns:
+            These keys, and their digests.
+        """
+        old, at, size = self.digests, 0, len(self)
+        new: list[bytes] = []
+        hashed: list[bytes] = []
+        digests: list[bytes] = []
+        last = None
+        for key in keys:
+            index = bisect_left(self, key, at)
+            if key == last or (index < size and self[index] == key):
+                continue
+            digest = sha256(key).digest()
+            if index > at:
+                digests += (old[at * DIGEST_SIZE : index * DIGEST_SIZE], digest)
+                at = index
+            else:
+                digests.append(digest)
+            hashed.append(digest)
+            new.append(bytes(key))
+            last = key
+        if len(new) == 1:
+            self.insert(at, new[0])
+        else:
+            self += new
+            self.sort()  # two ascending runs: it merges them
+        digests.append(old[at * DIGEST_SIZE :])
+        self.digests = b"".join(digests)
+        return new, hashed
+
+    def delete_key(self, index: int) -> bytes:
+        """Remove the key at ``index`` and return its digest."""
+        del self[index]
+        start, digests = index * DIGEST_SIZE, self.digests
+        end = start + DIGEST_SIZE
+        self.digests = digests[:start] + digests[end:]
+        return digests[start:end]
+
+    def lanes(self) -> int:
+        """Return the lanes of all keys."""
+        return spread_run(self.digests)
+
+    def lanes_before(self, index: int, total: int) -> int:
+        """Return the lanes of the first ``index`` keys, given those of the whole leaf."""
+        start = index * DIGEST_SIZE
+        if start * 2 <= len(self.digests):
+            return spread_run(self.digests[:start])
+        return total - spread_run(self.digests[start:])
+
+    def lanes_between(self, start: int, end: int) -> int:
+        """Return the lanes of the keys from index ``start`` to before ``end``."""
+        return spread_run(self.digests[start * DIGEST_SIZE : end * DIGEST_SIZE])
+
+    def split(self) -> tuple[bytes, Leaf]:
+        """Move the upper half into a new leaf; return the bound between the two, and that leaf."""
+        half = len(self) // 2
+        right = Leaf(self[half:], self.digests[half * DIGEST_SIZE :])
+        del self[half:]
+        self.digests = self.digests[: half * DIGEST_SIZE]
+        return separator(self[-1], right[0]), right
+
+
+class Inner(list["TreeNode"]):
+    """Children in order, the bounds between them, and the lanes of each child.
+
+    ``bounds[i]`` stands left of child i; the first one is never used.
+    """
+
+    __slots__ = ("bounds", "ids", "lanes_of", "sums")
+
+    def __init__(self, children: list[TreeNode], bounds: list[bytes], lanes_of: list[int]) -> None:
+        super().__init__(children)
+        self.bounds = bounds
+        self.lanes_of = lanes_of
+        self.sums: list[int] | None = None
+        self.ids: Ids | None = None
+
+    def child_of(self, key: bytes) -> int:
+        """Return the index of the child that a key belongs to."""
+        return bisect_right(self.bounds, key, 1) - 1
+
+    def sum_up(self) -> list[int]:
+        """Store the lanes of the first n children, by n, as ``sums``, and return them."""
+        self.sums = list(accumulate(self.lanes_of, initial=0))
+        return self.sums
+
+    def adjust(self, index: int, lanes: int) -> None:
+        """Add lanes to those of one child."""
+        self.lanes_of[index] += lanes
+        self.sums = self.ids = None
+
+    def adopt(self, index: int, bound: bytes, child: TreeNode) -> None:
+        """Insert the right half of the child at ``index``, which has just been split."""
+        lanes = child.lanes()
+        self.adjust(index, -lanes)
+        self.insert(index + 1, child)
+        self.bounds.insert(index + 1, bound)
+        self.lanes_of.insert(index + 1, lanes)
+
+    def drop(self, index: int) -> None:
+        """Remove a child that has become empty."""
+        del self[index], self.bounds[index], self.lanes_of[index]
+        self.sums = self.ids = None
+
+    def split(self) -> tuple[bytes, Inner]:
+        """Move the upper half into a new node; return the bound between the two, and that node."""
+        half = len(self) // 2
+        right = Inner(self[half:], self.bounds[half:], self.lanes_of[half:])
+        del self[half:], self.bounds[half:], self.lanes_of[half:]
+        self.sums = self.ids = None
+        return right.bounds[0], right
+
+    def lanes(self) -> int:
+        """Return the lanes of all keys below."""
+        return sum(self.lanes_of)
+
+
+TreeNode = Leaf | Inner
+
+
+def build(
+    ordered: list[bytes], leaf_fill: int, inner_fill: int, digests: bytes | None = None
+) -> TreeNode:
+    """Build a tree bottom-up from at least one key, in order.
+
+    With ``digests`` (of the keys, end to end) the keys must be distinct. Without, they are hashed,
+    and may repeat.
+    """
+    nodes: list[TreeNode] = []
+    bounds: list[bytes] = []
+    lanes_of: list[int] = []
+    before: bytes | None = None
+    for start in range(0, len(ordered), leaf_fill):
+        keys = ordered[start : start + leaf_fill]
+        if digests is None:
+            # The first duplicate starts it all over. Looking for it here, while the keys are in the
+            # processor's cache, costs a tenth of a pass over all keys.
+            if keys[0] == before or any(map(eq, keys, islice(keys, 1, None))):
+                return build(sorted(set(ordered)), leaf_fill, inner_fill)
+            leaf = Leaf(keys, b"".join([sha256(key).digest() for key in keys]))
+        else:
+            end = (start + len(keys)) * DIGEST_SIZE
+            leaf = Leaf(keys, digests[start * DIGEST_SIZE : end])
+        nodes.append(leaf)
+        bounds.append(b"" if before is None else separator(before, keys[0]))
+        before = keys[-1]
+        if digests is None:
+            lanes_of.append(leaf.lanes())
+    if digests is not None:
+        lanes_of = spread_runs(digests, leaf_fill)
+    while len(nodes) > 1:
+        starts = range(0, len(nodes), inner_fill)
+        parts = [slice(start, start + inner_fill) for start in starts]
+        level = [Inner(nodes[part], bounds[part], lanes_of[part]) for part in parts]
+        bounds = [bounds[start] for start in starts]
+        lanes_of = [node.sum_up()[-1] for node in level]  # so that the first session need not
+        nodes = [*level]
+    return nodes[0]
+
+
+def leaves_below(node: TreeNode) -> Iterator[Leaf]:
+    """Yield the leaves in order; the tree must not change meanwhile."""
+    if isinstance(node, Leaf):
+        yield node
+        return
+    for child in node:
+        yield from leaves_below(child)
+
+
+def leaf_of(node: TreeNode, key: bytes) -> Leaf:
+    """Return the leaf that a key belongs to."""
+    while isinstance(node, Inner):
+        node = node[node.child_of(key)]
+    return node
+
+
+def leaf_to_grow(node: TreeNode, key: bytes, lanes: int) -> Leaf:
+    """Return the leaf that a key belongs to, after adding its lanes to every node on the path.
+
+    The hot path of inserts: ``child_of`` and ``adjust`` are inlined.
+    """
+    while isinstance(node, Inner):
+        index = bisect_right(node.bounds, key, 1) - 1
+        node.lanes_of[index] += lanes
+        node.sums = node.ids = None
+        node = node[index]
+    return node
+
+
+def lanes_left_of(node: TreeNode, bound: bytes, bisect: Bisect, total: int) -> int:
+    """Return the lanes of all keys below a node and left of a bound, given all lanes of the node.
+
+    The hot path of a sync: ``child_of`` is inlined.
+    """
+    below = 0
+    while isinstance(node, Inner):
+        index = bisect_right(node.bounds, bound, 1) - 1
+        sums = node.sums or node.sum_up()
+        below += sums[index]
+        total = sums[index + 1] - sums[index]
+        node = node[index]
+    return below + node.lanes_before(bisect(node, bound), total)
+
+
+def lanes_between(node: TreeNode, lower: bytes, upper: bytes) -> int:
+    """Return the lanes of the keys strictly between two bounds, which must ascend.
+
+    What the paths to the two bounds share is not added up.
+    """
+    while isinstance(node, Inner):
+        left = bisect_right(node.bounds, lower, 1) - 1
+        right = bisect_right(node.bounds, upper, left + 1) - 1
+        if left != right:
+            sums = node.sums or node.sum_up()
+            lanes_of = node.lanes_of
+            return (
+                sums[right]
+                - sums[left]
+                + lanes_left_of(node[right], upper, bisect_left, lanes_of[right])
+                - lanes_left_of(node[left], lower, bisect_right, lanes_of[left])
+            )
+        node = node[left]
+    start = bisect_right(node, lower)
+    return node.lanes_between(start, bisect_left(node, upper, start))
+
+
+def count_left_of(node: TreeNode, bound: bytes, bisect: Bisect) -> int:
+    """Return the number of all keys below a node and left of a bound."""
+    below = 0
+    while isinstance(node, Inner):
+        index = bisect_right(node.bounds, bound, 1) - 1
+        below += (node.sums or node.sum_up())[index]
+        node = node[index]
+    return (below >> COUNT_SHIFT) + bisect(node, bound)
+
+
+def even_ranks(start: int, end: int, parts: int) -> list[int]:
+    """Return the ascending ranks that divide those from ``start`` to before ``end`` evenly.
+
+    There are ``parts - 1`` of them, or all ranks if there are fewer.
+    """
+    size = end - start
+    if size < parts:
+        return list(range(start, end))
+    return [start + part * size // parts for part in range(1, parts)]
+
+
+def select(node: TreeNode, ranks: list[int], chosen: list[bytes]) -> None:
+    """Append the keys at the given ascending ranks (within this node) to ``chosen``."""
+    if isinstance(node, Leaf):
+        chosen.extend([node[rank] for rank in ranks])
+        return
+    sums = node.sums or node.sum_up()
+    at = 0
+    while at < len(ranks):
+        child = bisect_right(sums, ranks[at] << COUNT_SHIFT | LANES_MASK) - 1
+        start, end = sums[child] >> COUNT_SHIFT, sums[child + 1] >> COUNT_SHIFT
+        until = bisect_left(ranks, end, at)
+        select(node[child], [rank - start for rank in ranks[at:until]], chosen)
+        at = until
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +362,12 @@ class OrderedKeys:
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, bytes):
             return False
-        leaf = key_tree.leaf_of(self.root, key)
+        leaf = leaf_of(self.root, key)
         index = bisect_left(leaf, key)
         return index < len(leaf) and leaf[index] == key
 
     def __iter__(self) -> Iterator[bytes]:
-        page = list(key_tree.leaf_of(self.root, b""))
+        page = list(leaf_of(self.root, b""))
         while page:
             yield from page
             page = self._page(page[-1])
@@ -68,7 +377,7 @@ class OrderedKeys:
 
         The store must not change meanwhile.
         """
-        for leaf in key_tree.leaves_below(self.root):
+        for leaf in leaves_below(self.root):
             yield leaf, leaf.digests
 
     def summarize(self, key_range: KeyRange | None = None) -> Summary:
@@ -82,7 +391,7 @@ class OrderedKeys:
             return 0
         if self._all_in(key_range):
             return self.total
-        return key_tree.lanes_between(self.root, *key_range)
+        return lanes_between(self.root, *key_range)
 
     def count(self, key_range: KeyRange) -> int:
         """Return the number of keys in a range."""
@@ -105,7 +414,7 @@ class OrderedKeys:
             belong to none of the parts.
         """
         pivots: list[bytes] = []
-        key_tree.select(self.root, even_ranks(*self._ranks(key_range), parts), pivots)
+        select(self.root, even_ranks(*self._ranks(key_range), parts), pivots)
         return pivots
 
     def first(self, key_range: KeyRange) -> bytes | None:
@@ -116,7 +425,7 @@ class OrderedKeys:
         """Return the last key of a range, or None if it is empty."""
         start, end = self._ranks(key_range)
         last: list[bytes] = []
-        key_tree.select(self.root, [end - 1] if start < end else [], last)
+        select(self.root, [end - 1] if start < end else [], last)
         return last[0] if last else None
 
     def nth(self, key_range: KeyRange, index: int) -> bytes:
@@ -129,7 +438,7 @@ class OrderedKeys:
         if not 0 <= index < end - start:
             raise IndexError(f"no key {index} among the {max(0, end - start)} of the range")
         found: list[bytes] = []
-        key_tree.select(self.root, [start + index], found)
+        select(self.root, [start + index], found)
         return found[0]
 
     def keys(self, key_range: KeyRange, limit: int | None = None) -> Iterator[bytes]:
@@ -170,10 +479,10 @@ class OrderedKeys:
             node = node[index]
         start = bisect_right(node, after)
         if start == len(node) and leaf_end is not None:
-            node, start = key_tree.leaf_of(self.root, leaf_end), 0
+            node, start = leaf_of(self.root, leaf_end), 0
         return node[start:] if upper is None else node[start : bisect_left(node, upper, start)]
 
     def _ranks(self, key_range: KeyRange) -> tuple[int, int]:
         """Return the rank of the first key of a range, and that behind its last key."""
-        start = key_tree.count_left_of(self.root, key_range.lower, bisect_right)
-        return start, max(start, key_tree.count_left_of(self.root, key_range.upper, bisect_left))
+        start = count_left_of(self.root, key_range.lower, bisect_right)
+        return start, max(start, count_left_of(self.root, key_range.upper, bisect_left))

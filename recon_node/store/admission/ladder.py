@@ -41,11 +41,10 @@ else, both are refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from recon_node.ceramic import (
     Event,
-    EventId,
     EventIdError,
     EventKind,
     InvalidSignatureError,
@@ -58,6 +57,7 @@ from recon_node.ceramic import (
 from recon_node.ipld import CID
 from recon_node.store.admission.records import (
     Amount,
+    Completed,
     Known,
     Marks,
     Record,
@@ -66,6 +66,7 @@ from recon_node.store.admission.records import (
     Steps,
     StreamRecord,
     Want,
+    no_room,
     share_of_record,
 )
 from recon_node.store.damage import Damage, DamagedEventError
@@ -81,18 +82,6 @@ class _FaultError(Exception):
     def __init__(self, reason: str, *, inherent: bool = False) -> None:
         super().__init__(reason)
         self.refusal = Refusal(reason, inherent)
-
-
-class Completed(NamedTuple):
-    """A key whose history is complete now."""
-
-    event_id: EventId
-    model: StreamId
-    """Of its stream."""
-    builds_on: tuple[CID, ...]
-    """The init event and the prevs; none once it is delivered."""
-    doubted: bool
-    """Whether it is a time event whose transaction the chain does not have."""
 
 
 class Ladder:
@@ -135,7 +124,12 @@ class Ladder:
         Invalid events have none: a ceramic-one node ends a session over one.
         """
         return [
-            Completed(record.event_id, stream.model, _undelivered(record), doubted)
+            Completed(
+                record.event_id,
+                stream.model,
+                () if record.state is State.DELIVERED else record.builds_on,
+                doubted,
+            )
             for record, stream, doubted in self._completed
             if record.refusal is None and record.fault is None and stream.model is not None
         ]
@@ -169,7 +163,7 @@ class Ladder:
             return
         share = share_of_record(record)
         if share is not None and not is_own and not (yield from self._make_room(record, share)):
-            record.refusal = _no_room(share, self._limits[share])
+            record.refusal = no_room(share, self._limits[share])
             return
         if record.refusal is None:
             self._account(record, None, False)
@@ -220,7 +214,7 @@ class Ladder:
         if now is None or now is share or self._marks.taken(now).fits(self._limits[now]):
             return moved
         if not (yield from self._is_vouched_for(record)):
-            self._drop(record, _no_room(now, self._limits[now]))  # it had seemed to be another kind
+            self._drop(record, no_room(now, self._limits[now]))  # it had seemed to be another kind
         return moved
 
     def _account(self, record: Record, share: Share | None, waited: bool) -> None:
@@ -258,7 +252,7 @@ class Ladder:
                 return False
             loser = self._known.evictable.pop()
             if loser.refusal is None and loser.state < State.DELIVERED:
-                self._drop(loser, _no_room(share, limit))
+                self._drop(loser, no_room(share, limit))
         return True
 
     def _is_vouched_for(self, record: Record) -> Steps[bool]:
@@ -357,7 +351,7 @@ class Ladder:
         uncovered = self._uncovered_below(record)
         is_covered = record.cid in self._covered
         record.is_unproven = False
-        if record.fault is not None or (self._guarded and is_unsigned_init(record)):
+        if record.fault is not None or (self._guarded and record.is_unsigned_init):
             if not is_covered:
                 return False
         elif record.kind is EventKind.DATA:
@@ -481,7 +475,9 @@ class Ladder:
         """Refuse an event for what one of those that it builds on is."""
         reason = self._known.refused.get(cid)
         if reason is not None:
-            raise _FaultError(_inherited(cid, reason), inherent=True)
+            if not reason.startswith("it builds on "):  # else it would grow along a chain
+                reason = f"it builds on {cid}, which was refused: {reason}"
+            raise _FaultError(reason, inherent=True)
         base = self._known.checked(cid)
         if base is not None and base.init != record.init:
             raise _FaultError(f"it builds on {cid}, which is of another stream", inherent=True)
@@ -501,30 +497,3 @@ _TOO_MANY_CLAIMS: Final = Refusal(
     "offer it again when its history is here",
     passing=True,
 )
-
-
-def is_unsigned_init(record: Record) -> bool:
-    """Return whether a record is of a deterministic init event; one of the log is UNCOVERED."""
-    if record.kind is not EventKind.INIT:
-        return False
-    return record.event is None or record.event.envelope is None
-
-
-def _no_room(share: Share, limit: Amount) -> Refusal:
-    reason = (
-        f"there is no room for more {share.value}: this node keeps at most {limit.events:,} of "
-        f"them, and {limit.bytes:,} bytes; offer it again later, or with what builds on it"
-    )
-    return Refusal(reason, passing=True)
-
-
-def _undelivered(record: Record) -> tuple[CID, ...]:
-    """Return what a record builds on if something of that may be undelivered."""
-    return () if record.state is State.DELIVERED else record.builds_on
-
-
-def _inherited(cid: CID, reason: str) -> str:
-    """Return why what builds on `cid` is refused, a text that does not grow along a chain."""
-    if reason.startswith("it builds on "):
-        return reason
-    return f"it builds on {cid}, which was refused: {reason}"

@@ -27,7 +27,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from recon_node.ceramic import Event, EventId, EventKind, Network, StreamId
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
@@ -107,6 +107,25 @@ class Record:
         if self.state is State.UNCOVERED:
             return True
         return self.fault is not None and self.state < State.PENDING
+
+    @property
+    def is_unsigned_init(self) -> bool:
+        """Whether it is of a deterministic init event; one of the log is UNCOVERED."""
+        if self.kind is not EventKind.INIT:
+            return False
+        return self.event is None or self.event.envelope is None
+
+
+class Completed(NamedTuple):
+    """A key whose history is complete now."""
+
+    event_id: EventId
+    model: StreamId
+    """Of its stream."""
+    builds_on: tuple[CID, ...]
+    """The init event and the prevs; none once it is delivered."""
+    doubted: bool
+    """Whether it is a time event whose transaction the chain does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +211,15 @@ def share_of_record(record: Record) -> Share | None:
     if record.refusal is not None:
         return None
     return share_of(record.kind, record.state, badly_signed=record.fault is not None)
+
+
+def no_room(share: Share, limit: Amount) -> Refusal:
+    """Return why an event that needs room in a full share is refused for now."""
+    reason = (
+        f"there is no room for more {share.value}: this node keeps at most {limit.events:,} of "
+        f"them, and {limit.bytes:,} bytes; offer it again later, or with what builds on it"
+    )
+    return Refusal(reason, passing=True)
 
 
 @dataclass(slots=True)

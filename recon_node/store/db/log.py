@@ -29,9 +29,9 @@ from recon_node.ceramic import EventId, EventKind, Network, StreamId, StreamIdEr
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore, KeyView
-from recon_node.store.admission.ladder import Completed
 from recon_node.store.admission.records import (
     Amount,
+    Completed,
     Marks,
     Record,
     Share,

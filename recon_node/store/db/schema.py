@@ -23,7 +23,7 @@ itself is wrong, under any EventId). `proofs` and `anchors` are about time event
 `deliveries` says when positions were given, see `recon_node.store.reading.feed_rows`. `faults` says
 which events are badly signed, and `releases` what is left of moving crowds: see
 `recon_node.store.db.rows`. `forgotten` has the init events of the streams of which no CARs are
-stored, see `recon_node.store.maintenance.forget`.
+stored, see `recon_node.store.maintenance.closed_log`.
 """
 
 from __future__ import annotations

@@ -3,38 +3,39 @@
 Callers hold the lock of the data directory, except of `import_events`, which takes it itself, and
 of `backup_log`, which needs none. Long steps report to a `Progress`. In reading order:
 
-    closed_log      what a log has, and making it smaller
-    forget          removing the bytes of streams
+    closed_log      what a log has, making it smaller, copying it, and removing the bytes of streams
     check           everything that can be wrong with a log and its events
     repair          a new log from what can be saved
     salvage         what can be saved
-    backup          a copy of the log, while a node writes it or not
-    export          all events to a file
-    archive         the form of that file
-    archive_import  events of such a file into a log
-    block_import    events out of blocks of IPFS, or of a ceramic-one node, into a log
+    archive         all events to a file, and the form of that file
+    archive_import  events of such a file, or out of blocks of IPFS or ceramic-one, into a log
 """
 
+from recon_node.store.maintenance.archive import export_events
 from recon_node.store.maintenance.archive_import import (
     ArchiveError,
     ImportResult,
     NoExportError,
     import_events,
+    import_history,
 )
-from recon_node.store.maintenance.block_import import import_history
 from recon_node.store.maintenance.check import Fault, Report, check_log
 from recon_node.store.maintenance.closed_log import (
+    BackedUp,
     Compacted,
+    Forgotten,
     LogInfo,
     Progress,
+    backup_log,
+    begin_epoch,
+    check_copy,
     compact_log,
     find_log,
+    forget_streams,
     network_of,
     read_info,
+    streams_in,
 )
-from recon_node.store.maintenance.export import export_events
-from recon_node.store.maintenance.forget import Forgotten, forget_streams, streams_in
-from recon_node.store.maintenance.log_copy import BackedUp, backup_log, begin_epoch, check_copy
 from recon_node.store.maintenance.repair import Repaired, repair_log
 
 __all__ = [

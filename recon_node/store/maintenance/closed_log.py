@@ -1,4 +1,4 @@
-"""The log of a stopped node: opened, summarized, compacted.
+"""The log of a stopped node: opened, summarized, compacted, copied, and streams in it forgotten.
 
 Compacting writes a new file beside the old one, so it needs as much room again. The new file
 replaces the old one when it is complete: a process that is killed leaves the one or the other.
@@ -7,18 +7,22 @@ replaces the old one when it is complete: a process that is killed leaves the on
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from recon_node.ceramic import Network, NetworkError
+from recon_node.ceramic import Network, NetworkError, StreamId
+from recon_node.ceramic.auth.did import did_spellings
+from recon_node.ipld import CID
 from recon_node.store.admission.records import State
+from recon_node.store.damage import FORGOTTEN
 from recon_node.store.db import schema
 from recon_node.store.db.blocks import references
 from recon_node.store.db.schema import finish_replacement, replace_log
-from recon_node.store.db.sql import damaged, explained_errors, read_in_pieces
+from recon_node.store.db.sql import damaged, explained_errors, read_in_pieces, short
 from recon_node.store.errors import StoreError
 
 Progress = Callable[[str, int, int | None], None]
@@ -179,3 +183,164 @@ def remove_unused_blocks(connection: sqlite3.Connection, progress: Progress) -> 
     connection.executemany("DELETE FROM blocks WHERE id = ?", unused)
     connection.execute("COMMIT")
     return len(unused)
+
+
+_COPIES: Final = ("blocks.sqlite3", "dags.sqlite3", "tangles.sqlite3", "snapshot-sync.sqlite3")
+"""Files that have parts of events and can be made again."""
+_PARTS: Final = ("", "-wal", "-shm", "-journal")
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What `forget_streams` did."""
+
+    streams: int
+    events: int
+    """Events whose bytes were here."""
+    still_there: list[str]
+    """Files in the data directory that may have the bytes, and that only the operator may delete:
+    damaged logs that a repair has kept."""
+
+
+def streams_in(data_dir: Path, names: Collection[str]) -> set[CID]:
+    """Return the init events of streams in the log of a directory.
+
+    Args:
+        data_dir: of a stopped node.
+        names: StreamIDs, and DIDs of controllers for all streams of theirs.
+
+    Raises:
+        StreamIdError: a name is neither.
+        StoreError: a stream is not in the log, or there is no log.
+    """
+    controllers = [name for name in names if name.startswith("did:")]
+    found = {StreamId.parse(name).cid: name for name in names if name not in controllers}
+    with opened_log(data_dir) as log:
+        for init, name in found.items():
+            sql = "SELECT 1 FROM streams WHERE init_cid = ?"
+            if log.connection.execute(sql, (init,)).fetchone() is None:
+                raise StoreError(f"there is no stream {name} in {log.path}")
+        streams = set(found)
+        for did in controllers:
+            for spelling in did_spellings(did):
+                sql = "SELECT init_cid FROM streams WHERE controller = ?"
+                streams |= {CID(init) for (init,) in log.connection.execute(sql, (spelling,))}
+    return streams
+
+
+def forget_streams(
+    data_dir: Path, streams: Collection[CID], progress: Progress = no_progress
+) -> Forgotten:
+    """Forget streams, by their init events, in the data directory of a stopped node.
+
+    Theory of operation (decision 21). Nodes compare their sets by hashes of keys, so a key that was
+    deleted would be fetched again with each sync. Therefore the rows of the events stay, with their
+    feed positions, and only the CARs are replaced by a mark. The init events of the streams are in
+    the table `forgotten`: of events that come later, nothing but the names is stored either. Both
+    are one transaction. What is deleted is overwritten, and blocks that no other event refers to
+    are deleted, too. Then come the files beside the log that can have content of events: all of
+    them can be made again from the log. Wherever this is interrupted, the next call does all of it
+    again.
+
+    Raises:
+        StoreError: the log cannot be opened or written. The next call does all of it again.
+    """
+    with opened_log(data_dir) as log:
+        connection = log.connection
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("BEGIN IMMEDIATE")
+        events = 0
+        for done, init in enumerate(sorted(streams), 1):
+            events += _forget(connection, init)
+            progress("forgetting streams", done, len(streams))
+        connection.execute("COMMIT")
+        remove_unused_blocks(connection, progress)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for name in _COPIES:
+        for part in _PARTS:
+            (data_dir / f"{name}{part}").unlink(missing_ok=True)
+    kept = sorted(file.name for file in data_dir.glob(f"{log.path.name}.damaged-*"))
+    return Forgotten(len(streams), events, kept)
+
+
+def _forget(connection: sqlite3.Connection, init: CID) -> int:
+    connection.execute("INSERT OR IGNORE INTO forgotten VALUES (?)", (init,))
+    changed = connection.execute(
+        "UPDATE cars SET car = ?1 WHERE car != ?1 AND id IN ("
+        "SELECT id FROM events WHERE stream = "
+        "(SELECT id FROM events WHERE short_cid = ?2 AND cid = ?3 AND position NOTNULL) "
+        "UNION ALL SELECT id FROM events WHERE short_init = ?2 AND init_cid = ?3 "
+        "AND position IS NULL)",
+        (FORGOTTEN, short(init), init),
+    )
+    return changed.rowcount
+
+
+_PAGES: Final = 1024
+"""Pages copied between two reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackedUp:
+    """A copy in a few numbers."""
+
+    events: int
+    head: int
+    """The last feed position."""
+    epoch: str
+    size: int
+    """Bytes."""
+
+
+def backup_log(data_dir: Path, target: Path, progress: Progress = no_progress) -> BackedUp:
+    """Write a copy of a directory's log to `target`, a file that does not exist.
+
+    The copy is the log as it was at one moment, with its epoch, its positions, its interests and
+    the results of chain lookups. A running node goes on writing meanwhile: a read transaction holds
+    on to that moment, and what is written since gathers in the write-ahead log until the copy is
+    complete.
+
+    Raises:
+        StoreError: there is no log, it cannot be read or is damaged, or the copy cannot be written.
+    """
+    path = find_log(data_dir)
+    with closing(schema.open_reader(data_dir)) as source:
+        with explained_errors(path):
+            source.execute("BEGIN")
+            source.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # the moment is now
+        with explained_errors(target), closing(sqlite3.connect(target)) as copy:
+            source.backup(
+                copy,
+                pages=_PAGES,
+                progress=lambda status, left, total: progress("copying", total - left, total),
+            )
+            copy.execute("PRAGMA journal_mode = DELETE")  # one file, without companions
+    return check_copy(target, progress)
+
+
+def check_copy(path: Path, progress: Progress = no_progress) -> BackedUp:
+    """Check a copy of a log.
+
+    Raises:
+        StoreError: it is not a log, or damaged, or cannot be read.
+    """
+    progress("checking the copy", 0, None)
+    with explained_errors(path), closing(sqlite3.connect(path)) as copy:
+        [first] = copy.execute("PRAGMA quick_check(1)").fetchone()
+        if first != "ok":
+            raise sqlite3.DatabaseError(f"malformed: {first}")
+        events, head = copy.execute(
+            "SELECT count(*), coalesce(max(position), 0) FROM events"
+        ).fetchone()
+        epoch = schema.read_meta(copy, "epoch") or ""
+    return BackedUp(events, head, epoch, path.stat().st_size)
+
+
+def begin_epoch(path: Path) -> None:
+    """Begin a new epoch of the feed in a copy of a log, which tells readers to start over.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    with explained_errors(path), closing(sqlite3.connect(path)) as copy, copy:
+        copy.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (str(uuid.uuid4()),))

@@ -4,10 +4,9 @@
 In reading order:
 
     log_reader          the questions, and the threads that answer them
-    feed_rows           rows of the feed, and where times and sort keys are in it
+    feed_rows           rows of the feed and of single streams, and where times and sort keys are
     columns             the same for bulk readers, column by column
     single_events       events by EventID or CID
-    stream_shares       the events of one stream, in shares
     block_index         which event holds which block
     stream_lists        lists of streams, and searches by name
     backlog             what the feed does not have, and why

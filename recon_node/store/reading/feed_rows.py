@@ -1,4 +1,4 @@
-"""What readers ask of the feed: rows in order of their positions.
+"""What readers ask of the feed and of single streams: rows in order of their positions.
 
 When events were delivered is in `deliveries`: a row for each time at which a commit delivered
 events, with the first position that it gave, and the time in Unix milliseconds. So an event was
@@ -8,6 +8,12 @@ version, at a time that is not known. Times ascend with positions, also when the
 until it has caught up, events are given the last time, which adds no row. So the events that were
 delivered before some time are those up to some position.
 
+A stream is read so that what strangers add to it costs its readers nothing. It is what its
+controller signed, and the times that transactions prove of that. Everybody can add more: any number
+of time events for one transaction, time events whose transaction does not exist, and badly signed
+events. Each has a share of its own here, whose limit does not count for the others, and the CARs of
+time events are not read at all (`recon_node.store.db.proofs`).
+
 Every CAR is checked before it leaves, see `recon_node.store.damage`. For bulk readers, see
 `columns`.
 """
@@ -15,32 +21,36 @@ Every CAR is checked before it leaves, see `recon_node.store.damage`. For bulk r
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-from recon_node.ceramic import EventId, EventKind
+from recon_node.ceramic import EventId, EventKind, TimeProof
 from recon_node.ipld import CID, CarError
+from recon_node.store.admission.records import State
 from recon_node.store.damage import (
     FORGOTTEN,
     Damage,
     DamagedEventError,
+    check_stored,
     forgotten,
     name_damage,
 )
 from recon_node.store.db.rows import FAULT, faults_of
+from recon_node.store.db.sql import select_named, short
 from recon_node.store.errors import UnknownTimeError
 from recon_node.store.reading import Reader
 from recon_node.store.reading.columns import (
     COLUMNS,
     DELIVERED_AT,
+    OF_STREAM,
     ROWS,
     anchors,
     damage_of,
     first_hole,
     select,
 )
-from recon_node.store.values import FeedPlace, FeedRow, FeedTime
+from recon_node.store.values import FeedPlace, FeedRow, FeedTime, HeldRow, TimeRow
 
 _DELIVERIES: Final = "SELECT position, delivered_at FROM deliveries"
 MOST: Final = 2**63 - 1
@@ -200,4 +210,127 @@ def _unknown(timed_from: int, earliest: int | None) -> str:
     return (
         f"this node did not note when it delivered {events}: name a time from "
         f"{since.isoformat(timespec='milliseconds')} on, or a position"
+    )
+
+
+_TIMES: Final = (
+    "SELECT event_id, cid, position, state, prev, chain_id, root, tx_hash, tx_type, block_time "
+    "FROM events JOIN anchors ON anchors.event = events.id JOIN proofs USING (proof) "
+)
+
+
+def read_signed(
+    reader: Reader, init: CID, limit: int | None = None, max_bytes: int | None = None
+) -> list[FeedRow]:
+    """Return at most `limit` delivered events of the stream that the event `init` starts, in feed
+    order, which is causal, without time events; none when the stream is not here.
+
+    With `max_bytes`, the last one is the event that takes the CARs to so many bytes.
+
+    Raises:
+        DamagedEventError: one of them is damaged.
+    """
+    sql = (
+        f"{ROWS} LEFT JOIN anchors ON anchors.event = events.id "
+        f"WHERE {OF_STREAM} AND position <= ? AND prev IS NULL ORDER BY position LIMIT ?"
+    )
+    values = (short(init), init, reader.head, -1 if limit is None else min(limit, MOST))
+    return read_whole_rows(reader, sql, values, max_bytes)
+
+
+def read_undelivered(
+    reader: Reader, init: CID, limit: int, max_bytes: int, *, well_signed: bool
+) -> list[HeldRow]:
+    """Return events of a stream that are not delivered, without time events, those first that may
+    be soonest: the rightly signed ones, or the others.
+
+    The last one is the event that takes the CARs to `max_bytes`.
+
+    Raises:
+        DamagedEventError: one of them is damaged.
+    """
+    rows = reader.connection.execute(
+        f"SELECT id, event_id, cid, state, {FAULT} AS fault FROM events "
+        "INDEXED BY undelivered_by_stream WHERE short_init = ? AND init_cid = ? "
+        "AND position IS NULL AND kind != 'time' AND (fault IS NULL AND state >= 0) = ? "
+        "ORDER BY state DESC, id LIMIT ?",
+        (short(init), init, well_signed, limit),
+    ).fetchall()
+    found: list[HeldRow] = []
+    left = max_bytes
+    for row, event_id, cid, state, fault in rows:
+        stored = reader.connection.execute("SELECT car FROM cars WHERE id = ?", (row,)).fetchone()
+        [restored] = reader.blocks.restore_each([None if stored is None else stored[0]])
+        car = check_stored(restored, event_id, cid, None)
+        if isinstance(car, Damage):
+            raise DamagedEventError(car)
+        found.append(HeldRow(EventId(event_id), car, State(state) is State.PENDING, fault))
+        left -= len(car)
+        if left <= 0:
+            break
+    return found
+
+
+def read_time_statements(reader: Reader, init: CID, limit: int) -> list[TimeRow]:
+    """Return one delivered time event for each of at most `limit` statements in a stream: the one
+    with the lowest CID."""
+    first = dict(
+        reader.connection.execute(
+            "SELECT min(cid), min(position) FROM events INDEXED BY by_stream "
+            "JOIN anchors ON anchors.event = events.id "
+            f"WHERE {OF_STREAM} AND position <= ? AND prev NOTNULL "
+            "GROUP BY ifnull(statement, cid) LIMIT ?",
+            (short(init), init, reader.head, limit),
+        ).fetchall()
+    )
+    rows = _named_times(reader, list(first))
+    return [_time_row(row, first[row[1]]) for row in rows if row[2] is not None]
+
+
+def read_time_events(reader: Reader, cids: Iterable[CID]) -> list[TimeRow]:
+    """Return those of some events that are delivered time events, and those on which they build."""
+    found: dict[CID, TimeRow] = {}
+    wanted = set(cids)
+    while wanted:
+        rows = _named_times(reader, list(wanted))
+        new = [_time_row(row) for row in rows if row[2] is not None and row[2] <= reader.head]
+        found.update((row.event_cid, row) for row in new)
+        wanted = {row.prev for row in new} - found.keys()
+    return list(found.values())
+
+
+def read_time_copies(reader: Reader, init: CID, limit: int) -> list[TimeRow]:
+    """Return the first delivered time events of a stream, copies of statements included."""
+    where = f"WHERE {OF_STREAM} AND position <= ? AND prev NOTNULL ORDER BY position LIMIT ?"
+    return _read_times(reader, where, (short(init), init, reader.head, limit))
+
+
+def read_undelivered_times(reader: Reader, init: CID, limit: int) -> list[TimeRow]:
+    """Return time events of a stream that are not delivered, those first that may be soonest."""
+    where = (
+        "WHERE short_init = ? AND init_cid = ? AND position IS NULL AND prev NOTNULL "
+        "ORDER BY state DESC, id LIMIT ?"
+    )
+    return _read_times(reader, where, (short(init), init, limit))
+
+
+def _named_times(reader: Reader, cids: Sequence[bytes]) -> Iterator[tuple[Any, ...]]:
+    return select_named(reader.connection, f"{_TIMES} WHERE short_cid IN (?)", cids, 1)
+
+
+def _read_times(reader: Reader, where: str, values: Sequence[object]) -> list[TimeRow]:
+    return [_time_row(row) for row in reader.connection.execute(_TIMES + where, values)]
+
+
+def _time_row(row: tuple[Any, ...], first: int | None = None) -> TimeRow:
+    event_id, cid, position, state, prev, chain_id, root, tx_hash, tx_type, block_time = row
+    return TimeRow(
+        position,
+        position if first is None else first,
+        EventId(event_id),
+        CID(cid),
+        CID(prev),
+        TimeProof(chain_id, CID(root), CID(tx_hash), tx_type),
+        block_time,
+        State(state) is State.PENDING,
     )

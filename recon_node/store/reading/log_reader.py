@@ -23,12 +23,11 @@ from recon_node.store.reading import (
     Reader,
     backlog,
     columns,
+    feed_rows,
     single_events,
     stream_lists,
-    stream_shares,
 )
 from recon_node.store.reading.block_index import BlockIndex, read_block
-from recon_node.store.reading.feed_rows import read_feed, read_keys, read_positions, read_sort_key
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,19 +83,19 @@ class LogReader:
     own_streams = _asked(single_events.read_own_streams)
     pending_proofs = _asked(single_events.read_pending_proofs)
 
-    feed = _asked(read_feed, page=True)
+    feed = _asked(feed_rows.read_feed, page=True)
     feed_columns = _asked(columns.read_columns, page=True)
     columns_of = _asked(columns.read_columns_of, page=True)
-    positions = _asked(read_positions, page=True)
-    sort_key = _asked(read_sort_key)
-    keys = _asked(read_keys, page=True)
+    positions = _asked(feed_rows.read_positions, page=True)
+    sort_key = _asked(feed_rows.read_sort_key)
+    keys = _asked(feed_rows.read_keys, page=True)
 
-    signed_events = _asked(stream_shares.read_signed)
-    time_statements = _asked(stream_shares.read_time_statements)
-    time_events = _asked(stream_shares.read_time_events)
-    time_copies = _asked(stream_shares.read_time_copies)
-    undelivered_times = _asked(stream_shares.read_undelivered_times)
-    undelivered_events = _asked(stream_shares.read_undelivered)
+    signed_events = _asked(feed_rows.read_signed)
+    time_statements = _asked(feed_rows.read_time_statements)
+    time_events = _asked(feed_rows.read_time_events)
+    time_copies = _asked(feed_rows.read_time_copies)
+    undelivered_times = _asked(feed_rows.read_undelivered_times)
+    undelivered_events = _asked(feed_rows.read_undelivered)
 
     streams = _asked(stream_lists.read_streams, page=True)
     models = _asked(stream_lists.read_models, page=True)

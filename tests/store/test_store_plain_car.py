@@ -9,8 +9,8 @@ from nacl.signing import SigningKey
 
 from recon_node.ceramic import StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import init_event
-from recon_node.ceramic.plain_car import is_plainly_sound
 from recon_node.ipld import CID, DAG_CBOR, car, multibase
+from recon_node.store.damage import is_plainly_sound
 
 SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
 
