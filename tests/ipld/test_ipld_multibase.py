@@ -54,6 +54,31 @@ def test_any_text_at_all_decodes_or_is_refused(text: str) -> None:
     assert isinstance(data, bytes)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "?abc",  # no such base
+        "mYWJ",  # the last character's unused bits are not zero
+        "mYWJj\n",
+        "mYW Jj",
+        "mYWI=",  # "m" has no padding
+        "m\N{LATIN SMALL LETTER E WITH ACUTE}",
+        "uab+/",
+        "bMFRGG",  # upper case is another base
+        "bmfrg1",
+        "k-1",
+        "k1_0",
+        "k 1",
+        "zO0Il",
+        "z\N{FULLWIDTH DIGIT ONE}",
+    ],
+)
+def test_refusals(text: str) -> None:
+    with pytest.raises(MultibaseError):
+        multibase.decode(text)
+
+
 def test_texts_that_would_take_quadratic_time_are_refused_at_once() -> None:
     for code in "kz9":
         with pytest.raises(MultibaseError, match="too many"):

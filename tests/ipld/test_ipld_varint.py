@@ -50,6 +50,22 @@ def test_any_bytes_decode_as_the_oracle_says_or_are_refused(data: bytes) -> None
         assert varint.decode(data) == (number, size)
 
 
+@pytest.mark.parametrize(
+    ("encoded", "complaint"),
+    [
+        ("", "end within"),
+        ("80", "end within"),
+        ("8000", "shortest form"),
+        ("ff8000", "shortest form"),
+        ("ff" * 9 + "01", "longer than 9 bytes"),
+        ("80" * 9 + "00", "longer than 9 bytes"),
+    ],
+)
+def test_refusals(encoded: str, complaint: str) -> None:
+    with pytest.raises(VarintError, match=complaint):
+        varint.decode(bytes.fromhex(encoded))
+
+
 @pytest.mark.parametrize("number", [-1, 2**63, 2**64])
 def test_numbers_that_do_not_fit(number: int) -> None:
     with pytest.raises(VarintError, match="2\\^63"):
