@@ -187,8 +187,9 @@ for command in (*_LOOKING, rebuild, optimize, vacuum, forget):
 @click.option(
     "--trigger",
     type=MILLISECONDS,
-    default="500ms",
-    help="How often to look for events: 500ms, 2s, 1m.",
+    default="0ms",
+    help="Least time from one batch to the next: 500ms, 2s, 1m. Longer ones make fewer, larger "
+    "batches.",
 )
 @click.option(
     "--max-rows-per-batch",

@@ -2,7 +2,8 @@
 
 Spark divides the feed into batches and records the end of each in its checkpoint before it starts.
 A batch is a few ranges of the feed (`source.data_source`). Spark's workers fetch their rows in
-parallel and write them to files (`tables.staging`). Then `Sink` takes two steps:
+parallel and write them to files (`tables.staging`); of a short batch, this process does. Then
+`Sink` takes two steps:
 
 1. It appends to `raw_events` the rows after the table's position, which must follow without a gap.
 2. It brings the other tables to the position of `raw_events` (`spark_sink.derive`), each in one
@@ -30,9 +31,8 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -42,14 +42,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.derive.derivation import Batches, Derivation, Workers, stage_frame
-from spark_sink.errors import SinkError, TablesError, cannot_write
+from spark_sink.errors import FeedUnreachableError, SinkError, TablesError, cannot_write
 from spark_sink.run.session import translate
 from spark_sink.source.data_source import RangeReader, ReconRanges
 from spark_sink.source.options import SourceOptions
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import FAULTS
 from spark_sink.tables.placement import Placement
-from spark_sink.tables.staging import StagedFeed
+from spark_sink.tables.staging import StagedFeed, stage_feed
 from spark_sink.views.keeping import Views
 
 #: Positions per batch unless told otherwise. Between two batches, the node waits for the commit and
@@ -62,6 +62,8 @@ _BACKLOG: Final = 20_000
 _LONGEST_WAIT: Final = 1_000_000
 # A batch with fewer rows leaves time to merge the many files of large batches before it.
 _IDLE_ROWS: Final = 1_000
+# Positions of a batch that is fetched by this process.
+_SHORT_BATCH: Final = 500
 # Ranges to fetch in parallel if Spark has enough cores. More do not make a node faster, and each
 # of them writes its own files.
 _MAX_RANGES: Final = 8
@@ -129,8 +131,20 @@ class Sink:
         self._busy = threading.Lock()
         self._closed = False
 
-    def add(self, reader: RangeReader, ranges: DataFrame, batch_id: int) -> None:
+    def add(
+        self,
+        reader: RangeReader,
+        ranges: DataFrame,
+        batch_id: int,
+        end: tuple[str, int] | None = None,
+    ) -> None:
         """Add a batch to the tables: the rows of some ranges of the feed.
+
+        Args:
+            reader: of the ranges.
+            ranges: of the batch.
+            batch_id: Spark's number of it.
+            end: the log of the batch, and up to where it reads it; None: unknown.
 
         Raises:
             SinkError: this failed. Nothing is lost, and the batch can run again.
@@ -139,7 +153,9 @@ class Sink:
         self._doing = f"fetching the events of batch {batch_id}"
         with self.as_sink_errors():
             placement = self._placement()
-            parts = self._stage(ranges, placement, reader.rows)
+            parts = self._fetch(reader, end, placement)
+            if parts is None:
+                parts = self._stage(ranges, placement, reader.rows)
             with self._busy:
                 report = self._commit(parts, batch_id, started, placement)
         self._doing = None
@@ -181,6 +197,23 @@ class Sink:
             self._derivation.close()
             self._busy.release()
         return finished
+
+    def _fetch(
+        self, reader: RangeReader, end: tuple[str, int] | None, placement: Placement
+    ) -> list[StagedFeed] | None:
+        """Write the rows of a short batch to files, here: to start tasks would take longer.
+
+        Returns:
+            None: it is long, or the node does not answer, for which workers wait.
+        """
+        reading = self.tables.reading
+        if end is None or end[0] != reading.log or end[1] - reading.position > _SHORT_BATCH:
+            return None
+        rows = reader.options.feed.read(reading.position, end[1], reading.log, patience=0)
+        with suppress(FeedUnreachableError):
+            whole = map(self.tables.leave_out, rows)
+            return list(stage_feed(whole, self.tables.raw_stager(), placement))
+        return None
 
     def _stage(
         self, frame: DataFrame, placement: Placement, read: Callable[[Batches], Batches] = iter
@@ -279,18 +312,26 @@ class Sink:
             raise self.error from error
 
 
+def _end_of(checkpoint: Path, batch: int) -> tuple[str, int] | None:
+    """Return the log of a batch, and up to where it reads it, which Spark notes before it starts.
+
+    None if that cannot be read: Spark reports what is wrong.
+    """
+    try:
+        *_, last = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
+        offset = json.loads(last)
+        return str(offset["epoch"]), int(offset["position"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _check_checkpoint(checkpoint: Path, tables: Tables) -> None:
     """Check that the query continues where the tables end, before the next event shows it."""
     commits = checkpoint / "commits"
     done = [int(file.name) for file in commits.glob("*") if file.name.isdigit()]
-    if not done:
+    if not done or (end := _end_of(checkpoint, max(done))) is None:
         return
-    try:
-        *_, last = (checkpoint / "offsets" / str(max(done))).read_text().splitlines()
-        offset = json.loads(last)
-        epoch, position = str(offset["epoch"]), int(offset["position"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # Spark reports what is wrong
+    epoch, position = end
     reading = tables.reading
     if epoch != reading.log or position > reading.position:
         raise TablesError(
@@ -308,7 +349,7 @@ class QuerySettings:
     Attributes:
         url: of the node's HTTP API.
         checkpoint: directory of Spark's checkpoint.
-        trigger_ms: milliseconds between batches; None: stop at the current head.
+        trigger_ms: least time between batches; None: stop at the current head.
         max_rows_per_batch: None: a default.
         partitions: parallel requests; None: as many as Spark has cores, up to a limit.
         patience: seconds to wait for a node that does not answer; None: the source's default.
@@ -317,7 +358,7 @@ class QuerySettings:
 
     url: str
     checkpoint: Path
-    trigger_ms: int | None = 500
+    trigger_ms: int | None = 0
     max_rows_per_batch: int | None = None
     partitions: int | None = None
     patience: float | None = None
@@ -345,7 +386,11 @@ def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> Str
     spark.dataSource.register(ReconRanges)
     batches = spark.readStream.format(ReconRanges.name()).options(**options).load()
     reader = RangeReader(SourceOptions.parse(options))
-    writer = batches.writeStream.queryName("spark-sink").foreachBatch(partial(sink.add, reader))
+
+    def add(ranges: DataFrame, batch: int) -> None:
+        sink.add(reader, ranges, batch, _end_of(settings.checkpoint, batch))
+
+    writer = batches.writeStream.queryName("spark-sink").foreachBatch(add)
     writer = writer.option("checkpointLocation", str(settings.checkpoint))
     if settings.trigger_ms is None:
         return writer.trigger(availableNow=True).start()

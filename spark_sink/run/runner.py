@@ -82,7 +82,7 @@ class RunSettings:
     keep_free: int = KEEP_FREE
     metrics: str | None = None
     once: bool = False
-    trigger_ms: int = 500
+    trigger_ms: int = 0
     max_rows_per_batch: int | None = None
     partitions: int | None = None
     master: str | None = None

@@ -40,9 +40,10 @@ checkpoint of either continues with the other.
 """
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -57,10 +58,13 @@ from pyspark.sql.types import StructType
 
 from spark_sink.errors import FeedUnreachableError, SinkError
 from spark_sink.schema import FEED
-from spark_sink.source.feed import Feed, Head
+from spark_sink.source.feed import NOW, Feed, Head
 from spark_sink.source.options import RangePartition, SourceOptions
 
 Offset = dict[str, Any]
+
+# Seconds to wait for an event before Spark is told that there is none. A stop takes as long.
+_WAIT: Final = 0.5
 
 
 class ReconDataSource(DataSource):
@@ -121,7 +125,7 @@ class ReconStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_rows)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Return the end of the next batch, or `start` if there is nothing new or no answer.
+        """Return the end of the next batch, or `start` if nothing new arrives for a while.
 
         Raises:
             FeedChangedError: the feed does not continue `start`.
@@ -132,10 +136,11 @@ class ReconStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{self._options.ends} is for spark.read and for trigger(availableNow=True): any "
                 "other stream goes on without end; leave it out"
             )
-        head = self._head()
-        if head is None:
-            return start
         epoch, position = str(start["epoch"]), int(start["position"])
+        head = self._head({"after": position, "wait": _WAIT})
+        if head is None:
+            time.sleep(_WAIT)
+            return start
         self._feed.check(position, epoch, head)
         last = head.head if self._last is None else self._last
         if isinstance(limit, ReadMaxRows):
@@ -176,12 +181,12 @@ class ReconStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Close the connection."""
         self._feed.close()
 
-    def _head(self) -> Head | None:
+    def _head(self, news: Mapping[str, float] = NOW) -> Head | None:
         """Where the feed ends; None if the node does not answer."""
         if self._ended is not None:
             return self._ended
         try:
-            return self._feed.head(patience=0)
+            return self._feed.head(patience=0, news=news)
         except FeedUnreachableError:
             return None
 

@@ -57,6 +57,7 @@ def ascends(positions: pa.Array) -> bool:
     return positions.null_count == 0 and bool(pc.all(steps, min_count=0).as_py())
 
 
+NOW: Final[Mapping[str, float]] = {}
 PATIENCE: Final = 120.0
 """Seconds to wait for a node that does not answer."""
 _ARROW: Final = "/ceramic/feed/arrow"
@@ -122,12 +123,15 @@ class Feed:
         self,
         patience: float | None = None,
         on_failure: Callable[[FeedUnreachableError], None] = lambda error: None,
+        *,
+        news: Mapping[str, float] = NOW,
     ) -> Head:
         """Return the current head of the feed.
 
         Args:
             patience: seconds to wait for an answer; None: the feed's own.
             on_failure: called after each try that failed.
+            news: `after` and `wait`: wait up to so many seconds for an event after a position.
 
         Raises:
             FeedUnreachableError: no answer in time.
@@ -136,7 +140,7 @@ class Feed:
         retry = Retry(self.patience if patience is None else patience)
         while True:
             try:
-                return self._head_once()
+                return self._head_once(news)
             except FeedUnreachableError as error:
                 on_failure(error)
                 retry.wait(error)
@@ -204,7 +208,7 @@ class Feed:
                 retry.wait(error)
 
     def ask(
-        self, path: str, timeout: httpx.Timeout = _TIMEOUT, **params: int | str
+        self, path: str, timeout: httpx.Timeout = _TIMEOUT, **params: float | str
     ) -> httpx.Response:
         """Return the answer to a question about the feed, for `check_status`.
 
@@ -280,8 +284,8 @@ class Feed:
             return None
         return ed25519_did(raw[-_KEY_SIZE:]) if raw[:-_KEY_SIZE] == _ED25519_PEER_ID else None
 
-    def _head_once(self) -> Head:
-        response = self.ask("/ceramic/feed/head", _HEAD_TIMEOUT)
+    def _head_once(self, news: Mapping[str, float]) -> Head:
+        response = self.ask("/ceramic/feed/head", _HEAD_TIMEOUT, **news)
         self.check_status(response)
         try:
             body = response.json()

@@ -279,6 +279,15 @@ def test_help_needs_no_extra() -> None:
     subprocess.run([sys.executable, "-c", code, "--help"], check=True, timeout=60)
 
 
+def test_arrow_gives_memory_back() -> None:
+    """Its own allocator keeps what delta-rs frees in other threads."""
+    code = "import spark_sink.cli, pyarrow; print(pyarrow.default_memory_pool().backend_name)"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert ended.stdout == "system\n"
+
+
 @pytest.mark.parametrize(
     ("package", "command"),
     [("deltalake", ["status"]), ("duckdb", ["query", "SELECT 1"]), ("pyspark", ["run", "--once"])],
