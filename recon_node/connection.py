@@ -110,6 +110,8 @@ class Answer:
     """The body as a value; None if it is not JSON."""
     retry_after: float = 0.0
     """Seconds that the node asks to wait before the next request."""
+    warning: str = ""
+    """What the node warns of though it did what it was asked; of its header `recon-warning`."""
 
     @classmethod
     def of(cls, response: httpx.Response, body: bytes) -> Self:
@@ -124,6 +126,7 @@ class Answer:
             body.decode(errors="replace"),
             decoded,
             float(pause) if pause.isdecimal() else 0.0,
+            response.headers.get("recon-warning", ""),
         )
 
     @property

@@ -163,6 +163,7 @@ def create_app(services: Services) -> ASGIApp:
             allow_origins=list(services.access.cors_allow_origins),
             allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
             allow_headers=["content-type", "authorization"],
+            expose_headers=["recon-warning"],
         )
     return Observe(app, metrics)
 

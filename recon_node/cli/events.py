@@ -94,6 +94,8 @@ def _print_outcome(
     for refusal in refusals:
         cid = f" ({refusal.cid})" if refusal.cid else ""
         echo(f"line {refusal.line}{cid}: {refusal.reason}", err=True)
+    for warning in outcome.warnings:
+        echo(f"Warning: {warning}", err=True)
     if outcome.refused > len(refusals):
         echo(f"... and {outcome.refused - len(refusals):,} more refused", err=True)
     print_result(

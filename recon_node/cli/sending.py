@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import islice
+from typing import Any
 
 import trio
 
@@ -155,6 +156,8 @@ BUSY_RETRIES = 8
 BUSY_DELAYS = Backoff(first=0.1, longest=12.8)
 MAX_REFUSALS = 100
 """Refused events that are listed one by one."""
+MAX_WARNINGS = 10
+"""Warnings that are listed; one for each model outside of the node's interests."""
 _BUSY = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
 _HOPELESS = (
     HTTPStatus.UNAUTHORIZED,
@@ -185,6 +188,8 @@ class SendingOutcome:
     """With a node that takes one event per request, also events that it already had."""
     known: int = 0
     refused: int = 0
+    warnings: dict[str, None] = field(default_factory=dict)
+    """What the node warned of, each once, the first `MAX_WARNINGS`."""
     _refusals: list[RefusedItem] = field(default_factory=list)
 
     @property
@@ -196,6 +201,11 @@ class SendingOutcome:
     def refusals(self) -> list[RefusedItem]:
         """The first refused events in the order of the input, at most `MAX_REFUSALS`."""
         return sorted(self._refusals, key=lambda refusal: refusal.line)[:MAX_REFUSALS]
+
+    def warn(self, warning: str | None) -> None:
+        """Keep a warning of the node."""
+        if warning and len(self.warnings) < MAX_WARNINGS:
+            self.warnings[warning] = None
 
     def note(self, item: Item, status: str, reason: str | None) -> None:
         """Count one event; events may arrive in any order."""
@@ -297,8 +307,9 @@ class _Sending:
         body = "".join(json.dumps({"data": item.data}) + "\n" for item in batch)
         answer = await _post(self._node, body, "application/x-ndjson")
         if answer.status == HTTPStatus.OK:
-            for item, (status, reason) in zip(batch, _verdicts(answer, len(batch)), strict=True):
-                self._note(item, status, reason)
+            for item, verdict in zip(batch, _verdicts(answer, len(batch)), strict=True):
+                self._note(item, str(verdict["status"]), verdict.get("reason"))
+                self._outcome.warn(verdict.get("warning"))
         elif answer.status != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             self._takes_batches = False
             await self._send(batch)
@@ -325,13 +336,12 @@ async def _read_chunk(items: Iterator[Item]) -> list[Item]:
     )
 
 
-def _verdicts(answer: Answer, count: int) -> list[tuple[str, str | None]]:
-    """Return each event's status, and perhaps a reason; raise NotANodeError if they are missing."""
-    try:
-        found = [(str(each["status"]), each.get("reason")) for each in answer.json]
-    except (KeyError, TypeError, AttributeError):
-        found = []
-    if len(found) != count:
+def _verdicts(answer: Answer, count: int) -> list[dict[str, Any]]:
+    """Return each event's verdict, with its status; raise NotANodeError if they are missing."""
+    found = answer.json if isinstance(answer.json, list) else []
+    if len(found) != count or not all(
+        isinstance(each, dict) and "status" in each for each in found
+    ):
         raise NotANodeError
     return found
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -82,11 +83,15 @@ def writer_options(command: Callable[..., None]) -> Callable[..., None]:
 @contextmanager
 def client_of(node: Connection, key: Key | None = None) -> Iterator[Ceramic]:
     """Open the client of a node, whose events may be wrong."""
-    try:
-        with Ceramic(node.url, key=key, token=node.token) as ceramic:
-            yield ceramic
-    except (CeramicError, IpldError) as error:
-        raise CommandError(str(error)) from None
+    with warnings.catch_warnings(record=True) as found:
+        try:
+            with Ceramic(node.url, key=key, token=node.token) as ceramic:
+                yield ceramic
+        except (CeramicError, IpldError) as error:
+            raise CommandError(str(error)) from None
+        finally:
+            for each in found:
+                echo(f"Warning: {each.message}", err=True)
 
 
 class JsonText(click.ParamType[Any]):

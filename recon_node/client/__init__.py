@@ -34,6 +34,7 @@ from recon_node.client.errors import (
     KeyFileError,
     MergeConflictError,
     NoKeyError,
+    OutsideInterestsWarning,
     RefusedEventError,
     TooMuchWorkError,
 )
@@ -91,6 +92,7 @@ __all__ = [
     "NodeError",
     "NotANodeError",
     "NotFoundError",
+    "OutsideInterestsWarning",
     "PasskeyAccount",
     "Patch",
     "RefusedEventError",

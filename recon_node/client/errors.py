@@ -20,6 +20,11 @@ class RefusedEventError(NodeError):
     """The node does not accept an event: the message is its reason."""
 
 
+class OutsideInterestsWarning(UserWarning):
+    """The node has interests, and none of them covers what was written: it keeps the event, but no
+    peer gets it from there. Python shows it once for each model; see `warnings`."""
+
+
 class KeyFileError(ClientError):
     """A key file that is missing, or does not hold a key."""
 

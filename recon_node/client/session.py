@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -31,6 +32,7 @@ from recon_node.client.errors import (
     InvalidArgumentError,
     InvalidContentError,
     NoKeyError,
+    OutsideInterestsWarning,
     RefusedEventError,
 )
 from recon_node.client.keys import Key
@@ -215,6 +217,9 @@ def event(session: Session, cid: CidRef) -> Steps[Event]:
 def send(session: Session, event: Event) -> Steps[None]:
     """Send an event that was made elsewhere. Sending it again does no harm.
 
+    Warns:
+        OutsideInterestsWarning: the node keeps the event for itself.
+
     Raises:
         RefusedEventError: the node does not accept it.
     """
@@ -223,6 +228,8 @@ def send(session: Session, event: Event) -> Steps[None]:
     if answer.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN):
         raise RefusedEventError(answer.status, answer.message)
     answer.check()
+    if answer.warning:
+        warnings.warn(answer.warning, OutsideInterestsWarning, stacklevel=1)
 
 
 def fetch_matching(

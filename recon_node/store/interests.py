@@ -21,10 +21,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+import structlog
 import trio
 
 from recon_node.ceramic import (
     METAMODEL,
+    EventId,
     EventIdError,
     Network,
     Shard,
@@ -41,12 +43,20 @@ from recon_node.ceramic.auth.did import did_spellings, is_did
 from recon_node.ceramic.header import DEFAULT_SORT_KEY, sort_value_of
 from recon_node.ipld import IpldError
 from recon_node.recon import KeyRange, merge_ranges
+from recon_node.recon.keys.ranges import covers
 from recon_node.store.contents import Writer
 from recon_node.store.db.log import EventLog
 from recon_node.store.db.sql import explained_errors
 from recon_node.store.errors import InvalidInterestError
 from recon_node.store.reading.log_reader import LogReader
 from recon_node.store.values import Interest
+
+log = structlog.get_logger(__name__)
+
+_MAX_NAMED: Final = 1024
+"""Sort values outside of the interests whose names are remembered."""
+_MAX_NAME: Final = 200
+"""Characters of such a name."""
 
 
 def parse_interest(text: str) -> Interest | StreamId:
@@ -203,6 +213,7 @@ class Interests:
         self.configured: tuple[Interest, ...] = ()
         """Those of the settings. They are not in the log."""
         self._changed = trio.lowlevel.ParkingLot()
+        self._outside: dict[bytes, str] = {}
         self._update()
 
     async def configure(self, wanted: Iterable[Interest | StreamId]) -> None:
@@ -296,6 +307,40 @@ class Interests:
             self._added = tuple(each for each in self._added if each != interest)
             self._update()
         return removed
+
+    async def outside(self, events: Iterable[EventId]) -> dict[EventId, str]:
+        """Return those of some events of this log that no interest covers. No peer gets them from
+        this node.
+
+        Returns:
+            For each, an interest in all streams of its sort value, as printable ASCII; empty if no
+            interest can name them. The log of the node has each of these once.
+
+        Raises:
+            StoreError: the disk failed, or the store is closed.
+        """
+        return {
+            event: await self._name_of(event) for event in events if not covers(self.ranges, event)
+        }
+
+    async def _name_of(self, event: EventId) -> str:
+        name = self._outside.get(event.separator)
+        if name is None:
+            init = await self._log.stream_of(event.event_cid)
+            headers = [] if init is None else await self._log.stream_headers([init])
+            name = "".join(
+                ascii(format_interest(Interest(stream.sep_key, stream.sep_value)))[1:-1]
+                for stream in headers
+                if stream.sep_key
+            )[:_MAX_NAME]
+            if len(self._outside) >= _MAX_NAMED:
+                self._outside.clear()
+            self._outside[event.separator] = name
+            log.warning(
+                "A client writes outside of the interests: no peer gets its events from this node",
+                wanted_by=name or "no possible interest",
+            )
+        return name
 
     async def wait_for_change(self, known: Sequence[Interest]) -> None:
         """Return when the interests are no longer the `known` ones."""

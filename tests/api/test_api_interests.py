@@ -6,10 +6,13 @@ api/src/tests.rs, register_interest_sort_value_controller).
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
 import pytest
+from nacl.signing import SigningKey
+from structlog.testing import capture_logs
 
 from recon_node.ceramic import (
     METAMODEL,
@@ -20,6 +23,7 @@ from recon_node.ceramic import (
     sort_value_range,
     stream_range,
 )
+from recon_node.ceramic.builder import controller_of, signed_event
 from recon_node.ipld import multibase
 from recon_node.store import Interest, Store, parse_interest
 
@@ -68,6 +72,36 @@ async def test_controller_alone_and_nulls(api: httpx.AsyncClient, store: Store) 
         assert (await api.post("/ceramic/interests", json=body)).status_code == 204
     assert ranges(store) == [controller_range(store.network, BASE36, DID)]
     assert len(store.wanted.all) == 1
+
+
+async def test_an_event_outside_of_them_is_kept_with_a_warning(
+    api: httpx.AsyncClient, store: Store, sample: list[dict[str, str]]
+) -> None:
+    """Its stream is named by the interest that would cover it, in a header or in its verdict."""
+    answer = await api.post("/ceramic/events", json={"data": sample[0]["car"]})
+    assert "recon-warning" not in answer.headers
+    await store.wanted.add(Interest("family", "blog"))
+    with capture_logs() as logged:
+        answer = await api.post("/ceramic/events", json={"data": sample[0]["car"]})
+        assert (answer.status_code, answer.content) == (204, b"")
+        header = parse_event(multibase.decode(sample[0]["car"])).header
+        assert header is not None
+        model = f"model={header.model}"
+        assert f"covers {model}: it keeps" in answer.headers["recon-warning"]
+        key, name, value = SigningKey(bytes(32)), "fam\nily", "b\n\u20ac"
+        named = {"controllers": [controller_of(key)], "sep": name, name: value}
+        evil = signed_event(key, {"header": named, "data": None})
+        lines = [{"data": sample[0]["car"]}, {"data": "x"}, {"data": multibase.encode(evil.car)}]
+        body = "\n".join(map(json.dumps, lines))
+        ndjson = {"content-type": "application/x-ndjson"}
+        found = (await api.post("/ceramic/events", content=body, headers=ndjson)).json()
+    assert [each["status"] for each in found] == ["known", "refused", "new"]
+    assert found[0]["warning"] == answer.headers["recon-warning"]
+    assert "covers fam\\nily=b\\n\\u20ac: it keeps" in found[2]["warning"]
+    assert [each["wanted_by"] for each in logged if "wanted_by" in each] == [
+        model,
+        "fam\\nily=b\\n\\u20ac",
+    ]
 
 
 async def listed(api: httpx.AsyncClient) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from eth_account import Account as EthAccount
 from eth_account.messages import encode_defunct
 
 from recon_node.cli import main
-from recon_node.client import Ceramic, Key
+from recon_node.client import METAMODEL, Ceramic, Key, OutsideInterestsWarning
 from recon_node.testnet import TestnetNode
 
 GUIDE = Path(__file__).parents[2] / "docs" / "client.md"
@@ -62,7 +63,9 @@ def test_the_examples_of_the_guide(node: TestnetNode, capsys: pytest.CaptureFixt
     names: dict[str, Any] = {}
     for example in examples:
         code = example.replace("http://127.0.0.1:5101", node.api_url)
-        exec(compile(code, str(GUIDE), "exec"), names)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", OutsideInterestsWarning)
+            exec(compile(code, str(GUIDE), "exec"), names)
     assert "EventKind.DATA" in capsys.readouterr().out
 
 
@@ -90,6 +93,26 @@ def test_a_document_from_its_model_to_its_merge(shell: Shell, tmp_path: Path) ->
     earlier = json.loads(shell("stream", "get", post, "--at", first["event"], "--json").stdout)
     assert (earlier["event"], earlier["content"]) == (first["event"], first["content"])
     assert shell("stream", "merge", post, "--dry-run").stdout == "null\n"
+
+
+def test_who_writes_outside_of_the_interests_is_told(shell: Shell, tmp_path: Path) -> None:
+    model = shell.line("model", "new", json.dumps({**POST, "name": "Kept here"}))
+    shell("interests", "add", str(METAMODEL))
+    try:
+        written = shell("stream", "new", model, '{"title": "a"}')
+        assert written.stderr == (
+            f"Warning: this node has no interest that covers model={model}: it keeps the event, "
+            "but no peer gets it from here\n"
+        )
+        cid = shell.json("stream", "show", written.stdout.strip())["init"]
+        car = shell.line("events", "get", cid)
+        added = shell("events", "add", "-", data=f"{car}\n{car}\n")
+        assert (
+            added.stderr.count(f"Warning: this node has no interest that covers model={model}") == 1
+        )
+    finally:
+        shell("interests", "remove", str(METAMODEL))
+    assert shell("stream", "new", model, '{"title": "b"}').stderr == ""
 
 
 def test_a_key_writes_for_an_account(shell: Shell, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from contextlib import aclosing
 
 import httpx
@@ -22,6 +23,7 @@ from recon_node.client import (
     NodeError,
     NotANodeError,
     NotFoundError,
+    OutsideInterestsWarning,
 )
 from recon_node.store import Store
 
@@ -82,6 +84,30 @@ async def test_interests_are_listed_and_removed(store: Store) -> None:
             await ceramic.remove_interest(model)
         with pytest.raises(InvalidArgumentError, match="either a model or a sort value"):
             await ceramic.remove_interest()
+
+
+async def test_who_writes_outside_of_the_interests_is_told_once_for_each_model(
+    store: Store,
+) -> None:
+    async with client_of(store) as ceramic:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("default")
+            model = await ceramic.create_model(POST)  # a node without interests wants everything
+            assert found == []
+            await ceramic.register_interest(METAMODEL)
+            other = await ceramic.create_model({**POST.to_json(), "name": "Other"})
+            assert found == []
+            post = await ceramic.create(model, {"title": "a"})
+            await ceramic.update(post, {"title": "b"})
+            assert [each.category for each in found] == [OutsideInterestsWarning]
+            assert f"no interest that covers model={model.id}: it keeps the event" in str(
+                found[0].message
+            )
+            await ceramic.create(other, {"title": "a"})
+            assert len(found) == 2
+            await ceramic.register_interest(other)
+            await ceramic.create(other, {"title": "b"})
+            assert len(found) == 2
 
 
 async def test_a_ceramic_one_node_has_no_lists() -> None:

@@ -5,7 +5,7 @@ GET /ceramic/events/{event_id}/blocks has an event's blocks as DAG-JSON, for peo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Final, Literal
@@ -16,6 +16,7 @@ from starlette.responses import Response
 from recon_node.api.endpoint import NDJSON, Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Body, Parameters, Parsed, Whole, as_raw, reply
+from recon_node.api.services import Services
 from recon_node.ceramic import Event, EventId, parse_event
 from recon_node.ipld import CID, IpldError, car, dag_cbor, multibase
 from recon_node.ipld.car import without_v2
@@ -24,6 +25,8 @@ from recon_node.streams.document_schema import as_dag_json
 
 MAX_READ_AT_ONCE: Final = 16_384
 """Bytes of an event that are decoded without a thread: 5 ms in the slowest base."""
+WARNING: Final = "recon-warning"
+"""The header of an answer to an event that is kept, but that no peer gets from here."""
 MAX_EVENTS: Final = 10_000
 """Lines of an NDJSON body; its bytes are bounded as those of every body are."""
 
@@ -43,12 +46,18 @@ class EventVerdictBody(Body, frozen=True):
     """The CID of the event's root block, unless it was refused."""
     reason: str | UnsetType = UNSET
     """Why it was refused."""
+    warning: str | UnsetType = UNSET
+    """Why no peer gets it from this node: no interest covers it."""
 
 
 @endpoint(
     "POST",
     "/ceramic/events",
-    Answer("The node has the event, on disk.", status=204),
+    Answer(
+        "The node has the event, on disk. The header `recon-warning` (+) says so if no interest of "
+        "the node covers it, so that no peer gets it from here.",
+        status=204,
+    ),
     Answer(
         "Of many events (+): a verdict for each line, in order; all are on disk.",
         list[EventVerdictBody],
@@ -76,7 +85,24 @@ async def post_event(call: Call[Parameters]) -> Response:
     [verdict] = await call.services.store.admit_local([car])
     if verdict.status == "refused":
         raise _refusal(verdict)
-    return Response(status_code=HTTPStatus.NO_CONTENT)
+    warnings = await _warnings(call.services, [verdict])
+    answer = Response(status_code=HTTPStatus.NO_CONTENT)
+    for warning in warnings.values():
+        answer.headers[WARNING] = warning
+    return answer
+
+
+async def _warnings(services: Services, verdicts: Iterable[Verdict]) -> dict[EventId, str]:
+    """Return what to say of those events that no peer gets from this node."""
+    if not services.store.wanted.all:
+        return {}  # it wants everything
+    kept = [each.event_id for each in verdicts if each.status != "refused" and each.event_id]
+    outside = await services.store.wanted.outside(kept)
+    return {
+        event: f"this node has no interest that covers {name or 'the stream'}: it keeps the event, "
+        "but no peer gets it from here"
+        for event, name in outside.items()
+    }
 
 
 def _refusal(verdict: Verdict) -> ApiError:
@@ -98,9 +124,11 @@ async def _post_events(call: Call[Parameters], body: bytes) -> Response:
     services = call.services
     lines = await services.in_thread(partial(_read_lines, body))
     cars = [line for line in lines if isinstance(line, bytes)]
-    verdicts = iter(await services.store.admit_local(cars))
-    found = [next(verdicts) if isinstance(line, bytes) else line for line in lines]
-    return await services.in_thread(partial(_render_verdicts, found))
+    verdicts = await services.store.admit_local(cars)
+    warnings = await _warnings(services, verdicts)
+    each = iter(verdicts)
+    found = [next(each) if isinstance(line, bytes) else line for line in lines]
+    return await services.in_thread(partial(_render_verdicts, found, warnings))
 
 
 def _read_lines(body: bytes) -> list[bytes | str]:
@@ -129,17 +157,18 @@ def _car_of(text: bytes, name: str) -> bytes:
         raise bad_request(f"Invalid event data: {error}") from None
 
 
-def _render_verdicts(found: Sequence[Verdict | str]) -> Response:
-    return reply([_describe(each) for each in found])
+def _render_verdicts(found: Sequence[Verdict | str], warnings: Mapping[EventId, str]) -> Response:
+    return reply([_describe(each, warnings) for each in found])
 
 
-def _describe(verdict: Verdict | str) -> EventVerdictBody:
+def _describe(verdict: Verdict | str, warnings: Mapping[EventId, str]) -> EventVerdictBody:
     if isinstance(verdict, str):
         return EventVerdictBody("refused", reason=verdict)
     return EventVerdictBody(
         verdict.status,
         UNSET if verdict.event_id is None else str(verdict.event_id.event_cid),
         UNSET if verdict.reason is None else verdict.reason,
+        UNSET if verdict.event_id is None else warnings.get(verdict.event_id, UNSET),
     )
 
 
