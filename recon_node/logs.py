@@ -32,12 +32,18 @@ _CHATTY_LIBRARIES = ("multiaddr", "httpx", "httpcore", "hpack", "h2", "asyncio")
 
 @dataclass(frozen=True, slots=True, config=SETTINGS)
 class LogSettings:
-    """Log lines."""
+    """Log lines and traces."""
 
     format: Annotated[LogFormat, Flag(name="log_format")] = "auto"
     """auto: pretty on a terminal, JSON lines otherwise."""
     level: Annotated[LogLevel, Flag(name="log_level")] = "info"
     """The lowest level of log lines to write."""
+    traces: Annotated[bool, Flag()] = False
+    """Send OpenTelemetry traces: a span for each request, sync and batch of events.
+
+    Needs `pip install 'recon-node[otel]'`. OTEL_EXPORTER_OTLP_ENDPOINT in the environment says
+    where to (http://localhost:4318 by default), OTEL_TRACES_SAMPLER how many.
+    """
 
 
 def configure_logging(log_format: LogFormat, level: LogLevel, stream: TextIO | None = None) -> None:

@@ -21,6 +21,7 @@ from recon_node.logs import configure_logging
 from recon_node.node import fatal_messages, run_node
 from recon_node.settings import unknown_variables
 from recon_node.store.db.saved_keys import SAVING
+from recon_node.tracing import TracesError, traces
 
 SHUTDOWN_LIMIT: Final = 4.5
 """Seconds after which an orderly shutdown is cut short. What was acknowledged is on disk."""
@@ -61,7 +62,11 @@ def run(config: Path | None, watch_stdin: bool, **flags: Any) -> None:
     watchdog = threading.Timer(SHUTDOWN_LIMIT, _give_up)
     watchdog.daemon = True
     try:
-        trio.run(partial(run_node, settings, watch_stdin=watch_stdin, on_stopping=watchdog.start))
+        with traces("recon-node", on=settings.log.traces):
+            run_it = partial(run_node, settings, watch_stdin=watch_stdin)
+            trio.run(partial(run_it, on_stopping=watchdog.start))
+    except TracesError as error:
+        raise CommandError(str(error)) from None
     except BaseException as error:
         messages = fatal_messages(error)
         if messages is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Final, Literal, get_args
 
@@ -14,6 +14,7 @@ import trio
 
 from recon_node.durations import Durations
 from recon_node.p2p.transport.budget import MemoryBudget, unlimited
+from recon_node.tracing import span
 
 log = structlog.get_logger(__name__)
 
@@ -197,6 +198,13 @@ class SyncHistory:
         self._counters.count(report)
         self._since.add(report)
         _log_report(report, shown=self._since.failed <= FAILURES_SHOWN)
+        span(
+            "sync",
+            report.seconds,
+            lambda: {f"recon.{name}": value for name, value in asdict(report).items()},
+            kind="CLIENT" if report.role == "initiator" else "SERVER",
+            error=None if report.went_well or report.outcome == CANCELLED else report.outcome,
+        )
 
     async def log_summaries(self) -> None:
         """Log what the sessions of each minute have done, until cancelled; the rest at the end."""

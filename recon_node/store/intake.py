@@ -36,6 +36,7 @@ from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.interests import Interests
 from recon_node.store.policy import PolicyGate
 from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Verdict
+from recon_node.tracing import span
 from recon_node.turns import InTurn, Turns
 from recon_node.verification.pool import NATIVE_VERSION, Verifiers
 
@@ -259,7 +260,18 @@ class Intake:
             error = failure
             if not isinstance(error, DiskFullError):  # which is logged once, not for each batch
                 logger.error("A batch was not written", requests=len(batch), reason=str(error))
-        self.durations["failed" if error else "ok"].observe(trio.current_time() - started)
+        seconds = trio.current_time() - started
+        self.durations["failed" if error else "ok"].observe(seconds)
+        span(
+            "batch of events",
+            seconds,
+            lambda: {
+                "recon.requests": len(batch),
+                "recon.events": sum(len(request.events) for request in batch),
+                "recon.bytes": sum(request.size for request in batch),
+            },
+            error=None if error is None else str(error),
+        )
         for request in batch:
             request.error = error
             request.done.set()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recon_node import tracing
 from recon_node.program import stop_signals
 from recon_node.terminal_text import ByteSize, echo, shown
 from spark_sink.cli.events import EventPrinter, json_lines_option
@@ -218,6 +219,11 @@ for command in (*_LOOKING, rebuild, optimize, vacuum, forget):
     help="Serve Prometheus metrics at this address.",
 )
 @click.option(
+    "--traces",
+    is_flag=True,
+    help="Send an OpenTelemetry span of each batch, as OTEL_... in the environment say.",
+)
+@click.option(
     "--spark-ui",
     type=UI_ADDRESS,
     is_flag=False,
@@ -255,6 +261,7 @@ def run(
     as_json: bool,
     console: bool,
     urls: tuple[str, ...],
+    traces: bool,
     **options: Any,
 ) -> None:
     """Keep the tables up to date with a node's feed, until Ctrl-C, SIGTERM or SIGHUP.
@@ -307,9 +314,12 @@ def run(
     runner = Runner(settings, printer, log.begin)
     _stop_on_signals(runner)
     try:
-        runner.run()
+        with tracing.traces("spark-sink", on=traces):
+            runner.run()
     except SinkError as error:
         raise SinkError(f"{error}{log.hint()}") from error
+    except tracing.TracesError as error:
+        raise SinkError(str(error)) from None
     if printer.is_closed:
         raise SystemExit(1)
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from recon_node.tracing import span
 from spark_sink.derive.derivation import SparkWorkers, warming_up
 from spark_sink.errors import SinkError, TablesError, another_log
 from spark_sink.exposition import served
@@ -363,6 +364,16 @@ class Runner:
         head = None if self._reader is None else self._reader.head()
         self._metrics.batch_duration.observe(report.seconds)
         self._metrics.reached(report.positions, head)
+        span(
+            "pipeline batch",
+            report.seconds,
+            lambda: {
+                "recon.batch": report.batch,
+                "recon.rows": report.rows,
+                "recon.streams": report.streams,
+                "recon.position": report.position,
+            },
+        )
         lag = None if head is None else max(0, head - report.position)
         facts = {**asdict(report), "seconds": round(report.seconds, 3), "lag": lag}
         self._on_event("batch", facts)

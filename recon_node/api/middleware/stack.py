@@ -33,6 +33,7 @@ from recon_node.api.errors import error_response, refuse
 from recon_node.api.metrics import Metrics
 from recon_node.api.services import Limits
 from recon_node.places import AllowList, Place, Places, network_of
+from recon_node.tracing import span
 from recon_node.turns import ASKER
 
 log = structlog.get_logger(__name__)
@@ -107,6 +108,7 @@ class Observe:
             self._metrics.in_progress -= 1
             path = scope.get("template", "other")
             self._metrics.record(scope["method"], path, status, seconds)
+            _trace(scope, path, status, seconds)
             log.debug(
                 "Answered a request",
                 method=scope["method"],
@@ -114,6 +116,24 @@ class Observe:
                 status=status,
                 ms=round(seconds * 1000, 1),
             )
+
+
+def _trace(scope: Scope, route: str, status: int | None, seconds: float) -> None:
+    """Add the span of a request, with the names of OpenTelemetry's semantic conventions."""
+    method, failed = scope["method"], status is None or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    span(
+        f"{method} {route}",
+        seconds,
+        lambda: {
+            "http.request.method": method,
+            "http.route": route,
+            "url.path": scope["path"],
+            "http.response.status_code": status or 0,
+        },
+        kind="SERVER",
+        error=f"status {status}" if failed else None,
+        caller=Headers(scope=scope).get("traceparent"),
+    )
 
 
 class Bound:

@@ -1,0 +1,132 @@
+"""OpenTelemetry traces: spans of requests, syncs, transactions and the pipeline's batches.
+
+Off unless the setting `traces` is on, and then the only part that imports OpenTelemetry, which is
+installed by the extra `otel`. A span is made when its work has ended, from what is counted and
+logged of it anyway. So spans have no children here, but a request that carries a `traceparent` (W3C
+Trace Context) has its span in its client's trace. Where spans go, by which name, and how many of
+them, is up to OpenTelemetry's own environment variables (OTEL_*).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from recon_node import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+Attributes: TypeAlias = Mapping[str, str | bool | int | float]
+Kind: TypeAlias = Literal["INTERNAL", "SERVER", "CLIENT"]
+
+FLUSH: Final = 1.0
+"""Seconds to send the last spans at the end."""
+
+
+class TracesError(Exception):
+    """Traces are on, and OpenTelemetry is not installed. The message is user-facing."""
+
+
+_add: Final[list[Callable[[str, float, Attributes, Kind, str | None, str | None], None]]] = []
+"""What adds spans; nothing: traces are off."""
+
+
+def span(
+    name: str,
+    seconds: float,
+    attributes: Callable[[], Attributes],
+    *,
+    kind: Kind = "INTERNAL",
+    error: str | None = None,
+    caller: str | None = None,
+) -> None:
+    """Add a span that ends now. Without traces, this does nothing, and `attributes` is not called.
+
+    Args:
+        name: one of few.
+        seconds: how long it took.
+        attributes: returns what else is known of it.
+        kind: of OpenTelemetry.
+        error: what went wrong, if anything.
+        caller: the `traceparent` of the trace that it belongs to, if somebody has sent one.
+    """
+    for add in _add:
+        add(name, seconds, attributes(), kind, error, caller)
+
+
+@contextmanager
+def traced_by(provider: TracerProvider) -> Iterator[None]:
+    """Have spans made by a provider of tracers while the block runs."""
+    from opentelemetry.trace import SpanKind, StatusCode
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    tracer = provider.get_tracer("recon_node", __version__)
+    extract = TraceContextTextMapPropagator().extract
+
+    def add(
+        name: str,
+        seconds: float,
+        attributes: Attributes,
+        kind: Kind,
+        error: str | None,
+        caller: str | None,
+    ) -> None:
+        end = time.time_ns()
+        start = end - int(seconds * 1e9)
+        context = extract({"traceparent": caller}) if caller else None
+        made = tracer.start_span(name, context, SpanKind[kind], attributes, start_time=start)
+        if error is not None:
+            made.set_status(StatusCode.ERROR, error)
+        made.end(end)
+
+    _add.append(add)
+    try:
+        yield
+    finally:
+        _add.remove(add)
+
+
+@contextmanager
+def traces(service: str, *, on: bool) -> Iterator[None]:
+    """Send spans by OTLP over HTTP while the block runs, if they are on.
+
+    Args:
+        service: its name, unless OTEL_SERVICE_NAME has another one.
+        on: whether to.
+
+    Raises:
+        TracesError: OpenTelemetry is not installed.
+    """
+    if not on:
+        yield
+        return
+    provider = _exporting(os.environ.get("OTEL_SERVICE_NAME", service))
+    try:
+        with traced_by(provider):
+            yield
+    finally:  # a collector that does not answer must not hold the shutdown
+        end = threading.Thread(target=provider.shutdown, daemon=True)
+        end.start()
+        end.join(FLUSH)
+
+
+def _exporting(service: str) -> TracerProvider:
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise TracesError(
+            f"traces are on, and OpenTelemetry is not installed ({error.name}): "
+            "pip install 'recon-node[otel]', or switch them off"
+        ) from None
+    resource = Resource.create({"service.name": service, "service.version": __version__})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider
