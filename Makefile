@@ -1,7 +1,8 @@
 # make demo   a testnet of three daemons and the Spark pipeline, on sample events
 # make test   the test suite
 #
-# Both install what they need into .venv first; nothing outside this folder is touched.
+# Both install what they need into .venv first; nothing outside this folder is touched. Without a
+# compiler: make demo WHEELS=DIRECTORY, with the wheels of a release or of `make dist`.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -77,9 +78,12 @@ native: $(INSTALLED)  ## Build the native core, which is optional, into .venv (n
 # Of the lock's packages, for this version of Python and this kind of machine.
 APP := build/app
 
-dist: $(INSTALLED)  ## Build dist/: wheels of the node and of the client, and the node as one file
+dist: $(INSTALLED)  ## Build dist/: wheels for machines without a compiler, and the node as one file
 	@rm -rf dist $(APP)
+	@mkdir -p $(APP)
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . ./config/client
+	@awk '/^[a-z]/ {keep = /^(cbrrr|fastecdsa)==/} keep' requirements/node.lock > $(APP)/sdists.lock
+	@$(BIN)/python -m pip wheel --quiet --no-deps --require-hashes --wheel-dir dist --requirement $(APP)/sdists.lock
 	@$(PIP) --target $(APP)/site --require-hashes --requirement requirements/node.lock
 	@$(PIP) --target $(APP)/site --no-deps dist/recon_node-*.whl
 	@$(PIP) --target $(APP)/shiv 'shiv>=1.0.8,<2'
@@ -88,10 +92,11 @@ dist: $(INSTALLED)  ## Build dist/: wheels of the node and of the client, and th
 	@ls -sh dist
 
 $(INSTALLED): pyproject.toml requirements.lock requirements/build.lock
-	@sh config/preflight.sh
+	@WHEELS="$(WHEELS)" sh config/preflight.sh
 	@test -x $(BIN)/python || $$(sh config/preflight.sh --python) -m venv $(VENV)
 	@echo "Installing into $(VENV) (only once; takes a few minutes) ..."
 	@$(PIP) --upgrade pip
+	@test -z "$(WHEELS)" || $(PIP) --no-index --no-deps --find-links "$(WHEELS)" cbrrr fastecdsa
 	@$(PIP) --require-hashes --requirement requirements.lock
 	@$(PIP) --require-hashes --requirement requirements/build.lock
 	@$(PIP) --no-deps --no-build-isolation --editable .

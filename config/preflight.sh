@@ -5,7 +5,7 @@
 #   preflight.sh --python   print the Python to use
 #
 # The only requirements are Python 3.11 to 3.13 with venv and headers, a C compiler and GMP's headers
-# (for two small C extensions without wheels). A Java runtime comes with the installation.
+# (for two small C extensions without wheels, unless WHEELS names a directory that has them). A Java runtime comes with the installation.
 set -u
 
 find_python() {
@@ -29,14 +29,14 @@ if [ -z "$python" ]; then
     packages="python3 python3-venv python3-dev"
 else
     "$python" -c 'import ensurepip, venv' 2>/dev/null || packages="$packages python3-venv"
-    "$python" -c 'import os, sysconfig, sys
+    [ -n "${WHEELS:-}" ] || "$python" -c 'import os, sysconfig, sys
 sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' ||
         packages="$packages python3-dev"
 fi
-command -v cc >/dev/null 2>&1 || packages="$packages gcc libc6-dev"
 has_header() { echo "#include <$1>" | cc -E -x c - >/dev/null 2>&1; }
-if ! command -v cc >/dev/null 2>&1 || ! has_header gmp.h; then
-    packages="$packages libgmp-dev"
+if [ -z "${WHEELS:-}" ]; then
+    command -v cc >/dev/null 2>&1 || packages="$packages gcc libc6-dev"
+    has_header gmp.h || packages="$packages libgmp-dev"
 fi
 
 [ -z "$packages" ] && exit 0
