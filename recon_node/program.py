@@ -1,10 +1,11 @@
-"""What the programs of this package share: the signals that stop them, a pause of the garbage
-collection, and advice where they cannot listen."""
+"""What the programs of this package share: the signals that stop them, the limit of open files, a
+pause of the garbage collection, and advice where they cannot listen."""
 
 from __future__ import annotations
 
 import errno
 import gc
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -47,6 +48,14 @@ def cleaned_up_when_stopped() -> Iterator[None]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+def allow_files(wanted: int) -> None:
+    """Raise the soft limit of open files to a number, as far as the hard one allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def bind_advice(error: OSError, port: int, flag: str) -> str:

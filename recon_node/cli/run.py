@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from recon_node.cli.output import CommandError
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.logs import configure_logging
 from recon_node.node import fatal_messages, run_node
+from recon_node.program import allow_files
 from recon_node.settings import unknown_variables
 from recon_node.store.db.saved_keys import SAVING
 from recon_node.tracing import TracesError, traces
@@ -58,7 +58,7 @@ def run(config: Path | None, watch_stdin: bool, **flags: Any) -> None:
     for name in unknown_variables():
         log.warning("An environment variable is not a setting", name=name)
     os.umask(0o077)  # what the node writes is for its user alone
-    _allow_files()
+    allow_files(FILES)
     watchdog = threading.Timer(SHUTDOWN_LIMIT, _give_up)
     watchdog.daemon = True
     try:
@@ -92,11 +92,3 @@ def _give_up() -> None:
     )
     sys.stderr.flush()
     os._exit(1)
-
-
-def _allow_files() -> None:
-    """Raise the soft limit of open files, as far as the hard one allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

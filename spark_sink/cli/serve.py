@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from recon_node.files import is_exposed, read_secret
-from recon_node.program import stop_signals
+from recon_node.program import allow_files, stop_signals
 from recon_node.terminal_text import ByteSize, echo
 from spark_sink.cli.events import EventPrinter, json_lines_option
 from spark_sink.cli.options import ADDRESS, MILLISECONDS, node_options, tables_option
@@ -116,7 +116,7 @@ def serve(
     from spark_sink.exposition import served
     from spark_sink.schema import TABLES
     from spark_sink.serve.metrics import FlightMetrics
-    from spark_sink.serve.server import FlightServer, ServeSettings
+    from spark_sink.serve.server import FILES, FlightServer, ServeSettings
     from spark_sink.serve.workers import QueryLimits
     from spark_sink.source.feed import Feed
     from spark_sink.tables.status import is_table, no_tables
@@ -139,6 +139,7 @@ def serve(
             threads=threads,
         ),
     )
+    allow_files(FILES)
     printer = EventPrinter(as_json=as_json)
     measured = FlightMetrics(settings.limits)
     with served(measured.registry, metrics) as metrics_url:

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import grpc
 
+from recon_node.places import Place, Places
 from spark_sink.errors import SinkError, one_line
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import RequestError
@@ -30,6 +31,7 @@ from spark_sink.serve.flight_messages import MalformedError, Message, parsed
 from spark_sink.serve.listening import check_access, check_address, credentials
 from spark_sink.serve.metrics import FlightMetrics
 from spark_sink.serve.service import Call, FlightSql, handshake
+from spark_sink.serve.statement_turns import address_of
 from spark_sink.serve.workers import QueryLimits, QueryWorkers
 from spark_sink.source.feed import Feed
 from spark_sink.tables.location import Location
@@ -43,13 +45,22 @@ _CANCELLED: Final = "CANCELLED"
 _PING_AFTER: Final = 30
 _PONG_WITHIN: Final = 10
 _MIN_PING_INTERVAL: Final = 10
+_IDLE: Final = 60
+"""Seconds after which a connection without a call ends; clients make another one."""
+_CONNECTIONS: Final = 768
+"""Connections at once, so that there are descriptors left for those that are there."""
+FILES: Final = 4096
+"""Descriptors that are enough; 1,024, which many systems allow, are as well."""
 _STOP_WAIT: Final = 4.0
 _UPLOAD_SECONDS: Final = 30.0
 _FIRST_MESSAGE: Final = 5.0
 """Seconds in which the first message of an upload must come."""
-_UPLOADS: Final = 16
-"""Uploads and handshakes at once; one more ends the oldest, so that silent ones keep no others
-out."""
+_LISTENING: Final = 16
+"""Calls at once that wait for messages of their clients."""
+_UNREAD: Final = 10.0
+"""Seconds for which a client may leave an answer unread while another call needs a place."""
+_SPARE: Final = 32
+"""Threads for calls that have no place yet, or do not get one."""
 _MAX_MESSAGE: Final = 1024 * 1024
 # Calls that neither run a query nor follow a feed, and those that wait for their turn.
 _MORE_CALLS: Final = 64
@@ -60,6 +71,8 @@ _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", _PING_AFTER * 1000),
     ("grpc.keepalive_timeout_ms", _PONG_WITHIN * 1000),
     ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_connection_idle_ms", _IDLE * 1000),
+    ("grpc.max_allowed_incoming_connections", _CONNECTIONS),
     ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL * 1000),
 )
 
@@ -104,9 +117,10 @@ class FlightServer:
         self._metrics = metrics or FlightMetrics(limits)
         calls = limits.queries + limits.feeds + _MORE_CALLS
         self._token = settings.token
-        self._uploads = _Uploads()
+        self._calls = _Calls(calls)
+        threads = calls + _SPARE
         self._server = grpc.server(
-            ThreadPoolExecutor(calls, "flight"), options=_OPTIONS, maximum_concurrent_rpcs=calls
+            ThreadPoolExecutor(threads, "flight"), options=_OPTIONS, maximum_concurrent_rpcs=threads
         )
         secure = settings.certificate is not None
         tls = credentials(*settings.certificate) if settings.certificate else None
@@ -139,8 +153,8 @@ class FlightServer:
 
     def _handlers(self) -> Any:
         flight = self._flight
-        one, many = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
-        upload = grpc.stream_stream_rpc_method_handler
+        # gRPC would wait for a single message without limit, before anybody has looked at the call.
+        one, many = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         methods: dict[str, tuple[Any, Callable[..., Any], str]] = {
             "GetFlightInfo": (one, self._one(flight.get_flight_info), "FlightDescriptor"),
             "GetSchema": (one, self._one(flight.get_schema), "FlightDescriptor"),
@@ -148,8 +162,8 @@ class FlightServer:
             "DoAction": (many, self._many(flight.do_action), "Action"),
             "ListActions": (many, self._many(flight.list_actions), "Empty"),
             "ListFlights": (many, self._many(flight.list_flights), "Criteria"),
-            "DoPut": (upload, self._upload(flight.do_put), "FlightData"),
-            "Handshake": (upload, self._handshake, "HandshakeRequest"),
+            "DoPut": (many, self._upload(flight.do_put), "FlightData"),
+            "Handshake": (many, self._handshake, "HandshakeRequest"),
         }
         handlers = {
             name: kind(
@@ -162,27 +176,28 @@ class FlightServer:
         return grpc.method_handlers_generic_handler(_SERVICE, handlers)
 
     def _one(self, method: Callable[..., Message]) -> Callable[..., Message]:
-        def answer(name: str, request: Any, context: grpc.ServicerContext) -> Message:
-            with self._measured(name, context):
-                self._check_token(context)
-                return method(_whole(request), _call(context))
+        def answer(name: str, requests: Any, context: grpc.ServicerContext) -> Message:
+            with self._measured(name, context), self._place(context):
+                return method(self._calls.message(requests, context), _call(context))
 
         return answer
 
     def _many(self, method: Callable[..., Iterator[Message]]) -> Callable[..., Iterator[Message]]:
-        def answer(name: str, request: Any, context: grpc.ServicerContext) -> Iterator[Message]:
-            with self._measured(name, context):
-                self._check_token(context)
-                yield from method(_whole(request), _call(context))
+        def answer(name: str, requests: Any, context: grpc.ServicerContext) -> Iterator[Message]:
+            with self._measured(name, context), self._place(context) as place:
+                request = self._calls.message(requests, context)
+                yield from _taken(method(request, _call(context)), place)
 
         return answer
 
     def _upload(self, method: Callable[..., Iterator[Message]]) -> Callable[..., Iterator[Message]]:
         def answer(name: str, requests: Any, context: grpc.ServicerContext) -> Iterator[Message]:
-            with self._measured(name, context):
-                self._check_token(context)
-                with self._uploads.taken_by(context, requests) as limited:
-                    yield from method(map(_whole, limited), _call(context))
+            with (
+                self._measured(name, context),
+                self._place(context) as place,
+                self._calls.messages(requests, context) as limited,
+            ):
+                yield from _taken(method(map(_whole, limited), _call(context)), place)
 
         return answer
 
@@ -190,12 +205,18 @@ class FlightServer:
         self, name: str, requests: Iterator[Message], context: grpc.ServicerContext
     ) -> Iterator[Message]:
         """Give a client that logs in with a password what it has to send from now on."""
-        with self._measured(name, context):
-            self._check_token(context)
+        with self._measured(name, context), self._place(context) as place:
             token = self._token or "anonymous"
             context.send_initial_metadata(((_AUTHORIZATION, f"Bearer {token}"),))
-            with self._uploads.taken_by(context, requests) as limited:
-                yield from handshake(map(_whole, limited))
+            with self._calls.messages(requests, context) as limited:
+                yield from _taken(handshake(map(_whole, limited)), place)
+
+    @contextmanager
+    def _place(self, context: grpc.ServicerContext) -> Iterator[Place]:
+        """Take a place for a call that may be made."""
+        self._check_token(context)
+        with self._calls.taken_by(context) as place:
+            yield place
 
     @contextmanager
     def _measured(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:
@@ -274,24 +295,37 @@ def _call(context: grpc.ServicerContext) -> Call:
     return Call(str(context.peer()), on_gone)
 
 
-class _Uploads:
-    """The calls that wait for messages of their clients, the oldest first."""
+class _Calls:
+    """The places of calls, by the policy of `recon_node.places`.
 
-    def __init__(self) -> None:
+    A call whose client says nothing, or does not read, holds a thread; so it is idle meanwhile, and
+    gives way to others.
+    """
+
+    def __init__(self, limit: int) -> None:
         self._lock = threading.Lock()
-        self._calls: list[grpc.ServicerContext] = []
+        self._all = Places(limit, monotonic, grace=_UNREAD)
+        self._listening = Places(_LISTENING, monotonic)
 
     @contextmanager
-    def taken_by(
-        self, context: grpc.ServicerContext, requests: Iterator[Any]
+    def taken_by(self, context: grpc.ServicerContext) -> Iterator[Place]:
+        """Take a place for a call; raise `RequestError` if there is none."""
+        with self._taken(self._all, context, busy=True) as place:
+            yield place
+
+    def message(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Message:
+        """Return the one message of a call."""
+        with self._taken(self._listening, context, busy=False):
+            for message in requests:
+                return _whole(message)
+        raise RequestError("INVALID_ARGUMENT", "the call has no message")
+
+    @contextmanager
+    def messages(
+        self, requests: Iterator[Any], context: grpc.ServicerContext
     ) -> Iterator[Iterator[Any]]:
-        """Yield the messages; end the call if the client takes too long to send them, or if there
-        are too many others."""
-        with self._lock:
-            self._calls.append(context)
-            superfluous = self._calls[:-_UPLOADS]
-        for call in superfluous:
-            call.cancel()
+        """Yield the messages of an upload; end the call if the client takes too long to send
+        them."""
         timers = [
             threading.Timer(seconds, context.cancel)
             for seconds in (_FIRST_MESSAGE, _UPLOAD_SECONDS)
@@ -300,12 +334,33 @@ class _Uploads:
             timer.daemon = True
             timer.start()
         try:
-            yield _after_first(requests, timers[0].cancel)
+            with self._taken(self._listening, context, busy=False):
+                yield _after_first(requests, timers[0].cancel)
         finally:
             for timer in timers:
                 timer.cancel()
+
+    @contextmanager
+    def _taken(
+        self, places: Places, context: grpc.ServicerContext, *, busy: bool
+    ) -> Iterator[Place]:
+        with self._lock:
+            place = places.take(address_of(str(context.peer())), context.cancel, busy=busy)
+        if place is None:
+            raise RequestError("RESOURCE_EXHAUSTED", "too many calls are under way: try again")
+        try:
+            yield place
+        finally:
             with self._lock:
-                self._calls.remove(context)
+                place.leave()
+
+
+def _taken(answer: Iterator[Message], place: Place) -> Iterator[Message]:
+    """The messages of an answer; the call is idle while the client does not take one."""
+    for message in answer:
+        place.use(busy=False)
+        yield message
+        place.use(busy=True)
 
 
 def _after_first(messages: Iterator[Any], act: Callable[[], None]) -> Iterator[Any]:

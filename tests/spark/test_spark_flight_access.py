@@ -36,7 +36,7 @@ from spark_helpers import processes_under
 from support.waiting import wait_until
 
 from spark_sink.errors import SinkError
-from spark_sink.serve import ipc
+from spark_sink.serve import ipc, server
 from spark_sink.serve.allowed import FUNCTIONS, OPERATORS
 from spark_sink.serve.flight_messages import new, packed, unpacked
 from spark_sink.serve.metrics import FlightMetrics
@@ -515,3 +515,71 @@ def test_silent_uploads_shut_nobody_out(directory: Path) -> None:
             assert asked(client, "SELECT ? AS one", [1]).to_pylist() == [{"one": 1}]
         wait_until(lambda: all(not call.is_active() for call in calls), "all have ended")
         over.set()
+
+
+def test_silent_and_unread_calls_shut_nobody_out(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls whose message does not come, without the token, or whose answer nobody takes."""
+    monkeypatch.setattr(server, "_UNREAD", 0.1)
+    monkeypatch.setattr(server, "_MORE_CALLS", 4)
+    service = "/arrow.flight.protocol.FlightService/"
+    over = threading.Event()
+
+    def silent() -> Iterator[bytes]:
+        over.wait(120)
+        yield b""
+
+    with (
+        served(directory / "tables", LIMITS, token=TOKEN) as url,
+        grpc.insecure_channel(url.removeprefix("grpc://")) as channel,
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as unread,
+    ):
+        for token in ("wrong", TOKEN):
+            for name in ("GetFlightInfo", "DoGet"):
+                headers = (("authorization", f"Bearer {token}"),)
+                for _ in range(20):
+                    channel.stream_stream(service + name)(silent(), metadata=headers)
+        _send_unread(unread, service + "DoGet", 20)
+        with connected(url, TOKEN) as client:
+            wait_until(lambda: _is_answered(client), "an honest client is answered")
+            assert asked(client, "SELECT 1 AS one").to_pylist() == [{"one": 1}]
+        over.set()
+
+
+def _is_answered(client: Any) -> bool:
+    with suppress(Error):
+        return asked(client, "SELECT 1 AS one").num_rows == 1
+    return False
+
+
+def _send_unread(connection: socket.socket, method: str, calls: int) -> None:
+    """Send calls over HTTP/2 whose window for answers is 0 (RFC 9113, HPACK without tables)."""
+
+    def frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
+        return struct.pack(">I", len(body))[1:] + bytes([kind, flags]) + _big(stream) + body
+
+    def literal(name: bytes, value: bytes) -> bytes:
+        assert len(value) < 127
+        return bytes([0, len(name)]) + name + bytes([len(value)]) + value
+
+    headers = {
+        b":method": b"POST",
+        b":scheme": b"http",
+        b":path": method.encode(),
+        b":authority": b"x",
+        b"content-type": b"application/grpc",
+        b"te": b"trailers",
+        b"authorization": f"Bearer {TOKEN}".encode(),
+    }
+    head = b"".join(literal(*each) for each in headers.items())
+    ticket = new("Ticket", ticket=packed(new("CommandGetSqlInfo"))).SerializeToString()
+    message = b"\0" + _big(len(ticket)) + ticket
+    settings = frame(4, 0, 0, struct.pack(">HI", 4, 0))
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings)
+    for stream in range(1, 2 * calls, 2):
+        connection.sendall(frame(1, 4, stream, head) + frame(0, 1, stream, message))
+
+
+def _big(number: int) -> bytes:
+    return struct.pack(">I", number)
