@@ -4,7 +4,9 @@ Theory of operation. All transactions that are signed for a root are calls of th
 account. Only one of them may ever be mined. Hence they all have the same *nonce*, of which a chain
 mines one transaction: a transaction that is stuck is replaced by one with a higher fee and the same
 nonce. Another nonce is chosen only once it is final that none of the earlier ones can be mined any
-more: another transaction used their nonce, or the call was reverted.
+more: another transaction used their nonce, or the call was reverted. An endpoint that says so
+wrongly costs a call for each, so each time it is believed after twice the time; and one that moves
+the account's nonce far back is not believed.
 
 `decide` looks at what was signed, all of which is on disk, and at what the chain says now, and
 returns one step. It keeps nothing itself. So it does not matter when the process ends: whoever asks
@@ -21,6 +23,8 @@ _LEAST_RAISE: Final = 1125
 """What a replacement must offer, in thousandths of the fee before: nodes ask for 110 % or less."""
 _BASE_FEES: Final = 2
 """Base fees that are offered at first: a base fee doubles in six full blocks."""
+_LONGEST: Final = 20
+"""Doublings of the patience, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ class FeeLimits:
     patience: float
     """Seconds after which a transaction that was not mined is replaced."""
     replacements: int
-    """Of one transaction, at most."""
+    """Of one transaction, at most; also the calls that may revert, and the gaps that are filled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +153,14 @@ def decide(attempts: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting
             return Done(mined)
         reverted = max(reverted, _nonce_of(attempts, mined.tx_hash))
     live = [attempt for attempt in attempts if attempt.nonce > reverted]
+    spent = len({attempt.nonce for attempt in attempts})
     if live and sight.final_nonce is not None and live[-1].nonce < sight.final_nonce:
-        if waiting < limits.patience:
-            return Wait(f"another transaction has used the nonce {live[-1].nonce}")
+        if waiting < limits.patience * 2 ** min(spent - 1, _LONGEST):
+            reason = f"another transaction has used the nonce {live[-1].nonce}"
+            return Wait(reason, is_alarming=spent > limits.replacements)
         live = []
     if live:
         return _follow(live, sight, limits, waiting)
-    spent = len({attempt.nonce for attempt in attempts})
     if reverted >= 0 and spent > limits.replacements:
         return Wait("the contract has reverted every call", is_alarming=True)
     if sight.queued_nonce > sight.next_nonce and waiting < limits.patience:
@@ -168,6 +173,9 @@ def _follow(live: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting: f
     latest = live[-1]
     if latest.nonce < sight.next_nonce:
         return Wait(f"another transaction has used the nonce {latest.nonce}; it is not final yet")
+    if latest.nonce - sight.next_nonce > limits.replacements:
+        reason = f"{latest.nonce} was the account's nonce, and {sight.next_nonce} is it now"
+        return Wait(f"{reason}: one of the endpoints is wrong", is_alarming=True)
     if latest.nonce > sight.next_nonce and waiting >= limits.patience:
         fees = _fees(sight, limits)
         if fees is None:

@@ -59,7 +59,9 @@ def print_json(event: str, facts: dict[str, Any]) -> None:
     echo(to_json({**line, **show(facts)}))
 
 
-_LEVELS = dict.fromkeys(("waiting", "no_workers", "no_tables", "lost", "set_aside"), "warning")
+_LEVELS = dict.fromkeys(
+    ("waiting", "no_workers", "no_tables", "lost", "set_aside", "view_set_aside"), "warning"
+)
 
 
 def _waiting(f: dict[str, Any]) -> str:
@@ -92,6 +94,9 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     ),
     "row": lambda f: f"{f['table']:18} {to_json(show(f['row']))}",
     "set_aside": lambda f: f"the stream {f['stream']} is set aside: {f['reason']}",
+    "view_set_aside": lambda f: (
+        f"the view {f['view']} is not kept up to date before the next run: {f['reason']}"
+    ),
     "waiting": _waiting,
     "lost": lambda f: f"cannot go on with the node at {f['url']}: {f['reason']}",
     "taking_over": lambda f: (

@@ -104,6 +104,7 @@ class Sink:
         placement: returns where the rows go that are in the feed by now; by default, behind those
             of the table.
         goes_on: asked between two commits; if it says no, the rest is left to the next run.
+        on_view_fault: see `Views`.
 
     Attributes:
         error: the error of the latest batch, of which Spark passes on only the text.
@@ -118,6 +119,7 @@ class Sink:
         workers: Workers | None = None,
         placement: Callable[[], Placement] | None = None,
         goes_on: Callable[[], bool] = lambda: True,
+        on_view_fault: Callable[[str, str], None] | None = None,
     ) -> None:
         self.tables = tables
         self._goes_on = goes_on
@@ -125,7 +127,7 @@ class Sink:
         self._feed_head = head
         self._placement = placement or tables.following
         self._derivation = Derivation(tables, workers)
-        self._views = Views(tables.directory, tables.history)
+        self._views = Views(tables.directory, tables.history, on_view_fault)
         self.error: SinkError | None = None
         self._on_batch = on_batch
         self._busy = threading.Lock()

@@ -111,7 +111,7 @@ class Runner:
     no_workers {master, patience}, filling {snapshot, position}, filled {rows, position, seconds},
     started {url, tables, epoch, position, head, metrics, spark_ui},
     batch {batch, rows, streams, position, seconds, lag}, row {table, row},
-    set_aside {stream, reason}, stopping {doing, patience},
+    set_aside {stream, reason}, view_set_aside {view, reason}, stopping {doing, patience},
     stopped {position, rows, seconds}. At the start, `waiting` also has {patience}, in seconds.
     """
 
@@ -336,6 +336,7 @@ class Runner:
                 workers,
                 follower.placement,
                 lambda: not self._stop.is_set(),
+                lambda view, why: self._on_event("view_set_aside", {"view": view, "reason": why}),
             ),
             patience=_START_PATIENCE,
             stop=self._stop,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from recon_node.ceramic import StreamId, StreamType
-from spark_sink.errors import ConflictError, TablesError
+from spark_sink.errors import ConflictError, TablesError, one_line
 from spark_sink.query.changes import Changes, Token
 from spark_sink.schema import TABLES, TAKEN, TableSpec, partition_of, view_schema
 from spark_sink.tables.delta import DeltaStore, History
@@ -139,12 +139,22 @@ class Views:
     Args:
         directory: of the tables.
         history: hours, bytes and hours, as for `DeltaStore.keep_history`; None: as they are.
+        on_fault: called with the name of a view that cannot be written because of what it is to
+            have, and the reason. That view then stays as it is until the next run, and the others
+            go on. None: the fault is raised.
     """
 
-    def __init__(self, directory: Location, history: History | None = None) -> None:
+    def __init__(
+        self,
+        directory: Location,
+        history: History | None = None,
+        on_fault: Callable[[str, str], None] | None = None,
+    ) -> None:
         self._directory = directory
         self._history = history
+        self._on_fault = on_fault
         self._views: dict[str, _View] = {}
+        self._aside: set[str] = set()
         self._seen: tuple[int, list[str]] | None = None
 
     def keep(self) -> int:
@@ -161,16 +171,25 @@ class Views:
         if self._seen == (states.version(), names):
             return 0
         rows = 0
-        for name in names:
+        self._aside.intersection_update(names)  # a view that was dropped can be created again
+        for name in (name for name in names if name not in self._aside):
             try:
                 rows += self._view(name).follow(self._directory, states)
-            except (ConflictError, *FAULTS):
+            except (TablesError, *FAULTS) as error:
                 self._views.pop(name, None)
                 if name in view_names(self._directory):
-                    raise
+                    self._set_aside(name, error)
         self._views = {name: view for name, view in self._views.items() if name in names}
         self._seen = (states.version(), names)
         return rows
+
+    def _set_aside(self, name: str, error: Exception) -> None:
+        """Leave a view out from now on, unless the cause is the disk, the store or a process."""
+        cause = error.__cause__ or error
+        if self._on_fault is None or isinstance(cause, (ConflictError, OSError)):
+            raise error
+        self._aside.add(name)
+        self._on_fault(name, one_line(error))
 
     def _view(self, name: str) -> _View:
         spec, table = open_view(self._directory, name)

@@ -38,6 +38,8 @@ _TIME: Final = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE
 )
 _REFERENCE: Final = "#/"
+_OF_DELTA: Final = ("_change_type", "_commit_", "__delta_rs")
+"""How the names of columns begin that the change feed of Delta and its writer have."""
 
 Misfit = tuple[str, str]
 """Where a value is, as a JSON path, and why it does not fit."""
@@ -157,6 +159,8 @@ def _named(kinds: Mapping[str, Kind], taken: frozenset[str]) -> tuple[Column, ..
     found = []
     for member, kind in kinds.items():
         plain = re.sub(r"\W", "_", member, flags=re.ASCII) or "_"
+        if plain.lower().startswith(_OF_DELTA):
+            plain = f"field{plain}"
         names = (plain + "_" * number for number in count())
         name = next(name for name in names if name.lower() not in used)
         used.add(name.lower())

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +26,7 @@ from spark_sink.cli import main
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TAKEN, view_schema
 from spark_sink.tables.directory import Tables
+from spark_sink.views import model_columns
 from spark_sink.views.model_columns import Columns
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000061"
@@ -320,6 +322,49 @@ def test_a_writer_that_is_killed_goes_on(tmp_path: Path) -> None:
     sink.look()
     asked("view", "create", "--tables", tmp_path, str(OF), "--as", "anew", "--json")
     assert rows_of(tmp_path, "posts") == rows_of(tmp_path, "anew")
+
+
+NAMES_OF_DELTA = ("_change_type", "_commit_version", "_Commit_timestamp", "__delta_rs_target")
+
+
+def model_with(names: Sequence[str]) -> Event:
+    properties = {name: {"type": "string"} for name in names}
+    schema = {"type": "object", "additionalProperties": False, "properties": properties}
+    content = {"version": "2.0", "name": "M", "interface": False, "implements": []}
+    return model_event(KEY, {**content, "schema": schema, "accountRelation": {"type": "list"}})
+
+
+def test_fields_may_have_the_names_of_deltas_own_columns(tmp_path: Path) -> None:
+    model = model_with(NAMES_OF_DELTA)
+    posts = [document(model.stream_id(), {name: "v"}, name.encode()) for name in NAMES_OF_DELTA]
+    sink = filled(tmp_path, [model, posts[0]])
+    asked("view", "create", "--tables", tmp_path, str(model.stream_id()), "--as", "v", "--json")
+    changed = change(posts[0], replace(f"/{NAMES_OF_DELTA[0]}", "w"))
+    added(sink, [model, *posts, changed])
+    rows = rows_of(tmp_path, "v")
+    for post, name, value in zip(posts, NAMES_OF_DELTA, "wvvv", strict=True):
+        assert rows[str(post.stream_id())][f"field{name}"] == value
+    table = DeltaTable(tmp_path / "views" / "v")
+    assert table.load_cdf(starting_version=table.version()).read_all().num_rows > 0
+
+
+def test_a_view_that_cannot_be_written_is_left_behind_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_columns, "_OF_DELTA", ("none",))  # so the writer raises
+    model = model_with(["__delta_rs_target"])
+    events = [MODEL, PARENT, model, document(model.stream_id(), {"__delta_rs_target": "v"})]
+    filled(tmp_path, events)
+    asked("view", "create", "--tables", tmp_path, str(OF), "--as", "posts", "--json")
+    asked("view", "create", "--tables", tmp_path, str(model.stream_id()), "--as", "bad", "--json")
+    faults: list[tuple[str, str]] = []
+    sink = Sink(Tables(tmp_path, EPOCH), on_view_fault=lambda name, why: faults.append((name, why)))
+    events += [POST, change(events[-1], replace("/__delta_rs_target", "w"))]
+    added(sink, events)
+    added(sink, [*events, document(OF, {"title": "one more"}, b"more")])
+    assert [name for name, _ in faults] == ["bad"]
+    assert "__delta_rs_target" in faults[0][1]
+    assert len(rows_of(tmp_path, "posts")) == 3
 
 
 def test_programs_see_views_by_flight_sql(tmp_path: Path) -> None:

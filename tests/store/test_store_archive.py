@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from nacl.signing import SigningKey
 from store_helpers import (
     MODEL,
     NETWORK,
@@ -21,14 +23,17 @@ from store_helpers import (
 )
 
 from recon_node.ceramic import EventId, Network
-from recon_node.ipld import CID, RAW, car
-from recon_node.store import Interest, StoreError, StoreSettings, open_store
+from recon_node.ceramic.builder import data_event, init_event
+from recon_node.ipld import CID, RAW, car, dag_cbor
+from recon_node.store import Interest, Store, StoreError, StoreSettings, Verdict, open_store
 from recon_node.store.db.blocks import section
 from recon_node.store.maintenance import ArchiveError, check_log, export_events, import_events
 from recon_node.store.maintenance.archive import Manifest, Page, cid_of
-from recon_node.store.maintenance.archive_import import _ArchiveReader
+from recon_node.store.maintenance.archive_import import _ArchiveReader, import_history
 
 SETTINGS = StoreSettings(verifiers=0)
+KEY = SigningKey(bytes(32))
+INIT = init_event(KEY, MODEL, {"a": "x"}, unique=b"u")
 
 
 def exported(directory: Path, *interests: Interest) -> bytes:
@@ -204,3 +209,34 @@ async def test_another_network_is_refused(tmp_path: Path) -> None:
         pass
     with pytest.raises(StoreError, match="local-7"):
         await import_events(tmp_path / "b", io.BytesIO(exported(tmp_path / "a")), SETTINGS)
+
+
+def size_below(directory: Path, pattern: str) -> int:
+    return sum(path.stat().st_size for path in directory.glob(pattern))
+
+
+async def test_blocks_that_many_events_share_are_put_together_a_few_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 envelopes of 230 bytes, all with one payload of 900 kB, are 36 MB of CARs."""
+    patch = {"op": "add", "path": "/a", "value": "y" * 900_000}
+    event = data_event(KEY, INIT.cid, [INIT.cid], [patch])
+    parts = car.decode(event.car)
+    envelope = dag_cbor.decode(parts.blocks[event.cid])
+    blocks = [*car.decode(INIT.car).blocks.values(), *parts.blocks.values()]
+    for number in range(40):
+        envelope["signatures"][0]["signature"] = number.to_bytes(64, "big")
+        blocks.append(dag_cbor.encode(envelope))
+    admitted: list[int] = []
+    admit = Store.admit_history
+
+    async def spy(self: Store, cars: Sequence[bytes]) -> list[Verdict]:
+        admitted.append(sum(map(len, cars)))
+        assert size_below(tmp_path, "import-*/*") < 2_000_000
+        return await admit(self, cars)
+
+    monkeypatch.setattr(Store, "admit_history", spy)
+    result = await import_history(tmp_path, NETWORK, blocks)
+    assert result.counts == {"new": 2, "refused": 40}
+    assert sum(admitted) > 36_000_000
+    assert max(admitted) < 18_000_000

@@ -247,7 +247,8 @@ class _ArchiveReader:
 
 
 _BATCH: Final = 500
-"""Events that are admitted at once."""
+_BATCH_BYTES: Final = 16 * 1024 * 1024
+"""Events that are admitted at once, and about how many bytes of CARs."""
 _STEP: Final = 1000
 """Blocks or events between two reports of the progress."""
 _CONTAINERS: Final = range(0x80, 0xC0)
@@ -259,7 +260,7 @@ _TABLES: Final = """
     CREATE TABLE blocks (digest BLOB PRIMARY KEY, block BLOB) WITHOUT ROWID;
     CREATE TABLE roots (digest BLOB PRIMARY KEY, codec INTEGER) WITHOUT ROWID;
     CREATE TABLE payloads (digest BLOB PRIMARY KEY) WITHOUT ROWID;
-    CREATE TABLE events (init BLOB, cid BLOB, prevs BLOB, car BLOB);
+    CREATE TABLE events (init BLOB, cid BLOB, prevs BLOB);
 """
 
 
@@ -345,28 +346,36 @@ class _Gathered:
             except InvalidEventError as error:
                 result.note(cid, "refused", str(error))
             else:
-                row = (event.init, event.cid, dag_cbor.encode(list(event.prevs)), event.car)
-                self._execute("INSERT INTO events VALUES (?, ?, ?, ?)", row)
+                row = (event.init, event.cid, dag_cbor.encode(list(event.prevs)))
+                self._execute("INSERT INTO events VALUES (?, ?, ?)", row)
             if number % _STEP == 0:
                 self._progress("putting events together", number, result.events)
         self._execute("COMMIT")
 
     def batches(self) -> Iterator[list[tuple[CID, bytes]]]:
-        """Yield the events with their CARs, stream by stream, each after what it builds on."""
-        rows = self._execute("SELECT init, cid, prevs, car FROM events ORDER BY init")
+        """Yield the events with their CARs, stream by stream, each after what it builds on.
+
+        A CAR is put together again when it is yielded: many events can have one large payload.
+        """
         batch: list[tuple[CID, bytes]] = []
-        for init, stream in groupby(rows, key=lambda row: CID(row[0])):
-            cars: dict[CID, bytes] = {}
-            order: dict[CID, list[CID]] = {}
-            for _, cid, prevs, car in stream:
-                cars[CID(cid)] = car
-                order[CID(cid)] = [] if cid == init else [init, *dag_cbor.decode(prevs)]
-            batch += [(cid, cars[cid]) for cid in _in_causal_order(order) if cid in cars]
-            while len(batch) >= _BATCH:
-                yield batch[:_BATCH]
-                del batch[:_BATCH]
+        size = 0
+        for cid in self._in_order():
+            car = assemble_event(cid, self._read).car
+            batch.append((cid, car))
+            size += len(car)
+            if len(batch) == _BATCH or size >= _BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
         if batch:
             yield batch
+
+    def _in_order(self) -> Iterator[CID]:
+        rows = self._execute("SELECT init, cid, prevs FROM events ORDER BY init")
+        for init, stream in groupby(rows, key=lambda row: CID(row[0])):
+            order: dict[CID, list[CID]] = {}
+            for _, cid, prevs in stream:
+                order[CID(cid)] = [] if cid == init else [init, *dag_cbor.decode(prevs)]
+            yield from (cid for cid in _in_causal_order(order) if cid in order)
 
     def _read(self, cid: CID) -> bytes | None:
         row = self._execute("SELECT block FROM blocks WHERE digest = ?", (cid.digest,)).fetchone()

@@ -1,0 +1,47 @@
+"""What is signed for a root when an endpoint is wrong, for as long as it is."""
+
+from __future__ import annotations
+
+from recon_node.anchoring.machine import (
+    Attempt,
+    FeeLimits,
+    SendTransaction,
+    Sight,
+    Sign,
+    Wait,
+    decide,
+)
+
+LIMITS = FeeLimits(max_fee=20 * 10**9, patience=180.0, replacements=8)
+GWEI = 10**9
+
+
+def sight(now: float, nonce: int) -> Sight:
+    return Sight(now, nonce, nonce, nonce, GWEI, GWEI, mined=[], in_pool=False)
+
+
+def test_an_endpoint_that_always_has_used_the_nonce_is_believed_ever_later() -> None:
+    """It takes each transaction, and says that another one has its nonce, and is final."""
+    attempts: list[Attempt] = []
+    now, since, reason, is_alarming = 0.0, 0.0, "", False
+    while now < 86_400:
+        nonce = attempts[-1].nonce + 1 if attempts else 100
+        match decide(attempts, sight(now, nonce), LIMITS, now - since):
+            case Sign(nonce, max_fee, tip):
+                attempts.append(Attempt(f"{len(attempts)}", nonce, max_fee, tip, b"", now))
+            case Wait(text, is_alarming):
+                since = since if text == reason else now
+                reason = text
+        now += 30.0
+    assert len({attempt.nonce for attempt in attempts}) == len(attempts) == 9
+    assert is_alarming
+
+
+def test_gaps_are_filled_only_where_they_are_few() -> None:
+    """An endpoint says first that the account's nonce is 1,000, and later 5."""
+    attempt = Attempt("0x", 1000, GWEI, GWEI, b"", 0.0)
+    assert not isinstance(decide([attempt], sight(1000.0, 996), LIMITS, 1000.0), Wait)
+    step = decide([attempt], sight(1000.0, 5), LIMITS, 1000.0)
+    assert isinstance(step, Wait)
+    assert step.is_alarming
+    assert isinstance(decide([attempt], sight(0.0, 1000), LIMITS, 0.0), SendTransaction)
