@@ -40,7 +40,7 @@ LONGEST_FIRST = ("spark", "e2e", "dag", "store", "p2p", "cli", "chain", "interop
 SPARK_SESSION = "spark session"
 IN_ONE_PROCESS = {
     f"tests/spark/test_spark_{name}.py": SPARK_SESSION
-    for name in ("pipeline", "snapshot", "functions")
+    for name in ("pipeline", "snapshot", "functions", "tangles")
 }
 """Files that use the fixture `spark`, which takes each process 15 seconds to make."""
 

@@ -466,12 +466,11 @@ def test_a_url_may_do_without_http(node: TestnetNode) -> None:
     assert (result.exit_code, json.loads(result.stdout)["events"]) == (0, head(node))
 
 
-@pytest.mark.parametrize("command", [["--help"], ["status"]])
-def test_standard_output_that_cannot_be_written(node: TestnetNode, command: list[str]) -> None:
+def test_standard_output_that_cannot_be_written(node: TestnetNode) -> None:
     def end_of(stdout: str) -> tuple[int, str]:
         shell = f'exec "$@" {stdout}'
         done = subprocess.run(
-            ["bash", "-c", shell, "-", sys.executable, "-m", "recon_node", *command],
+            ["bash", "-c", shell, "-", sys.executable, "-m", "recon_node", "status"],
             env={**os.environ, "RECON_NODE_URL": node.api_url},
             stdout=write_end,
             stderr=subprocess.PIPE,

@@ -195,9 +195,8 @@ NAMES = list(attacks_on(Daemon(0, "", "", EventId, Path()), []))
 
 
 # All together are tried below.
-@pytest.mark.parametrize(
-    "name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1:])]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
 async def test_an_attack_is_within_the_budget(daemon, turn, tmp_path, name):
     grown = await under_attack(daemon, attacks_on(daemon, turn)[name], tmp_path)
     print(f"{name}: {grown / MIB:.0f} MiB")

@@ -74,25 +74,20 @@ async def assert_still_serves(victim, tmp_path) -> None:
         assert honest.ahash() == victim.ahash()
 
 
-@pytest.mark.parametrize(
-    ("sends", "outcome"),
-    [
-        (encode_frame(b"garbage"), "does not parse"),
-        (encode_frame(b""), "does not parse"),
-        (varint.encode(MAX_FRAME + 1), "at most 1048576 are accepted"),
-        (b"\xff" * 12, "longer than 9"),
-        (encode_frame(b"\xce\x01\x05" * 1000), "does not parse"),
-    ],
-)
-async def test_garbage_on_the_recon_stream(tmp_path, sdk_cars, sends, outcome):
+async def test_garbage_on_the_recon_stream(tmp_path, sdk_cars):
     async with node(tmp_path / "victim", sdk_cars[:20], **QUIET) as victim:
-        async with loopback_host() as peer:
-            stream = await open_recon(peer, victim)
-            await stream.send_all(sends)
-            with suppress(trio.BrokenResourceError):
-                await read_to_end(stream)
-            await eventually(lambda: any(outcome in each for each in victim.outcomes()))
-            assert victim.failures(peer.peer_id) >= MISBEHAVED
+        for sends, outcome in (
+            (encode_frame(b"garbage"), "does not parse"),
+            (varint.encode(MAX_FRAME + 1), "at most 1048576 are accepted"),
+            (b"\xff" * 12, "longer than 9"),
+        ):
+            async with loopback_host() as peer:
+                stream = await open_recon(peer, victim)
+                await stream.send_all(sends)
+                with suppress(trio.BrokenResourceError):
+                    await read_to_end(stream)
+                await eventually(lambda it=outcome: any(it in each for each in victim.outcomes()))
+                assert victim.failures(peer.peer_id) >= MISBEHAVED
         await assert_still_serves(victim, tmp_path)
 
 

@@ -216,7 +216,10 @@ async def test_what_a_node_refuses_does_not_keep_the_others_from_it(tmp_path, mo
         assert b.failures(a.p2p.peer_id) == 0
 
 
-@pytest.mark.parametrize("what", ["a time event", "a merge", "an init event"])
+RARER = [pytest.param(each, marks=pytest.mark.long) for each in ("a time event", "an init event")]
+
+
+@pytest.mark.parametrize("what", ["a merge", *RARER])
 async def test_a_peer_that_refuses_an_event_gets_the_others(tmp_path, monkeypatch, what):
     """A ceramic-one node takes the others of a batch, and ends the session."""
     monkeypatch.setattr(driver, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=0.2))

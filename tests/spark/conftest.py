@@ -15,6 +15,7 @@ from spark_helpers import Node, NodeProcesses, sample_events
 from recon_node.ceramic import Event
 from spark_sink.run.session import find_java, start_session
 from spark_sink.tables.location import Location, StoreUrl
+from spark_sink.upkeep import maintenance
 
 _OTHER_STORE = os.environ.get("RECON_TEST_STORE")
 
@@ -32,6 +33,12 @@ def _signal_handlers() -> Iterator[None]:
     yield
     for number, handler in zip(numbers, before, strict=True):
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def _rebuild_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of its own takes a second to start: who wants one says so."""
+    monkeypatch.setattr(maintenance, "COMMAND", None)
 
 
 @pytest.fixture(scope="session")

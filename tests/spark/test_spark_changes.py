@@ -70,7 +70,7 @@ def test_a_copy_stays_the_same_as_its_table(
     sink.tables.keep_history(1.0, size)
     copies = [Copy(tmp_path, name) for name in TABLES]
     total = len(ROWS)
-    for step, (_, end) in enumerate(pairwise(range(0, total + 7, 7))):
+    for step, (_, end) in enumerate(pairwise(range(0, total + 11, 11))):
         sink.tables.append(ROWS.slice(0, min(end, total)))
         sink.catch_up()
         sink.tables.tidy(idle=False)

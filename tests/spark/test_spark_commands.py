@@ -290,7 +290,7 @@ def test_arrow_gives_memory_back() -> None:
 
 @pytest.mark.parametrize(
     ("package", "command"),
-    [("deltalake", ["status"]), ("duckdb", ["query", "SELECT 1"]), ("pyspark", ["run", "--once"])],
+    [("duckdb", ["query", "SELECT 1"]), ("pyspark", ["run", "--once"])],
 )
 def test_a_missing_extra_is_named(filled: Path, package: str, command: list[str]) -> None:
     code = f"import sys; sys.modules[{package!r}] = None; from spark_sink.cli import main; main()"
@@ -461,7 +461,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("package", ["click", "spark_sink.schema", "duckdb"])
+@pytest.mark.parametrize("package", ["click", "duckdb"])
 def test_ctrl_c_is_one_word_also_while_a_command_imports_what_it_needs(
     filled: Path, package: str
 ) -> None:

@@ -277,14 +277,14 @@ def test_tables_in_a_store_are_served(
 ) -> None:
     for name, value in {**s3, "XDG_STATE_HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
-    fill(store, ROWS.slice(0, 12))
+    fill(store, ROWS.slice(0, 12), ["event_states"])
     sql = "SELECT conclusion_event_order AS n FROM event_states"
     with served(store) as url, connected(url) as connection:
         found = asked(connection, f"{sql} WHERE event_cid = $1", (ROWS["event_cid"][4].as_py(),))
         assert found.to_pylist() == [{"n": 5}]
         with following(connection, sql.replace("event_states", "event_states_feed")) as rows:
             assert [next(rows)["n"] for _ in range(12)] == list(range(1, 13))
-            fill(store, ROWS.slice(0, 20))
+            fill(store, ROWS.slice(0, 20), ["event_states"])
             assert [next(rows)["n"] for _ in range(8)] == list(range(13, 21))
         with pytest.raises(ProgrammingError, match="not allowed in FROM"):
             asked(connection, "FROM read_text('/etc/passwd')")

@@ -221,9 +221,9 @@ def large_stream(name: str, size: int, updates: int) -> list[Event]:
     ("way", "long"),
     [
         ("hangs", True),
-        ("sleeps", False),
-        ("crashes", True),
         ("crashes when it is read", False),
+        pytest.param("sleeps", False, marks=pytest.mark.long),
+        pytest.param("crashes", True, marks=pytest.mark.long),
     ],
 )
 def test_a_stream_that_holds_or_ends_its_process(

@@ -25,6 +25,7 @@ from test_spark_crashes import Bomb, KilledError
 
 from recon_node.ceramic import Event
 from spark_sink.cli import main
+from spark_sink.derive import apart
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.query.question import run_query
 from spark_sink.run.pipeline import Sink
@@ -43,7 +44,7 @@ from spark_sink.upkeep.maintenance import rebuild
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 
 
-def fill(directory: Path, rows: pa.Table, cuts: int = 4) -> Sink:
+def fill(directory: Path, rows: pa.Table, cuts: int = 2) -> Sink:
     sink = Sink(Tables(directory, EPOCH))
     for i in range(1, cuts + 1):
         sink.tables.append(rows.slice(0, len(rows) * i // cuts))
@@ -156,8 +157,11 @@ def test_vacuum_keeps_what_it_is_told_to(sample: list[Event], tmp_path: Path) ->
         pytest.param("stream_tips", marks=pytest.mark.long),
     ],
 )
-def test_a_derived_table_is_made_anew(tmp_path: Path, name: str) -> None:
+def test_a_derived_table_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """In one commit, after which it goes on as if nothing had been."""
+    monkeypatch.setattr(maintenance, "COMMAND", apart.COMMAND)
     trap = scenario()
     rows = feed_rows(trap.events, trap.times)
     fill(tmp_path, rows.slice(0, 20))
@@ -304,7 +308,6 @@ def test_the_files_of_a_table_made_anew_are_moved(
 ) -> None:
     """By one commit, which says all that others ask for: changes, older versions, statistics."""
     monkeypatch.setattr(staging, "ROW_GROUP", 8)
-    monkeypatch.setattr(maintenance, "COMMAND", None)  # in this process, with that size
     rows = feed_rows(sample[:300])
     fill(tmp_path, rows).tables.keep_history(5.0)
     before = {t.name: t.version or 0 for t in table_status(tmp_path)}

@@ -117,7 +117,7 @@ def rows_of(tables: Path, name: str) -> dict[str, dict[str, Any]]:
 
 
 def filled(directory: Path, events: list[Event]) -> Sink:
-    sink = Sink(Tables(directory, EPOCH))
+    sink = Sink(Tables(directory, EPOCH, ["stream_states"]))
     added(sink, events)
     return sink
 
@@ -245,7 +245,7 @@ def test_a_rebuilt_table_is_followed(tmp_path: Path) -> None:
     asked("view", "create", "--tables", tmp_path, str(OF), "--as", "posts", "--json")
     before = rows_of(tmp_path, "posts")
     asked("rebuild", "stream_states", "--tables", tmp_path, "--json")
-    sink = Sink(Tables(tmp_path, EPOCH))
+    sink = Sink(Tables(tmp_path, EPOCH, ["stream_states"]))
     sink.look()
     assert rows_of(tmp_path, "posts") == before
     added(sink, events)
@@ -299,7 +299,7 @@ def test_a_writer_that_is_killed_goes_on(tmp_path: Path) -> None:
     events = history()
     filled(tmp_path, events[:4])
     asked("view", "create", "--tables", tmp_path, str(OF), "--as", "posts", "--json")
-    sink = Sink(Tables(tmp_path, EPOCH))
+    sink = Sink(Tables(tmp_path, EPOCH, ["stream_states"]))
     sink.tables.append(feed_rows(events[:8]))  # before the model has another version
     sink.catch_up()
     program = (
