@@ -31,7 +31,8 @@ from recon_node.p2p.transport.host import open_host
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
-from recon_node.recon.ring.codec import (
+from recon_node.recon.ring.ring_codec import (
+    Decoder,
     Finished,
     InterestRequest,
     InterestResponse,
@@ -42,7 +43,6 @@ from recon_node.recon.ring.codec import (
     RangeResponse,
     encode,
 )
-from recon_node.recon.ring.decoder import Decoder
 
 BINARY_VARIABLE: Final = "RECON_TEST_CERAMIC_ONE"
 """The environment variable that names the binary."""

@@ -184,15 +184,13 @@ def model_range(
     return _fenceposts(_model_prefix(network, model, sort_key), _HASH_SIZE)
 
 
-def controller_range(
-    network: Network, model: StreamId, controller: str, *, sort_key: str = "model"
-) -> tuple[bytes, bytes]:
+def controller_range(network: Network, model: StreamId, controller: str) -> tuple[bytes, bytes]:
     """Return the fenceposts around all keys of a controller's streams of a model.
 
     Raises:
-        EventIdError: the controller or the sort key is not valid Unicode.
+        EventIdError: the controller is not valid Unicode.
     """
-    prefix = _controller_prefix(network, model, controller, sort_key)
+    prefix = _controller_prefix(network, model, controller, "model")
     return _fenceposts(prefix, 2 * _HASH_SIZE)
 
 
@@ -204,14 +202,14 @@ def shard_range(network: Network, model: StreamId, shard: Shard) -> tuple[bytes,
 
 
 def stream_range(
-    network: Network, model: StreamId, controller: str, init_cid: CID, *, sort_key: str = "model"
+    network: Network, model: StreamId, controller: str, init_cid: CID
 ) -> tuple[bytes, bytes]:
     """Return the fenceposts around all keys of one stream.
 
     Raises:
-        EventIdError: the controller or the sort key is not valid Unicode.
+        EventIdError: the controller is not valid Unicode.
     """
-    prefix = _controller_prefix(network, model, controller, sort_key) + init_cid[-_STREAM_SIZE:]
+    prefix = _controller_prefix(network, model, controller, "model") + init_cid[-_STREAM_SIZE:]
     return _fenceposts(prefix, _FIELDS_SIZE)
 
 

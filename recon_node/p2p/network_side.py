@@ -59,10 +59,10 @@ from recon_node.p2p.transport.addresses import (
     parse_address,
     peer_id_in,
 )
-from recon_node.p2p.transport.budget import REFUSED_FOR
 from recon_node.p2p.transport.framing import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL, shielded
 from recon_node.p2p.transport.host import Host, open_host
 from recon_node.p2p.transport.identity import open_identity, signing_key_of
+from recon_node.p2p.transport.memory_budget import REFUSED_FOR
 from recon_node.p2p.transport.private_network import fingerprint, read_swarm_key
 from recon_node.recon import VERSIONS, KeyRange, Version
 from recon_node.recon.ring.peer_ring import PeerRing

@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from recon_node.durations import Durations
-from recon_node.p2p.transport.budget import MemoryBudget, unlimited
+from recon_node.p2p.transport.memory_budget import MemoryBudget, unlimited
 from recon_node.tracing import span
 
 log = structlog.get_logger(__name__)

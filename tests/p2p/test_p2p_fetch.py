@@ -29,8 +29,8 @@ from recon_node.p2p.sync.claims import (
 )
 from recon_node.p2p.sync.event_stream import serve_events
 from recon_node.p2p.sync.fetch import Fetcher
-from recon_node.p2p.transport.budget import unlimited
 from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.memory_budget import unlimited
 from recon_node.recon import RECON_1_2
 from recon_node.store import open_store
 

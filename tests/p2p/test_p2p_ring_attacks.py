@@ -46,7 +46,8 @@ from recon_node.p2p.transport.host import Host
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
-from recon_node.recon.ring.codec import (
+from recon_node.recon.ring.peer_ring import MAX_ENTRIES, expiry_bound, sign_entry, unexpired
+from recon_node.recon.ring.ring_codec import (
     Finished,
     InterestRequest,
     InterestResponse,
@@ -57,7 +58,6 @@ from recon_node.recon.ring.codec import (
     RangeResponse,
     encode,
 )
-from recon_node.recon.ring.peer_ring import MAX_ENTRIES, expiry_bound, sign_entry, unexpired
 from recon_node.recon.session import Value
 
 ONLY_RINGS = {"versions": ()}

@@ -14,7 +14,8 @@ from recon_node.p2p.sync.sessions import Tally, converse
 from recon_node.recon import RemoteProtocolError
 from recon_node.recon.keys.key_store import KeyStore
 from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.ring.codec import (
+from recon_node.recon.ring.ring import Ring
+from recon_node.recon.ring.ring_codec import (
     Finished,
     InterestRequest,
     InterestResponse,
@@ -22,7 +23,6 @@ from recon_node.recon.ring.codec import (
     RangeRequest,
     encode,
 )
-from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.ring_session import BATCH_VALUES, Initiator, Responder
 from recon_node.recon.session import Admit, Value
 

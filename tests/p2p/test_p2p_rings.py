@@ -22,7 +22,7 @@ from recon_node.p2p.sync import driver, peer_memory, ring_events
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.ring_events import RingEvents
 from recon_node.p2p.sync.rings import MODEL_RING
-from recon_node.p2p.transport.budget import unlimited
+from recon_node.p2p.transport.memory_budget import unlimited
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.recon.ring import differences
 from recon_node.recon.ring.differences import Ending

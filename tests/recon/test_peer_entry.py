@@ -9,10 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
-from recon_node.recon.ring.codec import (
-    KeyForm,
-)
-from recon_node.recon.ring.decoder import Decoder
 from recon_node.recon.ring.peer_ring import (
     MAX_EXPIRY,
     PeerEntryError,
@@ -21,6 +17,10 @@ from recon_node.recon.ring.peer_ring import (
     parse_entry,
     sign_entry,
     unexpired,
+)
+from recon_node.recon.ring.ring_codec import (
+    Decoder,
+    KeyForm,
 )
 from recon_node.recon.session import Value
 

@@ -18,8 +18,10 @@ from recon_node.recon.keys.key_store import KeyStore
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange, merge_ranges
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
-from recon_node.recon.ring import decoder as decoder_module
-from recon_node.recon.ring.codec import (
+from recon_node.recon.ring import ring_codec
+from recon_node.recon.ring.ring import Ring
+from recon_node.recon.ring.ring_codec import (
+    Decoder,
     Finished,
     InterestRequest,
     InterestResponse,
@@ -30,8 +32,6 @@ from recon_node.recon.ring.codec import (
     RangeResponse,
     encode,
 )
-from recon_node.recon.ring.decoder import Decoder
-from recon_node.recon.ring.ring import Ring
 from recon_node.recon.ring.ring_session import (
     MAX_IN_FLIGHT,
     MAX_USELESS_VALUES,
@@ -381,14 +381,14 @@ def test_only_what_lies_in_the_interests_is_taken_and_answered(interests, first,
 def test_a_list_that_comes_byte_by_byte_is_read_once(monkeypatch):
     """Else the last bytes of many interests would cost as much as all of them, each."""
     reads = 0
-    read = decoder_module._PieceReader._interest
+    read = ring_codec._PieceReader._interest
 
     def count(self):
         nonlocal reads
         reads += 1
         return read(self)
 
-    monkeypatch.setattr(decoder_module._PieceReader, "_interest", count)
+    monkeypatch.setattr(ring_codec._PieceReader, "_interest", count)
     interests = tuple(KeyRange(b"%04d" % n, b"%04d~" % n) for n in range(500))
     for message in (InterestRequest(interests), RangeRequest(RangeHash(b"a", summary(), b"b"))):
         raw = encode(message, KeyForm.BYTES, "an id")

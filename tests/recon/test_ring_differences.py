@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from recon_node.recon.keys.key_store import KeyStore
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.ring import differences as module
-from recon_node.recon.ring.codec import Message
 from recon_node.recon.ring.differences import Differences, Ending, Exchange, PeerKeys
 from recon_node.recon.ring.ring import Ring
+from recon_node.recon.ring.ring_codec import Message
 from recon_node.recon.ring.ring_session import Initiator, Responder
 from recon_node.recon.session import Admit, Send, SendValues, Value, turn_of
 

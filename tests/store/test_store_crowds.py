@@ -13,9 +13,9 @@ from recon_node.ceramic import Event, EventId
 from recon_node.ceramic.builder import time_event
 from recon_node.recon import KeyRange
 from recon_node.store import StoreSettings, open_store
-from recon_node.store.db import changes, sql
-from recon_node.store.db.changes import commit_batch, commit_proofs, commit_release
+from recon_node.store.db import log_changes, sql
 from recon_node.store.db.log import EventLog
+from recon_node.store.db.log_changes import commit_batch, commit_proofs, commit_release
 from recon_node.store.interests import key_ranges
 from recon_node.store.values import Submission
 
@@ -45,7 +45,7 @@ def submissions(offers: list[tuple[EventId, bytes]]) -> list[Submission]:
 def test_a_transaction_looks_at_a_bounded_number_of_waiting_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "MAX_WAITERS", 16)
+    monkeypatch.setattr(log_changes, "MAX_WAITERS", 16)
     world, init, events = crowd(200)
     log = EventLog(tmp_path, NETWORK, QUICK)
     commit_batch(log, submissions([world.offer(event) for event in events]), EVERYTHING)
@@ -65,7 +65,7 @@ def test_a_transaction_looks_at_a_bounded_number_of_waiting_events(
 def test_one_anchor_of_many_events_moves_them_in_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "MAX_WAITERS", 16)
+    monkeypatch.setattr(log_changes, "MAX_WAITERS", 16)
     world = World(1, streams=40, events=0)
     inits = list(world.events.values())
     anchors = [world.add(time_event(init.cid, init.cid, siblings=[])) for init in inits]
@@ -85,7 +85,7 @@ def test_one_anchor_of_many_events_moves_them_in_steps(
 async def test_the_events_of_an_anchor_move_on_when_nothing_else_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "MAX_WAITERS", 16)
+    monkeypatch.setattr(log_changes, "MAX_WAITERS", 16)
     world = World(1, streams=40, events=0)
     anchors = [world.add(time_event(cid, cid)) for cid in list(world.events)]
     proofs = {anchor.payload["proof"] for anchor in anchors}
@@ -100,7 +100,7 @@ async def test_the_events_of_an_anchor_move_on_when_nothing_else_comes(
 async def test_others_are_admitted_in_between_and_a_restart_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(changes, "MAX_WAITERS", 2)
+    monkeypatch.setattr(log_changes, "MAX_WAITERS", 2)
     world, init, events = crowd(150, seed)
     stranger = world.start(KEYS[3], b"another stream")
     last = world.extend(
@@ -127,7 +127,7 @@ def test_no_event_is_left_waiting_whose_history_is_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Each waits for several events of a batch, which are looked up in parts."""
-    monkeypatch.setattr(changes, "MAX_WAITERS", 16)
+    monkeypatch.setattr(log_changes, "MAX_WAITERS", 16)
     monkeypatch.setattr(sql, "_CHUNK", 5)
     world = World(seed, streams=10, events=100)
     offers = submissions(world.offers())

@@ -32,8 +32,8 @@ from recon_node.p2p.sync.event_stream import (
 )
 from recon_node.p2p.sync.purses import in_steps
 from recon_node.p2p.sync.sessions import Tally
-from recon_node.p2p.transport.budget import Account
 from recon_node.p2p.transport.framing import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL, FrameStream
+from recon_node.p2p.transport.memory_budget import Account
 from recon_node.recon import (
     Failed,
     Fetch,

@@ -33,13 +33,12 @@ from recon_node.ipld import CID
 from recon_node.p2p.errors import PEER_FAILURES, PeerGoneError, PeerProtocolError
 from recon_node.p2p.sync.fetch import NOBODYS_FAULT, check_invalid
 from recon_node.p2p.sync.sessions import Tally
-from recon_node.p2p.transport.budget import Account
 from recon_node.p2p.transport.framing import ByteStream
+from recon_node.p2p.transport.memory_budget import Account
 from recon_node.recon import Failed, Fetch, FetchById, Send
-from recon_node.recon.ring.codec import KeyForm, Message, encode
-from recon_node.recon.ring.decoder import Decoder
 from recon_node.recon.ring.differences import Exchange
 from recon_node.recon.ring.ring import Ring
+from recon_node.recon.ring.ring_codec import Decoder, KeyForm, Message, encode
 from recon_node.recon.ring.ring_session import Responder, RingSession
 from recon_node.recon.session import Admit, SendValues, Value
 from recon_node.store import Store

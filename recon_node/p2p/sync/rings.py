@@ -30,10 +30,10 @@ from recon_node.p2p.sync.ring_events import RingEvents, RingWire
 from recon_node.p2p.sync.sessions import Run, Sessions, Slots, Tally
 from recon_node.p2p.transport.framing import OpenStream
 from recon_node.recon import Failed, Fetch, FetchById, KeyRange, KeyView
-from recon_node.recon.ring.codec import KeyForm, Message
 from recon_node.recon.ring.differences import Ending, Exchange
 from recon_node.recon.ring.peer_ring import MAX_ENTRIES, EntryVerdict, PeerEntry, PeerRing
 from recon_node.recon.ring.ring import Ring
+from recon_node.recon.ring.ring_codec import KeyForm, Message
 from recon_node.recon.ring.ring_session import Initiator, Responder
 from recon_node.recon.session import Admit, Value
 

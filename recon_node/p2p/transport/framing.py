@@ -23,7 +23,7 @@ from libp2p.stream_muxer.exceptions import MuxedStreamError
 
 from recon_node.ipld import VarintError, varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
-from recon_node.p2p.transport.budget import Account, MemoryBudget, unlimited
+from recon_node.p2p.transport.memory_budget import Account, MemoryBudget, unlimited
 
 EVENTS_PROTOCOL: Final = "/ceramic/events/1.0.0"
 EVENTS_BY_ID_PROTOCOL: Final = "/ceramic/events/1.1.0"

@@ -25,8 +25,8 @@ from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from libp2p.stream_muxer.yamux import yamux
 
 from recon_node.p2p.settings import ConnectionLimits
-from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.framing import shielded
+from recon_node.p2p.transport.memory_budget import MemoryBudget, OverBudgetError
 
 READ_AT_ONCE: Final = 64 * 1024
 """Maximum bytes that are read ahead. A connection is charged for them from its beginning."""

@@ -68,9 +68,9 @@ from recon_node.p2p.transport.addresses import (
     is_dialable,
     reachable,
 )
-from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.framing import shielded
 from recon_node.p2p.transport.guarded_yamux import GuardedYamux, read_ahead_on
+from recon_node.p2p.transport.memory_budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.private_network import PrivateStream
 from recon_node.places import AllowList, Place, Places
 

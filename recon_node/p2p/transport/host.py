@@ -47,7 +47,6 @@ from recon_node.p2p.transport.addresses import (
     peer_id_in,
     resolve,
 )
-from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.framing import Libp2pStream, PeerStream, shielded
 from recon_node.p2p.transport.guarded_yamux import GuardedMuxing, GuardedYamux
 from recon_node.p2p.transport.hardening import (
@@ -62,6 +61,7 @@ from recon_node.p2p.transport.hardening import (
     show_ipv6_addresses,
 )
 from recon_node.p2p.transport.identity import bound_peer_ids, bound_rsa_keys
+from recon_node.p2p.transport.memory_budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.private_network import PrivateTCP
 from recon_node.places import AllowList, network_of
 

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
-from recon_node.recon.ring.codec import RangeHash
+from recon_node.recon.ring.ring_codec import RangeHash
 
 FAN_OUT: Final = 2
 """Parts into which a range is split; ceramic-one's."""

@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from recon_node.recon.keys.ranges import KeyRange, intersect_ranges, merge_ranges
-from recon_node.recon.ring.codec import (
+from recon_node.recon.ring.ring import Outcome, Ring
+from recon_node.recon.ring.ring_codec import (
     Finished,
     InterestRequest,
     InterestResponse,
@@ -39,7 +40,6 @@ from recon_node.recon.ring.codec import (
     RangeRequest,
     RangeResponse,
 )
-from recon_node.recon.ring.ring import Outcome, Ring
 from recon_node.recon.session import Actions, Admit, Send, SendValues, Session, Value
 from recon_node.recon.side import RemoteProtocolError
 

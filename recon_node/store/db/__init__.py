@@ -1,12 +1,12 @@
 """The SQLite file, open for writing. In reading order:
 
-schema      the file and its tables, and what survives what
-changes     what changes the log, each in one transaction; loads what the rules have to know
-log         the log: transactions, and what is written in them
-rows        events as rows
-blocks      how a CAR is stored, and blocks that events share
-proofs      which anchors await their lookup, what it led to, and what time events state
-saved_keys  the key store of the last run
-migrations  from logs of earlier versions
-sql         statements that are too large for one go, and what SQLite reports
+schema       the file and its tables, and what survives what
+log_changes  what changes the log, each in one transaction; loads what the rules have to know
+log          the log: transactions, and what is written in them
+rows         events as rows
+blocks       how a CAR is stored, and blocks that events share
+proofs       which anchors await their lookup, what it led to, and what time events state
+saved_keys   the key store of the last run
+migrations   from logs of earlier versions
+sql          statements that are too large for one go, and what SQLite reports
 """

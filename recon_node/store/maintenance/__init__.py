@@ -4,7 +4,7 @@ Callers hold the lock of the data directory, except of `import_events`, which ta
 of `backup_log`, which needs none. Long steps report to a `Progress`. In reading order:
 
     closed_log      what a log has, making it smaller, copying it, and removing the bytes of streams
-    check           everything that can be wrong with a log and its events
+    log_check       everything that can be wrong with a log and its events
     repair          a new log from what can be saved
     salvage         what can be saved
     archive         all events to a file, and the form of that file
@@ -19,7 +19,6 @@ from recon_node.store.maintenance.archive_import import (
     import_events,
     import_history,
 )
-from recon_node.store.maintenance.check import Fault, Report, check_log
 from recon_node.store.maintenance.closed_log import (
     BackedUp,
     Compacted,
@@ -36,6 +35,7 @@ from recon_node.store.maintenance.closed_log import (
     read_info,
     streams_in,
 )
+from recon_node.store.maintenance.log_check import Fault, Report, check_log
 from recon_node.store.maintenance.repair import Repaired, repair_log
 
 __all__ = [
