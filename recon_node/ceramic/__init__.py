@@ -51,7 +51,7 @@ from recon_node.ceramic.event_id import (
     stream_range,
     streams_range,
 )
-from recon_node.ceramic.header import InitHeader
+from recon_node.ceramic.header import METAMODEL, InitHeader, StreamId, StreamType
 from recon_node.ceramic.network import (
     DEV_UNSTABLE,
     IN_MEMORY,
@@ -60,7 +60,6 @@ from recon_node.ceramic.network import (
     Network,
     network_name,
 )
-from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
 from recon_node.ceramic.time_proof import (
     TimeProof,
     check_transaction,

@@ -29,9 +29,8 @@ from recon_node.ceramic.auth.envelope import (
 )
 from recon_node.ceramic.errors import InvalidEventError
 from recon_node.ceramic.event_id import EventId
-from recon_node.ceramic.header import InitHeader
+from recon_node.ceramic.header import InitHeader, StreamId
 from recon_node.ceramic.network import Network
-from recon_node.ceramic.stream_id import StreamId
 from recon_node.ceramic.time_proof import TimeProof, check_path
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, Car, CarError, DagCborError, car, dag_cbor
 

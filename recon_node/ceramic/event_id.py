@@ -28,8 +28,8 @@ from itertools import repeat
 from typing import Final, NamedTuple, Self
 
 from recon_node.ceramic.errors import EventIdError
+from recon_node.ceramic.header import STREAM_ID_CODEC
 from recon_node.ceramic.network import Network
-from recon_node.ceramic.stream_id import STREAM_ID_CODEC
 from recon_node.ipld import CID, DAG_CBOR, IDENTITY, RAW, IpldError, dag_cbor, read_cid, varint
 
 EVENT_ID_TYPE: Final = 0x05

@@ -23,8 +23,8 @@ from typing import Final, Self
 
 from recon_node.ceramic.errors import EventIdError
 from recon_node.ceramic.event_id import EVENT_ID_TYPE, MAX_REMEMBERED, Shard, short_hash
+from recon_node.ceramic.header import STREAM_ID_CODEC, StreamId
 from recon_node.ceramic.network import Network
-from recon_node.ceramic.stream_id import STREAM_ID_CODEC, StreamId
 from recon_node.ipld import CID, IDENTITY, IpldError, read_cid, varint
 
 _HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(EVENT_ID_TYPE)

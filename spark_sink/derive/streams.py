@@ -30,7 +30,7 @@ from recon_node.ceramic import (
     StreamType,
     parse_event,
 )
-from recon_node.ceramic.stream_id import METAMODEL
+from recon_node.ceramic.header import METAMODEL
 from recon_node.ipld import CID
 from recon_node.streams import (
     Definitions,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from recon_node.ceramic.errors import EventIdError
 from recon_node.ceramic.event_id import EventId
+from recon_node.ceramic.header import StreamId
 from recon_node.ceramic.heightless_event_id import (
     GREATEST,
     LEAST,
@@ -22,7 +23,6 @@ from recon_node.ceramic.heightless_event_id import (
     stream_range,
 )
 from recon_node.ceramic.network import Network
-from recon_node.ceramic.stream_id import StreamId
 from recon_node.ipld import CID
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "eventid_vectors.json").read_text())

@@ -9,7 +9,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from spark_helpers import Node
 
 from recon_node.ceramic import Event, Shard
-from recon_node.ceramic.stream_id import METAMODEL
+from recon_node.ceramic.header import METAMODEL
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
 from spark_sink.source.data_source import ReconDataSource, lag
 from spark_sink.source.feed import Feed

@@ -32,7 +32,7 @@ from spark_samples import scenario
 from support.waiting import wait_until
 
 from recon_node.ceramic import Event, StreamType
-from recon_node.ceramic.stream_id import METAMODEL
+from recon_node.ceramic.header import METAMODEL
 from recon_node.dag.events import shard_event
 from recon_node.ipld import CID, RAW
 from spark_sink.cli import main

@@ -16,7 +16,7 @@ from spark_helpers import Node, NodeProcesses
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event
-from recon_node.ceramic.stream_id import METAMODEL
+from recon_node.ceramic.header import METAMODEL
 from recon_node.recon import Sha256a
 from recon_node.recon.keys.sha256a import DIGEST_SIZE
 from spark_sink.cli import main

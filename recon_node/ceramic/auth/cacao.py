@@ -33,7 +33,7 @@ from recon_node.ceramic.errors import (
     StreamIdError,
     UnsupportedSignatureError,
 )
-from recon_node.ceramic.stream_id import StreamId
+from recon_node.ceramic.header import StreamId
 from recon_node.ipld import CID
 
 MAX_RESOURCES: Final = 1000

@@ -34,7 +34,7 @@ from recon_node.ceramic.errors import (
     UnsupportedSignatureError,
 )
 from recon_node.ceramic.event import Event, EventKind
-from recon_node.ceramic.stream_id import StreamId
+from recon_node.ceramic.header import StreamId
 from recon_node.ipld import DagCborError, dag_cbor
 
 MAX_REMEMBERED: Final = 4096
