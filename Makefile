@@ -39,6 +39,7 @@ lint: $(INSTALLED)  ## Check style, types, imports and unused code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m vulture
 

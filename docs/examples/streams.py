@@ -11,12 +11,13 @@ The directory gets the table `streams`, as Parquet; on a cluster, name one that 
 # the package, and spark_sink makes that this Python. A client of Spark Connect does not need it.
 import sys
 from contextlib import suppress
+from importlib import import_module
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 with suppress(ModuleNotFoundError):
-    import spark_sink  # noqa: F401
+    import_module("spark_sink")  # tells Spark which Python to run
 
 if len(sys.argv) != 3:  # cell by cell, name the two here instead
     print("usage: streams.py URL DIRECTORY", file=sys.stderr)
@@ -57,5 +58,6 @@ table.write.mode("overwrite").parquet(f"{directory}/streams")
 # %% The busiest streams.
 busiest = table.orderBy(f.desc("events"), "stream_cid").limit(3)
 busiest.select(f.hex("stream_cid").alias("stream"), "events", "position").show(truncate=24)
-print(f"{table.count()} streams, {table.agg(f.sum('events')).first()[0]} events")
+[total] = table.agg(f.sum("events")).collect()
+print(f"{table.count()} streams, {total[0]} events")
 spark.stop()

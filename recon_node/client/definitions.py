@@ -120,8 +120,8 @@ class ModelDefinition:
     account_relation: AccountRelation = "list"
     set_fields: Sequence[str] = ()
     immutable_fields: Sequence[str] = ()
-    relations: Mapping[str, Relation] = field(default_factory=dict)
-    views: Mapping[str, View] = field(default_factory=dict)
+    relations: Mapping[str, Relation] = field(default_factory=dict[str, Relation])
+    views: Mapping[str, View] = field(default_factory=dict[str, View])
     interface: bool = False
     implements: Sequence[ModelId] = ()
 

@@ -67,7 +67,7 @@ class Document:
     rejected: Mapping[CID, tuple[str, ...]]
     """Events that changed nothing, and why: a patch that does not apply, content that breaks a rule
     of the model, or a signature that is wrong."""
-    expired: Mapping[CID, Expired] = field(default_factory=dict)
+    expired: Mapping[CID, Expired] = field(default_factory=dict[CID, Expired])
     """Those of `open_tips` whose branch an expired capability keeps from becoming the tip."""
     errors: tuple[str, ...] = ()
     """Why `event` itself was rejected, if it was asked for."""

@@ -8,7 +8,7 @@ Streams that have diverged (CIP-145) are merged by events that are built here, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from secrets import token_bytes
@@ -339,7 +339,7 @@ def check(stream: Stream, event: Event) -> None:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained() -> Generator[None]:
     """Turn what the builders refuse into an error of this package."""
     try:
         yield
