@@ -286,7 +286,7 @@ def _class_text(name: str, fields: dict[str, str], about: list[str], notes: dict
 
 def _call_text(name: str, fields: dict[str, str], about: list[str], notes: dict[str, str]) -> str:
     """The other syntax, for members that are no identifiers."""
-    lines = [f"# {line}" for line in about]
+    lines = [f"# {line.replace('#', '')}" for line in about]
     lines += [f"{name} = TypedDict(", f'{_TAB}"{name}",', f"{_TAB}{{"]
     for field, kind in fields.items():
         if notes.get(field):
@@ -348,7 +348,10 @@ def _about(definition: Any, model: StreamId) -> list[str]:
         fields = ", ".join(_texts(relation.get("fields")))
         account = f"An account has one of them for each value of: {_said(fields)}."
     lines = [f"Documents of the model {_said(_text(definition, 'name'))}."]
-    return [line for line in (*lines, _said(_text(definition, "description")), account) if line]
+    description = _said(_text(definition, "description"))
+    if description:  # no line begins with it: it could be a doctest, or switch a checker off
+        lines.append(f"Its description: {description}")
+    return [line for line in (*lines, account) if line]
 
 
 def _notes(definition: Any, names: Mapping[str, str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from recon_node.dag.errors import DagError, LeftOut
 from recon_node.dag.unixfs import Attributes, NodeType, Read, entry_name, read_node
-from recon_node.ipld import CID, IpldError
+from recon_node.ipld import CID, IDENTITY, IpldError
 
 MAX_EXTENT: Final = 1 << 60
 """Bytes and entries above this are not counted any more: 1 EiB."""
@@ -44,7 +44,8 @@ class Extent(NamedTuple):
 @dataclass(slots=True)
 class _Node:
     cid: CID
-    content: int
+    size: int
+    """Bytes of its block: what it adds to a file, or the work of reading it again."""
     links: list[tuple[CID, bool]]
     """The nodes below, and whether each is an entry of a directory."""
     unseen: Iterator[CID]
@@ -71,13 +72,14 @@ def measure(root: CID, read: Read) -> Extent:
 
 
 def _open(cid: CID, read: Read) -> _Node:
-    data, found = read_node(cid, read)
+    block = cid.digest if cid.hash_code == IDENTITY else read(cid)
+    data, found = read_node(cid, lambda _: block)
     links = [(link.cid, entry_name(data, link) is not None) for link in found]
-    return _Node(cid, len(data.data), links, iter(dict.fromkeys(child for child, _ in links)))
+    return _Node(cid, len(block), links, iter(dict.fromkeys(child for child, _ in links)))
 
 
 def _sum(node: _Node, measured: dict[CID, Extent]) -> Extent:
-    size, entries = max(node.content, _NODE_SIZE), 0
+    size, entries = max(node.size, _NODE_SIZE), 0
     for cid, is_entry in node.links:
         below = _as_entry(measured[cid]) if is_entry else measured[cid]
         size, entries = size + below.size, entries + below.entries
@@ -138,6 +140,7 @@ def unpack_dag(
         if allow is not None:
             size, entries = measure(root, read)
             allow(size, f"{entries:,} files, directories and symlinks")
+            _check_entries(entries, target.parent)
         unpacked = _write(root, read, draft)
         draft.rename(target)
     except OSError as error:
@@ -147,6 +150,15 @@ def unpack_dag(
     finally:
         _remove(draft)
     return unpacked
+
+
+def _check_entries(entries: int, directory: Path) -> None:
+    disk = os.statvfs(directory)
+    if disk.f_files and entries > disk.f_favail:  # no number where a file system has no limit
+        raise DagError(
+            f"{entries:,} files, directories and symlinks do not fit on the disk of {directory}, "
+            f"which has room for {disk.f_favail:,} more"
+        )
 
 
 def _remove(path: Path) -> None:

@@ -46,7 +46,7 @@ def walked(dag: Dag, cid: CID, *, entry: bool = True) -> tuple[int, int]:
         node = dag_pb.decode(dag[cid])
         assert node.data is not None
         data = unixfs.decode(node.data)
-        size, entries = max(len(data.data), LEAST), 0
+        size, entries = max(len(dag[cid]), LEAST), 0
         for link in node.links:
             below = walked(
                 dag,
@@ -94,6 +94,25 @@ def test_a_bomb_is_measured_and_not_walked(tmp_path: Path, kind: str) -> None:
     with pytest.raises(DagError, match="too large"):
         unpack_dag(cid, dag.__getitem__, tmp_path / "out", allow)
     assert refused[0] >= MAX_EXTENT
+    assert not list(tmp_path.iterdir())
+
+
+def test_work_counts_as_well_as_space(tmp_path: Path) -> None:
+    """An empty file of 800 kB, read 8 million times, takes no space and ten days."""
+    dag = Dag()
+    cid = dag.node(UnixFs(NodeType.FILE, block_sizes=(0,) * 400_000), [])
+    for _ in range(3):
+        cid = dag.node(UnixFs(NodeType.FILE), [("", cid)] * 200)
+    assert measure(cid, dag.__getitem__).size > 8_000_000 * 800_000
+
+
+def test_entries_must_fit_on_the_disk(tmp_path: Path) -> None:
+    dag = Dag()
+    cid = dag.raw(b"")
+    for _ in range(6):
+        cid = dag.node(UnixFs(NodeType.DIRECTORY), [(f"{k}", cid) for k in range(1000)])
+    with pytest.raises(DagError, match="do not fit on the disk"):
+        unpack_dag(cid, dag.__getitem__, tmp_path / "out", lambda size, what: None)
     assert not list(tmp_path.iterdir())
 
 

@@ -6,6 +6,7 @@ The oracles: jsonschema-rs says what a schema accepts, pydantic (strict) and myp
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -203,6 +204,17 @@ def test_strangers_texts_do_not_become_code(roots: Any, name: str, description: 
     formatted(typed_dicts(definitions))
 
 
+@pytest.mark.parametrize("member", ["plain", "not plain"])
+def test_descriptions_are_no_doctests_and_switch_no_checker_off(member: str) -> None:
+    for description in (">>> 1 / 0", "# mypy: ignore-errors", "mypy: ignore-errors", "ruff: noqa"):
+        schema = {"properties": {member: {"type": "string"}}}
+        code = typed_dicts({MODEL: definition(schema, description=description)})
+        assert description.lstrip("# ") in code
+        for line in (each.strip() for each in code.splitlines()):
+            assert not line.startswith(">>>")
+            assert re.match(r"#\s*(mypy|ruff|type|pyright|fmt)\b", line) is None
+
+
 def test_what_a_model_says_of_its_fields() -> None:
     code = typed_dicts(
         {
@@ -256,7 +268,7 @@ class LikeOfAPost(TypedDict):
 class Post(TypedDict):
     """Documents of the model Post.
 
-    A 'post'
+    Its description: A 'post'
 
     An account has any number of them.
     """
