@@ -149,7 +149,8 @@ class EventId(bytes):
     @property
     def event_cid(self) -> CID:
         """The event's CID; `FENCEPOST_CID` in a fencepost."""
-        return CID(self[_read_height(self, self._fields_start + FIELDS_SIZE)[1] :])
+        end = _read_height(self, self._fields_start + FIELDS_SIZE)[1]
+        return bytes.__new__(CID, self[end:])  # checked when this was made
 
     @property
     def is_fencepost(self) -> bool:

@@ -28,7 +28,6 @@ from recon_node.ceramic.network import Network
 from recon_node.ipld import CID, IDENTITY, IpldError, read_cid, varint
 
 _HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(EVENT_ID_TYPE)
-_HEAD_SIZE: Final = len(_HEAD)
 _HASH_SIZE: Final = 8
 """Bytes of the separator, and of the controller."""
 _STREAM_SIZE: Final = 4
@@ -125,22 +124,19 @@ def model_hash(model: StreamId, *, sort_key: str = "model") -> bytes:
     return hashlib.sha256(named + model.to_bytes()).digest()[-_HASH_SIZE:]
 
 
-def without_height(event_id: bytes, separator: bytes) -> HeightlessEventId:
+def without_height(event_id: bytes, separator: bytes, fields: int) -> HeightlessEventId:
     """Return the same event's EventId of the deployed network.
 
     Args:
         event_id: the bytes of an `EventId`, which are not checked again.
         separator: of the model of the event's stream, see `model_hash`.
+        fields: the offset of the separator, which all EventIds of a network have in common.
     """
-    start = _HEAD_SIZE
-    while event_id[start] & 0x80:  # of the network id, a varint
-        start += 1
-    fields = start + 1
     height = fields + _FIELDS_SIZE
     first = event_id[height]
     cid = height + 1 + (1 << (first - 0x18) if first >= 0x18 else 0)  # a CBOR unsigned integer
-    parts = (event_id[:fields], separator, event_id[fields + _HASH_SIZE : height], event_id[cid:])
-    return bytes.__new__(HeightlessEventId, b"".join(parts))
+    rest = event_id[fields + _HASH_SIZE : height] + event_id[cid:]
+    return bytes.__new__(HeightlessEventId, event_id[:fields] + separator + rest)
 
 
 def check_bound(bound: bytes) -> None:

@@ -42,7 +42,7 @@ def encode(value: int) -> bytes:
 
 
 def decode(
-    data: bytes | memoryview, offset: int = 0, max_bytes: int = MAX_BYTES
+    data: bytes | bytearray | memoryview, offset: int = 0, max_bytes: int = MAX_BYTES
 ) -> tuple[int, int]:
     """Read the varint at `offset`; return its value and the offset after it.
 
@@ -63,7 +63,7 @@ def decode(
 
 
 def _decode_any(
-    data: bytes | memoryview, offset: int, max_bytes: int = MAX_BYTES
+    data: bytes | bytearray | memoryview, offset: int, max_bytes: int = MAX_BYTES
 ) -> tuple[int, int]:
     if offset < 0:
         raise VarintError(f"a varint cannot start at the negative offset {offset}")

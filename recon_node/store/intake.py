@@ -18,7 +18,7 @@ a time, so that no event suffers from its neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -26,7 +26,6 @@ from typing import Final
 import structlog
 import trio
 
-from recon_node.ceramic import EventId
 from recon_node.durations import Durations
 from recon_node.ipld import CID
 from recon_node.store.contents import Writer
@@ -72,7 +71,6 @@ class Intake:
         wanted: the interests, whose ranges are asked for before each batch.
         policy: judges the streams of each batch, before it is committed.
         damage: which events are damaged in the log.
-        is_settled: returns whether the verdict on an EventId is known without a look at the CAR.
     """
 
     def __init__(
@@ -82,14 +80,12 @@ class Intake:
         wanted: Interests,
         policy: PolicyGate,
         damage: DamageWatch,
-        is_settled: Callable[[EventId], bool],
     ) -> None:
         self._settings = settings
         self._writer = writer
         self._wanted = wanted
         self._policy = policy
         self._damage = damage
-        self._is_settled = is_settled
         self.native_core = NATIVE_VERSION if settings.native == "auto" else None
         """The version of the native core, if it is used."""
         self.verifiers = Verifiers(settings.verifier_processes, native=self.native_core is not None)
@@ -228,14 +224,13 @@ class Intake:
                 await verified.send(batch)
 
     async def _verify(self, batch: Sequence[_Request]) -> None:
-        """Verify the events of a batch, except where a look at the CAR changes nothing."""
+        """Verify the events of a batch, except those that are too large."""
         limit = self._settings.max_event_bytes
         new = [
             (request, at)
             for request in batch
             for at, event in enumerate(request.events)
             if len(event.car) <= limit
-            and (event.event_id is None or not self._is_settled(event.event_id))
         ]
         try:
             found = await self.verifiers.verify([request.events[at].car for request, at in new])

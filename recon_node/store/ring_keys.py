@@ -40,9 +40,10 @@ class RingKeys:
     def __init__(
         self, network: Network, models: Iterable[StreamId], keys: KeyStore | None = None
     ) -> None:
-        self._network = network
         self.keys = KeyStore() if keys is None else keys
-        self._models: set[StreamId] = set()
+        self._fields = len(rendezvous(network))
+        self._separator = slice(self._fields, self._fields + SHORT_HASH_SIZE)
+        """Where EventIds of the network have their separator."""
         self._separators: dict[bytes, bytes] = {}
         """The separator of each model: here, by that in our EventIds."""
         self._doubted: set[bytes] = set()
@@ -52,14 +53,8 @@ class RingKeys:
 
     def fill(self, event_ids: Iterable[bytes], left_out: Collection[bytes]) -> None:
         """Add the keys of many events of known models, except some; takes EventIds as bytes."""
-        start = len(rendezvous(self._network))
-        separators = slice(start, start + SHORT_HASH_SIZE)
-        known = self._separators
-        self.keys.load(
-            without_height(each, known[each[separators]])
-            for each in event_ids
-            if each[separators] in known and each not in left_out
-        )
+        keys = (self._key(each) for each in event_ids if each not in left_out)
+        self.keys.load(key for key in keys if key is not None)
 
     def add(self, completed: Iterable[tuple[EventId, StreamId, Collection[CID], bool]]) -> None:
         """Add the keys of events whose history is complete.
@@ -70,7 +65,8 @@ class RingKeys:
         """
         new = []
         for event_id, model, builds_on, doubted in completed:
-            self._learn(model)
+            if event_id[self._separator] not in self._separators:  # few models, very many events
+                self._learn(model)
             if doubted or (self._doubted and self._is_any_doubted(event_id, builds_on)):
                 self.doubt([event_id])
             elif (key := self._key(event_id)) is not None:
@@ -115,11 +111,9 @@ class RingKeys:
         stream = key[: -len(event_id.event_cid)]
         return any(stream + cid in self._doubted for cid in cids)
 
-    def _key(self, event_id: EventId) -> HeightlessEventId | None:
-        separator = self._separators.get(event_id.separator)
-        return None if separator is None else without_height(event_id, separator)
+    def _key(self, event_id: bytes) -> HeightlessEventId | None:
+        separator = self._separators.get(event_id[self._separator])
+        return None if separator is None else without_height(event_id, separator, self._fields)
 
     def _learn(self, model: StreamId) -> None:
-        if model not in self._models:  # few models have very many events
-            self._models.add(model)
-            self._separators[short_hash(str(model))] = model_hash(model)
+        self._separators[short_hash(str(model))] = model_hash(model)

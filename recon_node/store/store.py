@@ -181,9 +181,7 @@ class Store(Contents):
             partial(free_space, log.path),
             time.monotonic,
         )
-        self._intake = Intake(
-            log.settings, self._writer, self.wanted, self.policy, self.damage, self.is_settled
-        )
+        self._intake = Intake(log.settings, self._writer, self.wanted, self.policy, self.damage)
 
     @property
     def stats(self) -> StoreStats:
@@ -250,10 +248,6 @@ class Store(Contents):
         The latest `StoreSettings.max_refused` wrong ones are remembered, across restarts too.
         """
         return self.find_refused(id_of(event_id)) == event_id or self.is_unwanted(event_id)
-
-    def is_settled(self, event_id: EventId) -> bool:
-        """Return whether the verdict on an EventId is known without a look at the CAR."""
-        return event_id in self.keys or self.is_refused(event_id)
 
     async def admit_local(self, cars: Sequence[bytes]) -> list[Verdict]:
         """Admit events of this node's own clients, in order: a CAR may build on those before it.

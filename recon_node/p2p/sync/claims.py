@@ -171,7 +171,7 @@ class FetchTable:
             self._told[key] = tellers
 
     def note_fetched(self, name: bytes, event_id: EventId) -> None:
-        """Remember the EventId of an event that was fetched by its id."""
+        """Remember the EventId of an event that was fetched by its id, taken or not."""
         self._fetched[name] = event_id
 
     def find_fetched(self, name: bytes) -> EventId | None:

@@ -310,21 +310,23 @@ class _AwaitedIds:
     def __init__(self, key_range: KeyRange, request: Sequence[bytes]) -> None:
         self._range = key_range
         self._awaited = set(request)
-        self._taken = set[EventId]()
+        self._taken: dict[EventId, bytes] = {}
+        """What has come, with its ids."""
 
     def take(self, content: bytes) -> tuple[EventId, bytes]:
         event_id, car = _parse_event(content)
+        name = id_of(event_id)
         is_new = event_id not in self._taken and self._range.covers(event_id)
-        if not is_new or id_of(event_id) not in self._awaited:
+        if not is_new or name not in self._awaited:
             raise PeerProtocolError(f"the event {event_id}, which was not asked for")
-        self._taken.add(event_id)
+        self._taken[event_id] = name
         return event_id, car
 
     def named(self, content: bytes) -> list[bytes]:
         return [content[at : at + ID_SIZE] for at in range(0, len(content), ID_SIZE)]
 
     def open(self) -> list[bytes]:
-        return list(self._awaited - set(map(id_of, self._taken)))
+        return list(self._awaited.difference(self._taken.values()))
 
 
 def parse_request(request: bytes, network: Network) -> list[EventId]:

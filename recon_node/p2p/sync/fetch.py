@@ -257,7 +257,8 @@ class Fetcher:
         self._table.note_told(way.fetched.values(), self._peer)
         found = [way.find(each) for each in missing.ids]
         refused = [each for each in found if each is not None and each not in self._store.keys]
-        return refused, [each for each in missing.ids if way.find(each) is None]
+        pairs = zip(missing.ids, found, strict=True)
+        return refused, [name for name, each in pairs if each is None]
 
     def _note_unwanted(self, keys: list[EventId]) -> None:
         if not keys:
@@ -304,9 +305,7 @@ class Fetcher:
 
             async def admit(events: FetchedEvents) -> None:
                 await self._admit(events)
-                for event_id, _ in events:
-                    way.note(event_id)
-                claim.release([way.name_of(event_id) for event_id, _ in events])
+                claim.release([way.note(event_id) for event_id, _ in events])
 
             with claim.until_taken_over():
                 async with (
@@ -396,12 +395,9 @@ class ByKey:
         wanted = map(EventId, names)
         return [each for each in wanted if each not in store.keys and not store.is_refused(each)]
 
-    def name_of(self, event_id: EventId) -> bytes:
-        """Return the EventId itself."""
+    def note(self, event_id: EventId) -> bytes:
+        """Return the name of an event that has come. The store knows that it has."""
         return event_id
-
-    def note(self, event_id: EventId) -> None:
-        """Do nothing: the store knows."""
 
     async def fetch(
         self,
@@ -441,16 +437,12 @@ class ById:
         found = self._table.find_fetched(name)
         return found if found in self._store.keys else None  # it may have been damaged since
 
-    def name_of(self, event_id: EventId) -> bytes:
-        """Return the id of an EventId."""
-        return id_of(event_id)
-
-    def note(self, event_id: EventId) -> None:
-        """Take note that an event has come."""
+    def note(self, event_id: EventId) -> bytes:
+        """Take note that an event has come; return its name."""
         name = id_of(event_id)
         self.fetched[name] = event_id
-        if event_id in self._store.keys:
-            self._table.note_fetched(name, event_id)
+        self._table.note_fetched(name, event_id)
+        return name
 
     async def fetch(
         self,

@@ -155,21 +155,24 @@ class FrameDecoder:
     def __init__(self, max_frame: int) -> None:
         self.max_frame = max_frame
         self._buffer = bytearray()
+        self._at = 0
+        """How much of the buffer was returned as frames: less than ``READ_SIZE``."""
         self._length: int | None = None
         """Of the frame whose length has been read."""
 
     @property
     def is_between_frames(self) -> bool:
         """Whether all bytes so far belong to frames that were returned."""
-        return not self._buffer and self._length is None
+        return not self.buffered and self._length is None
 
     @property
     def buffered(self) -> int:
         """Number of bytes that were not returned as frames yet."""
-        return len(self._buffer)
+        return len(self._buffer) - self._at
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the stream."""
+        self._trim()
         self._buffer += data
 
     def next_frame(self) -> bytes | None:
@@ -181,11 +184,15 @@ class FrameDecoder:
         """
         if self._length is None:
             self._length = self._read_length()
-        if self._length is None or len(self._buffer) < self._length:
+        if self._length is None:
             return None
-        frame = bytes(self._buffer[: self._length])
-        del self._buffer[: self._length]
-        self._length = None
+        end = self._at + self._length
+        if end > len(self._buffer):
+            return None
+        frame = bytes(self._buffer[self._at : end])
+        self._at, self._length = end, None
+        if end == len(self._buffer) or end >= READ_SIZE:
+            self._trim()
         return frame
 
     def end(self) -> None:
@@ -196,25 +203,29 @@ class FrameDecoder:
         """
         if self._length is not None:
             raise PeerGoneError(
-                f"the stream ended after {len(self._buffer)} of a frame's {self._length} bytes"
+                f"the stream ended after {self.buffered} of a frame's {self._length} bytes"
             )
-        if self._buffer:
+        if self.buffered:
             raise PeerGoneError("the stream ended within a frame's length")
 
+    def _trim(self) -> None:
+        del self._buffer[: self._at]
+        self._at = 0
+
     def _read_length(self) -> int | None:
-        prefix = bytes(self._buffer[: varint.MAX_BYTES])
-        is_whole = any(byte < _MORE for byte in prefix)
-        if not is_whole and len(prefix) < varint.MAX_BYTES:
+        if self.buffered < varint.MAX_BYTES and not any(
+            byte < _MORE for byte in self._buffer[self._at :]
+        ):
             return None
         try:
-            length, size = varint.decode(prefix)
+            length, end = varint.decode(self._buffer, self._at)
         except VarintError as error:
             raise FramingError(f"a frame's length cannot be read: {error}") from None
         if length > self.max_frame:
             raise FramingError(
                 f"a frame of {length} bytes was announced; at most {self.max_frame} are accepted"
             )
-        del self._buffer[:size]
+        self._at = end
         return length
 
 

@@ -106,5 +106,5 @@ _from_bytes = int.from_bytes
 
 def covers(ranges: Sequence[KeyRange], key: bytes) -> bool:
     """Return whether a key lies in one of the ranges, which are ascending and apart."""
-    at = bisect_left(ranges, key, key=lambda each: each.lower) - 1
+    at = bisect_left(ranges, (key,)) - 1
     return at >= 0 and ranges[at].covers(key)

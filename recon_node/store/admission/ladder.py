@@ -126,12 +126,13 @@ class Ladder:
         return [
             Completed(
                 record.event_id,
-                stream.model,
+                model,
                 () if record.state is State.DELIVERED else record.builds_on,
                 doubted,
             )
             for record, stream, doubted in self._completed
-            if record.refusal is None and record.fault is None and stream.model is not None
+            if record.refusal is None and record.fault is None
+            if (model := stream.model) is not None
         ]
 
     def enter(

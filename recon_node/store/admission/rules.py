@@ -165,14 +165,13 @@ class Rules:
         held = self._known.held(event_id)
         if held is not None:
             return _Placed(held)
-        if event_id.network_id != self._network.id:
-            reason = (
-                f"the EventId is of the network {network_name(event_id.network_id)}; this node is "
-                f"on {self._network.name}"
-            )
-            return _refused(event_id, reason, "bounds")
-        if not covers(self._ranges, event_id):
+        if not covers(self._ranges, event_id):  # which all are of this node's network
             reason = "the EventId lies outside this node's interests"
+            if event_id.network_id != self._network.id:
+                reason = (
+                    f"the EventId is of the network {network_name(event_id.network_id)}; this "
+                    f"node is on {self._network.name}"
+                )
             return _refused(event_id, reason, "bounds")
         before = self._known.refused_event_ids.get(event_id)
         return None if before is None else _refused(event_id, before, "event")
@@ -205,9 +204,10 @@ class Rules:
         if held is not None:
             return _Placed(held)
         fault = None if event.is_invalid else event.fault  # an invalid event may be covered
-        unwanted = None if fault is not None else (yield from self._policy_refusal(event))
-        if unwanted is not None:
-            return _unwanted(event_id, unwanted)
+        if fault is None and self._judgement is not None:
+            unwanted = yield from self._policy_refusal(event)
+            if unwanted is not None:
+                return _unwanted(event_id, unwanted)
         record = self._new_record(event_id, event)
         checked = known.checked(event.cid)
         if fault is None and checked is not None:

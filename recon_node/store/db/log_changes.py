@@ -42,7 +42,6 @@ from recon_node.store.db.rows import (
     read_releases,
     select_records,
     select_records_of,
-    select_records_under,
     select_streams,
     select_waiters,
 )
@@ -122,7 +121,7 @@ class History:
             self.known.evictable = self._load_records("id IN (?)", rows)
 
     def _load_event_ids(self, event_ids: Sequence[EventId]) -> None:
-        self._adopt(select_records_under(self._connection, event_ids))
+        self._load_events(event_id.event_cid for event_id in event_ids)
         sql = "SELECT event_id, reason FROM refused WHERE event_id IN (?)"
         for raw, reason in select_in(self._connection, sql, event_ids if self._any_refused else ()):
             self.known.refused_event_ids[EventId(raw)] = reason

@@ -56,7 +56,7 @@ _SELECT: Final = (
     f"{FAULT} FROM events WHERE "
 )
 _NAMED: Final = f"{_SELECT} short_cid IN (?)"
-_EVENT_ID, _CID = 1, 2
+_CID: Final = 2
 
 
 def select_records(
@@ -73,13 +73,6 @@ def select_records(
 def select_records_of(connection: sqlite3.Connection, cids: Sequence[CID]) -> list[Record]:
     """Return the records of some events; otherwise as `select_records`."""
     return _records(connection, list(select_named(connection, _NAMED, cids, _CID)))
-
-
-def select_records_under(
-    connection: sqlite3.Connection, event_ids: Sequence[EventId]
-) -> list[Record]:
-    """Return the records with some EventIds; otherwise as `select_records`."""
-    return _records(connection, list(select_named(connection, _NAMED, event_ids, _EVENT_ID)))
 
 
 def _records(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> list[Record]:
