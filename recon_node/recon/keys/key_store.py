@@ -208,7 +208,8 @@ class Sketches:
         if start >= end:
             return
         digests = b"".join([self._digests[index] for index in order[start:end]])
-        signs = np.array([self._signs[index] for index in order[start:end]], np.int64)
+        each = [self._signs[index] for index in order[start:end]]
+        signs = np.array(each, np.int64) if -1 in each else None
         if isinstance(kept.sum, Sketch):
             kept.sum.add(ids_of(digests), signs)
         else:
