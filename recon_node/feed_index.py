@@ -192,6 +192,7 @@ class FeedIndex:
         self._data_dir = data_dir
         self._connection = connection
         self._position = position(connection)
+        store.inits_upto.setdefault(file.sort_key, store.head)
         self._noted = self._position
         self._moved = trio.lowlevel.ParkingLot()
         self._turns = Turns(_THREADS)
@@ -247,7 +248,9 @@ class FeedIndex:
         """
         upto = min(self._store.head, self._position + _WINDOW)
         key = self._file.sort_key
-        rows = await self._store.log.sort_key(key, self._position, upto, _EVENTS, _BYTES)
+        rows: list[FeedRow] = []
+        if self._store.inits_upto[key] > self._position:  # else there is nothing to look for
+            rows = await self._store.log.sort_key(key, self._position, upto, _EVENTS, _BYTES)
         if len(rows) == _EVENTS or sum(len(row.car) for row in rows) >= _BYTES:
             upto = rows[-1].position
         if rows or upto - self._noted >= _WINDOW:

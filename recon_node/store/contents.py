@@ -160,6 +160,8 @@ class Contents:
         damage: what in the log is damaged, as far as it was read.
         proofs_pending: how many proofs await a lookup.
         proof_arrivals: how many came to await one since the store was opened.
+        inits_upto: for each sort key that somebody follows, a position beyond which the feed has
+            no init event with it.
         totals: what was done since the store was opened, by verdict and more.
     """
 
@@ -182,6 +184,7 @@ class Contents:
         self.waiting = log.marks.waiting
         self.proofs_pending = log.pending_proofs
         self.proof_arrivals = 0
+        self.inits_upto: dict[str, int] = {}
         self.totals = dict.fromkeys(
             ("new", "known", "refused", "late refused", "policy refused", "batches"), 0
         )
@@ -259,6 +262,8 @@ class Contents:
         if committed.proofs_added:
             self.proof_arrivals += committed.proofs_added
             self._proofs_moved.unpark_all()
+        for sort_key in self.inits_upto.keys() & committed.sort_keys:
+            self.inits_upto[sort_key] = committed.marks.head
         if committed.marks.head > self.head:
             self.log.head = committed.marks.head
             self._feed_moved.unpark_all()

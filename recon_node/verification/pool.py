@@ -166,7 +166,10 @@ class Verifiers:
         """Return what is found out about some CARs, in their order."""
         if not self._native or not cars:
             return await self._find(cars)
-        accepted = await self._processes.in_thread(check_events, cars)
+        if _is_small_one(cars):
+            accepted = check_events(cars)
+        else:
+            accepted = await self._processes.in_thread(check_events, cars)
         left = [car for car, facts in zip(cars, accepted, strict=True) if facts is None]
         self.verified_total += len(cars) - len(left)
         found = iter(await self._find(left) if left else ())
@@ -203,7 +206,7 @@ class Verifiers:
 
     async def _examine(self, cars: list[bytes]) -> list[_Raw]:
         is_small = len(cars) < MIN_BATCH and sum(map(len, cars)) <= MAX_BYTES_HERE
-        if is_small and len(cars) == 1 and len(cars[0]) <= MAX_BYTES_NOW:
+        if is_small and _is_small_one(cars):
             return _examine_here(cars)
         if self._count == 0 or is_small:
             return await self._processes.in_thread(_examine_here, cars) if cars else []
@@ -243,6 +246,11 @@ class Verifiers:
     async def _ask(self, cars: list[bytes]) -> list[_Raw]:
         answer = await self._processes.ask(cars, PATIENCE)
         return [finding if good else _bug(finding) for good, finding in answer]
+
+
+def _is_small_one(cars: Sequence[bytes]) -> bool:
+    """Tell whether there is one event, which takes less time than to wait for a thread."""
+    return len(cars) == 1 and len(cars[0]) <= MAX_BYTES_NOW
 
 
 def _chunks(cars: Sequence[bytes]) -> Iterator[slice]:

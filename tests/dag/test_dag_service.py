@@ -235,6 +235,29 @@ async def test_whatever_else_is_written_is_ignored_and_counted(
         assert (found.current, found.order, found.ignored) == (None, (), 2)
 
 
+async def test_the_log_is_not_searched_for_dags_where_none_has_come(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, blocks = make_dag(2, 100, rng)
+    searches = 0
+
+    async with opened(tmp_path) as (store, dags):
+        search = store.log.sort_key
+
+        async def counted(*args: int) -> list[FeedRow]:
+            nonlocal searches
+            searches += 1
+            return await search(*args)
+
+        monkeypatch.setattr(store.log, "sort_key", counted)
+        await admit(store, init_event(KEY, METAMODEL, {"n": 1}))
+        assert not (await dags.state(root)).shards  # the index has read the feed
+        assert not searches
+        await admit(store, *shard_events(root, shards_of(root, blocks, 1000)))
+        assert (await dags.state(root)).complete
+        assert searches
+
+
 async def test_replicas_that_diverge_have_one_join(tmp_path: Path, rng: random.Random) -> None:
     root, blocks = make_dag(8, 100, rng)
     shards = shards_of(root, blocks, 500)

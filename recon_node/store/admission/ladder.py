@@ -135,6 +135,15 @@ class Ladder:
             if (model := stream.model) is not None
         ]
 
+    @property
+    def sort_keys(self) -> set[str]:
+        """Those of the streams whose init event has its place in the feed now."""
+        return {
+            stream.sep_key
+            for record, stream, _ in self._completed
+            if record.kind is EventKind.INIT and record.state is State.DELIVERED
+        }
+
     def enter(
         self,
         record: Record,

@@ -98,6 +98,8 @@ class Committed:
     """On the events of a batch, in their order."""
     completed: Sequence[Completed] = ()
     """Keys whose history is complete now; not those of streams with another sort key."""
+    sort_keys: Collection[str] = ()
+    """Those of the streams whose init event was delivered."""
     doubted: Collection[EventId] = ()
     """Keys that leave the model ring, see `recon_node.store.db.proofs`."""
     trusted: Collection[EventId] = ()

@@ -217,6 +217,7 @@ class _Change:
         touched, left = self.history.known.touched.values(), self.history.left
         committed = self._log.write(touched, self.ladder.refused, self._marks, left)
         committed.completed = self.ladder.completed
+        committed.sort_keys = self.ladder.sort_keys
         committed.damaged = self.ladder.damaged
         return committed
 
