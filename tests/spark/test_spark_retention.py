@@ -84,7 +84,7 @@ class Versions:
     def __init__(self, directory: Path, sample: list[Event], patch: pytest.MonkeyPatch) -> None:
         patch.setattr(retention, "_GRACE", 0.0)
         self.directory = directory
-        self.sink = Sink(Tables(directory, EPOCH))
+        self.sink = Sink(Tables(directory, EPOCH, ["stream_tips"]))
         self.sink.tables.keep_history(1.0, 0)
         self.rows = feed_rows(sample[:400])
         self.done = 0
@@ -202,7 +202,7 @@ def test_the_log_goes_with_the_versions(versions: Versions) -> None:
 
 
 def test_the_log_stays_for_those_who_follow_changes(versions: Versions) -> None:
-    versions.sink = Sink(Tables(versions.directory, EPOCH))
+    versions.sink = Sink(Tables(versions.directory, EPOCH, ["stream_tips"]))
     versions.sink.tables.keep_history(1.0, 0, changes=1.0)
     table = versions.sink.tables.store("stream_tips")
     for _ in range(3):
