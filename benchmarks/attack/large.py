@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import httpx
 from nacl.signing import SigningKey
 
 from benchmarks.attack.catalogue import attack
@@ -42,6 +46,33 @@ def crowds_in_a_thread(here: Field) -> None:
     here.expect("the answer says that it is cut", True, thread["truncated"])
     shown = [message["id"] for message in thread["messages"]]
     here.expect("the thread begins with its root", name, shown[0])
+
+
+@attack()
+def two_that_unfold(here: Field) -> None:
+    """Two documents of a million lists each, and as many in bodies of requests, are asked for at
+    once, by whatever decodes them."""
+    key = SigningKey.generate()
+    schema = {"type": "object", "properties": {"n": {}}, "additionalProperties": False}
+    model, model_id = make_model(key, schema=schema)
+    deep: list[object] = []
+    for _ in range(60):
+        deep = [deep]
+    wide = [init_event(key, model_id, {"n": [[]] * 900_000}, unique=b"w")]
+    wide.append(init_event(key, model_id, {"n": [deep] * 15_000}, unique=b"d"))
+    _bring(here, [model, *wide])
+    ends = ("", "/events", "/picture", "/merge", "/preview", "/state")
+    paths = [f"/ceramic/streams/{document_id(each)}{end}" for end in ends for each in wide]
+    paths += [f"/api/v0/dag/get?arg={each.cid}" for each in wide]
+    body = b'{"data": [' + b"[]," * 330_000 + b"[]]}"
+    post = partial(httpx.post, content=body, timeout=120)
+    asked: list[Callable[[], httpx.Response]] = [
+        *(partial(here.get, path, 120) for path in paths),
+        *(partial(post, here.url + path) for path in ("/ceramic/events", "/ceramic/interests")),
+    ]
+    with here.attacked(), ThreadPoolExecutor(2) as threads:
+        answers = list(threads.map(lambda ask: ask().status_code, asked))
+    here.expect("answers without an error of the node", True, 500 not in answers)
 
 
 def _bring(here: Field, events: list[Event]) -> None:

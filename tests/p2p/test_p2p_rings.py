@@ -1,6 +1,7 @@
 """Nodes that speak `/ceramic/recon/0.1.0` alone, as ceramic-one nodes do, and mixed networks."""
 
 import json
+import tracemalloc
 from collections import Counter
 from contextlib import aclosing
 from pathlib import Path
@@ -15,7 +16,7 @@ from recon_node.backoff import Backoff
 from recon_node.ceramic import METAMODEL, InvalidEventError, parse_event
 from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost
-from recon_node.ipld import multibase
+from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.p2p import AGREED
 from recon_node.p2p.errors import PeerProtocolError
 from recon_node.p2p.sync import driver, peer_memory, ring_events
@@ -387,6 +388,30 @@ async def test_large_events_are_not_parsed_in_the_event_loop(tmp_path, monkeypat
         verified = store._intake.verifiers.verified_total
     assert parsed == [len(small.car)]
     assert verified == 3  # the large one once
+
+
+async def test_what_waits_for_many_events_is_charged_for_them(tmp_path):
+    """256 prevs of an event that never come took 13 times the bytes that were counted."""
+    account = unlimited().account("peer")
+    key, init = SigningKey(bytes(32)), init_event(SigningKey(bytes(32)), METAMODEL, {}, unique=b"u")
+    async with open_store(tmp_path, NETWORK) as store:
+        exchange = PeerMemory().differences_with("peer", ("ceramic-one", ""), [])
+        events = RingEvents(
+            "peer", store, account, exchange.begin(store.ring_keys), Ring(store.ring_keys, None)
+        )
+        tracemalloc.start()
+        try:
+            for number in range(20):
+                prevs = [CID.of(DAG_CBOR, bytes([number, at])) for at in range(256)]
+                event = data_event(key, init, prevs, [])
+                did = init.header.controller
+                name = HeightlessEventId.build(NETWORK, METAMODEL, did, init.cid, event.cid)
+                await events.perform(Admit((Value(bytes(name), event.car),)))
+                del prevs, event, name
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert taken / 2 < events._size < 3 * taken
 
 
 async def test_a_node_of_the_rings_alone_starts_no_other_session(tmp_path):

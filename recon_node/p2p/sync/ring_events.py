@@ -56,6 +56,8 @@ MAX_ASIDE: Final = 32 << 20
 """Bytes of events that are set aside at most; more are forgotten until the next session."""
 OVERHEAD: Final = 1024
 """Bytes that such an event takes in memory beside its CAR, about."""
+DEPENDENCY: Final = 600
+"""The same for each event that it depends on: a CID, its places in two sets, and one of them."""
 MAX_REPEATED: Final = 1000
 """Events that a peer may send again while they are set aside."""
 _PAGE: Final = 32
@@ -81,7 +83,7 @@ class _Event:
     @property
     def size(self) -> int:
         """Bytes that it takes in memory, about."""
-        return len(self.car) + OVERHEAD
+        return len(self.car) + OVERHEAD + DEPENDENCY * len(self.depends_on)
 
 
 class RingEvents:
