@@ -237,7 +237,7 @@ def _take_publish(
     if not isinstance(publish, Publish) or publish.id != identifier.key:
         raise ReplicaError(f"{replica.cid} is not a publish of {identifier}")
     key = (subject, replica.cid)
-    question = "SELECT block IS NULL FROM publishes WHERE (subject, cid) = (?, ?)"
+    question = "SELECT fault IS NOT NULL FROM publishes WHERE (subject, cid) = (?, ?)"
     row = connection.execute(question, key).fetchone()
     is_refused = _judge(connection, subject, replica, now) if row is None else bool(row[0])
     if not is_refused and is_bound_to_place(replica):
@@ -246,13 +246,18 @@ def _take_publish(
 
 def _judge(connection: sqlite3.Connection, subject: bytes, replica: Replica, now: int) -> bool:
     """Keep the verdict on a publish; return whether it is refused."""
-    fault: str | None = None
+    fault = _fault_of(replica, now)
+    # One that is only too late has a place in the order: `PublishLog`.
+    block = None if fault and _fault_of(replica, None) else replica.block
+    connection.execute(
+        "INSERT INTO publishes VALUES (?, ?, ?, ?, ?)", (subject, replica.cid, now, block, fault)
+    )
+    return fault is not None
+
+
+def _fault_of(replica: Replica, now: int | None) -> str | None:
     try:
         check_publish(replica, now)
     except UcanError as error:
-        fault = str(error)[:_MAX_FAULT]
-    connection.execute(
-        "INSERT INTO publishes VALUES (?, ?, ?, ?, ?)",
-        (subject, replica.cid, now, None if fault else replica.block, fault),
-    )
-    return fault is not None
+        return str(error)[:_MAX_FAULT]
+    return None

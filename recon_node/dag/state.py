@@ -283,12 +283,13 @@ def read_publication(
     """
     subject = sort_bytes(identifier)
     log = PublishLog(identifier.key)
-    for block, is_bound in connection.execute(
-        "SELECT block, EXISTS (SELECT 1 FROM bound WHERE (subject, cid) = (?1, publishes.cid)) "
+    for block, is_late, is_bound in connection.execute(
+        "SELECT block, fault IS NOT NULL, "
+        "EXISTS (SELECT 1 FROM bound WHERE (subject, cid) = (?1, publishes.cid)) "
         "FROM publishes WHERE subject = ?1 AND block IS NOT NULL",
         (subject,),
     ):
-        log.add(decode_replica(block), bool(is_bound))
+        log.add(decode_replica(block), bool(is_bound), is_late=bool(is_late))
     faults = {
         CID(cid): fault
         for cid, fault in connection.execute(

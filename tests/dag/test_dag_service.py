@@ -350,6 +350,24 @@ async def test_expiry_is_judged_once_when_a_publish_is_first_read(tmp_path: Path
         assert await dags.resolve(MINE) == found
 
 
+async def test_what_continues_a_publish_that_came_too_late_counts(tmp_path: Path) -> None:
+    """The owner saw the grantee's publish in time; this node reads it a minute later."""
+    [first] = publishes(KEY, LINKS[:1])
+    [late] = publishes(KEY, LINKS[1:2], prior=first.cid, expires=NOW)
+    [last] = publishes(KEY, LINKS[2:3], prior=late.cid)
+    async with opened(tmp_path, lambda: NOW + 60) as (store, dags):
+        await admit(store, publish_event(last))
+        assert (await dags.resolve(MINE)).waiting_for == (late.cid,)
+        await admit(store, publish_event(late))
+        assert (await dags.resolve(MINE)).waiting_for == (first.cid,)
+        await admit(store, publish_event(first))
+        found = await dags.resolve(MINE)
+        assert (found.order, found.waiting_for) == ((first.cid, last.cid), ())
+        assert found.current is not None
+        assert found.current.link == LINKS[2]
+        assert list(found.faults) == [late.cid]
+
+
 async def test_what_was_judged_outlives_the_log_of_which_it_was_read(tmp_path: Path) -> None:
     """A log put back from an archive is another log: all is read anew, but nothing judged anew."""
     [good] = publishes(KEY, LINKS[:1], expires=NOW + 10)
@@ -480,7 +498,7 @@ async def test_the_join_of_any_log_is_that_of_the_protocol(
     async with opened(tmp_path) as (store, dags):
         for number in range(40):
             if len(known) > 1 and rng.random() < 0.3:
-                replica = join(rng.sample(sorted(known), rng.randint(1, 3)), known)
+                replica = join(rng.sample(sorted(known), min(len(known), rng.randint(1, 3))), known)
             else:
                 prior = rng.choice([None, *sorted(known)])
                 replica = Replica(prior, Append.of([CID.of(CAR, bytes([number]))]))

@@ -18,7 +18,8 @@ still count, until one of the identifier is bound: from then on, only bound ones
 is not bound, wherever it is placed, changes nothing in the order of the others.)
 
 Only the first acceptance of a replica (`check_publish`) looks at the clock, never the log: the
-order of what was accepted never changes.
+order of what was accepted never changes. What came too late for its proof does not count, but has
+its place, so that what others publish after it, who saw it in time, is not lost.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class PublishLog:
         self._statements: dict[CID, Statement] = {}
         self._next: defaultdict[CID | None, list[CID]] = defaultdict(list)  # by their prior
         self._bound: set[CID] = set()
+        self._late: set[CID] = set()
         self._order: tuple[CID, ...] | None = None
 
     def __contains__(self, replica: CID) -> bool:
@@ -103,7 +105,9 @@ class PublishLog:
         return frozenset(
             prior
             for prior, following in self._next.items()
-            if prior and prior not in self._statements and any(map(self._counts, following))
+            if prior
+            and prior not in self._statements
+            and any(cid in self._late or self._counts(cid) for cid in following)
         )
 
     def latest(self) -> Iterator[tuple[CID, Statement]]:
@@ -115,12 +119,13 @@ class PublishLog:
         for cid in reversed(self.order):
             yield cid, self._statements[cid]
 
-    def add(self, replica: Replica, is_bound: bool | None = None) -> bool:
+    def add(self, replica: Replica, is_bound: bool | None = None, *, is_late: bool = False) -> bool:
         """Add a replica that has been checked; return False if it is here already.
 
         Args:
             replica: a publish.
             is_bound: whether its proof was made for its place (`is_bound_to_place`); None: look.
+            is_late: its proof had expired, or was not valid yet; it has a place and does not count.
 
         Raises:
             ReplicaError: not a publish of this identifier.
@@ -135,13 +140,15 @@ class PublishLog:
             return False
         self._statements[cid] = statement_of(replica)
         self._next[replica.prior].append(cid)
-        if is_bound_to_place(replica) if is_bound is None else is_bound:
+        if is_late:
+            self._late.add(cid)
+        elif is_bound_to_place(replica) if is_bound is None else is_bound:
             self._bound.add(cid)
         self._order = None
         return True
 
     def _counts(self, cid: CID) -> bool:
-        return not self._bound or cid in self._bound
+        return cid not in self._late and (not self._bound or cid in self._bound)
 
     def _merge(self) -> Iterator[CID]:
         ready = [(str(cid), cid) for cid in self._next.get(None, ())]
