@@ -165,7 +165,7 @@ async def from_snapshot(snapshots: Path, events: int, settings: StoreSettings) -
         async with open_store(Path(directory), NETWORK, settings=settings) as store:
             started, cpu = time.perf_counter(), time.process_time()
             report = SnapshotSync([SourceReport(str(snapshots))])
-            await sync_all(report, store, (), Path(directory))
+            await sync_all(report, store, ())
             assert report.is_whole
             await store.wait_for_feed(events - 1)
             seconds, cpu = time.perf_counter() - started, time.process_time() - cpu

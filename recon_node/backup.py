@@ -32,7 +32,6 @@ from recon_node.dag.index import KEY_FILE as DAG_KEY_FILE
 from recon_node.files import move_into_place, private_directory, room_at, sync_directory
 from recon_node.p2p.network_side import PEERS_FILE
 from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer_id_of
-from recon_node.snapshot.kept import FILE_NAME as SNAPSHOT_FILE
 from recon_node.store.db.log import HEAD_FILE
 from recon_node.store.db.saved_keys import FILE_NAMES as SAVED_KEYS
 from recon_node.store.db.schema import FILE_NAME as LOG_FILE
@@ -74,7 +73,7 @@ DATA_FILES: Final = (
     DataFile(DAGS.name, "the DAGs in the log", False),
     DataFile(TANGLES.name, "the tangles in the log", False),
     DataFile(ANCHORS, "what is to be anchored, and the transactions that are under way", False),
-    DataFile(SNAPSHOT_FILE, "what an interrupted sync from a snapshot has fetched", False),
+    DataFile("snapshot-sync.sqlite3", "of earlier versions; it may be deleted", False),
     *(DataFile(name, "keys of the log, for a fast start", False) for name in SAVED_KEYS.values()),
     DataFile(HEAD_FILE, "the feed position that readers have seen last", False),
     DataFile(LOCK_FILE, "which process uses the directory", False),

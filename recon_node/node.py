@@ -29,7 +29,7 @@ from nacl.signing import SigningKey
 from recon_node import __version__
 from recon_node.anchoring.authority import AuthorityError
 from recon_node.anchoring.journal import JournalError
-from recon_node.anchoring.opening import open_anchoring
+from recon_node.anchoring.service import open_anchoring
 from recon_node.api import (
     Access,
     ApiSettings,
@@ -253,7 +253,7 @@ async def _watch_stdin(shutdown: _Shutdown) -> None:
 async def _open_snapshots(settings: Settings, store: Store) -> AsyncIterator[Snapshots]:
     """Open the snapshots of a node, which signs them with the key of its peer id."""
     key = await trio.to_thread.run_sync(_signing_key, settings.data_dir)
-    async with open_snapshots(settings.snapshot, store, key, settings.data_dir) as snapshots:
+    async with open_snapshots(settings.snapshot, store, key) as snapshots:
         yield snapshots
 
 

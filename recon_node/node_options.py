@@ -85,14 +85,15 @@ def node_options(
         def with_node(
             *args: Any, token: str | None, token_file: Path | None, **options: Any
         ) -> None:
-            command(*args, token=token or _token_in(token_file), **options)
+            command(*args, token=token or token_in(token_file), **options)
 
         return with_node
 
     return decorate
 
 
-def _token_in(path: Path | None) -> str | None:
+def token_in(path: Path | None) -> str | None:
+    """Return the token in a file; None without a file. Warns if others can read it."""
     if path is None:
         return None
     try:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass as plain_dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass, is_pydantic_dataclass
@@ -70,6 +71,23 @@ def checked_by(check: Callable[[Any], object]) -> AfterValidator:
         return value
 
     return AfterValidator(keep)
+
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+def parse_seconds(value: object) -> float:
+    """Return a time such as `6h`, `90m` or `1d`, or a number of seconds, in seconds.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    found = re.fullmatch(r"([1-9]\d{0,5}) ?([smhdw])", str(value), re.ASCII)
+    if found is None:
+        raise ValueError(f"{str(value)[:40]!r} is not a time such as '6h', '90m' or '1d'")
+    return int(found[1]) * _UNITS[found[2]]
 
 
 Count = Annotated[int, Field(gt=0)]

@@ -1,8 +1,14 @@
-"""Follows the feed, and writes to the journal which events are to be anchored."""
+"""Follows the feed, and writes to the journal which events are to be anchored.
+
+These are the tips of the chosen streams. An anchor of an event is one of everything that it covers
+(CIP-145). So an event is wanted until a later one covers it, or a time event names it. Badly signed
+events neither need anchors nor cover.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
@@ -10,7 +16,6 @@ import structlog
 import trio
 
 from recon_node.anchoring.journal import Journal, JournalError
-from recon_node.anchoring.selection import FeedEvent, select
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.ceramic import EventKind, parse_event
 from recon_node.ceramic.header import DAG_SORT_KEY
@@ -141,3 +146,42 @@ def _prevs(cars: Mapping[CID, bytes | None]) -> dict[CID, tuple[CID, ...]]:
 async def in_thread(function: Callable[[], T]) -> T:
     """Run what blocks in a worker thread."""
     return await trio.to_thread.run_sync(function)
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEvent:
+    """An event of a chosen stream, as the selection needs it."""
+
+    cid: CID
+    init: CID
+    kind: EventKind
+    prevs: tuple[CID, ...]
+    is_wanted: bool
+    """Whether it may be anchored itself; it covers its prevs in any case."""
+
+
+@dataclass(slots=True)
+class Selection:
+    """What follows from a part of the feed."""
+
+    added: dict[CID, CID] = field(default_factory=dict)
+    """Events to anchor, and the init events of their streams."""
+    covered: list[CID] = field(default_factory=list)
+    """Events that need no anchor any more."""
+    timed: list[tuple[CID, CID]] = field(default_factory=list)
+    """Events that are anchored, each with its time event."""
+
+
+def select(events: Iterable[FeedEvent]) -> Selection:
+    """Return what follows from events of the feed, in their order."""
+    found = Selection()
+    for event in events:
+        for prev in event.prevs:
+            found.added.pop(prev, None)
+        if event.kind is EventKind.TIME:
+            found.timed += [(prev, event.cid) for prev in event.prevs]
+        else:
+            found.covered += event.prevs
+            if event.is_wanted:
+                found.added[event.cid] = event.init
+    return found

@@ -20,10 +20,10 @@ from recon_node.setting_types import (
     Setting,
     TextList,
     checked_by,
+    parse_seconds,
 )
 
 _GWEI: Final = 10**9
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _CHAIN: Final = re.compile(r"eip155:[1-9][0-9]{0,18}", re.ASCII)
 CONTRACT: Final = "0x231055A0852D67C7107Ad0d0DFeab60278fE6AdC"
@@ -57,20 +57,6 @@ _OTHER: Final = ChainDefaults(50.0, "ETH")
 def chain_defaults(chain_id: str) -> ChainDefaults:
     """Return what is sensible for a chain."""
     return CHAINS.get(chain_id, _OTHER)
-
-
-def parse_interval(value: object) -> float:
-    """Return a time such as `1h`, `10m` or `30s` in seconds.
-
-    Raises:
-        ValueError: it is not one.
-    """
-    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
-        return float(value)
-    found = re.fullmatch(r"([1-9]\d{0,5}) ?([smhd])", str(value), re.ASCII)
-    if found is None:
-        raise ValueError(f"{str(value)[:40]!r} is not a time such as '1h', '10m' or '30s'")
-    return int(found[1]) * _UNITS[found[2]]
 
 
 def _check_chain(value: str) -> None:
@@ -133,7 +119,7 @@ class AnchorSettings:
     dags: Annotated[bool, Setting("anchor_dags")] = False
     """Whether to anchor the events of DAGs."""
     interval: Annotated[
-        float, BeforeValidator(parse_interval), Flag(name="anchor_interval", metavar="TIME")
+        float, BeforeValidator(parse_seconds), Flag(name="anchor_interval", metavar="TIME")
     ] = 3600.0
     """How often to anchor, if anything is new: "1h", "10m", "30s". Each costs one transaction."""
     batch: Annotated[Count, Setting("anchor_batch")] = 1_000_000
@@ -142,7 +128,7 @@ class AnchorSettings:
     """The most to pay, in gwei per gas (EIP-1559). 0: 20 on Ethereum, 10 on Gnosis, 200 on Polygon,
     1 on Base and Arbitrum, 50 elsewhere. While the chain asks for more, events wait."""
     replace_after: Annotated[
-        float, BeforeValidator(parse_interval), Setting("anchor_replace_after")
+        float, BeforeValidator(parse_seconds), Setting("anchor_replace_after")
     ] = 180.0
     """When a transaction that is not in a block is replaced by one with a higher fee."""
     replacements: Annotated[int, Setting("anchor_replacements"), Field(ge=0)] = 8

@@ -1,28 +1,336 @@
-"""Serving the API: its port, who gets a connection, and the end.
+"""Serving the API: its port, who gets a connection, HTTP/1.1 in each of them, and the end.
 
 On shutdown the listener closes first. Idle connections end at once, requests in progress have
-`GRACE` seconds to finish, and then the rest is cut off.
+`GRACE` seconds to finish, and then the rest is cut off. In a connection, h11 stands between a trio
+stream and the ASGI application.
+
+A connection is idle until the head of a request is complete, and again when it has been answered;
+its place then goes to a newcomer if there is no other (`recon_node.places`). A client that is gone
+has the application cancelled at the next write; `receive` tells of it earlier. Requests that wait
+behind another one are read ahead up to `MAX_AHEAD` bytes.
+
+A request that can be understood in two ways ends the connection (RFC 9112, section 6.1), and so
+does one for another host (`middleware.guard.Hosts`). There is no TLS, no HTTP/2, and no upgrade.
 """
 
 from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from email.utils import formatdate
+from functools import lru_cache, partial
+from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Final
+from urllib.parse import unquote
 
+import h11
 import structlog
 import trio
-from starlette.types import ASGIApp
+from pydantic_core import to_json
+from starlette.types import ASGIApp, Message, Scope
 
-from recon_node.api.http_server import HttpConnection
 from recon_node.api.middleware.guard import Hosts
-from recon_node.places import AllowList, Places
+from recon_node.places import AllowList, Place, Places
 from recon_node.program import bind_advice
+
+KEEP_ALIVE: Final = 75.0
+"""Seconds that a connection may be idle."""
+HEAD_LIMIT: Final = 20.0
+"""Seconds in which a request's head must be complete, from its first byte."""
+STALLED_WRITE: Final = 60.0
+"""Seconds in which a client must take a piece of an answer."""
+MAX_HEAD: Final = 16 * 1024
+"""Maximum bytes of a request's head."""
+MAX_AHEAD: Final = 64 * 1024
+"""Maximum bytes that are read of the requests behind the one that is being answered."""
+PIECE: Final = 64 * 1024
+"""Bytes that are read, and written, at a time."""
+_LINGER: Final = 5.0
+"""Seconds for which a client that is refused may go on sending, so that it sees the answer."""
+_CHUNKS_AT_ONCE: Final = 256
+"""Chunks of a body that are read before others get a turn: each takes some 40 µs."""
+_SMALL_CHUNKS: Final = 1_000
+_MEAN_CHUNK: Final = 64
+"""A body of more chunks than the former has at least this many bytes in each, on average. Clients
+send whole buffers; a byte in each chunk is work that only the server has."""
+_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+"""The errors of a stream whose client is gone."""
+_REASONS: Final = {int(status): status.phrase.encode() for status in HTTPStatus}
+_VERSIONS: Final = (b"1.0", b"1.1")
+
+
+class _RefusedError(Exception):
+    """The request is refused, and the connection ends."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class HttpConnection:
+    """One connection of a client."""
+
+    def __init__(self, app: ASGIApp, stream: trio.SocketStream, hosts: Hosts, place: Place) -> None:
+        self._app = app
+        self._stream = stream
+        self._hosts = hosts
+        self._place = place
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+        self._client = _address(stream.socket.getpeername())
+        self._server = _address(stream.socket.getsockname())
+        self._waiting: trio.CancelScope | None = None
+        """Cancelled to end the connection while it is idle."""
+        self._closing = False
+
+    def finish(self) -> None:
+        """End the connection: now if it is idle, else after the answer."""
+        self._closing = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def run(self) -> None:
+        """Answer requests until either side ends the connection."""
+        try:
+            while not self._closing and (request := await self._next_request()) is not None:
+                exchange = _Exchange(self, self._http, request, self._scope_of(request))
+                self._place.use(busy=True)
+                await exchange.run(self._app)
+                self._place.use(busy=False)
+                if exchange.fault is not None:
+                    raise exchange.fault
+                if (self._http.our_state, self._http.their_state) != (h11.DONE, h11.DONE):
+                    break
+                self._http.start_next_cycle()
+        except _RefusedError as error:
+            await self._refuse(error.status, str(error))
+        except h11.RemoteProtocolError as error:
+            await self._refuse(error.error_status_hint, f"not a request of HTTP/1.1: {error}")
+        except _GONE:
+            return  # the client is gone
+        await self._linger()
+
+    async def _next_request(self) -> h11.Request | None:
+        """Return the next request once its head is here; None if none comes."""
+        has_begun = False
+        with trio.CancelScope(deadline=trio.current_time() + KEEP_ALIVE) as self._waiting:
+            while not isinstance(event := self._http.next_event(), h11.Request):
+                if event is not h11.NEED_DATA:  # the client has ended the connection
+                    return None
+                if not has_begun and self._http.trailing_data[0]:
+                    has_begun = True
+                    self._waiting.deadline = trio.current_time() + HEAD_LIMIT
+                self._http.receive_data(await self._stream.receive_some(MAX_HEAD))
+            self._waiting = None
+            return event
+        if has_begun and not self._closing:
+            raise _RefusedError(HTTPStatus.REQUEST_TIMEOUT, "the head of the request is too slow")
+        return None
+
+    def _scope_of(self, request: h11.Request) -> Scope:
+        """Return what the application gets to know of a request.
+
+        Raises:
+            _RefusedError: it is not for this node, or can be understood in two ways.
+        """
+        headers = list(request.headers)
+        names = {name for name, _ in headers}
+        if request.http_version not in _VERSIONS:
+            raise _RefusedError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "use HTTP/1.1")
+        if b"transfer-encoding" in names and (
+            b"content-length" in names or request.http_version == b"1.0"
+        ):
+            raise _RefusedError(
+                HTTPStatus.BAD_REQUEST,
+                "a request with Transfer-Encoding has no Content-Length, and is not of HTTP/1.0",
+            )
+        target, host = request.target, dict(headers).get(b"host")
+        if target[:7].lower() == b"http://":
+            host, slash, rest = target[7:].partition(b"/")
+            target = slash + rest or b"/"
+            headers = [(b"host", host), *(header for header in headers if header[0] != b"host")]
+        refusal = self._hosts.refusal(None if host is None else host.decode("latin-1"))
+        if refusal is not None:
+            raise _RefusedError(HTTPStatus.FORBIDDEN, refusal)
+        path, _, query = target.partition(b"?")
+        if not path.startswith(b"/") and path != b"*":
+            raise _RefusedError(HTTPStatus.BAD_REQUEST, "the target should begin with a slash")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": request.http_version.decode(),
+            "method": request.method.decode("ascii").upper(),
+            "scheme": "http",
+            "path": unquote(path.decode("latin-1")),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": headers,
+            "client": self._client,
+            "server": self._server,
+        }
+
+    async def read(self) -> bytes:
+        """Read some bytes; none at the end."""
+        try:
+            return await self._stream.receive_some(PIECE)
+        except trio.BrokenResourceError:
+            return b""
+
+    async def write(self, data: bytes) -> None:
+        """Write bytes. Raises `trio.BrokenResourceError` if the client does not take them."""
+        view = memoryview(data)
+        for start in range(0, len(data), PIECE):
+            with trio.move_on_after(STALLED_WRITE) as stalled:
+                await self._stream.send_all(view[start : start + PIECE])
+            if stalled.cancelled_caught:
+                raise trio.BrokenResourceError("the client does not read")
+
+    async def _refuse(self, status: int, reason: str) -> None:
+        """Answer a request that never reaches the application."""
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        body = to_json({"message": reason})
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        answer = self._http.send(_head(status, headers)) or b""
+        with suppress(*_GONE):
+            await self.write(answer + body)
+
+    async def _linger(self) -> None:
+        """End our side, and read what the client still sends: else it may not see the answer."""
+        with suppress(*_GONE), trio.move_on_after(_LINGER):
+            await self._stream.send_eof()
+            if self._http.their_state in (h11.SEND_BODY, h11.ERROR):
+                while await self._stream.receive_some(PIECE):
+                    pass
+
+
+class _Exchange:
+    """One request and its answer: the application's `receive` and `send`."""
+
+    def __init__(
+        self, connection: HttpConnection, http: h11.Connection, request: h11.Request, scope: Scope
+    ) -> None:
+        self._connection = connection
+        self._http = http
+        self._scope = scope
+        self._has_body = request.method != b"HEAD"
+        self._start: Message | None = None
+        self._is_gone = False
+        self._running = trio.CancelScope()
+        self._body_is_read = False
+        self._ahead = 0
+        """Bytes read of the requests behind this one."""
+        self._chunks = 0
+        self._received = 0
+        """Bytes of the body."""
+        self.fault: h11.RemoteProtocolError | None = None
+        """What was wrong with the body."""
+
+    async def run(self, app: ASGIApp) -> None:
+        """Have the application answer, unless the client leaves before."""
+        with self._running:
+            await app(self._scope, self.receive, self.send)
+
+    async def receive(self) -> Message:
+        """Return a part of the body; after its end, wait until the client is gone."""
+        while not (self._is_gone or self._body_is_read):
+            await trio.lowlevel.checkpoint()  # what is here already may be thousands of chunks
+            try:
+                body = self._next_data()
+            except h11.RemoteProtocolError as error:
+                self.fault, self._is_gone = error, True
+                break
+            if body or self._body_is_read:
+                return {"type": "http.request", "body": body, "more_body": not self._body_is_read}
+            if self._http.they_are_waiting_for_100_continue:
+                await self._write(h11.InformationalResponse(status_code=100, headers=[]))
+            await self._read_more()
+        while not self._is_gone:
+            if self._ahead > MAX_AHEAD:
+                await trio.sleep_forever()  # nobody watches a client that has so much unread
+            self._ahead += await self._read_more()
+        return {"type": "http.disconnect"}
+
+    def _next_data(self) -> bytes:
+        """Return what is here of the body, at most `PIECE` bytes or `_CHUNKS_AT_ONCE` chunks.
+
+        Raises:
+            h11.RemoteProtocolError: the body is not one, or its chunks are too small.
+        """
+        parts: list[bytes] = []
+        size = 0
+        while size < PIECE and len(parts) < _CHUNKS_AT_ONCE:
+            event = self._http.next_event()
+            if not isinstance(event, h11.Data):
+                self._body_is_read = isinstance(event, h11.EndOfMessage)
+                break
+            parts.append(bytes(event.data))
+            size += len(event.data)
+            self._chunks += event.chunk_start
+        self._received += size
+        if self._chunks > _SMALL_CHUNKS and self._received < (self._chunks - 1) * _MEAN_CHUNK:
+            raise h11.RemoteProtocolError(
+                f"chunks of fewer than {_MEAN_CHUNK} bytes on average: send larger ones"
+            )
+        return b"".join(parts)
+
+    async def _read_more(self) -> int:
+        data = await self._connection.read()
+        self._is_gone = not data
+        if data:
+            self._http.receive_data(data)
+        return len(data)
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer. Cancels the application if the client is gone."""
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        body, goes_on = message.get("body", b""), message.get("more_body", False)
+        events: list[h11.Event] = []
+        if self._start is not None:
+            events.append(_head(self._start["status"], self._start["headers"]))
+            self._start = None
+        if body and self._has_body:
+            events.append(h11.Data(data=body))
+        if not goes_on:
+            events.append(h11.EndOfMessage())
+        await self._write(*events)
+
+    async def _write(self, *events: h11.Event) -> None:
+        data = b"".join(self._http.send(event) or b"" for event in events)
+        try:
+            await self._connection.write(data)
+        except _GONE:
+            self._is_gone = True
+            self._running.cancel()
+            await trio.lowlevel.checkpoint()
+
+
+def _head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> h11.Response:
+    """Return the head of an answer."""
+    dated = [(b"date", _date(int(time.time()))), *headers]
+    return h11.Response(status_code=status, headers=dated, reason=_REASONS.get(status, b""))
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()
+
+
+def _address(address: tuple[object, ...]) -> tuple[str, int]:
+    host, port = address[:2]
+    return str(host).partition("%")[0], int(str(port))
+
 
 log = structlog.get_logger(__name__)
 

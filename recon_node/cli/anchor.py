@@ -179,11 +179,11 @@ def deploy(config: Path | None, data_dir: Path | None, as_json: bool) -> None:
     """
     settings = read_settings(config, {"data_dir": data_dir})
     from recon_node.anchoring.authority import AuthorityError
-    from recon_node.anchoring.opening import open_payer
+    from recon_node.anchoring.service import open_payer
     from recon_node.chain.endpoint import NoAnswerError
 
     async def create() -> str:
-        from recon_node.anchoring.contract import deploy
+        from recon_node.anchoring.evm import deploy
 
         async with open_payer(settings.anchor, settings.chain) as (chain, signer):
             return await deploy(chain, signer, settings.anchor.max_fee_wei)

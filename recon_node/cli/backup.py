@@ -20,9 +20,9 @@ from recon_node.backup import (
     restore_backup,
     write_backup,
 )
-from recon_node.cli.output import CommandError, counted
+from recon_node.cli.output import CommandError, counted, step_bar
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
-from recon_node.cli.snapshot import errors, step_bar
+from recon_node.cli.snapshot import errors
 from recon_node.program import cleaned_up_when_stopped
 from recon_node.settings import Settings
 from recon_node.snapshot.objects import Objects

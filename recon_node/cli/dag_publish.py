@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 from nacl.signing import SigningKey
@@ -29,21 +28,20 @@ from recon_node.dag import Identifier, parse_root
 from recon_node.dag.protocol.publishing import ABILITY, check_publish, make_publish, publish_of
 from recon_node.dag.protocol.ucan import FOREVER, UcanCapability, issue_ucan, parse_ucan
 from recon_node.ipld import CID
+from recon_node.setting_types import parse_seconds
 from recon_node.terminal_text import echo, json_option, print_json, print_result
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def _end_of(context: Any, param: Any, value: str | None) -> int | None:
     """Return the end of a time span that starts now, in Unix seconds; a callback of click."""
     if value is None:
         return None
-    match = re.fullmatch(r"([1-9][0-9]{0,5})([smhdw])", value)
-    if match is None:
-        raise click.BadParameter(f"{value!r} is not a time span, such as 90d, 12h or 30m")
-    return int(time.time()) + int(match[1]) * _SECONDS[match[2]]
+    try:
+        return int(time.time() + parse_seconds(value))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a time span, such as 90d, 12h or 30m") from None
 
 
 def expires_option(default: str) -> Callable[[Command], Command]:

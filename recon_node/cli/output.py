@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -105,6 +111,20 @@ def progress_bar(before: ProgressColumn, *after: ProgressColumn) -> Iterator[Pro
         transient=True,
     ) as progress:
         yield progress
+
+
+@contextmanager
+def step_bar() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Show a progress bar; yields what the steps report to: their name, how much is done, of how
+    much (None: unknown)."""
+    percent = TextColumn("{task.percentage:>3.0f}%")
+    with progress_bar(TextColumn("{task.description}"), percent, TimeRemainingColumn()) as bar:
+        task = bar.add_task("", total=None)
+
+        def report(step: str, done: int, total: int | None) -> None:
+            bar.update(task, description=step, completed=done, total=total)
+
+        yield report
 
 
 @contextmanager

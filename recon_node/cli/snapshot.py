@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 import trio
-from rich.progress import TextColumn, TimeRemainingColumn
 
 from recon_node import ipld
 from recon_node.ceramic import Network
@@ -29,7 +28,7 @@ from recon_node.cli.output import (
     counted,
     make_console,
     make_table,
-    progress_bar,
+    step_bar,
 )
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.connection import Connection, UnreachableError
@@ -37,9 +36,8 @@ from recon_node.exception_groups import unwrapped
 from recon_node.p2p import P2PError
 from recon_node.p2p.transport.identity import open_identity, peer_id_of, signing_key_of
 from recon_node.settings import Settings
-from recon_node.snapshot.creating import create_snapshot
-from recon_node.snapshot.faults import SnapshotError
-from recon_node.snapshot.objects import ObjectError, Objects
+from recon_node.snapshot.creating import Progress, create_snapshot
+from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError
 from recon_node.snapshot.reading import read_root
 from recon_node.snapshot.root import LATEST, RootObject
 from recon_node.snapshot.settings import parse_period
@@ -137,19 +135,6 @@ def errors() -> Iterator[None]:
         raise CommandError(str(error)) from None
 
 
-@contextmanager
-def step_bar() -> Iterator[Callable[[str, int, int | None], None]]:
-    """Show a progress bar; yields what the steps report to."""
-    percent = TextColumn("{task.percentage:>3.0f}%")
-    with progress_bar(TextColumn("{task.description}"), percent, TimeRemainingColumn()) as bar:
-        task = bar.add_task("", total=None)
-
-        def report(step: str, done: int, total: int | None) -> None:
-            bar.update(task, description=step, completed=done, total=total)
-
-        yield report
-
-
 @snapshot.command("create", cls=SettingsCommand)
 @click.argument("url", metavar="URL")
 @click.option(
@@ -232,8 +217,6 @@ _PATH: Final = "/ceramic/snapshots/sync"
 _POLL: Final = 0.5
 """Seconds between two looks at a running node's sync."""
 
-Progress = Callable[[str, int, int | None], None]
-
 
 @snapshot.command("sync", cls=SettingsCommand, all_flags=False)
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
@@ -311,7 +294,7 @@ def _sync_stopped(
             settings.data_dir, network, settings=settings.store, policy=policy
         ) as store:
             await store.wanted.configure(settings.wanted())
-            await sync_all(report, store, chosen, settings.data_dir, show)
+            await sync_all(report, store, chosen, show)
 
     with step_bar() as progress, unwrapped(StoreError):
         trio.run(main, progress)

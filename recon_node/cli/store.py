@@ -12,10 +12,9 @@ from typing import Any, Final
 
 import click
 import trio
-from rich.progress import TextColumn, TimeRemainingColumn
 
 from recon_node.ceramic import EventIdError, Network, Shard, StreamId, StreamIdError
-from recon_node.cli.output import CommandError, complete_file, counted, progress_bar
+from recon_node.cli.output import CommandError, complete_file, counted, step_bar
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.cli.sources import read_blocks
 from recon_node.exception_groups import unwrapped
@@ -222,7 +221,7 @@ def check(config: Path | None, data_dir: Path | None, repair: bool, as_json: boo
     """
     repaired: Repaired | None = None
     guarded = Policy.of(read_settings(config, {"data_dir": data_dir}).policy).decides_by_name
-    with _the_log_of(config, data_dir) as directory, _progress() as progress:
+    with _the_log_of(config, data_dir) as directory, step_bar() as progress:
         report = check_log(directory, progress)
         if repair and not report.clean:
             print_faults(report)
@@ -258,7 +257,7 @@ def compact(config: Path | None, data_dir: Path | None, as_json: bool) -> None:
     Example:
       recon-node store compact
     """
-    with _the_log_of(config, data_dir) as directory, _progress() as progress:
+    with _the_log_of(config, data_dir) as directory, step_bar() as progress:
         done = compact_log(directory, progress)
     print_result(
         {
@@ -291,7 +290,7 @@ def forget(
       recon-node store forget kjzl6kcym7w8y...
       recon-node store forget did:key:z6Mk... --yes
     """
-    with _the_log_of(config, data_dir) as directory, _progress() as progress:
+    with _the_log_of(config, data_dir) as directory, step_bar() as progress:
         try:
             streams = streams_in(directory, whom)
         except StreamIdError as error:
@@ -352,7 +351,7 @@ def export(
     with (
         _the_log_of(config, data_dir) as directory,
         complete_file(file, force=force) as out,
-        _progress() as progress,
+        step_bar() as progress,
     ):
         events = export_events(directory, out, wanted, progress)
     if as_json:
@@ -391,7 +390,7 @@ def import_(
     settings = read_settings(config, {"data_dir": data_dir, "network": network})
     started = time.monotonic()
     try:
-        with _progress() as progress, unwrapped():
+        with step_bar() as progress, unwrapped():
             intake = _import(source, settings, progress)
     except (StoreError, OSError) as error:
         raise CommandError(str(error)) from None
@@ -463,16 +462,3 @@ def _interests(
         return [Interest(sort_key or "", sort_value, controller, stream_id, shard)]
     except (ValueError, EventIdError) as error:
         raise click.UsageError(str(error)) from None
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """Show a progress bar; yields what the steps report to."""
-    percent = TextColumn("{task.percentage:>3.0f}%")
-    with progress_bar(TextColumn("{task.description}"), percent, TimeRemainingColumn()) as bar:
-        task = bar.add_task("", total=None)
-
-        def report(step: str, done: int, total: int | None) -> None:
-            bar.update(task, description=step, completed=done, total=total)
-
-        yield report

@@ -5,7 +5,6 @@ publishes into events; `service` indexes those in the log (`schema`, `index`) an
 index (`state`). `sources` cuts CAR files and directories into shards; `unpack` writes directories.
 """
 
-from recon_node.dag.browsing import DagEntry
 from recon_node.dag.containment import Containment
 from recon_node.dag.errors import DagError, DagEventError, IncompleteDagError
 from recon_node.dag.events import (
@@ -21,7 +20,7 @@ from recon_node.dag.events import (
     shard_event,
     sort_value,
 )
-from recon_node.dag.service import Dags, open_dags
+from recon_node.dag.service import DagEntry, Dags, open_dags
 from recon_node.dag.state import DagState, Lacking, Publication
 
 __all__ = [

@@ -28,9 +28,8 @@ from recon_node.ceramic import EventId, Network
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.ipld import CID, CarError
 from recon_node.recon import KeyRange, Sha256a
-from recon_node.snapshot.faults import SnapshotError, SnapshotFault
 from recon_node.snapshot.feed_pages import Row, encode_page, page_name, ranges_to_write
-from recon_node.snapshot.objects import MissingObjectError, Objects
+from recon_node.snapshot.objects import MissingObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.places import (
     PACK_HEADER,
     PackPlace,

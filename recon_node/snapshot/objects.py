@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -271,3 +271,21 @@ def _reason(error: Exception) -> str:
     """Return the library's explanation without its dump of internals."""
     text = " ".join(str(error).partition("\n\nDebug source")[0].split())
     return text[:_MAX_REASON] or type(error).__name__
+
+
+class SnapshotError(Exception):
+    """A snapshot cannot be read, written or trusted. The message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFault:
+    """Something of a snapshot that cannot be used."""
+
+    what: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.reason}"
+
+
+OnFault = Callable[[SnapshotFault], None]

@@ -9,7 +9,7 @@ The tree does not say where things are: then it would depend on how it came to b
 it, of the events of a leaf's keys or of the children of an inner node. Nobody signs locators, and
 nobody has to: what stands at a place is checked against the CID that is wanted.
 
-    node       packed node (`tree.packed`) | locator | bytes of the locator, u24, big-endian
+    node       packed node (`tree.nodes`) | locator | bytes of the locator, u24, big-endian
     locator    for each item: size << 2 | kind, a varint; kind 0: then pack and offset, varints
                kind 1: right behind the item before; kind 2: then how many bytes behind it, a varint
 
@@ -23,18 +23,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
 from recon_node.ipld import CID, CarError, IpldError, VarintError, car, varint
 from recon_node.ipld.cid import IDENTITY, RAW
 from recon_node.recon import Sha256a
-from recon_node.snapshot.faults import OnFault, SnapshotError, SnapshotFault
-from recon_node.snapshot.kept import Kept
 from recon_node.snapshot.objects import (
     MissingObjectError,
     ObjectError,
     Objects,
+    OnFault,
+    SnapshotError,
+    SnapshotFault,
     UnavailableError,
 )
 from recon_node.snapshot.tree import Node, NodeFormatError, pack, unpack
@@ -300,26 +300,22 @@ class PlaceReader:
         objects: Objects,
         packs: Sequence[tuple[CID, int]],
         on_fault: OnFault,
-        kept: Kept,
     ) -> None:
         self._objects = objects
         self._packs = packs
         self._on_fault = on_fault
-        self._kept = kept
         self._failures = 0
 
     def read(
         self,
-        names: Mapping[K, bytes],
         places: Mapping[K, PackPlace],
         gap: int,
         largest: int,
         check: Callable[[K, bytes], T],
     ) -> dict[K, T]:
-        """Return what is kept or stands at some places, checked; leave out what is wrong.
+        """Return what stands at some places, checked; leave out what is wrong.
 
         Args:
-            names: what each item is kept as.
             places: where each item is.
             gap: bytes between two places that are read rather than asked for separately.
             largest: bytes of an item.
@@ -329,14 +325,8 @@ class PlaceReader:
             SnapshotError: the store was given up.
         """
         found: dict[K, T] = {}
-        kept = self._kept.get(list(names.values()))
         missing: dict[PackPlace, K] = {}
         for item, place in places.items():
-            data = kept.get(names[item])
-            with suppress(LocatorError, IpldError):
-                if data is not None:
-                    found[item] = check(item, data)
-                    continue
             if place.size > largest:
                 reason = f"it has {place.size:,} bytes; {largest:,} is the limit"
             elif place in missing:
@@ -348,15 +338,12 @@ class PlaceReader:
 
         def read(each: Range) -> list[tuple[K, T]]:
             got: list[tuple[K, T]] = []
-            right: list[tuple[bytes, bytes]] = []
             for place, data in self._read_range(each):
                 item = missing[place]
                 try:
                     got.append((item, check(item, data)))
-                    right.append((names[item], data))
                 except (LocatorError, IpldError) as error:
                     self._on_fault(SnapshotFault(self.describe(place), f"damaged: {error}"))
-            self._kept.put(right)
             return got
 
         for part in in_parallel(read, ranges_of(missing, gap, MAX_RANGE)):

@@ -1,8 +1,8 @@
 """Read a snapshot: its root object, its nodes, its events. All calls block; use them in threads.
 
-Everything that is read is checked against the CID for which it was read, as soon as it arrives, and
-is then handed to a `Kept` if there is one. What fails is a `Fault`, and the rest goes on: a damaged
-object costs what is in it. A store that fails again and again is given up.
+Everything that is read is checked against the CID for which it was read, as soon as it arrives.
+What fails is a `SnapshotFault`, and the rest goes on: a damaged object costs what is in it. A store
+that fails again and again is given up.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Final, TypeVar
 from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventIdError
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, Sha256a
-from recon_node.snapshot.faults import OnFault, SnapshotError, SnapshotFault
-from recon_node.snapshot.kept import Kept, NothingKept, event_name, node_name
 from recon_node.snapshot.objects import (
     MissingObjectError,
     ObjectError,
     Objects,
+    OnFault,
+    SnapshotError,
+    SnapshotFault,
 )
 from recon_node.snapshot.places import (
     LocatorError,
@@ -82,14 +83,12 @@ def read_root(
 class SnapshotReader:
     """Reads the nodes and events of one snapshot."""
 
-    def __init__(
-        self, objects: Objects, root: RootObject, on_fault: OnFault, kept: Kept | None = None
-    ) -> None:
+    def __init__(self, objects: Objects, root: RootObject, on_fault: OnFault) -> None:
         self.objects = objects
         self.root = root
         self.manifest = root.manifest
         self._on_fault = on_fault
-        self._packs = PlaceReader(objects, root.manifest.packs, on_fault, kept or NothingKept())
+        self._packs = PlaceReader(objects, root.manifest.packs, on_fault)
         self._places: dict[CID, tuple[PackPlace, Sha256a]] = {}
         """Of nodes whose parents were read, with their Ahashes."""
         self.event_places: dict[bytes, PackPlace] = {}
@@ -160,9 +159,7 @@ class SnapshotReader:
             return event_car(cid, data)
 
         places = {key: place for key, place in wanted if key in event_ids}
-        found = self._packs.read(
-            {key: event_name(key) for key in places}, places, EVENT_GAP, MAX_CAR_SIZE, check
-        )
+        found = self._packs.read(places, EVENT_GAP, MAX_CAR_SIZE, check)
         return [(event_ids[key], found[key]) for key in places if key in found]
 
     def answer(self, steps: Generator[Sequence[CID], None, T], blocks: dict[CID, bytes]) -> T:
@@ -229,10 +226,9 @@ class SnapshotReader:
         def check(cid: CID, data: bytes) -> tuple[bytes, bytes]:
             return split_located(data, cid, asked[cid][1])
 
-        names = {cid: node_name(self.root.cid, cid) for cid in asked}
         places = {cid: place for cid, (place, _) in asked.items()}
         gap = NODE_GAP if len(places) < BULK else BULK_GAP
-        return found | self._packs.read(names, places, gap, MAX_NODE, check)
+        return found | self._packs.read(places, gap, MAX_NODE, check)
 
     def _where(self, cid: CID) -> str:
         noted = self._places.get(cid)

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -21,8 +20,7 @@ from nacl.signing import SigningKey
 
 from recon_node.durations import Durations
 from recon_node.snapshot.creating import Created, DamagedBaseError, create_snapshot
-from recon_node.snapshot.faults import SnapshotError
-from recon_node.snapshot.objects import ObjectError, Objects
+from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError
 from recon_node.snapshot.settings import SnapshotSettings
 from recon_node.snapshot.sources import StoreSource
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, in_thread, sync_all
@@ -58,13 +56,11 @@ class Snapshots:
         settings: SnapshotSettings,
         store: Store,
         key: SigningKey,
-        data_dir: Path,
         nursery: trio.Nursery,
     ) -> None:
         self._settings = settings
         self._store = store
         self._key = key
-        self._data_dir = data_dir
         self._scope: trio.CancelScope | None = None
         self._nursery = nursery
         self.latest: SnapshotSync | None = None
@@ -106,7 +102,7 @@ class Snapshots:
         log.info("Syncing from snapshots", urls=[source.url for source in report.sources])
         try:
             with scope:
-                await sync_all(report, self._store, signers, self._data_dir)
+                await sync_all(report, self._store, signers)
         except StoreError as error:
             log.warning("Cannot sync from snapshots; peers have the events too", reason=str(error))
             for each in report.sources:
@@ -158,11 +154,11 @@ class Snapshots:
 
 @asynccontextmanager
 async def open_snapshots(
-    settings: SnapshotSettings, store: Store, key: SigningKey, data_dir: Path
+    settings: SnapshotSettings, store: Store, key: SigningKey
 ) -> AsyncIterator[Snapshots]:
     """Start what the settings ask for; on leaving, cancel what is under way."""
     async with trio.open_nursery() as nursery:
-        snapshots = Snapshots(settings, store, key, data_dir, nursery)
+        snapshots = Snapshots(settings, store, key, nursery)
         if settings.sources:
             snapshots.start(settings.sources)
         if settings.url and settings.every is not None:

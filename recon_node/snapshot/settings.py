@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Final
 
 from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 
 from recon_node.ceramic.auth.did import public_key
-from recon_node.setting_types import SETTINGS, Count, Setting, TextList, checked_by
+from recon_node.setting_types import (
+    SETTINGS,
+    Count,
+    Setting,
+    TextList,
+    checked_by,
+    parse_seconds,
+)
 
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SHORTEST: Final = 60.0
 """Seconds between two scheduled snapshots, at least."""
 
@@ -24,13 +29,7 @@ def parse_period(value: object) -> float | None:
     """
     if value in ("", None):
         return None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
-    else:
-        found = re.fullmatch(r"(\d{1,6}) ?([smhd])", str(value), re.ASCII)
-        if found is None:
-            raise ValueError(f"{str(value)[:40]!r} is not a time such as '6h', '90m' or '1d'")
-        seconds = int(found[1]) * _UNITS[found[2]]
+    seconds = parse_seconds(value)
     if seconds < _SHORTEST:
         raise ValueError("snapshots can be made once a minute at most")
     return seconds

@@ -6,19 +6,18 @@ above the leaves on, a few parts of the tree are under way at a time, and one ad
 while the next one fetches: memory stays bounded, and an empty node reads at full speed.
 
 Snapshots are read one after the other. Each fetches what the ones before could not deliver. A
-source that cannot be used is named, and the others go on. What was fetched and checked is kept in
-the node's data directory (see `kept`) until a sync has found nothing wrong.
+source that cannot be used is named, and the others go on. A sync that was interrupted begins anew,
+and finds what was admitted by then; what was under way, a few megabytes, is fetched again.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 import structlog
@@ -27,9 +26,7 @@ import trio
 from recon_node.ceramic import EventId, EventIdError, Network
 from recon_node.exception_groups import unwrapped
 from recon_node.recon import KeyRange, KeyView, merge_ranges
-from recon_node.snapshot.faults import SnapshotError, SnapshotFault
-from recon_node.snapshot.kept import KeptFile, event_name, node_name
-from recon_node.snapshot.objects import ObjectError, Objects
+from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.places import PackPlace
 from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import RootObject
@@ -95,7 +92,6 @@ async def sync_snapshot(
     target: SyncTarget,
     result: Synced,
     ranges: Sequence[KeyRange],
-    drop: Callable[[Iterable[bytes]], None] = lambda names: None,
     on_progress: Callable[[], None] = lambda: None,
 ) -> None:
     """Fetch what a node lacks of a snapshot, and have it admitted.
@@ -105,7 +101,6 @@ async def sync_snapshot(
         target: the node's store.
         result: is updated on the way.
         ranges: what the node wants, ascending and apart.
-        drop: gets the names of what need not be kept any more (see `kept`); blocks.
         on_progress: called whenever `result` has changed.
 
     Raises:
@@ -120,7 +115,7 @@ async def sync_snapshot(
         )
     result.total += manifest.count
     if manifest.tree is not None:
-        sync = _Sync(reader, target, result, ranges, drop, on_progress)
+        sync = _Sync(reader, target, result, ranges, on_progress)
         await sync.run(whole(manifest.tree.link))
 
 
@@ -139,14 +134,12 @@ class _Sync:
         target: SyncTarget,
         result: Synced,
         ranges: Sequence[KeyRange],
-        drop: Callable[[Iterable[bytes]], None],
         on_progress: Callable[[], None],
     ) -> None:
         self._reader = reader
         self._target = target
         self._result = result
         self._ranges = ranges
-        self._drop = drop
         self._on_progress = on_progress
         self._slots = trio.Semaphore(_PARTS)
         # The snapshot has only keys in its own ranges: others of the node's must not count.
@@ -213,18 +206,14 @@ class _Sync:
                 wanted += missing
             waves = wave + self._reader.is_asked(part) + bool(wanted)
             self._result.waves = max(self._result.waves, waves)
-            taken = 0
             for some in _within(wanted):
-                taken += await self._take_events(some)
-            if taken == len(wanted):
-                names = [node_name(self._reader.root.cid, each.link.cid) for each in part]
-                await in_thread(partial(self._drop, names))
+                await self._take_events(some)
             self._reader.forget(part)
         finally:
             self._slots.release()
 
-    async def _take_events(self, wanted: Sequence[tuple[bytes, PackPlace]]) -> int:
-        """Fetch some events, and have them admitted; return how many the store delivered."""
+    async def _take_events(self, wanted: Sequence[tuple[bytes, PackPlace]]) -> None:
+        """Fetch some events, and have them admitted."""
         events = await in_thread(partial(self._reader.events, wanted))
         self._target.filling.note(event_id for event_id, _ in events)
         verdicts = await self._target.admit_remote(events)
@@ -232,10 +221,8 @@ class _Sync:
             self._result.counts[verdict.status] += 1
             if verdict.status == "refused":
                 self._result.note(SnapshotFault(f"event {event_id}", f"refused: {verdict.reason}"))
-        await in_thread(partial(self._drop, [event_name(key) for key, _ in wanted]))
         self._result.done += len(wanted)
         self._on_progress()
-        return len(events)
 
     async def _missing(
         self, keys: Sequence[bytes], places: Sequence[PackPlace]
@@ -329,7 +316,6 @@ async def sync_all(
     report: SnapshotSync,
     store: Store,
     signers: Collection[str],
-    data_dir: Path,
     on_progress: Callable[[], None] = lambda: None,
 ) -> None:
     """Sync a store from the sources of a report, which is updated on the way.
@@ -338,28 +324,20 @@ async def sync_all(
         report: a new one.
         store: of the node.
         signers: did:keys of whom the snapshots must be signed; none: by anyone.
-        data_dir: of the node.
         on_progress: called whenever the report has changed.
 
     Raises:
         StoreError: the node's disk failed.
     """
-    kept: KeptFile | None = None
     report.cancelled = True
     try:
-        kept = await in_thread(partial(KeptFile, data_dir))
         roots = await _read_roots(report.sources, signers)
-        await in_thread(partial(kept.forget_other_roots, [root.cid for _, root in roots]))
         ranges = merge_ranges(each for _, root in roots for each in root.manifest.ranges)
         store.filling.narrow(ranges)
         for source, root in roots:
-            await _sync_one(source, root, store, report.synced, kept, on_progress)
+            await _sync_one(source, root, store, report.synced, on_progress)
         report.cancelled = False
     finally:
-        if kept is not None:
-            with trio.CancelScope(shield=True):
-                close = partial(kept.close, is_done=not report.has_failed)
-                await trio.to_thread.run_sync(close)
         # Last, without a checkpoint behind it: who sees this may start another sync.
         report.seconds = time.monotonic() - report.started
 
@@ -402,10 +380,9 @@ async def _sync_one(
     root: RootObject,
     store: Store,
     result: Synced,
-    kept: KeptFile,
     on_progress: Callable[[], None],
 ) -> None:
     assert source.objects is not None
-    reader = SnapshotReader(source.objects, root, result.note, kept)
+    reader = SnapshotReader(source.objects, root, result.note)
     with _ending_only(source):
-        await sync_snapshot(reader, store, result, store.wanted.ranges, kept.drop, on_progress)
+        await sync_snapshot(reader, store, result, store.wanted.ranges, on_progress)

@@ -11,9 +11,8 @@ from datetime import datetime, timedelta
 from typing import Final, NoReturn
 
 from recon_node.ipld import CID, DAG_CBOR
-from recon_node.snapshot.faults import SnapshotError, SnapshotFault
 from recon_node.snapshot.feed_pages import PageError, page_name, read_page
-from recon_node.snapshot.objects import ObjectError, Objects
+from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.places import PACKS, PackPlace, pack_name
 from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import (

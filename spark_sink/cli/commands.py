@@ -24,7 +24,6 @@ from spark_sink.cli.options import (
     MASTER,
     MILLISECONDS,
     SPARK_SETTING,
-    UI_ADDRESS,
     Directory,
     nodes_options,
     tables_option,
@@ -222,15 +221,6 @@ for command in (*_LOOKING, rebuild, optimize, vacuum, forget):
     "--traces",
     is_flag=True,
     help="Send an OpenTelemetry span of each batch, as OTEL_... in the environment say.",
-)
-@click.option(
-    "--spark-ui",
-    type=UI_ADDRESS,
-    is_flag=False,
-    flag_value="4040",
-    metavar="[[HOST:]PORT]",
-    help="Serve Spark's own web pages, by default on port 4040 or the next free one of 127.0.0.1. "
-    "They have no password: HOST is for networks you trust.",
 )
 @click.option(
     "--master",

@@ -77,9 +77,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"the head is {f['head']}. Starting Spark, which can take half a minute"
     ),
     "started": lambda f: (
-        "Spark is running"
-        + (f"; metrics at {f['metrics']}" if f["metrics"] else "")
-        + (f"; its pages at {f['spark_ui']}" if f["spark_ui"] else "")
+        "Spark is running" + (f"; metrics at {f['metrics']}" if f["metrics"] else "")
     ),
     "filling": lambda f: f"filling raw_events from {f['snapshot']}, up to position {f['position']}",
     "filled": lambda f: f"filled raw_events with {f['rows']} rows in {f['seconds']:.1f} s",

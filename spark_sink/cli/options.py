@@ -89,10 +89,6 @@ def _read_address(text: str) -> str:
     return text
 
 
-def _read_ui_address(text: str) -> str:
-    return _read_address(f"127.0.0.1:{text}" if text.isdecimal() else text)
-
-
 # The numbers of local: threads, and how often a task may fail.
 _MASTERS = r"local(\[(\d+|\*)(\s*,\s*\d+)?\]|-cluster\[[\d\s,]+\])?|yarn|(spark|k8s)://.+"
 
@@ -154,8 +150,6 @@ HEAP = Read("size", _read_heap)
 """The size of a heap as Java takes it: 512m, 2g."""
 ADDRESS = Read("address", _read_address)
 """Where to listen, HOST:PORT."""
-UI_ADDRESS = Read("address", _read_ui_address)
-"""Where Spark's pages are: HOST:PORT, or a port of this machine alone."""
 MASTER = Read("master", _read_master)
 STORAGE_OPTION = Read("option", _read_storage_option)
 """An option of delta-rs for an object store, KEY=VALUE."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from recon_node.files import is_exposed, read_secret
+from recon_node.node_options import token_in
 from recon_node.program import allow_files, stop_signals
-from recon_node.terminal_text import ByteSize, echo
+from recon_node.terminal_text import ByteSize
 from spark_sink.cli.events import EventPrinter, json_lines_option
 from spark_sink.cli.options import ADDRESS, MILLISECONDS, node_options, tables_option
 
@@ -115,8 +115,7 @@ def serve(
     """
     from spark_sink.exposition import served
     from spark_sink.schema import TABLES
-    from spark_sink.serve.metrics import FlightMetrics
-    from spark_sink.serve.server import FILES, FlightServer, ServeSettings
+    from spark_sink.serve.server import FILES, FlightMetrics, FlightServer, ServeSettings
     from spark_sink.serve.workers import QueryLimits
     from spark_sink.source.feed import Feed
     from spark_sink.tables.status import is_table, no_tables
@@ -178,13 +177,7 @@ def _checked_token(token: str | None, file: Path | None) -> str | None:
     if file is not None:
         if token:
             raise click.UsageError("use --auth-token or --auth-token-file, not both")
-        if is_exposed(file):
-            echo(f"Warning: other users can read the token file {file}: chmod 600 it", err=True)
-        try:
-            token = read_secret(file, "ascii")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "not ASCII"
-            raise click.ClickException(f"the token file {file} cannot be read: {reason}") from None
+        token = token_in(file)
     if not token and file is None:
         return None
     if not token or len(token) < _MIN_TOKEN:

@@ -364,8 +364,8 @@ def forget(tables: Location, whom: tuple[str, ...], yes: bool, as_json: bool) ->
       spark-sink forget --tables ./tables did:key:z6Mk... --yes
     """
     from spark_sink.tables.directory import lock
-    from spark_sink.upkeep.forgetting import forget as forget_streams
-    from spark_sink.upkeep.forgetting import streams_of
+    from spark_sink.upkeep.maintenance import forget as forget_streams
+    from spark_sink.upkeep.maintenance import streams_of
 
     controllers = {name for name in whom if name.startswith("did:")}
     try:

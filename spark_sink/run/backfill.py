@@ -12,8 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from recon_node.snapshot.faults import SnapshotError
-from recon_node.snapshot.objects import ObjectError, Objects
+from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError
 from recon_node.snapshot.reading import read_root
 from recon_node.snapshot.root import SnapshotFeed
 from spark_sink.errors import SinkError

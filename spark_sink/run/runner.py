@@ -61,7 +61,6 @@ class RunSettings:
         history_size: bytes that their files may take, for each table; None: in proportion to it.
         changes: hours for which the change data feed is kept; None: as old versions are.
         from_snapshot: URL of a snapshot to fill empty tables from; None: the feed has it all.
-        spark_ui: HOST:PORT of Spark's web pages; None: there are none.
         signers: did:keys of whom one must have signed it, or `ANYONE`; none: the node that is read.
         exclude_dags: leave the events of DAGs out; tables that exist must be without them, too.
         other_urls: of further nodes of the same network, to go on from when one fails.
@@ -89,7 +88,6 @@ class RunSettings:
     master: str | None = None
     driver_memory: str | None = None
     verbose: bool = False
-    spark_ui: str | None = None
     token: str | None = field(default=None, repr=False)
     other_urls: tuple[str, ...] = ()
     failover_after: float = FAILOVER_AFTER
@@ -109,7 +107,7 @@ class Runner:
     lost {url, reason}, taking_over {url, epoch, head, from},
     took_over {url, epoch, head, rows, missing, position, seconds},
     no_workers {master, patience}, filling {snapshot, position}, filled {rows, position, seconds},
-    started {url, tables, epoch, position, head, metrics, spark_ui},
+    started {url, tables, epoch, position, head, metrics},
     batch {batch, rows, streams, position, seconds, lag}, row {table, row},
     set_aside {stream, reason}, view_set_aside {view, reason}, stopping {doing, patience},
     stopped {position, rows, seconds}. At the start, `waiting` also has {patience}, in seconds.
@@ -242,11 +240,9 @@ class Runner:
             tasks=tasks_within(self._allowance.limit),
             driver_memory=settings.driver_memory or heap_within(self._allowance.limit),
             verbose=settings.verbose,
-            ui=settings.spark_ui,
             settings=settings.spark_settings,
         )
-        pages = spark.sparkContext.uiWebUrl if settings.spark_ui else None
-        self._on_event("started", {**facts, "metrics": metrics, "spark_ui": pages})
+        self._on_event("started", {**facts, "metrics": metrics})
         with warming_up(spark):
             try:
                 self._check_cluster(spark, directory)

@@ -6,10 +6,8 @@ others print a warning about it. Spark itself does not need it. So Spark gets a 
 drops this argument and runs the real program.
 
 Spark's own web pages show what was read and from where, and everyone who reaches them may end
-tasks. They have no password. So they are off by default, and only reachable from this machine
-unless the address says otherwise. Spark binds them to the address in SPARK_LOCAL_IP, which is only
-ours to choose where nothing else depends on it: in local mode. On a cluster, it binds them to all
-addresses.
+tasks. They have no password. So they are off unless the setting spark.ui.enabled is given. In local
+mode, they are then only reachable from this machine.
 """
 
 import logging
@@ -39,35 +37,6 @@ from spark_sink.run.cluster import check_master, is_local
 from spark_sink.source.data_source import ReconDataSource
 
 LOOPBACK: Final = "127.0.0.1"
-_ALL: Final = "0.0.0.0"
-
-
-def ui_settings(address: str | None, *, local: bool, submitted: bool) -> dict[str, str]:
-    """Return the settings of Spark for its pages.
-
-    Raises:
-        SinkError: Spark would put them elsewhere.
-    """
-    if address is None:
-        return {"spark.ui.enabled": "false"}
-    host, _, port = address.rpartition(":")
-    if submitted:
-        raise SinkError(
-            "--spark-ui is for runs without spark-submit, which has started Spark's Java already: "
-            "give spark-submit the options --conf spark.ui.enabled=true --conf "
-            f"spark.ui.port={port}"
-        )
-    if not local and host != _ALL:
-        raise SinkError(
-            "with a cluster, Spark's pages are reachable at all addresses of this machine, "
-            f"without a password: if that is all right, ask for it with --spark-ui {_ALL}:{port}"
-        )
-    return {"spark.ui.enabled": "true", "spark.ui.port": port}
-
-
-def local_ip(address: str | None) -> str:
-    """Return what SPARK_LOCAL_IP must be in local mode for pages at that address."""
-    return LOOPBACK if address is None else address.rpartition(":")[0]
 
 
 OLDEST: Final = 17
@@ -192,6 +161,7 @@ _SIGNS: Final = {
 }
 
 _SETTINGS: Final = {
+    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     # Spark refuses to start if it was killed while it wrote its first offset.
@@ -220,7 +190,6 @@ def start_session(
     tasks: int = 2,
     driver_memory: str = "1g",
     verbose: bool = False,
-    ui: str | None = None,
     java_options: str = JAVA_OPTIONS,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
@@ -233,7 +202,6 @@ def start_session(
         tasks: how many run in parallel if `master` is None.
         driver_memory: the Java heap, as Java writes it; ignored under spark-submit.
         verbose: print Spark's own warnings on stderr.
-        ui: HOST:PORT of Spark's web pages, or of the next free port; None: there are none.
         java_options: for the driver's Java.
         settings: Spark settings, overriding those of this module and of spark-submit.
 
@@ -260,15 +228,13 @@ def start_session(
     if master.startswith("sc:"):
         raise over_connect(master)
     local = is_local(master)
-    pages = ui_settings(ui, local=local, submitted=bool(submitted))
     check_master(master)
-    _set_environment(scratch if local else None, given.get(_WORKERS_PYTHON), local_ip(ui))
+    _set_environment(scratch if local else None, given.get(_WORKERS_PYTHON))
     properties = {"log4j2.configurationFile": log4j.as_uri(), "java.io.tmpdir": scratch}
     options = [_quoted(f"-D{name}={value}") for name, value in properties.items()]
     options += [java_options, given.pop(_DRIVER_OPTIONS, "")]
     own = {
         **_SETTINGS,
-        **pages,
         **(_ON_THIS_MACHINE if local else {}),
         "spark.driver.memory": driver_memory,
         _DRIVER_OPTIONS: " ".join(options).strip(),
@@ -353,7 +319,7 @@ def _reason(error: BaseException) -> str:
     return f"{raised[-1].rstrip('.') if raised else _first_line(error)}."
 
 
-def _set_environment(scratch: Path | None, python: str | None, local_ip: str) -> None:
+def _set_environment(scratch: Path | None, python: str | None) -> None:
     """Make Spark's Python processes use this Python, and ignore other installations of Spark.
 
     With `scratch`, they run on this machine, start faster, and cannot be reached from others. On a
@@ -362,7 +328,7 @@ def _set_environment(scratch: Path | None, python: str | None, local_ip: str) ->
     workers = python or os.environ.get("PYSPARK_PYTHON") or sys.executable
     if scratch is not None:
         workers = str(_write_python(scratch))
-        os.environ["SPARK_LOCAL_IP"] = local_ip
+        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
     os.environ["PYSPARK_PYTHON"] = workers
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     for name in ("SPARK_HOME", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):

@@ -2,10 +2,10 @@
 
 A call goes down this list, and its answer up:
 
-- `server`: gRPC, the token, TLS
-- `service`: what each call means; `metadata`, `prepared`: tables and types, prepared statements
-- `workers`: how many queries run; `worker`: the process of each
-- `database`: DuckDB over the tables; `statement`: what a client asks; `feed`: rows to come;
-  `views`: what the tables look like to clients
-- `messages`, `ipc`: the bytes; `errors`
+- `server`: gRPC, the address, the token, TLS, metrics
+- `service`: what each call means, prepared statements; `metadata`: tables, types, the server
+- `workers`: whose query runs; `worker`: the process of each
+- `database`: DuckDB over the tables; `statement`, `allowed`: what a client asks, and may ask;
+  `served_feed`: rows to come; `shown_tables`: what the tables look like to clients
+- `flight_messages`, `ipc`: the bytes; `errors`
 """

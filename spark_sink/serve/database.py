@@ -85,13 +85,14 @@ class Database:
 
     Attributes:
         specs: what the tables are like, by name.
+        location: where they are.
 
     Raises:
         TablesError: a table cannot be read.
     """
 
     def __init__(self, location: Location, *, memory_mb: int, threads: int) -> None:
-        self._location = location
+        self.location = location
         self._holds = ExitStack()  # until the process ends, which answers one request
         self.connection: DuckDBPyConnection = duckdb.connect(
             config={
@@ -127,7 +128,7 @@ class Database:
     @property
     def is_local(self) -> bool:
         """Whether the tables are in a directory rather than in a store."""
-        return isinstance(self._location, Path)
+        return isinstance(self.location, Path)
 
     def understand(self, sql: str) -> SqlStatement:
         """Parse a client's statement.
@@ -161,7 +162,7 @@ class Database:
     def held(self, table: DeltaTable) -> AbstractContextManager[Callable[[int], None]]:
         """Keep a version of a table readable; see `retention.held`."""
         name = str(table.metadata().name)
-        return held(path_of(self._location, name), table.version())
+        return held(path_of(self.location, name), table.version())
 
     def _goal(self, wanted: Wanted) -> int | None:
         """Return the position of tables with what is wanted; None if they follow another log."""
@@ -180,7 +181,7 @@ class Database:
         Raises:
             TablesError: it cannot be read.
         """
-        path = path_of(self._location, name)
+        path = path_of(self.location, name)
         return open_at(path, None) if is_delta(path) else None
 
     def schema(self, statement: SqlStatement, values: Values) -> pa.Schema:
@@ -230,7 +231,7 @@ class Database:
         self, name: str, table: DeltaTable, files: Sequence[str], where: str = ""
     ) -> None:
         """Make files of a table its rows, or those of its feed; `where` is SQL after its name."""
-        path = path_of(self._location, name.removesuffix(FEED))
+        path = path_of(self.location, name.removesuffix(FEED))
         if not files:
             self.show_rows(name, self.specs[path.name].schema.empty_table())
         elif isinstance(path, Path) and has_literal_path(path):

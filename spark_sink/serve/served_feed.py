@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +25,7 @@ from spark_sink.query.changes import APPENDED
 from spark_sink.serve.database import Database
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.statement import FEED
+from spark_sink.tables.delta_files import data_files
 from spark_sink.tables.delta_state import epoch_of, identity_of, position_of
 
 # Positions per step, at most.
@@ -34,8 +34,6 @@ _WINDOW: Final = 50_000
 _POLL: Final = 0.2
 _STORE_POLL: Final = 1.0
 _POLLS_PER_OPEN: Final = 25
-# The last position of a file without statistics.
-_UNKNOWN: Final = 2**63 - 1
 _CHANGE: Final = "_change_type"
 _INSERTED: Final = "insert"
 _OLD: Final = "update_preimage"
@@ -97,10 +95,14 @@ class ServedFeed:
     def _windows(self, table: DeltaTable, after: int, upto: int) -> Iterator[None]:
         """Show the rows between two positions."""
         order = self._spec.order
-        files = _files(table, order)
+        files = data_files(table, self._spec, self._database.location)
         while after < upto:
             end = min(after + self._window, upto)
-            within = [file for file, first, last in files if first <= end and last > after]
+            within = [
+                file.path
+                for file in files
+                if (file.first or 0) <= end and (file.last is None or file.last > after)
+            ]
             where = f"WHERE {order} > {after} AND {order} <= {end} ORDER BY {order}"
             if within:
                 self._database.show_files(self._spec.name + FEED, table, within, where)
@@ -141,18 +143,6 @@ class ServedFeed:
         if rows.num_rows:
             self._database.show_rows(self._spec.name + FEED, rows.sort_by(self._spec.order))
             yield
-
-
-def _files(table: DeltaTable, order: str) -> list[tuple[str, int, int]]:
-    """List the names of the table's files with their first and last positions."""
-    found = pa.table(table.get_add_actions(flatten=True))
-    limits = zip(
-        *(found[name].to_pylist() for name in ("path", f"min.{order}", f"max.{order}")), strict=True
-    )
-    return [
-        (unquote(path), first or 0, _UNKNOWN if last is None else last)
-        for path, first, last in limits
-    ]
 
 
 def _differing(old: pa.Table, new: pa.Table, key: str) -> pa.Table:

@@ -1,4 +1,4 @@
-"""The gRPC server of Flight SQL: who may call, how much at once, until when.
+"""The gRPC server of Flight SQL: where it listens, who may call, how much at once, until when.
 
 gRPC's own server rather than `pyarrow.flight`'s, because that one takes messages of any size and
 any number of calls, and has no status code for a client that asks too much. Both packages are here
@@ -11,28 +11,32 @@ import base64
 import binascii
 import hashlib
 import hmac
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
+import duckdb
 import grpc
+from prometheus_client import Counter, Gauge, Histogram
 
 from recon_node.places import Place, Places
+from recon_node.program import bind_advice
 from spark_sink.errors import SinkError, one_line
+from spark_sink.exposition import new_registry
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.flight_messages import MalformedError, Message, parsed
-from spark_sink.serve.listening import check_access, check_address, credentials
-from spark_sink.serve.metrics import FlightMetrics
 from spark_sink.serve.service import Call, FlightSql, handshake
-from spark_sink.serve.statement_turns import address_of
-from spark_sink.serve.workers import QueryLimits, QueryWorkers
+from spark_sink.serve.workers import QueryLimits, QueryWorkers, address_of
 from spark_sink.source.feed import Feed
 from spark_sink.tables.location import Location
 
@@ -112,7 +116,7 @@ class FlightServer:
     """
 
     def __init__(self, settings: ServeSettings, metrics: FlightMetrics | None = None) -> None:
-        check_access(settings.address, settings.token, anonymous=settings.anonymous)
+        _check_access(settings.address, settings.token, anonymous=settings.anonymous)
         limits = settings.limits
         self._metrics = metrics or FlightMetrics(limits)
         calls = limits.queries + limits.feeds + _MORE_CALLS
@@ -123,8 +127,8 @@ class FlightServer:
             ThreadPoolExecutor(threads, "flight"), options=_OPTIONS, maximum_concurrent_rpcs=threads
         )
         secure = settings.certificate is not None
-        tls = credentials(*settings.certificate) if settings.certificate else None
-        check_address(settings.address)
+        tls = _credentials(*settings.certificate) if settings.certificate else None
+        _check_address(settings.address)
         try:
             if tls is None:
                 port = self._server.add_insecure_port(settings.address)
@@ -385,3 +389,99 @@ def _token_in(authorization: str) -> str | None:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+
+
+def _check_access(address: str, token: str | None, *, anonymous: bool) -> None:
+    """Raise an error if other machines could read everything without a token."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        is_loopback = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if token is None and not is_loopback and not anonymous:
+        raise SinkError(
+            f"everyone who can reach {address} could read all tables: set a token "
+            "(--auth-token-file), listen on 127.0.0.1, or allow it (--anonymous)"
+        )
+
+
+def _check_address(address: str) -> None:
+    """Raise `SinkError` if the system does not let us listen there: gRPC would not say why."""
+    host, _, port = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        family, kind, protocol, _, where = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except OSError as error:
+        raise SinkError(
+            f"cannot listen on {address}: {error.strerror}. "
+            f"{bind_advice(error, int(port), '--listen')}"
+        ) from error
+
+
+def _credentials(certificate: Path, key: Path) -> Any:
+    """Return what gRPC needs for TLS; raise `SinkError` if the files are of no use."""
+    try:
+        pair = key.read_bytes(), certificate.read_bytes()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except ssl.SSLError as error:
+        raise SinkError(
+            f"cannot use {certificate} and {key} for TLS: both must be PEM files, and the key must "
+            "be the certificate's, without a password"
+        ) from error
+    except OSError as error:
+        raise SinkError(f"cannot read {error.filename}: {error.strerror}") from error
+    return grpc.ssl_server_credentials([pair])
+
+
+def _no_password() -> str:
+    """Return an empty password: without one, OpenSSL would ask for it on the terminal."""
+    return ""
+
+
+# Seconds.
+_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class FlightMetrics:
+    """The metrics of one server, in a registry of their own."""
+
+    def __init__(self, limits: QueryLimits) -> None:
+        self.registry = new_registry(
+            "spark_sink_flight_build_info", duckdb_version=duckdb.__version__
+        )
+        self.calls = Histogram(
+            "spark_sink_flight_call_duration_seconds",
+            "Time of a client's call, by method and gRPC status. A feed counts as one DoGet that "
+            "lasts until it ends. Calls beyond the number that gRPC takes at once do not count.",
+            ["method", "status"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._running = Gauge(
+            "spark_sink_flight_running",
+            "Queries that run or are planned, and feeds that are open.",
+            ["kind"],
+            registry=self.registry,
+        )
+        limit = Gauge(
+            "spark_sink_flight_limit",
+            "Most queries, and most feeds, at the same time.",
+            ["kind"],
+            registry=self.registry,
+        )
+        limit.labels("query").set(limits.queries)
+        limit.labels("feed").set(limits.feeds)
+        self.bytes_sent = Counter(
+            "spark_sink_flight_sent_bytes",
+            "Bytes of answers, before compression and TLS.",
+            registry=self.registry,
+        )
+
+    def watch(self, queries: Callable[[], int], feeds: Callable[[], int]) -> None:
+        """Set the functions that return how many queries run, and how many feeds are open."""
+        self._running.labels("query").set_function(queries)
+        self._running.labels("feed").set_function(feeds)

@@ -42,9 +42,8 @@ from pyspark.sql.types import StructType
 from recon_node.ceramic import InvalidEventError, parse_event
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, Sha256a
-from recon_node.snapshot.faults import SnapshotError, SnapshotFault
 from recon_node.snapshot.feed_pages import PageError, read_pages
-from recon_node.snapshot.objects import ObjectError, Objects
+from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.places import PackPlace
 from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import LATEST, RootObject

@@ -17,9 +17,9 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Final, Literal
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -58,7 +58,7 @@ from spark_sink.tables.delta_state import (
     times_forgot,
 )
 from spark_sink.tables.location import Location, delete_below, file_system, files_below
-from spark_sink.tables.raw_files import RawFile, RawFiles
+from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.retention import KEPT_RATIO, LEAST_KEPT, LOG, Leftovers
 from spark_sink.tables.staging import Staged, Stager, read_file
 
@@ -374,23 +374,11 @@ class DeltaStore:
 
     def files_upto(self, position: int) -> RawFiles:
         """List the files with rows up to a position."""
-        files = pa.table(self._table.get_add_actions(flatten=True))
-        columns = (
-            "path",
-            f"partition.{PARTITION_COLUMN}",
-            "min.position",
-            "max.position",
-            "size_bytes",
+        files = (
+            replace(file, first=file.first or 0, last=_UNKNOWN if file.last is None else file.last)
+            for file in data_files(self._table, self.spec, self.path)
         )
-        rows = zip(*(files[name].to_pylist() for name in columns), strict=True)
-        return RawFiles(
-            tuple(
-                RawFile(unquote(path), partition, first or 0, last or _UNKNOWN, size)
-                for path, partition, first, last, size in rows
-                if (first or 0) <= position
-            ),
-            self.path,
-        )
+        return RawFiles(tuple(file for file in files if file.first <= position), self.path)
 
     def streams_of_models(
         self, models: Collection[bytes], errors: Collection[str] = ()
@@ -403,7 +391,8 @@ class DeltaStore:
         """
         if not models:
             return []
-        where = f"dimensions['model'] IN ({', '.join(map(_literal, models))})"
+        literals = ", ".join(f"X'{model.hex()}'" for model in models)
+        where = f"dimensions['model'] IN ({literals})"
         if errors:
             where += f" AND validation_errors[1] IN ({', '.join(map(repr, errors))})"
         return sorted(self.select("DISTINCT stream_cid", where)["stream_cid"].to_pylist())
@@ -440,15 +429,9 @@ class DeltaStore:
         )
         # A row that stays what it was would be written, and be in the change data feed. Those of
         # views come from rows that have changed.
-        differs = (
-            None
-            if self.spec.model
-            else " OR ".join(
-                f"(old.{field.name} IS DISTINCT FROM new.{field.name})"
-                for field in self.spec.schema
-                if _is_comparable(field.type)
-            )
-        )
+        columns = [] if self.spec.model else self.spec.schema
+        names = [field.name for field in columns if _is_comparable(field.type)]
+        differs = " OR ".join(f"(old.{n} IS DISTINCT FROM new.{n})" for n in names) or None
         before = self._table.version()
         merge.when_matched_update_all(predicate=differs).when_not_matched_insert_all().execute()
         if self._table.version() == before:  # nothing was to be done, but the position counts
@@ -511,10 +494,6 @@ def _is_comparable(kind: pa.DataType) -> bool:
     if pa.types.is_list(kind):
         kind = kind.value_type
     return not pa.types.is_nested(kind)
-
-
-def _literal(value: bytes) -> str:
-    return f"X'{value.hex()}'"
 
 
 def _followed(following: tuple[str, int] | None) -> dict[str, int]:

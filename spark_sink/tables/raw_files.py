@@ -22,6 +22,7 @@ import pyarrow.dataset as ds
 from spark_sink.errors import cannot_read
 from spark_sink.schema import HISTORY_COLUMNS, RAW_EVENTS, partition_of
 from spark_sink.tables.location import FAULTS, Location, file_system
+from spark_sink.tables.staging import DataFile
 
 # At least this many streams are read at once, however large they are.
 _MIN_STREAMS: Final = 32
@@ -34,27 +35,13 @@ _SLICE_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class RawFile:
-    """A file of a partition of `raw_events`: its first and last position, its size in bytes.
-
-    `path` is its name below the table's location.
-    """
-
-    path: str
-    partition: int
-    first: int
-    last: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class RawFiles:
     """All files of `raw_events` at `location`. Can be sent to a worker.
 
     Its methods raise TablesError if a file is missing or damaged.
     """
 
-    files: tuple[RawFile, ...]
+    files: tuple[DataFile, ...]
     location: Location = Path()
 
     def streams_between(
@@ -113,14 +100,14 @@ class RawFiles:
             cids = self._select([file], ["event_cid"], None)["event_cid"]
             yield from cids.chunks
 
-    def _files(self, partitions: Collection[int] | None, upto: int) -> list[RawFile]:
+    def _files(self, partitions: Collection[int] | None, upto: int) -> list[DataFile]:
         return [
             file
             for file in self.files
             if file.first <= upto and (partitions is None or file.partition in partitions)
         ]
 
-    def _select(self, files: list[RawFile], columns: list[str], where: Any) -> pa.Table:
+    def _select(self, files: list[DataFile], columns: list[str], where: Any) -> pa.Table:
         try:
             dataset = ds.FileSystemDataset.from_paths(
                 [file.path for file in files],

@@ -21,7 +21,7 @@ from support import npm_packages
 from support.dev_chain import ADDRESS, CHAIN, FOLDER, KEY, DevChain, dev_chain
 from support.waiting import kept_port, post_events, recon, wait_until
 
-from recon_node.anchoring import contract
+from recon_node.anchoring import evm
 from recon_node.anchoring.keys import load_signer
 from recon_node.ceramic import Event, EventKind, StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import data_event, init_event
@@ -81,9 +81,9 @@ def check(node: TestnetNode, chain: DevChain, written: list[Event], before: int 
 
 def test_the_bytecode_is_that_of_the_source() -> None:
     npm_packages.install(FOLDER)
-    source = Path(contract.__file__).with_name("Anchors.sol")
+    source = Path(evm.__file__).with_name("Anchors.sol")
     compiled = npm_packages.node(FOLDER, 60, "compile.mjs", str(source))
-    assert compiled == contract.BYTECODE.hex()
+    assert compiled == evm.BYTECODE.hex()
 
 
 def test_events_are_anchored_on_the_chain(chain: DevChain, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_contract_is_deployed_by_a_command(
     result = runner.invoke(main, args)
     assert result.exit_code == 0, result.output
     code = chain.call("eth_getCode", json.loads(result.output)["contract"], "latest")
-    assert contract.BYTECODE.hex().endswith(code[2:])
+    assert evm.BYTECODE.hex().endswith(code[2:])
 
 
 def is_up(port: int) -> bool:

@@ -17,8 +17,7 @@ from page_screens import MAX_DIFFERENCE, difference_of
 from support.tangle_samples import ALL, ROOT, THREAD
 from test_api_undelivered import CHAIN, INIT, KEY, change, hand_over
 
-from recon_node.anchoring.opening import open_anchoring
-from recon_node.anchoring.service import Anchoring
+from recon_node.anchoring.service import Anchoring, open_anchoring
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.api import Access, Services, create_app, open_listener, serve
 from recon_node.ceramic import network_range

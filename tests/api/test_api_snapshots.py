@@ -48,7 +48,7 @@ async def url(tmp_path: Path, sample: list[dict[str, str]]) -> str:
 
 @pytest.fixture
 async def snapshots_api(store: Store, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with open_snapshots(SnapshotSettings(), store, KEY, tmp_path / "node") as snapshots:
+    async with open_snapshots(SnapshotSettings(), store, KEY) as snapshots:
         services = replace(Services(store=store), snapshots=snapshots)
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(create_app(services)),

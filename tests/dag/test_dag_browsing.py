@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.dag.browsing import MAX_BYTES, MAX_ENTRIES, MAX_TEXT, Browser, DagEntry
-from recon_node.dag.directories import directory
 from recon_node.dag.errors import DagError
+from recon_node.dag.file_tree import directory
+from recon_node.dag.service import MAX_BYTES, MAX_ENTRIES, MAX_TEXT, Browser, DagEntry
 from recon_node.dag.sources import open_source
 from recon_node.dag.unixfs import UnixFsEntry
 from recon_node.ipld import CID, DAG_CBOR, RAW, dag_cbor, dag_pb

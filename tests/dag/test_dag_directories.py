@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.dag.directories import directory, murmur3_x64_64
 from recon_node.dag.errors import DagError, UnixFsError
-from recon_node.dag.file_tree import FileTree, Preserve
+from recon_node.dag.file_tree import FileTree, Preserve, directory, murmur3_x64_64
 from recon_node.dag.sources import open_source
 from recon_node.dag.unixfs import NodeType, UnixFs, UnixFsEntry, put_node
 from recon_node.dag.unpack import unpack_dag
@@ -215,6 +214,6 @@ def test_every_name_has_a_hash(name: bytes) -> None:
 
 
 def test_names_with_the_same_hash_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recon_node.dag.directories.murmur3_x64_64", lambda name: bytes(8))
+    monkeypatch.setattr("recon_node.dag.file_tree.murmur3_x64_64", lambda name: bytes(8))
     with pytest.raises(UnixFsError, match="several names with the hash of"):
         directory(entries(FACTS["large"][0]), lambda cid, block: None)

@@ -19,8 +19,14 @@ from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car, varint
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.recon.keys.sha256a import spread
 from recon_node.snapshot.creating import create_snapshot
-from recon_node.snapshot.faults import SnapshotError, SnapshotFault
-from recon_node.snapshot.objects import MAX_WHOLE, ObjectError, Objects, UnavailableError
+from recon_node.snapshot.objects import (
+    MAX_WHOLE,
+    ObjectError,
+    Objects,
+    SnapshotError,
+    SnapshotFault,
+    UnavailableError,
+)
 from recon_node.snapshot.places import PackPlace, encode_locator, located, pack_name
 from recon_node.snapshot.reading import SnapshotReader, read_root
 from recon_node.snapshot.root import (
@@ -75,7 +81,7 @@ def sync(node: Path, url: str, network: Network = NETWORK) -> tuple[SnapshotSync
     async def main() -> int:
         settings = StoreSettings(verifiers=0)
         async with open_store(node, network, settings=settings) as store:
-            await sync_all(report, store, (), node)
+            await sync_all(report, store, ())
             return len(store.keys)
 
     return report, trio.run(main)

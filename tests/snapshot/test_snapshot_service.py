@@ -34,7 +34,7 @@ def test_a_node_makes_snapshots_and_another_starts_from_them(tmp_path: Path) -> 
     async def run_node() -> None:
         async with (
             open_store(tmp_path / "a", NETWORK, settings=QUICK) as store,
-            open_snapshots(settings, store, KEY, tmp_path / "a") as snapshots,
+            open_snapshots(settings, store, KEY) as snapshots,
         ):
             for n in range(3):
                 await store.admit_local([each.car for each in made[n * 10 : n * 10 + 10]])
@@ -51,7 +51,7 @@ def test_a_node_makes_snapshots_and_another_starts_from_them(tmp_path: Path) -> 
     async def run_other() -> None:
         sources = SnapshotSettings(sources=(str(tmp_path / "none"), url))
         async with open_store(tmp_path / "b", NETWORK, settings=QUICK) as store:
-            async with open_snapshots(sources, store, KEY, tmp_path / "b") as snapshots:
+            async with open_snapshots(sources, store, KEY) as snapshots:
                 assert snapshots.latest is not None
                 while not snapshots.durations["sync", "failed"].count:  # noqa: ASYNC110
                     await trio.sleep(0.01)
@@ -74,7 +74,7 @@ def test_a_place_that_cannot_be_written_does_not_stop_the_node(tmp_path: Path) -
     async def main() -> None:
         async with (
             open_store(tmp_path, NETWORK, settings=QUICK) as store,
-            open_snapshots(settings, store, KEY, tmp_path) as snapshots,
+            open_snapshots(settings, store, KEY) as snapshots,
         ):
             while snapshots.durations["create", "failed"].count < 3:  # noqa: ASYNC110
                 await trio.sleep(20)

@@ -21,8 +21,8 @@ from recon_node.snapshot.tree import (
     open_node,
     whole,
 )
-from recon_node.snapshot.tree.compare import Branch
 from recon_node.snapshot.tree.nodes import WINDOW, decode
+from recon_node.snapshot.tree.update import Branch
 
 # Of one size, as no EventId is a prefix of another. Small numbers make neighbours.
 KEYS = st.sets(st.integers(0, 700).map(lambda n: b"%06d" % n), max_size=300)

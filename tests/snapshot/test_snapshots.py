@@ -20,9 +20,8 @@ from recon_node.ceramic.auth.did import controller_of
 from recon_node.ipld import CID
 from recon_node.ipld.cid import RAW
 from recon_node.snapshot.creating import Created, DamagedBaseError, create_snapshot
-from recon_node.snapshot.faults import SnapshotError
 from recon_node.snapshot.feed_pages import page_name, read_page
-from recon_node.snapshot.objects import Objects
+from recon_node.snapshot.objects import Objects, SnapshotError
 from recon_node.snapshot.places import pack_name
 from recon_node.snapshot.reading import SnapshotReader, read_root
 from recon_node.snapshot.sources import LogSource, StoreSource

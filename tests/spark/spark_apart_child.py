@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from recon_node.streams import Stream
-from spark_sink.derive import apart, mark, portion, streams
+from spark_sink.derive import apart, portion, streams
 
 
 def end(cid: bytes) -> None:
@@ -44,7 +44,7 @@ def parse_event(car: bytes) -> Any:
 
 
 if __name__ == "__main__":
-    vars(mark).update(PATIENCE=0.2, PATIENCE_A_BYTE=0.0, SLOWNESS=5)
+    vars(streams).update(PATIENCE=0.2, PATIENCE_A_BYTE=0.0, SLOWNESS=5)
     of_stream: Any = Stream.states.fget  # type: ignore[attr-defined]
     parse = streams.parse_event
     if "read" in sys.argv[1]:

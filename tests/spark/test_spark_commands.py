@@ -17,10 +17,9 @@ from recon_node.ceramic import Event
 from recon_node.testnet import Testnet
 from spark_sink.cli import main
 from spark_sink.cli.events import print_line
-from spark_sink.errors import SinkError, TablesError
+from spark_sink.errors import TablesError
 from spark_sink.run.pipeline import ROWS_PER_BATCH, Sink
 from spark_sink.run.runner import Runner, RunSettings
-from spark_sink.run.session import ui_settings
 from spark_sink.tables.directory import Tables, lock
 from spark_sink.tables.status import table_status
 
@@ -318,33 +317,6 @@ def test_times(text: str, milliseconds: int) -> None:
     assert (found["trigger"], found["history"]) == (milliseconds, milliseconds / 3_600_000)
 
 
-@pytest.mark.parametrize(
-    ("given", "address"),
-    [
-        ([], None),
-        (["--spark-ui"], "127.0.0.1:4040"),
-        (["--spark-ui", "4100"], "127.0.0.1:4100"),
-        (["--spark-ui", "0.0.0.0:4100"], "0.0.0.0:4100"),
-    ],
-)
-def test_where_spark_s_pages_are(given: list[str], address: str | None) -> None:
-    assert parsed("run", *given, "--tables", "t")["spark_ui"] == address
-
-
-def test_pages_that_spark_would_put_elsewhere_are_refused() -> None:
-    off = ui_settings(None, local=True, submitted=True)
-    assert off == {"spark.ui.enabled": "false"}
-    on = {"spark.ui.enabled": "true", "spark.ui.port": "4040"}
-    assert ui_settings("127.0.0.1:4040", local=True, submitted=False) == on
-    assert ui_settings("0.0.0.0:4040", local=False, submitted=False) == on
-    with pytest.raises(SinkError, match=r"all addresses .* with --spark-ui 0\.0\.0\.0:4040"):
-        ui_settings("127.0.0.1:4040", local=False, submitted=False)
-    with pytest.raises(
-        SinkError, match=r"--conf spark\.ui\.enabled=true --conf spark\.ui\.port=41"
-    ):
-        ui_settings("127.0.0.1:41", local=True, submitted=True)
-
-
 def test_masters() -> None:
     masters = ("local", "local[4]", "local[*]", "local[*, 2]", "local[2,4]", "yarn")
     for master in (*masters, "spark://a:7077,b:7077", "k8s://https://a", "local-cluster[2,1,512]"):
@@ -417,7 +389,6 @@ def test_the_group_s_help_names_each_command_in_a_whole_sentence() -> None:
             "sc://a:15002 is a Spark Connect server",
         ),
         (["run", "--tables", "t", "--metrics", "9999"], "'9999' is not HOST:PORT"),
-        (["run", "--tables", "t", "--spark-ui", "here"], "'here' is not HOST:PORT"),
         (["run", "--tables", "t", "--metrics", "a:99999"], "'a:99999' is not HOST:PORT"),
         (["run", "--tables", "t", "--url", "foo://a"], "'foo://a' is not a URL such as http://"),
         (["query", "--tables", ".", ""], "the SQL is empty"),

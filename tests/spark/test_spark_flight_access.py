@@ -39,7 +39,7 @@ from spark_sink.errors import SinkError
 from spark_sink.serve import ipc, server
 from spark_sink.serve.allowed import FUNCTIONS, OPERATORS
 from spark_sink.serve.flight_messages import new, packed, unpacked
-from spark_sink.serve.metrics import FlightMetrics
+from spark_sink.serve.server import FlightMetrics
 from spark_sink.serve.workers import QueryLimits, QueryWorkers
 
 TOKEN = "0123456789abcdef0123456789abcdef"

@@ -34,7 +34,7 @@ from spark_sink.serve.workers import QueryLimits
 from spark_sink.tables.delta_files import query
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
-from spark_sink.upkeep.forgetting import forget
+from spark_sink.upkeep.maintenance import forget
 
 ROWS = rows_of_scenario(more=30)
 

@@ -31,15 +31,14 @@ from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, model_event, signed_event, time_event
 from recon_node.streams import no_version
 from spark_sink.derive import apart, derivation, streams
-from spark_sink.derive.models import Models
-from spark_sink.derive.portion import Portion, Step, compute
+from spark_sink.derive.portion import Models, Portion, Step, compute
 from spark_sink.derive.streams import Ends
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FORMER, TABLES, UNPROCESSED, with_partition
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import Tables
-from spark_sink.tables.raw_files import RawFile, RawFiles
-from spark_sink.tables.staging import Staged, Stager
+from spark_sink.tables.raw_files import RawFiles
+from spark_sink.tables.staging import DataFile, Stager
 
 COMPARED = [name for name in DERIVED if name != UNPROCESSED]
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
@@ -141,14 +140,14 @@ class Run:
 
     directory: Path
     feed: pa.Table
-    raw: tuple[RawFile, ...] = ()
+    raw: tuple[DataFile, ...] = ()
     ends: Ends = field(default_factory=Ends)
     position: int = 0
     rows: dict[str, dict[Any, Any]] = field(default_factory=lambda: defaultdict(dict))
 
     def step(self, upto: int) -> None:
         new = with_partition(self.feed.slice(self.position, upto - self.position))
-        self.raw += self._staged(Stager(TABLES["raw_events"], self.directory).stage(new))
+        self.raw += Stager(TABLES["raw_events"], self.directory).stage(new).files
         raw = RawFiles(self.raw, self.directory)
         step = Step(raw, DERIVED, self.position, upto)
         touched = raw.streams_between(self.position, upto)
@@ -175,9 +174,6 @@ class Run:
             for name in anew.names:
                 self._put(name, revised[name].read(TABLES[name].schema))
         self.position = upto
-
-    def _staged(self, staged: Staged) -> tuple[RawFile, ...]:
-        return tuple(RawFile(f.path, f.partition, f.first, f.last, f.size) for f in staged.files)
 
     def _put(self, name: str, rows: pa.Table) -> None:
         for row in rows.to_pylist():

@@ -36,8 +36,7 @@ from spark_sink.cli import main
 from spark_sink.cli.query_output import print_table
 from spark_sink.errors import TablesError
 from spark_sink.query import question as query_module
-from spark_sink.query.duck import Duck
-from spark_sink.query.question import run_query
+from spark_sink.query.question import Duck, run_query
 from spark_sink.query.show import load_json, show, to_json, to_text
 from spark_sink.run.pipeline import Sink
 from spark_sink.tables import delta_files

@@ -18,7 +18,7 @@ import pytest
 import trio
 from eth_account import Account
 
-from recon_node.anchoring.contract import deploy
+from recon_node.anchoring.evm import deploy
 from recon_node.anchoring.keys import Signer
 from recon_node.chain import ChainReport, ChainSettings
 from recon_node.chain.rpc import open_provider

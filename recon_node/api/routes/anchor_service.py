@@ -5,11 +5,18 @@ makes time events by itself. Both ask until the answer has a *witness*: a CAR wi
 proof and the nodes of the tree on the way. Its `id` is the CID in the StreamID of the request.
 Sources: ceramic-anchor-service (request-controller.ts), the codecs of js-ceramic (anchor.ts), and
 ceramic-one's anchor-remote.
+
+Other nodes show who they are by a JSON Web Token that is signed by the key of their did:key, as for
+that service: `{url, nonce, digest}`, where `digest` is 0x and the sha2-256 of the request's body in
+hexadecimal. A token that somebody repeats requests the same anchor again, which changes nothing.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
+from collections.abc import Collection
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -22,6 +29,7 @@ from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Body, Parameters, Parsed, read_small, reply
 from recon_node.api.routes.anchors import anchoring_of
 from recon_node.ceramic import StreamId, StreamIdError
+from recon_node.ceramic.auth.did import public_key
 from recon_node.ipld import CID, IpldError, car, dag_cbor
 
 if TYPE_CHECKING:
@@ -161,16 +169,14 @@ def _served(call: Call[Any]) -> Anchoring:
 
 
 def _check_access(call: Call[Any], anchoring: Anchoring, body: bytes) -> None:
-    from recon_node.anchoring.anchor_clients import AnchorClientError, check_client
-
     authorization = call.request.headers.get("authorization")
     access, clients = call.services.access, anchoring.settings.clients
     if access.token is not None and access.is_token(authorization):
         return
     if clients:
         try:
-            check_client(authorization, body, clients)
-        except AnchorClientError as error:
+            _check_client(authorization, body, clients)
+        except _AnchorClientError as error:
             raise ApiError(HTTPStatus.UNAUTHORIZED, str(error)) from None
     elif access.asks_token("write"):
         raise ApiError(HTTPStatus.UNAUTHORIZED, "Unauthorized")
@@ -216,3 +222,50 @@ async def _describe(anchoring: Anchoring, request: AnchorRequest) -> AnchorServi
         anchor_commit={"cid": str(event)} if has_witness else UNSET,
         witness_car=base64.b64encode(witness or b"").decode().rstrip("=") if has_witness else UNSET,
     )
+
+
+class _AnchorClientError(Exception):
+    """A request was not signed by a known node. The message is user-facing."""
+
+
+def _check_client(authorization: str | None, body: bytes, clients: Collection[str]) -> str:
+    """Return the did:key that signed a request.
+
+    Args:
+        authorization: the header of that name.
+        body: of the request.
+        clients: who may send requests.
+
+    Raises:
+        ClientError: it was not signed, or by somebody else.
+    """
+    scheme, _, token = (authorization or "").partition(" ")
+    parts = token.strip().split(".")
+    if scheme.lower() != "bearer" or len(parts) != 3:
+        raise _AnchorClientError("the request must be signed: `Authorization: Bearer` and a JWT")
+    try:
+        header, claims, signature = map(_decoded, parts)
+        fields, said = _object(header), _object(claims)
+        did = str(fields["kid"]).partition("#")[0]
+        if did not in clients:
+            raise _AnchorClientError(f"{did[:100]} is not among anchor_clients")
+        if not public_key(did).verify(".".join(parts[:2]).encode(), signature):
+            raise _AnchorClientError(f"the JWT is not signed by {did}")
+    except _AnchorClientError:
+        raise
+    except Exception as error:  # what strangers send can be wrong in every way
+        raise _AnchorClientError(f"the JWT of the request is not valid: {error!r:.200}") from None
+    if said.get("digest") != "0x" + hashlib.sha256(body).hexdigest():
+        raise _AnchorClientError("the JWT's digest is not that of the request's body")
+    return did
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise TypeError("not an object")
+    return value

@@ -6,17 +6,26 @@ are asked for by CID, whoever stores them.
 """
 
 from recon_node.snapshot.tree.build import NewNode, build
-from recon_node.snapshot.tree.compare import (
+from recon_node.snapshot.tree.nodes import (
+    Inner,
+    Leaf,
+    Link,
+    Node,
+    NodeFormatError,
+    Root,
+    pack,
+    unpack,
+)
+from recon_node.snapshot.tree.update import (
     Branch,
+    TreeChange,
     branches,
     differing_leaves,
     matcher,
     open_node,
+    update,
     whole,
 )
-from recon_node.snapshot.tree.nodes import Inner, Leaf, Link, Node, NodeFormatError, Root
-from recon_node.snapshot.tree.packed import pack, unpack
-from recon_node.snapshot.tree.update import TreeChange, update
 
 __all__ = [
     "Branch",

@@ -1,4 +1,4 @@
-"""Make the tree of a set that has changed, from the old tree: few nodes are read or made.
+"""Find where a tree differs from a set of keys, and make the tree of that set: few nodes are read.
 
 Theory of operation
 -------------------
@@ -10,17 +10,23 @@ for boundaries looks at, so both ends of the run remain boundaries, and the node
 made as `build` would make them. They take the place of the run, as items of the next level.
 
 So an update reads and writes a few nodes on the way from each changed leaf to the root.
+
+Neither `differing_leaves` nor `update` does I/O: they are generators that yield the CIDs of the
+nodes that they need next, all at once, and go on when the blocks are there. So finding the leaves
+takes as many round trips as there are levels.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from recon_node.ipld import CID
-from recon_node.recon import KeyRange
+from recon_node.recon import KeyRange, KeyView, Sha256a
+from recon_node.recon.keys.sha256a import spread
 from recon_node.snapshot.tree.build import NewNode, build, leaves_of, nodes_above
 from recon_node.snapshot.tree.nodes import (
     HIGHEST,
@@ -28,6 +34,7 @@ from recon_node.snapshot.tree.nodes import (
     Leaf,
     Link,
     Node,
+    NodeFormatError,
     Root,
     decode,
 )
@@ -146,7 +153,7 @@ class _Update:
             ]
             if not wanted:
                 break
-            yield from self._need(wanted)
+            yield from _need(wanted, self._blocks)
             opened: list[_Item] = []
             for item, upper in self._links():
                 if item.level and self._has(item, upper):
@@ -180,7 +187,7 @@ class _Update:
                     wanted.append(left)
             if not wanted:
                 return
-            yield from self._need(wanted)
+            yield from _need(wanted, self._blocks)
             items: list[_Item] = []
             for at, item in enumerate(self._items):
                 after = self._items[at + 1] if at + 1 < len(self._items) else None
@@ -246,11 +253,6 @@ class _Update:
                 items.append(_Run(item.lower, [item]))
         self._items = items
 
-    def _need(self, links: Sequence[Link]) -> Generator[Sequence[CID], None, None]:
-        missing = [link.cid for link in links if link.cid not in self._blocks]
-        if missing:
-            yield list(dict.fromkeys(missing))
-
     def _open(self, link: Link, upper: bytes) -> Node:
         self._opened.add(link.cid)
         return decode(self._blocks[link.cid], link.level, KeyRange(link.lower, upper))
@@ -268,3 +270,104 @@ class _Update:
         """Return whether a leaf below an item changed."""
         at = bisect_left(self._lowers, item.lower)
         return at < len(self._lowers) and self._lowers[at] < upper
+
+
+Blocks = Mapping[CID, bytes]
+
+
+class Branch(NamedTuple):
+    """A node and the bounds of its keys."""
+
+    link: Link
+    bounds: KeyRange
+
+
+Matches = Callable[[KeyRange, Sha256a], bool]
+"""Whether the keys that we have between two bounds have that hash."""
+
+
+def whole(link: Link) -> Branch:
+    """Return a root as a branch."""
+    return Branch(link, KeyRange(link.lower, HIGHEST))
+
+
+def open_node(branch: Branch, block: bytes) -> Node:
+    """Parse the block of a branch, and check that its keys or children have the branch's hash.
+
+    Raises:
+        NodeFormatError: it is not that node.
+    """
+    node = decode(block, branch.link.level, branch.bounds)
+    if isinstance(node, Leaf):
+        found = node.hash
+    else:
+        found = Sha256a.from_lanes(sum(spread(child.hash) for child in node.children))
+    if found != branch.link.hash:
+        raise NodeFormatError("its keys are not those that its parent names")
+    return node
+
+
+def branches(node: Inner, bounds: KeyRange) -> list[Branch]:
+    """Return the children of a node."""
+    uppers = [*(child.lower for child in node.children[1:]), bounds.upper]
+    return [
+        Branch(child, KeyRange(child.lower, upper))
+        for child, upper in zip(node.children, uppers, strict=True)
+    ]
+
+
+def matcher(keys: KeyView, ranges: Sequence[KeyRange]) -> Matches:
+    """Return a comparison with the keys of a store in some ranges (ascending and apart)."""
+    lowers = [range_.lower for range_ in ranges]
+
+    def matches(bounds: KeyRange, expected: Sha256a) -> bool:
+        lanes = 0
+        at = max(0, bisect_right(lowers, bounds.lower) - 1)
+        while at < len(ranges) and ranges[at].lower < bounds.upper:
+            common = ranges[at].intersect(bounds)
+            if common is not None:
+                lanes += keys.lanes(common)
+            at += 1
+        return Sha256a.from_lanes(lanes) == expected
+
+    return matches
+
+
+def differing_leaves(
+    root: Link, matches: Matches, blocks: Blocks
+) -> Generator[Sequence[CID], None, list[tuple[Branch, Leaf]]]:
+    """Find the leaves that do not have the same keys as a set.
+
+    Args:
+        root: of the tree.
+        matches: compares with the set.
+        blocks: has the blocks that were yielded by the time the generator goes on.
+
+    Yields:
+        The CIDs of the nodes needed next.
+
+    Returns:
+        The leaves, in key order.
+
+    Raises:
+        NodeFormatError: a block is not the node that its parent describes.
+    """
+    found: list[tuple[Branch, Leaf]] = []
+    level = [whole(root)]
+    while level := [each for each in level if not matches(each.bounds, each.link.hash)]:
+        yield from _need([each.link for each in level], blocks)
+        below: list[Branch] = []
+        for each in level:
+            node = open_node(each, blocks[each.link.cid])
+            if isinstance(node, Leaf):
+                found.append((each, node))
+            else:
+                below += branches(node, each.bounds)
+        level = below
+    return found
+
+
+def _need(links: Sequence[Link], blocks: Blocks) -> Generator[Sequence[CID], None, None]:
+    missing = [link.cid for link in links if link.cid not in blocks]
+    if missing:
+        yield list(dict.fromkeys(missing))
