@@ -90,7 +90,7 @@ def test_a_file_with_rows(
     mended(node, directory, name)
 
 
-@pytest.mark.parametrize("name", ["raw_events", "event_states", "stream_tips"])
+@pytest.mark.parametrize("name", ["raw_events", "stream_tips"])
 def test_what_a_table_says_of_itself_is_damaged(
     tmp_path: Path, node: Node, sink: Sink, name: str
 ) -> None:
