@@ -69,14 +69,19 @@ class Browser:
         return answer["result"].get("value")
 
     async def press(self, key: str) -> None:
-        """Press a key, such as Enter."""
-        text = {"text": "\r"} if key == "Enter" else {}
+        """Press a key, such as Enter; "Control+k" is one with another held."""
+        held, _, key = key.rpartition("+")
+        more: dict[str, Any] = {"Enter": {"text": "\r"}, "Tab": {"windowsVirtualKeyCode": 9}}.get(
+            key, {}
+        )
+        more |= {"modifiers": 2} if held == "Control" else {}
         for kind in ("keyDown", "keyUp"):
-            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, **text)
+            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, **more)
 
     async def show(self, scheme: str) -> None:
-        """Prefer "light" or "dark" colours."""
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        """Prefer "light" or "dark" colours, which change at once."""
+        wanted = {"prefers-color-scheme": scheme, "prefers-reduced-motion": "reduce"}
+        features = [{"name": name, "value": value} for name, value in wanted.items()]
         await self.call("Emulation.setEmulatedMedia", features=features)
 
     async def until(self, script: str) -> None:

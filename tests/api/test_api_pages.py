@@ -45,6 +45,14 @@ UNCUT = (
     ".every((box) => box.scrollWidth <= box.clientWidth + 1)"
 )
 """Whether every table is seen whole."""
+REACHABLE = """((inside) => [...inside(document, inside)].filter((each) =>
+    each.tabIndex >= 0 && !each.disabled && each.checkVisibility()))(function* (root, inside) {
+        for (const each of root.querySelectorAll("*")) {
+            yield each;
+            if (each.shadowRoot) yield* inside(each.shadowRoot, inside);
+        }
+    })"""
+"""All that takes part in the order of the Tab key."""
 TIME = ChainSettings(development_time=True)
 ANCHORS = AnchorSettings(authority="development", interval=60)
 STREAM = str(INIT.stream_id())
@@ -150,43 +158,60 @@ async def axe(page: Browser, *rules: str) -> list[str]:
     ]
 
 
-async def test_every_view_for_everyone(
+async def tab_through(page: Browser) -> None:
+    """Go through the page by the Tab key; fail if that leaves out what can be clicked, or if it
+    does not show where it is."""
+    await page.run(f"window.due = new Set({REACHABLE}); window.unseen = []; due.size")
+    await page.run(
+        """window.roots = new Set([...due].map((each) => each.getRootNode()));
+        window.noted = () => {
+            let at = document.activeElement;
+            while (at.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;
+            window.due.delete(at);
+            const style = getComputedStyle(at);
+            if (style.outlineStyle === "none") window.unseen.push(at.outerHTML.slice(0, 200));
+        };
+        for (const root of roots) root.addEventListener("focusin", noted);
+        document.querySelector("a").focus()"""
+    )
+    for _ in range(await page.run("due.size")):
+        await page.press("Tab")
+    assert await page.run("[...due].map((each) => each.outerHTML.slice(0, 200))") == []
+    assert await page.run("unseen") == []
+    await page.run("roots.forEach((root) => root.removeEventListener('focusin', noted))")
+
+
+@asynccontextmanager
+async def every_view(
     services: Services, sample: list[dict[str, str]], tmp_path: Path
-) -> None:
-    """No view breaks a rule of accessibility, is cut off, or fails; some are as in docs."""
+) -> AsyncIterator[tuple[Browser, str, dict[str, str | None]]]:
+    """A browser, a node with some of everything, and its views with their screenshots' names."""
     tip = await fill(services, sample)
     dag = dag_source(tmp_path).root
-    views = [
-        "",
-        "feed",
-        "streams",
-        f"streams/{STREAM}?event={tip}",
-        f"events/{tip}",
-        "models",
-        "interests",
-        "peers",
-        "syncs",
-        "undelivered/waiting",
-        "undelivered/pending",
-        "undelivered/refused",
-        f"feed?before={services.store.head}",
-        "dags",
-        f"dags/{INIT.cid}",
-        f"dags/{dag}",
-        f"dags/{dag}?path=words",
-        "tangles",
-        f"tangles/{THREAD}/{ROOT.stream_id()}",
-        "anchors",
-        "anchors?state=anchored",
-        "search?q=bagcqcera",
-        "nowhere",
-    ]
-    screens = {
+    views = {
         "": "overview",
+        "feed": None,
         "streams": "streams",
-        views[3]: "stream",
-        f"tangles/{THREAD}/{ROOT.stream_id()}": "tangle",
+        f"streams/{STREAM}?event={tip}": "stream",
+        f"events/{tip}": None,
+        "models": None,
+        "interests": None,
+        "peers": None,
+        "syncs": None,
+        "undelivered/waiting": None,
+        "undelivered/pending": None,
+        "undelivered/refused": None,
+        f"feed?before={services.store.head}": None,
+        "dags": None,
+        f"dags/{INIT.cid}": None,
         f"dags/{dag}": "dag",
+        f"dags/{dag}?path=words": None,
+        "tangles": None,
+        f"tangles/{THREAD}/{ROOT.stream_id()}": "tangle",
+        "anchors": None,
+        "anchors?state=anchored": None,
+        "search?q=bagcqcera": None,
+        "nowhere": None,
     }
     async with (
         open_dags(services.store, tmp_path / "node") as dags,
@@ -197,22 +222,50 @@ async def test_every_view_for_everyone(
         await fill_products(services.store, tmp_path, anchoring)
         services = dataclasses.replace(services, dags=dags, tangles=tangles, anchoring=anchoring)
         async with shown(services, tmp_path) as (page, url, _):
-            # The colours are all that differs between light and dark.
-            for width, scheme, rules in ((1280, "light", ()), (375, "dark", ("color-contrast",))):
-                await page.show(scheme)
-                await page.open(url, width)
-                await page.run(AXE.read_text() + ";0")
-                for view in views:
-                    await page.run(f"location.hash = '#/{view}'")
-                    now = view.partition("?")[0]
-                    await page.until(f"document.querySelector('main').dataset.view === '{now}'")
-                    await page.until(READY)
-                    assert await page.run("document.querySelector('main [role=alert]')") is None
-                    assert await page.run("document.documentElement.scrollWidth") <= width, view
-                    assert await page.run(UNCUT), view
-                    assert await axe(page, *rules) == [], (view, width, scheme)
-                    if name := screens.get(view):
-                        assert await difference_of(page, name, width) < MAX_DIFFERENCE, name
+            yield page, url, views
+
+
+async def visit(page: Browser, view: str) -> None:
+    await page.run(f"location.hash = '#/{view}'")
+    now = view.partition("?")[0]
+    await page.until(f"document.querySelector('main').dataset.view === '{now}'")
+    await page.until(READY)
+    assert await page.run("document.querySelector('main [role=alert]')") is None
+
+
+async def test_every_view_for_everyone(
+    services: Services, sample: list[dict[str, str]], tmp_path: Path
+) -> None:
+    """No view breaks a rule of accessibility, is cut off, or fails; some are as in docs."""
+    async with every_view(services, sample, tmp_path) as (page, url, views):
+        # The colours are all that differs between light and dark.
+        for width, scheme, rules in ((1280, "light", ()), (375, "dark", ("color-contrast",))):
+            await page.show(scheme)
+            await page.open(url, width)
+            await page.run(AXE.read_text() + ";0")
+            for view, name in views.items():
+                await visit(page, view)
+                assert await page.run("document.documentElement.scrollWidth") <= width, view
+                assert await page.run(UNCUT), view
+                assert await axe(page, *rules) == [], (view, width, scheme)
+                if name is not None:
+                    assert await difference_of(page, name, width) < MAX_DIFFERENCE, name
+
+
+@pytest.mark.long
+async def test_every_view_by_the_keyboard_and_in_other_colours(
+    services: Services, sample: list[dict[str, str]], tmp_path: Path
+) -> None:
+    """The Tab key reaches all that can be clicked; and what the test above leaves out."""
+    async with every_view(services, sample, tmp_path) as (page, url, views):
+        for width, scheme in ((1280, "dark"), (375, "light")):
+            await page.show(scheme)
+            await page.open(url, width)
+            await page.run(AXE.read_text() + ";0")
+            for view in views:
+                await visit(page, view)
+                assert await axe(page) == [], (view, width, scheme)
+                await tab_through(page)
 
 
 @pytest.mark.long
@@ -278,6 +331,10 @@ async def test_search_and_the_live_feed(
         await page.press("Enter")
         await page.until("document.querySelector('tbody a') !== null")
         assert STREAM in await page.run("document.querySelector('tbody a').href")
+        await page.press("Control+k")
+        await page.call("Input.insertText", text=STREAM)
+        await page.press("Enter")  # a whole id leads there
+        await page.until(f"location.hash === '#/streams/{STREAM}' && {READY}")
         await page.open(url + "/#/feed", 1280)
         await page.until("document.querySelectorAll('tbody tr').length > 1")
         latest = "Number(document.querySelector('tbody td').textContent)"

@@ -99,13 +99,24 @@ function isAt({ parts: [at = ""] }, name) {
 
 function SearchForm({ query }) {
   const [text, setText] = useState(query);
+  const field = useRef();
   useEffect(() => setText(query), [query]);
+  useEffect(() => {
+    const focus = (event) => {
+      if (!(event.ctrlKey || event.metaKey) || event.key !== "k") return;
+      event.preventDefault();
+      field.current.focus();
+      field.current.select();
+    };
+    addEventListener("keydown", focus);
+    return () => removeEventListener("keydown", focus);
+  }, []);
   const search = (event) => {
     event.preventDefault();
     if (text.trim()) go(["search"], { q: text.trim() });
   };
   return html`<form role="search" onSubmit=${search}>
-    <input type="search" aria-label="Search" placeholder="CID, StreamID, DID, or the name of a model"
+    <input ref=${field} type="search" aria-label="Search" aria-keyshortcuts="Control+K" title="Ctrl+K" placeholder="CID, StreamID, DID, or the name of a model"
       autocomplete="off" spellcheck="false" value=${text} onInput=${(event) => setText(event.target.value)} /></form>`;
 }
 

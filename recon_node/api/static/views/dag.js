@@ -27,6 +27,7 @@ function Root({ id, query }) {
       ["Missing operations", lacking(data.missing_replicas)],
       ["Heads of its log", names(data.heads)],
       ["Ignored events", data.ignored ? count(data.ignored) : null],
+      ["In the shell", html`<${Copied} text=${`recon-node dag pull ${id} --out DIRECTORY`} />`],
     ]} />
     ${data.complete && html`<div><a class="button" href=${`/ceramic/dag/${id}.car`} download>Download as CAR</a></div>`}</section>
     ${data.blocks > 0 && html`<${Files} root=${id} path=${query.get("path") ?? ""} />`}`}`;

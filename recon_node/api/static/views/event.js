@@ -22,6 +22,7 @@ export function EventView({ cid }) {
       ["Builds on", data.prev.length ? data.prev.map((each) => html`<${Name} of=${each} to=${href(["events", each])} /> `) : null],
       ["Signed by", data.signer && html`<code>${data.signer}</code>`],
       ["Size", bytes(data.size)],
+      ["In the shell", html`<${Copied} text=${`recon-node events get ${cid} --show`} />`],
     ]} /><${BlockList} blocks=${data.blocks} /></section>`}`;
 }
 

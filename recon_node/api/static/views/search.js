@@ -1,6 +1,6 @@
 // What was found for the text in the bar.
 
-import { html } from "../app/html.js";
+import { html, useEffect } from "../app/html.js";
 import { useData, withQuery } from "../app/api.js";
 import { counted } from "../app/format.js";
 import { Badge, Head, Name, Table, Trouble } from "../app/parts.js";
@@ -13,6 +13,10 @@ export function Search({ query }) {
   const found = useData(text && withQuery("/ceramic/search", { q: text, limit: 50 }));
   const { data } = found;
   const isEmpty = data && !Object.values(data).some((each) => each.length);
+  const place = data && placeOf(text, data);
+  useEffect(() => {
+    if (place) location.replace(place);  // going back leads to where the search began
+  }, [place]);
   return html`
     <${Head} title="Search"><code>${text}</code><//>
     ${text && html`<${Trouble} of=${found} />`}
@@ -28,4 +32,12 @@ export function Search({ query }) {
         cells: [html`<${Name} of=${each.cid} to=${each.stream ? href(["streams", each.stream], { event: each.cid }) : href(["events", each.cid])} />`,
           each.kind, html`<${Badge} state=${each.state} />`, each.stream ? html`<${Name} of=${each.stream} to=${href(["streams", each.stream])} />` : ""],
       }))} />`}`;
+}
+
+/** The view of what has just this id; null if that is nothing, or the text is not a whole id. */
+function placeOf(text, { streams, events }) {
+  if (streams.some((each) => each.id === text)) return href(["streams", text]);
+  const event = events.find((each) => each.cid === text);
+  if (!event) return null;
+  return event.stream ? href(["streams", event.stream], { event: text }) : href(["events", text]);
 }

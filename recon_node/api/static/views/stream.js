@@ -50,6 +50,7 @@ function State({ id, picture }) {
       ["Controller", stream && html`<a href=${href(["streams"], { controller: stream.controller })}><code>${stream.controller}</code></a>`],
       ["Candidates", picture.candidates.length > 1 ? picture.candidates.map((each) => html`<div><${Name} of=${each} to=${href(["streams", id], { event: each })} /></div>`) : null],
       ["Tangles", data && tanglesOf(id, data.content)],
+      ["In the shell", html`<${Copied} text=${"recon-node stream show " + id} />`],
       ["Rejected", state.data?.validation_errors.length ? count(state.data.validation_errors.length) : null],
     ]} /></section>
     <section class="box"><h2>Content at the tip</h2><${Trouble} of=${state} />
