@@ -151,7 +151,7 @@ for command in (*_LOOKING, rebuild, optimize, vacuum, forget):
 @click.option(
     "--history-size",
     type=ByteSize(),
-    show_default="1.5 times the table, at least 4 MB; with --history, no limit",
+    show_default="that of the table, at least 4 MB; with --history, no limit",
     help="How much space the files of a table's older versions may take: 500MB, 20GB.",
 )
 @click.option(

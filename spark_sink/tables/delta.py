@@ -59,7 +59,7 @@ from spark_sink.tables.delta_state import (
 )
 from spark_sink.tables.location import Location, delete_below, file_system, files_below
 from spark_sink.tables.raw_files import RawFiles
-from spark_sink.tables.retention import KEPT_RATIO, LEAST_KEPT, LOG, Leftovers
+from spark_sink.tables.retention import LEAST_KEPT, LOG, Leftovers
 from spark_sink.tables.staging import Staged, Stager, read_file
 
 #: How long older versions are kept, and the change data feed: the arguments of `keep_history`.
@@ -369,7 +369,7 @@ class DeltaStore:
         limit = self._kept
         if limit is None and self._leftovers.size > LEAST_KEPT:
             live = sum(pa.table(self._table.get_add_actions())["size_bytes"].to_pylist())
-            limit = max(LEAST_KEPT, KEPT_RATIO * live)
+            limit = max(LEAST_KEPT, live)
         self._leftovers.trim(math.inf if limit is None else limit)
 
     def files_upto(self, position: int) -> RawFiles:

@@ -35,9 +35,8 @@ LOG: Final = "_delta_log"
 _CHANGES: Final = "_change_data"
 _LAST_CHECKPOINT: Final = f"{LOG}/_last_checkpoint"
 _ENTRY: Final = re.compile(rf"{LOG}/(\d{{20}})\.[^/]+")
-#: Bytes of leftovers that are always kept, and how many times as much as the latest version takes.
+#: Bytes of leftovers that are always kept.
 LEAST_KEPT: Final = 4_000_000
-KEPT_RATIO: Final = 1.5
 # Seconds for which a leftover stays: a reader opens a version, and only then its files. Readers of
 # a store cannot hold a version.
 _GRACE: Final = 10.0
