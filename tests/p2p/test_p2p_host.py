@@ -40,6 +40,13 @@ def test_a_broken_identity_is_refused_and_left_alone(tmp_path, content):
     assert (tmp_path / IDENTITY_FILE).read_bytes() == content
 
 
+def test_an_identity_of_any_size_is_not_read_whole(tmp_path):
+    with (tmp_path / IDENTITY_FILE).open("wb") as file:
+        file.truncate(1 << 44)  # more than any memory; it takes no space
+    with pytest.raises(P2PError, match="has more than 65536 bytes"):
+        open_identity(tmp_path)
+
+
 def test_an_identity_of_another_kind_is_refused(tmp_path):
     save_identity(create_rsa_key_pair(1024), tmp_path / IDENTITY_FILE)
     with pytest.raises(P2PError, match="RSA key, not Ed25519"):

@@ -26,7 +26,7 @@ from libp2p.peer.id import ID
 from multiaddr.codecs.cid import Codec as _AddressPart  # type: ignore[import-untyped]
 from nacl.signing import SigningKey
 
-from recon_node.files import draft_of, move_into_place
+from recon_node.files import MAX_SECRET, draft_of, move_into_place
 from recon_node.p2p.errors import P2PError
 
 IDENTITY_FILE = "identity.key"
@@ -66,6 +66,9 @@ def signing_key_of(identity: KeyPair) -> SigningKey:
 
 
 def _load(path: Path) -> KeyPair:
+    with path.open("rb") as file:
+        if len(file.read(MAX_SECRET + 1)) > MAX_SECRET:
+            raise _broken(path, f"has more than {MAX_SECRET} bytes")
     try:
         identity = load_identity(path)
     except OSError:
