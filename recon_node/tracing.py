@@ -43,9 +43,9 @@ def span(
     *,
     kind: Kind = "INTERNAL",
     error: str | None = None,
-    caller: str | None = None,
+    caller: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Add a span that ends now. Without traces, this does nothing, and `attributes` is not called.
+    """Add a span that ends now. Without traces, this does nothing, and calls neither function.
 
     Args:
         name: one of few.
@@ -53,10 +53,10 @@ def span(
         attributes: returns what else is known of it.
         kind: of OpenTelemetry.
         error: what went wrong, if anything.
-        caller: the `traceparent` of the trace that it belongs to, if somebody has sent one.
+        caller: returns the `traceparent` of the trace that it belongs to, if somebody sent one.
     """
     for add in _add:
-        add(name, seconds, attributes(), kind, error, caller)
+        add(name, seconds, attributes(), kind, error, caller())
 
 
 @contextmanager

@@ -132,7 +132,7 @@ def _trace(scope: Scope, route: str, status: int | None, seconds: float) -> None
         },
         kind="SERVER",
         error=f"status {status}" if failed else None,
-        caller=Headers(scope=scope).get("traceparent"),
+        caller=lambda: Headers(scope=scope).get("traceparent"),
     )
 
 
