@@ -239,7 +239,10 @@ def test_sighup_stops_a_node_in_good_order_unless_it_is_ignored(tmp_path: Path) 
     flags = ["run", "--network", "local-1", "--api", "127.0.0.1:0", "--listen", ANY_PORT]
     for wrapper, stops in (([], True), (["nohup"], False)):
         command = [*wrapper, *COMMAND, *flags, "--data-dir", str(tmp_path / str(stops))]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
+        restore = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also if this process ignores it
+        run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        signal.signal(signal.SIGHUP, restore)
+        with run:
             try:
                 assert run.stderr is not None
                 next(line for line in run.stderr if b"Ready" in line)
@@ -299,7 +302,8 @@ def test_the_node_may_open_more_files_than_is_usual() -> None:
     code = (
         "import resource; _, hard = resource.getrlimit(resource.RLIMIT_NOFILE); "
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard)); "
-        "from recon_node.cli.run import FILES, _allow_files; _allow_files(); "
+        "from recon_node.cli.run import FILES; from recon_node.program import allow_files; "
+        "allow_files(FILES); "
         "assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(FILES, hard)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -42,7 +42,7 @@ class PostTangles(TypedDict):
 class Post(TypedDict):
     """Documents of the model Post.
 
-    What an author has to say, with the comments on it
+    Its description: What an author has to say, with the comments on it
 
     An account has any number of them.
     """
