@@ -131,6 +131,7 @@ def test_an_interrupted_push_continues(
     assert dict(walk(root, source.read)) == blocks
 
 
+@pytest.mark.long
 def test_separate_pushes_of_a_dag_are_joined(
     row: Row, home: Path, tmp_path: Path, rng: random.Random
 ) -> None:

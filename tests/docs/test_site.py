@@ -89,6 +89,7 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
         assert (tmp_path / f"{page}.html").exists()
 
 
+@pytest.mark.long
 def test_dead_links_are_told(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text('<a id="here"></a><a href="odd.html"></a>')
     odd = '<a href="none.html"></a><a href="index.html#none"></a><a href="index.html#here"></a>'

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
+import pytest
 from support import npm_packages
 from support.waiting import wait_until
 
@@ -21,6 +22,7 @@ FLAGS = (
 )
 
 
+@pytest.mark.long
 def test_js_ceramic_reads_the_witness(tmp_path: Path) -> None:
     npm_packages.install(HERE)
     node = TestnetNode("node", tmp_path, FLAGS)

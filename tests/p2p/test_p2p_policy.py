@@ -234,7 +234,9 @@ def events(first: int) -> list[bytes]:
     return [init_event(KEY, MODEL, None, unique=b"%d" % n).car for n in numbers]
 
 
-@pytest.mark.parametrize("versions", [VERSIONS, ()], ids=["recon", "ring"])
+@pytest.mark.parametrize(
+    "versions", [VERSIONS, pytest.param((), marks=pytest.mark.long)], ids=["recon", "ring"]
+)
 async def test_a_node_without_room_still_gives_and_takes_again_later(
     versions, tmp_path, monkeypatch
 ):

@@ -60,7 +60,7 @@ class Copy:
         assert self.rows == now
 
 
-@pytest.mark.parametrize("size", [None, 0.0])
+@pytest.mark.parametrize("size", [None, pytest.param(0.0, marks=pytest.mark.long)])
 def test_a_copy_stays_the_same_as_its_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: float | None
 ) -> None:

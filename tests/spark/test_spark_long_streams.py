@@ -252,6 +252,7 @@ def test_only_long_streams_have_ends(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert counter.later == 0
 
 
+@pytest.mark.long
 def test_ends_are_kept_within_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_MAX_BYTES", 3_000)  # one of two
     counter = StreamCounter(monkeypatch)

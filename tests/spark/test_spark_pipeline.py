@@ -221,6 +221,7 @@ def test_lost_events_and_another_log_are_loud(
 @pytest.mark.parametrize(
     "name", ["raw_events", pytest.param("event_states", marks=pytest.mark.long)]
 )
+@pytest.mark.long
 def test_what_a_worker_cannot_write_is_told(
     pipeline: Pipeline, sample: list[Event], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -271,6 +272,7 @@ def test_the_bytes_of_dags_are_left_out_by_the_workers(
     assert_tables(pipeline.directory, [row for row in rows if row["car"]], DERIVED)
 
 
+@pytest.mark.long
 def test_a_stream_that_holds_a_worker_s_process(
     pipeline: Pipeline, sample: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,6 +380,7 @@ def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
     assert not [entry for entry in json.loads(row["path"]) if entry.endswith("pyspark.zip")]
 
 
+@pytest.mark.long
 def test_it_is_found_by_its_name_in_a_session_that_was_told_nothing(
     spark: SparkSession, full_node: Node, sample: list[Event]
 ) -> None:
@@ -405,6 +408,7 @@ def running(settings: RunSettings) -> Iterator[list[tuple[str, dict[str, Any]]]]
         run.result()
 
 
+@pytest.mark.long
 def test_tables_go_on_from_another_node_and_back_with_each_event_once(
     spark: SparkSession,
     pair: list[Node],

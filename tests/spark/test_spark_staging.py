@@ -139,6 +139,7 @@ def test_rows_of_more_bytes_than_a_column_of_one_piece_holds() -> None:
     assert positions == list(range(1, count + 1))
 
 
+@pytest.mark.long
 def test_as_little_in_memory_as_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stream is read by itself, each row written by itself; a crash in between is mended."""
     for name, least in (

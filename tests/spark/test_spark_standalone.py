@@ -221,6 +221,7 @@ def test_a_master_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
     check_master("yarn")
 
 
+@pytest.mark.long
 def test_spark_connect_is_no_master(tmp_path: Path) -> None:
     with pytest.raises(
         SinkError, match=r"sc://a:15002 is a Spark Connect server, which would write"

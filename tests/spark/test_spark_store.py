@@ -116,6 +116,7 @@ def test_a_commit_that_was_read_with_a_later_one_is_the_last(
     assert_tables(store, ROWS.to_pylist(), ("raw_events",))
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_as_soon_as_a_table_has_changed(store: Location) -> None:
     """The next one goes on; test_spark_cli does the same with Spark, for minutes."""
     fill(store, 20)
@@ -133,6 +134,7 @@ def test_a_process_that_is_killed_as_soon_as_a_table_has_changed(store: Location
 
 
 @pytest.mark.usefixtures("_environment")
+@pytest.mark.long
 def test_what_workers_wrote_for_a_killed_run_is_deleted_when_it_is_old(
     store: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:

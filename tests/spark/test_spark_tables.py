@@ -345,6 +345,7 @@ def test_the_documentation_has_the_schemas(name: str) -> None:
     assert documented(name) == [(f.name, type_of(f)) for f in TABLES[name].schema]
 
 
+@pytest.mark.long
 def test_every_trap_event_by_event_and_all_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,7 +221,7 @@ def large_stream(name: str, size: int, updates: int) -> list[Event]:
     ("way", "long"),
     [
         ("hangs", True),
-        ("crashes when it is read", False),
+        pytest.param("crashes when it is read", False, marks=pytest.mark.long),
         pytest.param("sleeps", False, marks=pytest.mark.long),
         pytest.param("crashes", True, marks=pytest.mark.long),
     ],
