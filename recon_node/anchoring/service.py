@@ -233,7 +233,7 @@ class Anchoring:
                 else:
                     await self._finish(tree)
             except (StoreError, JournalError) as error:
-                log.error("Anchoring goes on in a while", reason=str(error))
+                log.error("Anchoring failed; trying again in a while", reason=str(error))
                 await trio.sleep(_AFTER_FAULT)
             except Exception:
                 log.exception("A bug stopped anchoring; trying again in a while")

@@ -12,7 +12,7 @@ Few streams are computed at once, and most in milliseconds. What takes longer th
 when another one turns out to be long, its process is killed, and it waits for its turn. It is
 remembered, and waits at once when it is asked for again. So is what takes many bytes along, or will
 when it is decoded: an empty list is one byte of an event, and 64 of memory. Places are taken in
-turn by those who ask (`recon_node.places`).
+turn by those who ask (`recon_node.turns`).
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class CapabilityExpiredError(ClientError):
 
     def __str__(self) -> str:
         return (
-            f"the capability of {self.account} does not hold now (until {self.expired}): have the "
+            f"the capability of {self.account} is not valid now (until {self.expired}): have the "
             "account sign again, `client.key = account.renew(client.key)`"
         )
 

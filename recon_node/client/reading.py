@@ -227,9 +227,9 @@ def _check_signatures(events: Iterable[Event], header: InitHeader) -> dict[CID, 
 def _signature_fault(event: Event, header: InitHeader) -> str | None:
     """What is wrong with the signature of a data event.
 
-    Of a kind of signature that cannot be checked here, the node knew what to make. The order is
-    that of a node: one of our own kind holds an event whose signature is wrong, however unknown the
-    kind of its capability is.
+    For kinds of signatures that this client cannot check, it trusts the node. The order of the
+    checks is a node's: an event whose own signature is wrong is refused, whether or not the kind of
+    its capability is known.
     """
     try:
         verify_signature(event, None)

@@ -366,7 +366,7 @@ def merge(
         stream: which.
         content: what the merge leads to, by default what the branches lead to together.
         prefer: one of the open tips, whose values win where the branches conflict; if its branch
-            has expired, its content.
+            has expired, its content. `content`, if given, has the last word.
         key: of the stream's controller.
 
     Returns:

@@ -47,12 +47,12 @@ from recon_node.p2p.reports import (
     recon_versions,
 )
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.sync.driver import Syncer
 from recon_node.p2p.sync.event_server import EventServer
 from recon_node.p2p.sync.purses import Purses
 from recon_node.p2p.sync.reconciler import Reconciler
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING, Rings
 from recon_node.p2p.sync.sessions import Sessions
+from recon_node.p2p.sync.sync_scheduler import SyncScheduler
 from recon_node.p2p.transport.addresses import (
     check_dialable,
     is_loopback,
@@ -119,7 +119,7 @@ class P2P:
                 context, store.ring_keys, peer_ring, self._sessions, memory, self.found, better
             )
             nursery.start_soon(self._rings.run)
-        self._syncer = Syncer(
+        self._syncer = SyncScheduler(
             context,
             self._reconciler,
             self._gossip.wait_until_told,

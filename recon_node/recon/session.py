@@ -11,7 +11,8 @@ built on a ``Side`` (side.py), which knows whose turn it is, which range is bein
 what the peer may not do.
 
 In every version of the protocol a session says what to do by *actions*, and never awaits. The
-driver performs each action before it asks for the next, and passes in what came of it::
+driver (of a node, ``converse`` in p2p/sync/sessions.py) performs each action before it asks for the
+next, and passes in what came of it::
 
     message = ...                         # the peer's next message
     for action in session.receive(message):

@@ -212,7 +212,7 @@ class Intake:
             await self._writer.commit(partial(commit_release, self._writer.log))
         except StoreError as error:
             if not isinstance(error, DiskFullError):
-                logger.error("Waiting events could not move on", reason=str(error))
+                logger.error("Cannot deliver waiting events; trying again later", reason=str(error))
             await trio.sleep(_PAUSE)
 
     async def _verify_all(self, verified: trio.MemorySendChannel[list[_Request]]) -> None:

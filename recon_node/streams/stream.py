@@ -52,10 +52,10 @@ _NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class _Top:
-    """A tip, and what has a say in the next one.
+    """A tip, and what decides the next one with it.
 
     Attributes:
-        tip: it.
+        tip: the tip.
         kind: of its event.
         lapses: the latest time that can be proven on top without a change of what is valid.
     """

@@ -146,7 +146,7 @@ class Verifiers:
     Args:
         count: processes at most; 0: everything is verified in this process.
         command: what starts a process.
-        native: whether to have the native core look first, see `native`.
+        native: whether to have the native core look first (decision 23).
     """
 
     def __init__(

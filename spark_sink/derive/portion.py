@@ -117,7 +117,7 @@ def compute(
 
     Args:
         step: which.
-        streams: that have events in it, or are to be computed anew (`Step.anew`).
+        streams: that have events in it, or are to be computed anew.
         models: of this process.
         ends: of long streams, if they are kept from step to step.
 

@@ -54,7 +54,7 @@ class Reading:
 def identity_of(table: DeltaTable) -> str:
     """Return what tells a table from any other, and from itself before rows of it were forgotten.
 
-    Whoever has followed it has to begin anew then: only so do the rows go there, too.
+    After rows were forgotten, those who follow it start over, so that their copies lose them, too.
     """
     name, times = str(table.metadata().id), times_forgot(table)
     return f"{name}/{times}" if times else name

@@ -19,7 +19,6 @@ from recon_node.ceramic.event_id import FIELDS_SIZE, SHORT_HASH_SIZE
 from recon_node.p2p.context import Context
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.reports import Counters
-from recon_node.p2p.sync.driver import MAX_DUE, Syncer
 from recon_node.p2p.sync.peer_memory import AGREED_FOR, MAX_AGREEMENTS, PeerMemory
 from recon_node.p2p.sync.push import (
     ALL_OF_FEW,
@@ -32,6 +31,7 @@ from recon_node.p2p.sync.push import (
     sort_news,
     wanted_of,
 )
+from recon_node.p2p.sync.sync_scheduler import MAX_DUE, SyncScheduler
 from recon_node.recon import (
     VERSIONS,
     KeyRange,
@@ -70,7 +70,7 @@ async def pushing(nursery):
     settings = SimpleNamespace(sync_peers=COPIES, push_delay=LOOPBACK.push_delay,
                                sync_interval=NEVER, bootstrap=())  # fmt: skip
     host, store, book, sessions = Connected(), Wanting(), PeerBook(200), Recorded()
-    syncer = Syncer(Context(host, store, book, settings, Counters()), sessions)
+    syncer = SyncScheduler(Context(host, store, book, settings, Counters()), sessions)
     sessions.syncer = syncer
     nursery.start_soon(syncer.run)
     await trio.testing.wait_all_tasks_blocked()

@@ -21,12 +21,12 @@ from recon_node.p2p.errors import MISBEHAVED, PeerGoneError, PeerProtocolError
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import VISIT
 from recon_node.p2p.reports import Counters
-from recon_node.p2p.sync.driver import (
+from recon_node.p2p.sync.sync_scheduler import (
     ASK_FOR_ALL_EVERY,
     MAX_SYNCS,
     MENDING_PAUSE,
     SLOT_TIME,
-    Syncer,
+    SyncScheduler,
 )
 from recon_node.recon import KeyRange
 from recon_node.store import DamagedEventError
@@ -37,7 +37,7 @@ OURS.sort()
 @pytest.fixture
 async def running(nursery):
     book, sessions = PeerBook(200), Recorded()
-    syncer = Syncer(Context(Connected(), Wanting(), book, LOOPBACK, Counters()), sessions)
+    syncer = SyncScheduler(Context(Connected(), Wanting(), book, LOOPBACK, Counters()), sessions)
     nursery.start_soon(syncer.run)
     await trio.testing.wait_all_tasks_blocked()
     return syncer, book, sessions
@@ -112,7 +112,9 @@ async def test_every_range_is_told_to_every_peer_that_does_not_state_its_interes
     for name in names:
         book.heard_of(name, ["/ip4/127.0.0.1/tcp/1"])
     host.near += names
-    nursery.start_soon(Syncer(Context(host, Wanting(), book, LOOPBACK, Counters()), sessions).run)
+    nursery.start_soon(
+        SyncScheduler(Context(host, Wanting(), book, LOOPBACK, Counters()), sessions).run
+    )
     rounds = 10
     await trio.sleep(LOOPBACK.sync_interval * rounds)
     told = Counter(sessions.asked)
@@ -124,7 +126,7 @@ async def test_every_range_is_told_to_every_peer_that_does_not_state_its_interes
 async def test_a_new_interest_is_asked_for_at_once(nursery, autojump_clock):
     host, store, book, sessions = Connected(), Wanting(), PeerBook(200), Recorded()
     context = Context(host, store, book, LOOPBACK, Counters())
-    nursery.start_soon(Syncer(context, sessions).run)
+    nursery.start_soon(SyncScheduler(context, sessions).run)
     await trio.testing.wait_all_tasks_blocked()
     for name in ("near", "far"):
         book.heard_of(name, ["/ip4/127.0.0.1/tcp/1"])
@@ -217,7 +219,7 @@ async def visiting(nursery, far: int, needed: frozenset[str], seconds: float = 1
         book.heard_of(peer, [f"/ip4/192.0.2.1/tcp/4101/p2p/{peer}"])
         sessions.seconds[peer] = seconds
     context = Context(host, Wanting(), book, LOOPBACK, Counters())
-    syncer = Syncer(context, sessions, is_needed=needed.__contains__)
+    syncer = SyncScheduler(context, sessions, is_needed=needed.__contains__)
     nursery.start_soon(syncer.run)
     return host, sessions, syncer
 

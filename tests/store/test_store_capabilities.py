@@ -103,7 +103,7 @@ async def test_a_merge_counts_on_top_of_an_expired_event(tmp_path: Path) -> None
         [local] = await store.admit_local([init.car])
         [refused] = await store.admit_local([a.car])
         assert (local.status, refused.status) == ("new", "refused")
-        assert "does not hold now" in str(refused.reason)
+        assert "is not valid now" in str(refused.reason)
         verdicts = await store.admit_remote(offers)
         assert {verdict.status for verdict in verdicts} <= {"new", "known"}
         delivered = [parse_event(row.car) for row in await feed_of(store)]
@@ -162,7 +162,7 @@ async def test_history_is_imported_from_its_blocks_though_its_sessions_have_expi
     blocks += [lacking[cid] for cid in lacking if cid.codec == DAG_JOSE]
     async with open_store(tmp_path, NETWORK) as store:
         [verdict] = await store.admit_local([init.car])
-        assert "does not hold now" in str(verdict.reason)
+        assert "is not valid now" in str(verdict.reason)
     for new, known in ((5, 0), (0, 5)):
         blocks.sort(key=lambda block: sha256(block).digest())
         result = await import_history(tmp_path, NETWORK, [*blocks, b"", b"\xff", b"\x81"])

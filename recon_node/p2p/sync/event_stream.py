@@ -60,7 +60,7 @@ _READ_BYTES: Final = 512 * 1024
 _MEMORY_A_BYTE: Final = 2
 """Bytes of memory that each byte of a CAR takes while it is served: the CAR and its frame."""
 _BATCHES_HELD: Final = 6
-"""_Batches of fetched events in memory at once: in the store's hands, and arriving."""
+"""Maximum batches of fetched events held in memory: arriving, or being written."""
 _MAX_BOUND: Final = 256
 """Maximum bytes of a bound or a head."""
 BATCH_EVENTS: Final = 1000
@@ -456,8 +456,9 @@ def _read_sized(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 EVENTS_USED_FOR: Final = 90.0
-"""The same for an event stream: a server keeps it for ``event_server.KEPT_FOR``, and earlier ones
-did so for ``turn_timeout``, the same by default."""
+"""Seconds after which an event stream is no longer used again: servers close theirs after
+``event_server.KEPT_FOR``, and those of earlier versions after ``turn_timeout``, as long by
+default."""
 
 
 class EventStreams:

@@ -352,7 +352,7 @@ USED_FOR: Final = 240.0
 
 @dataclass(frozen=True, slots=True)
 class OpenStream:
-    """A recon stream that this node has opened."""
+    """A stream of a protocol of ours, opened by either side, with its frames."""
 
     stream: PeerStream
     frames: FrameStream

@@ -73,7 +73,7 @@ _CLOSE_ONE_LIMIT: Final = 1.0
 """Seconds in which a connection is closed gracefully; after that it is cut."""
 
 KEY_HINT: Final = " (it may not have this node's swarm key)"
-NOISE_HINT: Final = " (it may have a swarm key, which this node has not)"
+NOISE_HINT: Final = " (it may be in a private network: this node has no swarm key)"
 """For a node on an open network: whatever is encrypted with a key looks like noise."""
 
 _ADDRESS_TTL: Final = 24 * 3600

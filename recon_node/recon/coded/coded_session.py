@@ -50,7 +50,7 @@ how many its sender left out. So refused keys take no extra turn.
 
 What a hostile author can make: two keys with the same id, which do not decode, and which between
 ranges look like one; and sets with equal sums of hashes, whose fingerprints are equal, so that
-ranges do not find their difference. He cannot make an LtHash equal, so the closing is wrong. The
+ranges do not find their difference. Nobody can make an LtHash equal, so the closing is wrong. The
 fourth that is wrong is answered with fingerprints that are *salted*: of hashes that nobody could
 know when the keys were made. They take a walk over the keys, and what differs is listed in full.
 """

@@ -328,7 +328,7 @@ def _out_of_time(validity: Validity, now: int) -> str:
         if bound is not None
     ]
     return (
-        "the capability that the event is signed under does not hold now: it holds "
+        "the capability that the event is signed under is not valid now: it is valid "
         f"{' '.join(bounds)}, and the clock of this node says {text(now)} ({CLOCK_SKEW // 60} "
         "minutes of difference are allowed); "
         + ("compare the clocks" if is_early else "sign the event under a new one")

@@ -154,7 +154,7 @@ def read_whole_rows(
 def read_rows(
     reader: Reader, sql: str, values: Sequence[object], max_bytes: int | None
 ) -> tuple[list[FeedRow], Damage | None]:
-    """Return the same up to a damaged one, and that."""
+    """Return the rows before the first damaged one, and the damage."""
     columns = select(reader, sql, values, max_bytes)
     positions, _, _, _, kinds, stored, delivered = columns
     found: list[FeedRow] = []

@@ -78,7 +78,7 @@ async def _no_wait(peer_id: str) -> None:
     """Do not wait for a peer's interests."""
 
 
-class Syncer:
+class SyncScheduler:
     """Keeps the store equal to the peers' stores, in what both sides are interested in.
 
     Args:
