@@ -45,12 +45,18 @@ class _Console(Console):
         return super().render_str(shown(text, lines=True), **options)
 
 
-class _Table(Table):
-    """A table whose cells are text of one line."""
+class TextTable(Table):
+    """A table whose cells are text of one line, or lists of such lines."""
 
     def add_row(self, *cells: Any, **options: Any) -> None:
-        """Add a row of text, or of what rich can render."""
-        super().add_row(*(shown(c) if isinstance(c, str) else c for c in cells), **options)
+        """Add a row of text, lines, or what rich can render."""
+        super().add_row(*map(_cell, cells), **options)
+
+
+def _cell(cell: Any) -> Any:
+    if isinstance(cell, str):
+        return shown(cell)
+    return "\n".join(map(shown, cell)) if isinstance(cell, list) else cell
 
 
 def color_system() -> Literal["auto"] | None:
@@ -71,7 +77,7 @@ def make_console(*, stderr: bool = False) -> Console:
     return console
 
 
-def make_table(*columns: str, numbers: tuple[str, ...] = (), title: str | None = None) -> Table:
+def make_table(*columns: str, numbers: tuple[str, ...] = (), title: str | None = None) -> TextTable:
     """Return a plain table. Text that is too wide is folded, not cut: it may have to be copied.
 
     Args:
@@ -79,7 +85,7 @@ def make_table(*columns: str, numbers: tuple[str, ...] = (), title: str | None =
         numbers: those of them whose column is right-aligned.
         title: a line above the table.
     """
-    table = _Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = TextTable(title=title, title_justify="left", box=None, pad_edge=False)
     for column in columns:
         justify = "right" if column in numbers else "left"
         table.add_column(column, overflow="fold", justify=justify)  # type: ignore[arg-type]

@@ -63,13 +63,13 @@ def peers(context: click.Context, node: Connection, as_json: bool) -> None:
         table.add_row(
             peer["id"],
             "yes" if peer["connected"] else "no",
-            "\n".join(peer.get("speaks", ())),
-            "\n".join(_shared_with(peer)),
+            list(peer.get("speaks", ())),
+            _shared_with(peer),
             "" if peer.get("latency") is None else f"{peer['latency'] * 1000:.0f} ms",
             f"{peer.get('behind', 0):.0%}",
             "" if peer.get("score") is None else f"{peer['score']:.0%}",
             _ago(peer.get("last_sync")),
-            "\n".join(peer["addresses"]),
+            list(peer["addresses"]),
         )
     if known:
         make_console().print(table)
@@ -301,7 +301,7 @@ def show_undelivered(node: Connection, *, as_json: bool) -> None:
         if found:
             table = make_table("event", "why", title=f"{state}, the latest first")
             for each in found:
-                table.add_row(each["cid"], "\n".join(_reasons(each)))
+                table.add_row(each["cid"], list(_reasons(each)))
             echo()
             make_console().print(table)
 

@@ -21,8 +21,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
-from recon_node.ceramic import StreamId, StreamIdError
+from recon_node.ceramic import StreamId, StreamIdError, StreamType
 from recon_node.client.clients import Ceramic
+from recon_node.client.errors import InvalidArgumentError
 from recon_node.client.session import StreamRef, to_stream_id
 
 _WIDTH: Final = 88
@@ -59,10 +60,13 @@ def read_models(ceramic: Ceramic, models: Iterable[StreamRef]) -> dict[StreamId,
 
     Raises:
         ClientError: a model is not on the node, or the node does not answer.
-        InvalidArgumentError: not a StreamID.
+        InvalidArgumentError: not the StreamID of a model.
     """
     found: dict[StreamId, Any] = {}
     waiting = [to_stream_id(model) for model in models]
+    for model in waiting:
+        if model.type != StreamType.MODEL:
+            raise InvalidArgumentError(f"{model} is not the StreamID of a model")
     while waiting:
         model = waiting.pop(0)
         if model not in found:

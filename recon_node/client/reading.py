@@ -178,8 +178,9 @@ def fetch_events(session: Session, stream: StreamId) -> Steps[Stream]:
     except NotFoundError:
         raise NotFoundError(
             404,
-            f"the node does not have the stream {stream}: register an interest in it, or in its "
-            "model, and wait until the node has it",
+            f"the node does not have the stream {stream}: compare the id, or wait until it has "
+            "arrived; a node with interests gets a stream by an interest in it or its model, and "
+            "models by one in METAMODEL",
         ) from None
     header = init.header
     if header is None or init.stream_id() != stream:

@@ -184,11 +184,13 @@ def test_what_peers_share_is_shown(
     shown: list[str],
 ) -> None:
     peer = {"id": "12D3", "connected": True, "addresses": [], "shares": shares, "covers": covers}
+    peer |= {"speaks": ["recon/1.2.0", "recon/1.0.0"]}
     monkeypatch.setattr("recon_node.connection.Connection.request", lambda *_: {"peers": [peer]})
     monkeypatch.setenv("COLUMNS", "200")
     text = CliRunner().invoke(main, ["peers"]).stdout
     assert all(each in text for each in shown)
     assert "n=3" not in text
+    assert "\\n" not in text  # lines of a cell are lines
     [listed] = json.loads(CliRunner().invoke(main, ["peers", "--json"]).stdout)
     assert (listed["shares"], listed["covers"]) == (shares, covers)
 

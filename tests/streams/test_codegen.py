@@ -20,8 +20,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from test_public_models import MODELS, documents
 from typing_extensions import is_typeddict
 
-from recon_node.ceramic import StreamId
-from recon_node.client.codegen import typed_dicts
+from recon_node.ceramic import StreamId, StreamType
+from recon_node.client import Ceramic, InvalidArgumentError
+from recon_node.client.codegen import read_models, typed_dicts
 from recon_node.streams.document_schema import SchemaError, compiled
 
 MODEL = StreamId.parse(MODELS[0]["model"])
@@ -182,6 +183,15 @@ def test_documents_of_public_models_fit_their_types() -> None:
                     refused += 1
     assert accepted > 2_000
     assert refused > 5_000  # wrong types, and missing and unknown members; lengths have no types
+
+
+def test_a_document_is_no_model() -> None:
+    document = StreamId(StreamType.MODEL_INSTANCE, MODEL.cid)
+    with (
+        Ceramic("http://127.0.0.1:1") as ceramic,
+        pytest.raises(InvalidArgumentError, match="is not the StreamID of a model"),
+    ):
+        read_models(ceramic, [document])
 
 
 def test_types_of_many_models_are_formatted() -> None:
