@@ -70,6 +70,7 @@ class Stage:
         row: Row = {"nodes": self._name, "stage": name, "events": self._events}
         row["seconds"] = round(time.perf_counter() - self._started, 1)
         row |= {"cpu_s": round(cpu[0], 2), "others_cpu_s": round(sum(cpu[1:]), 2)}
+        progress(f"{name}: {row['seconds']:,} s, {row['cpu_s']:,} s of CPU")
         self.rows.append(row | {"load": round(os.getloadavg()[0], 1)})
         self.begin()
 
