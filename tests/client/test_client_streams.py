@@ -197,7 +197,7 @@ async def test_what_is_not_there(ceramic: AsyncCeramic) -> None:
     missing = StreamId(StreamType.MODEL, (await ceramic.create(model.id, {})).event)
     nowhere = StreamId.parse("kjzl6hvfrbw6c5i55ks5m4hhyuh0jylw4g7x0asndu97i7luts4dfzvm35oev65")
     for call in (ceramic.read(nowhere), ceramic.create(nowhere), ceramic.update(nowhere, {})):
-        with pytest.raises(NotFoundError, match="register an interest"):
+        with pytest.raises(NotFoundError, match="compare the id"):
             await call
     with pytest.raises(NotFoundError, match="does not start"):
         await ceramic.read(missing)

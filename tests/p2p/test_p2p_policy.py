@@ -23,7 +23,7 @@ from recon_node.ceramic.builder import (
 )
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.p2p import AGREED
-from recon_node.p2p.sync import driver, fetch
+from recon_node.p2p.sync import fetch, sync_scheduler
 from recon_node.p2p.sync.peer_memory import MAX_UNWANTED, UNWANTED_FOR, PeerMemory
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
 from recon_node.recon import RECON_1_2, VERSIONS, SessionSettings, Version
@@ -175,7 +175,7 @@ async def test_junk_does_not_travel_on(tmp_path):
 
 async def test_junk_on_the_ring_of_ceramic_one_nodes(tmp_path, monkeypatch):
     """Values come unasked there. They are dropped, if possible unread, and the session goes on."""
-    monkeypatch.setattr(driver, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=0.2))
+    monkeypatch.setattr(sync_scheduler, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=0.2))
     good = members_events(20)
     async with (
         node(tmp_path / "a", [*junk(30), *good], versions=()) as a,

@@ -19,7 +19,7 @@ from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepo
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.p2p import AGREED
 from recon_node.p2p.errors import PeerProtocolError
-from recon_node.p2p.sync import driver, peer_memory, ring_events
+from recon_node.p2p.sync import peer_memory, ring_events, sync_scheduler
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.ring_events import RingEvents
 from recon_node.p2p.sync.rings import MODEL_RING
@@ -111,7 +111,7 @@ async def test_only_what_interests_both_is_exchanged(tmp_path):
 
 async def test_a_new_interest_is_synced_at_once(tmp_path, monkeypatch):
     """Although syncs with this peer pause for minutes."""
-    monkeypatch.setattr(driver, "BETWEEN_RING_SYNCS", Backoff(first=300.0, longest=600.0))
+    monkeypatch.setattr(sync_scheduler, "BETWEEN_RING_SYNCS", Backoff(first=300.0, longest=600.0))
     async with (
         node(tmp_path / "a", sample(0, 60), **ONLY_RINGS) as a,
         node(tmp_path / "b", **ONLY_RINGS) as b,
@@ -163,7 +163,7 @@ async def test_a_node_that_has_the_rings_switched_off_does_not_speak_them(tmp_pa
 
 async def test_what_cannot_be_taken_comes_once(tmp_path, monkeypatch):
     """A ceramic-one node may hold an event without its history. It is tried again after a pause."""
-    monkeypatch.setattr(driver, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=60.0))
+    monkeypatch.setattr(sync_scheduler, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=60.0))
     monkeypatch.setattr(differences, "BEFORE_TRYING_AGAIN", Backoff(5.0, 60.0))
     key = SigningKey(bytes(32))
     init = init_event(key, METAMODEL, {})
@@ -186,7 +186,7 @@ async def test_what_cannot_be_taken_comes_once(tmp_path, monkeypatch):
 
 async def test_what_a_node_refuses_does_not_keep_the_others_from_it(tmp_path, monkeypatch):
     """Of every ten events, it takes one for invalid."""
-    monkeypatch.setattr(driver, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=60.0))
+    monkeypatch.setattr(sync_scheduler, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=60.0))
     cars = [*MODELS, *streams(0, 20)]
     inits = [each.cid for each in map(parse_event, cars) if each.init == each.cid][3::10]
     refused = {each.cid for each in map(parse_event, cars) if each.init in inits}
@@ -223,7 +223,7 @@ RARER = [pytest.param(each, marks=pytest.mark.long) for each in ("a time event",
 @pytest.mark.parametrize("what", ["a merge", *RARER])
 async def test_a_peer_that_refuses_an_event_gets_the_others(tmp_path, monkeypatch, what):
     """A ceramic-one node takes the others of a batch, and ends the session."""
-    monkeypatch.setattr(driver, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=0.2))
+    monkeypatch.setattr(sync_scheduler, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=0.2))
     monkeypatch.setattr(differences, "BEFORE_TRYING_AGAIN", Backoff(1.0, 60.0))
     key = SigningKey(bytes(32))
     first, *others = [init_event(key, METAMODEL, {"number": number}) for number in range(20)]
@@ -262,7 +262,7 @@ async def test_a_peer_that_refuses_an_event_gets_the_others(tmp_path, monkeypatc
 async def test_a_time_event_that_the_chain_does_not_know_is_not_offered_until_it_does(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(driver, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=0.2))
+    monkeypatch.setattr(sync_scheduler, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=0.2))
     key = SigningKey(bytes(32))
     first, other, last = [init_event(key, METAMODEL, {"number": number}) for number in range(3)]
     anchor = time_event(first, first.cid)
@@ -285,7 +285,7 @@ async def test_a_time_event_that_the_chain_does_not_know_is_not_offered_until_it
 
 
 async def test_what_the_chain_does_not_know_is_not_taken_from_a_peer_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(driver, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=60.0))
+    monkeypatch.setattr(sync_scheduler, "BETWEEN_RING_SYNCS", Backoff(first=0.05, longest=60.0))
     first = init_event(SigningKey(bytes(32)), METAMODEL, {})
     anchor = time_event(first, first.cid)
     async with (

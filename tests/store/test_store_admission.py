@@ -52,7 +52,9 @@ def test_a_capability_must_hold_for_local_events_only(
         assert verdict.status == "new"
     else:
         assert (verdict.status, verdict.cause) == ("refused", "bounds")
-        assert "holds from 2024-01-01T00:00:00Z, and the clock of this node" in str(verdict.reason)
+        assert "is valid from 2024-01-01T00:00:00Z, and the clock of this node" in str(
+            verdict.reason
+        )
         known = Submission(init.car, event_id(init, init, 0))
         [verdict] = commit_batch(log, [known], ranges).verdicts
         assert (verdict.status, verdict.position) == ("new", 1)
