@@ -18,7 +18,8 @@ from trio.testing import memory_stream_pair
 from recon_node.ceramic.network import MAINNET
 from recon_node.p2p import AGREED, P2PError, P2PSettings
 from recon_node.p2p.errors import PeerError
-from recon_node.p2p.transport.host import KEY_HINT, NOISE_HINT, Host, open_host
+from recon_node.p2p.transport.dialler import KEY_HINT, NOISE_HINT
+from recon_node.p2p.transport.host import Host, open_host
 from recon_node.p2p.transport.private_network import (
     KEY_SIZE,
     NONCE_SIZE,

@@ -19,34 +19,29 @@ from libp2p.abc import INetConn, INetStream
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair
 from libp2p.custom_types import TProtocol
-from libp2p.exceptions import ParseError
 from libp2p.identity.identify import identify
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStoreError
-from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.tools.anyio_service import TrioManager
 from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
-from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node import __version__
-from recon_node.exception_groups import leaves, unwrapped
+from recon_node.exception_groups import unwrapped
 from recon_node.p2p.errors import P2PError, PeerError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import (
     check_dialable,
     check_port,
     host_of,
-    is_dialable,
-    is_loopback,
     is_loopback_ip,
     parse_address,
     peer_id_in,
-    resolve,
 )
+from recon_node.p2p.transport.dialler import Dialler, innermost
 from recon_node.p2p.transport.framing import Libp2pStream, PeerStream, shielded
 from recon_node.p2p.transport.guarded_yamux import GuardedMuxing, GuardedYamux
 from recon_node.p2p.transport.hardening import (
@@ -72,12 +67,6 @@ CLOSE_LIMIT: Final = 3.0
 _CLOSE_ONE_LIMIT: Final = 1.0
 """Seconds in which a connection is closed gracefully; after that it is cut."""
 
-KEY_HINT: Final = " (it may not have this node's swarm key)"
-NOISE_HINT: Final = " (it may be in a private network: this node has no swarm key)"
-"""For a node on an open network: whatever is encrypted with a key looks like noise."""
-
-_ADDRESS_TTL: Final = 24 * 3600
-"""Seconds for which the library keeps an address that worked."""
 _NEGOTIATION_TIMEOUT: Final = 10.0
 """Seconds in which the protocol of a stream must be agreed on."""
 
@@ -425,81 +414,3 @@ def _quieten_library() -> None:
     """Silence libp2p's log unless it is asked for: it calls every peer that leaves an error."""
     if "LIBP2P_DEBUG" not in os.environ:
         logging.getLogger("libp2p").setLevel(logging.CRITICAL)
-
-
-class Dialler:
-    """Dials for a host.
-
-    Args:
-        swarm: makes the connections.
-        settings: among them, in which time a peer must have answered.
-        is_private: whether this node is in a private network; a peer that is not cannot say so.
-    """
-
-    def __init__(self, swarm: GuardedSwarm, settings: P2PSettings, is_private: bool) -> None:
-        self._swarm = swarm
-        self._timeout = settings.dial_timeout
-        self._is_local = all(map(is_loopback, settings.listen))
-        self._hint = KEY_HINT if is_private else ""
-
-    async def dial(self, address: Multiaddr, peer_id: ID) -> None:
-        """Connect to a peer, and note at which address it was reached.
-
-        Raises:
-            PeerError: it cannot be reached, or does not answer in time.
-        """
-        try:
-            with trio.fail_after(self._timeout):
-                reached = await self._dial_first(await self._resolve(address), peer_id)
-        except trio.TooSlowError:
-            limit = f"{self._timeout:g} s"
-            raise PeerError(f"{address} did not answer within {limit}{self._hint}") from None
-        except PeerError:
-            raise
-        except Exception as error:
-            hint = self._hint or (NOISE_HINT if isinstance(_root_of(error), ParseError) else "")
-            raise PeerError(f"cannot connect to {address}: {innermost(error)}{hint}") from error
-        self._swarm.unblock_peer(peer_id)  # a dial of the DHT may have failed a moment ago
-        self._swarm.peerstore.add_addrs(peer_id, [reached], _ADDRESS_TTL)
-
-    async def _resolve(self, address: Multiaddr) -> list[Multiaddr]:
-        """Return what an address stands for: nothing on this machine, unless it says so itself, or
-        this node is for this machine only. Whoever gives a name chooses what it resolves to."""
-        found = await resolve(address)
-        if not self._is_local and not is_loopback(str(address)):
-            found = [each for each in found if not is_loopback(str(each)) and is_dialable(each)]
-        if not found:
-            raise PeerError(
-                f"{address} cannot be dialled: it resolves to this machine; use its IP address"
-            )
-        return found
-
-    async def _dial_first(self, addresses: Sequence[Multiaddr], peer_id: ID) -> Multiaddr:
-        """Dial addresses in turn. Return the one that worked, or raise the error of the last
-        one."""
-        *others, last = addresses
-        for address in others:
-            try:
-                await self._swarm.dial_addr(address, peer_id)
-            except Exception as error:  # of every layer, as in dial
-                log.debug("Cannot dial an address", address=str(address), error=repr(error))
-            else:
-                return address
-        await self._swarm.dial_addr(last, peer_id)
-        return last
-
-
-def innermost(error: BaseException) -> str:
-    """Return in words what began a chain of errors of the library."""
-    error = _root_of(error)
-    if isinstance(error, PeerIDMismatchesPubkey):
-        return f"another peer answers at this address, {str(error).rpartition('=')[2]}"
-    if isinstance(error, OSError) and error.errno is not None:
-        return os.strerror(error.errno)
-    return str(error) or type(error).__name__
-
-
-def _root_of(error: BaseException) -> BaseException:
-    """Return what began a chain of errors."""
-    error = next(leaves(error))
-    return error if error.__cause__ is None else _root_of(error.__cause__)
