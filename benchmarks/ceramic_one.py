@@ -39,7 +39,7 @@ Message = tuple[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What a side says about the keys from ``first`` up to, but not with, ``last``."""
+    """What a side says about the keys from `first` up to, but not with, `last`."""
 
     first: bytes
     hash: Sha256a
@@ -96,7 +96,7 @@ class _Side:
         return len(bound) == self._key_size
 
     def _half_open(self, first: bytes, last: bytes) -> KeyRange:
-        """Return the open range with the keys from ``first`` on. All keys have the same length."""
+        """Return the open range with the keys from `first` on. All keys have the same length."""
         if not self._is_key(first):
             return KeyRange(first, last)
         before = int.from_bytes(first, "big") - 1

@@ -147,7 +147,7 @@ class Lab:
 def run(binary: str, sizes: list[int]) -> Iterator[Row]:
     """Measure writing to each kind, and filling an empty node of each kind from it.
 
-    Yields the rows as they come, because it takes long; those without a ``measure`` compare the
+    Yields the rows as they come, because it takes long; those without a `measure` compare the
     wire with the simulated one.
     """
     with Lab(binary) as lab:

@@ -56,7 +56,7 @@ class Cost:
 
 @dataclass(slots=True)
 class CpuTimer:
-    """Measures the CPU time of this process: ``with CpuTimer() as timer: ...; timer.seconds``.
+    """Measures the CPU time of this process: `with CpuTimer() as timer: ...; timer.seconds`.
 
     What was made before is collected first. Otherwise the garbage collector would visit the keys
     loaded a moment ago within the time measured; those of a node were loaded long ago.

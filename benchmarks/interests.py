@@ -8,7 +8,7 @@ written to random interested daemons all the time. Rows:
 
   spread  in normal operation
   kill    three random daemons are killed (SIGKILL) under the load, and started again
-  cut     the daemons are cut into two halves for ``--cut`` seconds, and joined again; this needs
+  cut     the daemons are cut into two halves for `--cut` seconds, and joined again; this needs
           root and `ip`, for network namespaces, and is left out without them
 
   p50_s, p99_s, max_s   from the start of a write until an interested daemon has the event in its

@@ -45,7 +45,7 @@ class RankedDesign(ABC):
 
     @abstractmethod
     def rank(self, bound: bytes, *, after: bool) -> int:
-        """Return the number of keys below a bound, with the bound itself when ``after``."""
+        """Return the number of keys below a bound, with the bound itself when `after`."""
 
     @abstractmethod
     def select(self, rank: int) -> bytes:

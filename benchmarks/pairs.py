@@ -32,7 +32,7 @@ class Population:
     def pair(self, differences: int, placement: str) -> Pair:
         """Take so many keys, in turn, away from one side.
 
-        ``scattered`` ones lie anywhere in the key order, ``recent`` ones beside each other.
+        `scattered` ones lie anywhere in the key order, `recent` ones beside each other.
         """
         size = len(self.keys)
         rng = random.Random(differences)

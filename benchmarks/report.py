@@ -1,6 +1,6 @@
 """Shared by all benchmarks: printing rows as a table, and writing them as JSON.
 
-A row is a flat mapping; ``machine`` says in words what it was measured on.
+A row is a flat mapping; `machine` says in words what it was measured on.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _track(steps: Sequence[T], describe: Callable[[T], str]) -> Iterator[T]:
 
 
 def numbers(text: str) -> list[int]:
-    """Read a list such as ``10000,1000000`` (the type of a command-line option)."""
+    """Read a list such as `10000,1000000` (the type of a command-line option)."""
     listed = text.split(",")
     if not all(each.isdecimal() for each in listed):
         raise ArgumentTypeError(f"{text!r} is not a list of numbers like 0,1,100")

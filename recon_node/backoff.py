@@ -15,7 +15,7 @@ SPREAD: Final = 0.25
 """By which part a wait may be shorter or longer, so that those who failed together do not come back
 together."""
 _MAX_DOUBLINGS: Final = 60
-"""More would overflow a float before ``longest`` cuts them."""
+"""More would overflow a float before `longest` cuts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Backoff:
 
 
 def jittered(seconds: float, draw: float) -> float:
-    """Return a time that is shorter or longer by up to ``SPREAD``.
+    """Return a time that is shorter or longer by up to `SPREAD`.
 
     Args:
         seconds: the mean.

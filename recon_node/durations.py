@@ -39,6 +39,6 @@ class Durations:
         return sum(self._counts)
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Return each upper bound, and how many durations were not longer; the last is ``+Inf``."""
+        """Return each upper bound, and how many durations were not longer; the last is `+Inf`."""
         bounds = [*map(str, self._bounds), "+Inf"]
         return list(zip(bounds, accumulate(map(float, self._counts)), strict=True))

@@ -1,8 +1,8 @@
 """Exception groups: a trio nursery raises one even for a single error, and callers want the error.
 
-trio-util's ``multi_error_defer_to`` comes close, but it compares errors by their ``repr``, cannot
+trio-util's `multi_error_defer_to` comes close, but it compares errors by their `repr`, cannot
 unwrap an error whose type is not listed, and has no types. trio's own
-``strict_exception_groups=False`` is deprecated.
+`strict_exception_groups=False` is deprecated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def unwrap(error: BaseException, *known: type[BaseException]) -> BaseException:
     """Return the error that stands for an exception group.
 
     That is Ctrl-C, if it is in the group; else the only error of the group; else the first one,
-    if all are of the types ``known``; else the group itself.
+    if all are of the types `known`; else the group itself.
     """
     found = list(leaves(error))
     for each in found:
@@ -36,7 +36,7 @@ def unwrap(error: BaseException, *known: type[BaseException]) -> BaseException:
 
 @contextmanager
 def unwrapped(*known: type[BaseException]) -> Iterator[None]:
-    """Raise what ``unwrap`` makes of an exception group instead of the group.
+    """Raise what `unwrap` makes of an exception group instead of the group.
 
     So code that opens a service, or runs trio, can catch the error that its contract names.
     """

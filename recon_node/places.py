@@ -150,7 +150,7 @@ class Places:
         limit: the number of places, or the sum of their sizes.
         clock: returns the time in seconds.
         allowed: who always gets in.
-        reserve: places on top of ``limit`` for what is vital.
+        reserve: places on top of `limit` for what is vital.
         grace: seconds that a place must have been idle before another one gets it.
     """
 

@@ -73,7 +73,7 @@ class Journey:
 
 
 class Traces:
-    """The traces of the processes that were started within ``tracing``."""
+    """The traces of the processes that were started within `tracing`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

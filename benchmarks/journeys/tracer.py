@@ -1,6 +1,6 @@
 """Writes down each function of this project that a process calls, by the task that calls it.
 
-A traced process has this module's ``start`` called by a ``sitecustomize``. Each line of its file is
+A traced process has this module's `start` called by a `sitecustomize`. Each line of its file is
 a JSON list: the time, the task (a trio task, or else a thread), the file, and the function. A
 function is written down once for each task and stretch between two marks, and not at all while
 modules are being imported.

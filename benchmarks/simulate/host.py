@@ -1,4 +1,4 @@
-"""Connections and streams between simulated nodes: a ``PeerHost`` without libp2p.
+"""Connections and streams between simulated nodes: a `PeerHost` without libp2p.
 
 Dialling, opening a stream and identifying take the round trips that libp2p takes for TCP, Noise,
 Yamux and multistream-select, and about its bytes. A dead connection is noticed as there: at once if

@@ -18,7 +18,7 @@ _DPI: Final = 100
 
 
 def write_csv(name: str, outcomes: Mapping[str, Outcome], folder: Path) -> None:
-    """Write the table of a suite, and its curves, to ``NAME.csv`` and ``NAME-curves.csv``.
+    """Write the table of a suite, and its curves, to `NAME.csv` and `NAME-curves.csv`.
 
     Rows of other simulations that the files already have are kept.
     """
@@ -39,7 +39,7 @@ def write_csv(name: str, outcomes: Mapping[str, Outcome], folder: Path) -> None:
 
 
 def draw(name: str, folder: Path) -> None:
-    """Draw the curves of a suite from its CSV file to ``NAME.png``."""
+    """Draw the curves of a suite from its CSV file to `NAME.png`."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Events in memory: an ``EventStore`` without SQLite, verification and delivery.
+"""Events in memory: an `EventStore` without SQLite, verification and delivery.
 
 An event is one small DAG-CBOR block, without a signature, of the size of a signed one. What is
 checked is that it is the event that its key names, and that the node wants it. All nodes share the

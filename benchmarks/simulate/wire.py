@@ -1,6 +1,6 @@
 """When bytes arrive: latency, bandwidth, loss and partitions, in trio's time.
 
-One task delivers everything, in the order in which it is due; times are rounded up to ``TICK``, so
+One task delivers everything, in the order in which it is due; times are rounded up to `TICK`, so
 that the clock has fewer stops.
 
 - *Latency*: a round-trip time between the regions of two places, plus the access line of each.
@@ -114,7 +114,7 @@ class Wire:
         self._at(trio.current_time() + delay, action)
 
     def carry(self, lane: Lane, size: int, action: Action) -> float:
-        """Send bytes; ``action`` is what happens when they arrive.
+        """Send bytes; `action` is what happens when they arrive.
 
         Returns:
             When the line of the source has sent them.

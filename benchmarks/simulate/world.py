@@ -261,7 +261,7 @@ class Node:
         return not self._stopped.is_set()
 
     def stop(self) -> None:
-        """Stop; ``run`` starts it again."""
+        """Stop; `run` starts it again."""
         self._scope.cancel()
 
     async def _live(self, nursery: trio.Nursery) -> None:

@@ -1,5 +1,5 @@
-"""Every answer that is not a success is JSON ``{"message": ...}``, as a ceramic-one node's are;
-below ``/api/v0``, it is ``{"Message": ..., "Code": 0, "Type": "error"}``, as kubo's are.
+"""Every answer that is not a success is JSON `{"message": ...}`, as a ceramic-one node's are;
+below `/api/v0`, it is `{"Message": ..., "Code": 0, "Type": "error"}`, as kubo's are.
 
 Handlers raise `ApiError` or let errors of the store pass; the router raises Starlette's own errors
 (404, 405). An unexpected exception is left to `middleware.stack.Observe`, which logs it and answers
@@ -39,7 +39,7 @@ class ApiError(Exception):
 
     Args:
         status: the HTTP status code, 400 to 599.
-        message: what was wrong and what to do, in plain English; the body's ``message``.
+        message: what was wrong and what to do, in plain English; the body's `message`.
         headers: further headers of the answer.
     """
 

@@ -43,7 +43,7 @@ class Peers(Protocol):
 
     @property
     def addresses(self) -> Sequence[str]:
-        """Multiaddrs at which this node listens, each with ``/p2p/<peer id>``."""
+        """Multiaddrs at which this node listens, each with `/p2p/<peer id>`."""
 
     @property
     def protocols(self) -> Collection[str]:

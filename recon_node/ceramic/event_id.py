@@ -246,8 +246,8 @@ def rendezvous(network: Network) -> bytes:
 def sort_value_rendezvous(network: Network, sort_value: str) -> bytes:
     """Return the bytes under which peers that are interested in a sort value find each other.
 
-    CIP-124, "Discover peers using the same sort-value": ``ce 01 71``, the network id, and the last
-    16 bytes of sha256(sort value). It is as the CIP has it, although an EventId has ``05`` and only
+    CIP-124, "Discover peers using the same sort-value": `ce 01 71`, the network id, and the last
+    16 bytes of sha256(sort value). It is as the CIP has it, although an EventId has `05` and only
     8 bytes there.
 
     Raises:

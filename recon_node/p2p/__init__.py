@@ -1,8 +1,8 @@
 """Floor 5, the network side: libp2p host, recon and event streams, discovery, sync with peers.
 
-``open_p2p`` joins a store to its network and keeps it equal to its peers' stores. Read
-``network_side`` first (the composition), then ``sync/sync_scheduler`` (when and with whom),
-``sync/sessions`` (how), and ``transport/hardening`` (the remedies for py-libp2p's defects). The
+`open_p2p` joins a store to its network and keeps it equal to its peers' stores. Read
+`network_side` first (the composition), then `sync/sync_scheduler` (when and with whom),
+`sync/sessions` (how), and `transport/hardening` (the remedies for py-libp2p's defects). The
 wire formats are in docs/wire.md.
 """
 

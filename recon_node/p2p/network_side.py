@@ -1,6 +1,6 @@
 """The network side: how it starts, what it consists of, and its interface for the floors above.
 
-The peer book is kept in the file ``peers.json``.
+The peer book is kept in the file `peers.json`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ ADDRESS_INTERVAL: Final = 30.0
 
 
 class P2P:
-    """The running network side of the node. Get one from ``open_p2p``.
+    """The running network side of the node. Get one from `open_p2p`.
 
     With the entries of the peer ring, it syncs with ceramic-one nodes, too.
     """

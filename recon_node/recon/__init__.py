@@ -1,8 +1,8 @@
 """Recon: set reconciliation over sorted keys (CIP-124), without I/O.
 
-``KeyStore`` holds the keys and hashes any range of them. ``VERSIONS`` lists the versions of the
-protocol; each is a folder with its messages and its sessions, which share the state in ``Side``.
-Start reading with ``session``.
+`KeyStore` holds the keys and hashes any range of them. `VERSIONS` lists the versions of the
+protocol; each is a folder with its messages and its sessions, which share the state in `Side`.
+Start reading with `session`.
 """
 
 from typing import Any, Final

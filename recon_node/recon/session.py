@@ -7,11 +7,11 @@ bounds of a message they compare what it says with their own keys in that gap: w
 equal they agree; where they differ, the answer splits the gap, lists its keys, or asks for them.
 The answers for all gaps go into one message. What messages look like is up to the protocol version,
 a folder beside this file. This file has the interface that the versions share. Each session is
-built on a ``Side`` (side.py), which knows whose turn it is, which range is being reconciled, and
+built on a `Side` (side.py), which knows whose turn it is, which range is being reconciled, and
 what the peer may not do.
 
 In every version of the protocol a session says what to do by *actions*, and never awaits. The
-driver (of a node, ``converse`` in p2p/sync/sessions.py) performs each action before it asks for the
+driver (of a node, `converse` in p2p/sync/sessions.py) performs each action before it asks for the
 next, and passes in what came of it::
 
     message = ...                         # the peer's next message
@@ -23,7 +23,7 @@ it has the events of new keys fetched. Those that the driver could not get, or d
 left out. A driver that wants to see keys before events fetches nothing by id, and is told the keys.
 
 A turn may be too long for one message. Then the peer says that its turn continues, and the answer
-is due only after the last message (``Side.answer_due``). It may be several messages as well.
+is due only after the last message (`Side.answer_due`). It may be several messages as well.
 
 Whatever a side states is about keys that it holds. Keys that it gave up are *left out*: they only
 tell the session that a gap in which the peer holds just our keys and these has nothing left to
@@ -32,7 +32,7 @@ learn. How a session over such keys ends, and what it says about them, is up to 
 Why a session ends: a gap that differs is answered by a split into smaller gaps, by a list, or by a
 request for a list. So after O(log n) messages without a listed key, every difference is inside a
 gap that gets listed, and each listed key is one more key that both sides hold. A peer that keeps a
-session going without either is stopped after ``max_idle_rounds``. The store may change under the
+session going without either is stopped after `max_idle_rounds`. The store may change under the
 session: a key added meanwhile makes its gap differ, and is either told in this session or left for
 the next one.
 
@@ -45,7 +45,7 @@ settings may differ. (1.2.0 allows one more end, described there, for a node tha
 faster than its sessions finish.)
 
 Trimming: an initiator asks for one range of its interests. The responder answers for its first
-overlap with that range, or refuses if there is none. ``Side.remaining`` is then the part above the
+overlap with that range, or refuses if there is none. `Side.remaining` is then the part above the
 overlap, for the next session.
 """
 

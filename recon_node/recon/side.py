@@ -1,10 +1,10 @@
 """The state of one side of a session that does not depend on the version of the protocol.
 
-``Side`` is pure bookkeeping, as h11's connection state is: a session tells it what happens, and it
+`Side` is pure bookkeeping, as h11's connection state is: a session tells it what happens, and it
 raises LocalProtocolError for what this side may not do, RemoteProtocolError for what the peer may
 not do. session.py has the theory of operation.
 
-``SessionSettings`` say how a session splits and lists, and what bounds it.
+`SessionSettings` say how a session splits and lists, and what bounds it.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class SessionSettings:
             raise ValueError("page_keys must be at least 1, and list_threshold not negative")
 
     def parts(self, count: int) -> int:
-        """Return how many parts a gap of ``count`` keys, above the threshold, is split into.
+        """Return how many parts a gap of `count` keys, above the threshold, is split into.
 
-        ``fan_out`` decides how many rounds it takes until gaps are short enough to be listed. We
+        `fan_out` decides how many rounds it takes until gaps are short enough to be listed. We
         split no finer than that number of rounds requires, because fewer parts are fewer bytes. So
         a fan-out of 8 takes fewer rounds than a constant 4, for about the same bytes.
         """
@@ -262,14 +262,14 @@ class Side:
         return new
 
     def note_progress(self) -> None:
-        """Take note that the peer told of keys that were new to us, other than by ``learn``."""
+        """Take note that the peer told of keys that were new to us, other than by `learn`."""
         self.learned = True
         self._idle_rounds = 0
 
     def leave_out(self, keys: Iterable[bytes]) -> None:
         """Leave out keys whose events we refuse, or do not want: the peer may well take them.
 
-        In some versions (``tells_left_out``), keys that are known to be at the peer may be left out
+        In some versions (`tells_left_out`), keys that are known to be at the peer may be left out
         before the session starts: then it need not list them. It is for the driver to bound their
         number.
         """

@@ -36,7 +36,7 @@ class Filling:
 
     A node that starts from a snapshot takes the bulk of its events there, and only then the rest
     from live nodes (CIP-124, appendix C). Until then, its sessions about these ranges wait, within
-    bounds: a snapshot that makes no progress for ``STALL`` seconds no longer counts. Connections,
+    bounds: a snapshot that makes no progress for `STALL` seconds no longer counts. Connections,
     pushes of a few new keys and other ranges do not wait. Used from trio's thread only.
     """
 
@@ -104,7 +104,7 @@ REMEMBERED: Final = 4096
 class Arrivals:
     """Counts the keys that were added to a store, and remembers the latest of them.
 
-    A reader keeps the ``total`` up to which it has read. So any number of readers share one bounded
+    A reader keeps the `total` up to which it has read. So any number of readers share one bounded
     memory, and none can hold up the store. Used from trio's thread only.
 
     Args:
@@ -125,7 +125,7 @@ class Arrivals:
             self._moved.unpark_all()
 
     def since(self, total: int) -> list[EventId] | None:
-        """Return the keys added after the first ``total`` ones, oldest first.
+        """Return the keys added after the first `total` ones, oldest first.
 
         None when there are more of them than are remembered. Keys that were removed since are
         among them.
@@ -136,7 +136,7 @@ class Arrivals:
         return list(islice(self._latest, len(self._latest) - count, None))
 
     async def wait(self, total: int) -> None:
-        """Return when more than ``total`` keys were added."""
+        """Return when more than `total` keys were added."""
         while self.total <= total:
             await self._moved.park()
 

@@ -341,7 +341,7 @@ class StatementTurns:
 
     @contextmanager
     def taken_by(self, client: str, give_way: Callable[[], None], wait: float) -> Iterator[bool]:
-        """Take a turn for the block; yield False if there is none within ``wait`` seconds.
+        """Take a turn for the block; yield False if there is none within `wait` seconds.
 
         Args:
             client: its address, as gRPC writes it.

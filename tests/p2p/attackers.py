@@ -34,7 +34,7 @@ Attack = Callable[[Host, str], Awaitable[None]]
 
 
 async def streams_of(host: Host, victim: str, protocol: str, count: int) -> list[PeerStream]:
-    """Open as many streams as the victim allows, up to ``count``."""
+    """Open as many streams as the victim allows, up to `count`."""
     streams: list[PeerStream] = []
     with suppress(*CUT_OFF):
         while len(streams) < count:

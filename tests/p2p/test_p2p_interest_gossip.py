@@ -369,7 +369,7 @@ async def test_a_peer_that_opens_a_stream_has_to_use_it(two, autojump_clock):
 
 
 def test_an_allowance_lets_pass_what_it_says(rng):
-    """Whatever the sizes: no more than ``burst + rate * seconds``, and not much less."""
+    """Whatever the sizes: no more than `burst + rate * seconds`, and not much less."""
     allowance, now, passed = Allowance(1000, 10, 0.0), 0.0, 0
     for _ in range(1000):
         size = rng.randrange(1, 200)

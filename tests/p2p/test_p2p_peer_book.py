@@ -57,7 +57,7 @@ async def test_a_failing_peer_is_left_alone_longer_each_time(autojump_clock):
 
 
 async def test_peers_are_chosen_by_overlap_latency_and_conduct():
-    """The formula itself is tested with ``draw``; here, that the book knows what goes into it."""
+    """The formula itself is tested with `draw`; here, that the book knows what goes into it."""
     book = book_of("all, near", "all, far", "half, near", "failing", "behind", rng=Random(1))
     for name in ("all, near", "half, near", "failing", "behind"):
         book.synced(name, 0.01, 1e9)

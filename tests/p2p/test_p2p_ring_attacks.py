@@ -83,7 +83,7 @@ async def victim_and_honest(
 ) -> AsyncIterator[tuple[Node, Node]]:
     """A victim with most of some events, and an honest node that dialled it and gives the rest.
 
-    ``changes`` are settings of the victim.
+    `changes` are settings of the victim.
     """
     async with (
         node(tmp_path / "victim", cars[:30], **ONLY_RINGS, **changes) as victim,

@@ -175,7 +175,7 @@ def reconcile(
     between: Callable[[int], None] = lambda _: None,
     max_messages: int = 10_000,
 ) -> tuple[TurnSession[Any], TurnSession[Any], list[Any]]:
-    """Run a session to its end; ``between`` is called with the number of messages so far."""
+    """Run a session to its end; `between` is called with the number of messages so far."""
     initiator.other, responder.other = responder, initiator
     asking, answering = initiator.asks(key_range), responder.answers()
     sides = [(responder, answering), (initiator, asking)]

@@ -56,7 +56,7 @@ def check_tree(store: KeyStore, leaf_size: int, fan_out: int) -> None:
     """Check what a tree promises of itself, node by node."""
 
     def visit(node: Leaf | Inner, lower: bytes, upper: bytes | None) -> int:
-        """Return the height; all keys lie from ``lower`` to below ``upper``."""
+        """Return the height; all keys lie from `lower` to below `upper`."""
         if isinstance(node, Leaf):
             assert len(node) <= leaf_size
             assert node == sorted(set(node))

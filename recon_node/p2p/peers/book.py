@@ -1,7 +1,7 @@
 """The node's own book of peers: their addresses, interests, failures and latencies.
 
 libp2p's peerstore forgets addresses after minutes and does not rate peers. The book is kept in a
-file (``network_side``); ``draw`` has the order in which peers are chosen from it.
+file (`network_side`); `draw` has the order in which peers are chosen from it.
 
 Times to wait use trio's clock, which does not jump. Times that are shown are seconds since 1970.
 """
@@ -54,7 +54,7 @@ class Fading:
 
     Args:
         half_life: seconds.
-        value: what it was at the time ``at``.
+        value: what it was at the time `at`.
         at: seconds on any clock.
     """
 
@@ -142,7 +142,7 @@ class Peer:
 
 
 class PeerBook:
-    """At most ``capacity`` peers by peer id. For the trio thread only."""
+    """At most `capacity` peers by peer id. For the trio thread only."""
 
     def __init__(self, capacity: int, rng: random.Random | None = None) -> None:
         self._capacity = capacity
@@ -288,7 +288,7 @@ class PeerBook:
 
         Args:
             peer_id: the peer.
-            ranges: ascending and apart. They count until ``no_longer_states``.
+            ranges: ascending and apart. They count until `no_longer_states`.
         """
         peer = self.heard_of(peer_id, ())
         peer.stated = Stated(ranges)
@@ -372,7 +372,7 @@ class PeerBook:
         return _live(peer.declined) if peer else []
 
     def choose(self, count: int, among: Sequence[Peer] | None = None) -> list[Peer]:
-        """Draw peers that may be synced with now, at random by network and weight (``draw``).
+        """Draw peers that may be synced with now, at random by network and weight (`draw`).
 
         The first is one with which events have lately moved, if there is any.
 
@@ -410,10 +410,10 @@ class PeerBook:
         ]
 
     def load(self, rows: Any) -> None:
-        """Add the peers that ``to_json`` returned.
+        """Add the peers that `to_json` returned.
 
         Raises:
-            ValueError, TypeError, LookupError: ``rows`` is something else.
+            ValueError, TypeError, LookupError: `rows` is something else.
         """
         for row in rows:
             peer = self.heard_of(str(row["id"]), [str(each) for each in row["addresses"]])

@@ -54,7 +54,7 @@ FEWEST_SHARING: Final = 3
 """The same for a node that has very many interests."""
 ENOUGH_IN_ALL: Final = 64
 """Nodes with several interests connect to so many peers for all of them together, unless that is
-less than ``FEWEST_SHARING`` for each."""
+less than `FEWEST_SHARING` for each."""
 ENOUGH_OTHERS: Final = 8
 """With so many other connected peers, no more of these are dialled when found."""
 MOST_PLACES: Final = 2
@@ -227,7 +227,7 @@ class LostPeers:
         """Since when."""
         self._lost: dict[str, _Lost] = {}
         self.are_back = False
-        """Whether some of them had come back at the last call of ``due``."""
+        """Whether some of them had come back at the last call of `due`."""
 
     def due(self, connected: Collection[str], trying: Collection[str], now: float) -> list[str]:
         """Return the peers to try now, in random order."""

@@ -1,13 +1,13 @@
 """The Kademlia DHT of a network, as discovery uses it.
 
-The server is in ``dht_server``. On the client's side, only the walk to the closest peers is the
-library's: its ``provide`` and ``find_providers`` use a stream for each message, announce to nobody
+The server is in `dht_server`. On the client's side, only the walk to the closest peers is the
+library's: its `provide` and `find_providers` use a stream for each message, announce to nobody
 when a walk is cut short, and are content with cached providers.
 
 The library adds every peer that it hears of to its routing table, and takes hearsay for a sign of
 life, so that nodes remind each other of dead peers forever. Here a peer is only added to the table
 while it is connected, and peers that are listed without a connection, in the table or as providers,
-are dialled regularly and removed if they do not answer (``LivenessCheck``).
+are dialled regularly and removed if they do not answer (`LivenessCheck`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ ENOUGH_CONNECTIONS: Final = 16
 
 
 def admit_connected_only(table: RoutingTable, is_able: Callable[[str], bool]) -> None:
-    """Make a routing table admit the peers of which ``is_able`` says that they are connected and
+    """Make a routing table admit the peers of which `is_able` says that they are connected and
     speak the DHT."""
     stock = table.add_peer
 
@@ -199,7 +199,7 @@ class LibraryDht:
 
     async def closest(self, key: bytes) -> list[str]:
         """Return the closest peers to a key: those that a walk through the DHT leads to, at most
-        ``CLOSEST``, and a few known ones, since the walk may take too long or be led astray."""
+        `CLOSEST`, and a few known ones, since the walk may take too long or be led astray."""
         closest: list[ID] = self._dht.routing_table.find_local_closest_peers(key, KNOWN)
         with trio.move_on_after(WALK_LIMIT):
             closest += await self._dht.peer_routing.find_closest_peers_network(key, CLOSEST)

@@ -1,9 +1,9 @@
 """The server's side of the DHT: the library's, made fit for the provider records of many nodes.
 
-The protocol is ``/ceramic/<network>/kad/1.0.0``. The library's DHT is made for content on the
-public network; ``NetworkDHT`` and ``RecordStore`` override what does not fit.
+The protocol is `/ceramic/<network>/kad/1.0.0`. The library's DHT is made for content on the
+public network; `NetworkDHT` and `RecordStore` override what does not fit.
 
-Anybody can announce any number of peer ids for any number of keys, so ``ProviderRecords`` are
+Anybody can announce any number of peer ids for any number of keys, so `ProviderRecords` are
 limited in number, for each key and in total. When there is no room, the address with the most
 records makes room, with its oldest. So a flood from one address replaces only its own records, and
 of n addresses one with less than an n-th of the room never loses any.
@@ -164,7 +164,7 @@ MAX_TOLD: Final = 20
 MAX_REQUEST: Final = 16 * 1024
 """Maximum bytes of a request; stock accepts and keeps 4 MiB."""
 MAX_ANSWER: Final = 256 * 1024
-"""Maximum bytes of an answer that lists providers; other nodes list more than ``MAX_TOLD``."""
+"""Maximum bytes of an answer that lists providers; other nodes list more than `MAX_TOLD`."""
 MAX_PEERS_ANSWER: Final = 32 * 1024
 """Maximum bytes of an answer that lists the 20 closest peers."""
 MAX_SERVED: Final = 32
@@ -175,12 +175,12 @@ SERVE_LIMIT: Final = 30.0
 """Seconds for which a stream is served. Stock serves twelve streams, forever."""
 MAX_ANNOUNCES: Final = 400
 """Maximum announcements of one peer in ten seconds; stock ignores all after the tenth. A node
-announces itself for up to ``schedule.MAX_QUICK`` keys in each of its first rounds."""
+announces itself for up to `schedule.MAX_QUICK` keys in each of its first rounds."""
 _PROTOCOL: Final = re.compile(r"/ceramic/([^/]+)/kad/1\.0\.0")
 
 
 class RecordStore(ProviderStore):
-    """Puts ``ProviderRecords`` in the place of the library's own.
+    """Puts `ProviderRecords` in the place of the library's own.
 
     Stock keeps the first 20 providers of a key for 48 hours, and any number of keys.
     """

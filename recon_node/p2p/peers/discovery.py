@@ -1,7 +1,7 @@
 """Finding peers through the DHT of the network: those on it, and those with the same interests.
 
 Every node announces itself at its rendezvous and looks up the other nodes there (CIP-124, "Peer
-discovery"); ``schedule`` says which ones and when, ``dht`` does it. Two tasks do the same work side
+discovery"); `schedule` says which ones and when, `dht` does it. Two tasks do the same work side
 by side. One tells and asks connected peers, and is quick. The other walks to the closest peers of
 the whole DHT, which takes longer: the walk leads through peers that anybody may have named, and
 some of them do not answer or do not exist.
@@ -58,7 +58,7 @@ EXCHANGES: Final = 10
 """Peers told and asked at the same time, by each of the two tasks."""
 GATHER: Final = 1.0
 """Seconds for which changes of the interests are gathered: they come one by one from a client that
-has just started. Connected peers hear of each at once (``interest_gossip``)."""
+has just started. Connected peers hear of each at once (`interest_gossip`)."""
 AT_LEISURE: Final = 5
 """So many times as long they are gathered while a connected peer shares each new interest: then its
 events are on their way, and come sooner if nobody has to answer for the DHT meanwhile."""

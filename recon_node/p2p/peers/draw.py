@@ -10,9 +10,9 @@ the weight of its heaviest peer, and then a peer in each. A second peer of a net
 first one of every other.
 
 So a peer that is near and has much in common is drawn most often, and one that is far away or has
-little in common is still drawn at least ``FLOOR`` times as often. One that was behind is drawn up
-to twice as often, since there is probably something to do; ``failures`` counts how often a peer
-failed or misled us. The last two fade (``book.Fading``), so that no peer is judged forever.
+little in common is still drawn at least `FLOOR` times as often. One that was behind is drawn up
+to twice as often, since there is probably something to do; `failures` counts how often a peer
+failed or misled us. The last two fade (`book.Fading`), so that no peer is judged forever.
 """
 
 from __future__ import annotations

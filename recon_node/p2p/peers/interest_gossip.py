@@ -1,7 +1,7 @@
 """Interest gossip: each side of a connection tells the other its interests, at once and on change.
 
-Every node opens a stream to every connected peer that speaks ``INTERESTS_PROTOCOL``, and sends a
-statement of its interests (``interest_statement``) on it, and another one whenever they change. The
+Every node opens a stream to every connected peer that speaks `INTERESTS_PROTOCOL`, and sends a
+statement of its interests (`interest_statement`) on it, and another one whenever they change. The
 peer does not answer. A statement counts as long as its stream is open, and so only from the peer at
 the other end of a secured connection: it need not be signed.
 
@@ -13,7 +13,7 @@ at once, their statements cross, and neither side knew that the range was common
 own. Each side sees this from the digest in the statement that arrives, which is not that of its own
 latest one. Then the side with the smaller peer id starts the sync.
 
-Limits: one stream and one statement of bounded size for each peer, and an ``Allowance`` of bytes: a
+Limits: one stream and one statement of bounded size for each peer, and an `Allowance` of bytes: a
 node reads no faster than that, so that flow control slows down a peer that sends more.
 """
 
@@ -71,7 +71,7 @@ OnCommon = Callable[[str, Sequence[KeyRange]], None]
 
 
 class Allowance:
-    """How many bytes may pass: ``burst`` at once, and ``rate`` a second in the long run. Pure.
+    """How many bytes may pass: `burst` at once, and `rate` a second in the long run. Pure.
 
     Args:
         burst: bytes.
@@ -107,7 +107,7 @@ class _Teller:
 class InterestGossip:
     """Tells connected peers our interests, and notes theirs in the book.
 
-    Register ``serve`` with the host, and call ``meet`` with each peer that has identified itself.
+    Register `serve` with the host, and call `meet` with each peer that has identified itself.
 
     Args:
         context: what it shares with the other parts.
@@ -139,7 +139,7 @@ class InterestGossip:
         self._nursery.start_soon(self._keep_telling, peer_id)
 
     async def wait_until_told(self, peer_id: str) -> None:
-        """Wait until the interests of a connected peer are known, at most ``PATIENCE`` seconds.
+        """Wait until the interests of a connected peer are known, at most `PATIENCE` seconds.
 
         Does not wait for a peer that does not speak the protocol.
         """

@@ -11,7 +11,7 @@ front-coded. None of them starts with another.
 The first 8 bytes say which statement of the receiver the sender knew: the `digest` of the latest,
 or zeros. From them, both sides can tell whether their statements crossed on the way.
 
-A node with more than ``MAX_PREFIXES`` interests shortens the longest prefixes until they are few
+A node with more than `MAX_PREFIXES` interests shortens the longest prefixes until they are few
 enough. The statement then covers more than its interests. That costs a sync that finds nothing, and
 hides nothing.
 

@@ -1,7 +1,7 @@
 """The ranges that both this node and a peer want, as far as known, and their share of the keys.
 
-A peer states its interests (``interest_gossip``). Those of a peer that does not speak that protocol
-are the ranges that it asks for and those that it answers for (see ``PeerBook``). If it has done
+A peer states its interests (`interest_gossip`). Those of a peer that does not speak that protocol
+are the ranges that it asks for and those that it answers for (see `PeerBook`). If it has done
 neither recently, it is assumed to want everything that it has not declined.
 """
 
@@ -40,7 +40,7 @@ _NOBODY: Final = Peer("")
 
 
 class _Counts:
-    """The numbers of keys in ranges, each counted once in ``WEIGHED_EVERY`` seconds: most of what
+    """The numbers of keys in ranges, each counted once in `WEIGHED_EVERY` seconds: most of what
     peers want are the same ranges."""
 
     def __init__(self, store: Store) -> None:
@@ -62,7 +62,7 @@ class _Counts:
         return sum(map(self._of, sample)) * len(ranges) / len(sample)
 
     def have_time(self) -> bool:
-        """Return whether fewer than ``COUNTED_AT_ONCE`` ranges were counted in this second."""
+        """Return whether fewer than `COUNTED_AT_ONCE` ranges were counted in this second."""
         now = trio.current_time()
         if now >= self._second + 1:
             self._second, self._in_second = now, 0
@@ -135,7 +135,7 @@ class Overlap:
         """Return what of our interests a peer shares; None if its interests are not known.
 
         Returns:
-            The first ``MAX_NAMED`` of our interests of which it shares at least a part, as text;
+            The first `MAX_NAMED` of our interests of which it shares at least a part, as text;
             and the share of our keys that it wants too, from 0 to 1, some seconds old.
         """
         if not self.is_known(peer_id):
@@ -150,7 +150,7 @@ class Overlap:
         return common.named[1], common.share
 
     async def weigh(self, peers: Iterable[Peer]) -> None:
-        """Update ``Peer.overlap`` of some peers, with a checkpoint after each."""
+        """Update `Peer.overlap` of some peers, with a checkpoint after each."""
         now = trio.current_time()
         shares: dict[tuple[KeyRange, ...], float] = {}
         for peer in peers:

@@ -4,9 +4,9 @@ Theory of operation
 -------------------
 A *rendezvous* is a key of the DHT at which nodes find each other: that of the network, and that of
 the sort value of each interest. A node announces itself at its rendezvous and looks for others
-there by the same ``Schedule``:
+there by the same `Schedule`:
 
-- A new rendezvous is due at once, then after ever longer waits (``ROUNDS``), then once in each
+- A new rendezvous is due at once, then after ever longer waits (`ROUNDS`), then once in each
   interval. So nodes that start at the same time find each other although neither's first look
   succeeds, and a change of interests shows soon.
 - When a peer has joined the DHT, the waits start again: there may be something new to find, and
@@ -14,8 +14,8 @@ there by the same ``Schedule``:
 - Once enough peers are connected, a rendezvous takes its next turn in the interval. Whoever comes
   later looks for others, and finds this node.
 - Every wait is jittered, so that nodes that start together do not stay in step.
-- The work is bounded, however many interests a node has. Only ``MAX_QUICK`` rendezvous have short
-  waits at the same time, and in each interval ``MAX_IN_INTERVAL`` take their turn; the interval
+- The work is bounded, however many interests a node has. Only `MAX_QUICK` rendezvous have short
+  waits at the same time, and in each interval `MAX_IN_INTERVAL` take their turn; the interval
   grows for nodes that have more. Then some of their records lapse between two turns. Still, none of
   their interests is left out: they look up all of them in turn, and so meet nodes that have fewer.
 
@@ -81,7 +81,7 @@ class _Turn:
 
     at: float
     rounds: int
-    """So many have passed; after ``FIRST_ROUNDS``, the waits are those of the interval."""
+    """So many have passed; after `FIRST_ROUNDS`, the waits are those of the interval."""
 
 
 class Schedule:

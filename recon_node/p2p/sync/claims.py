@@ -3,12 +3,12 @@
 A key is an EventId, or the id of one that is not known yet (fetch.py).
 
 A claim lasts until its events are in the store or their fetching has failed. It becomes void
-earlier if its peer stalls: if less than ``MIN_BYTES`` arrive from it in ``STALLED_AFTER`` seconds,
-or if what was claimed at once takes longer than ``CLAIM_TIME``, not counting the time in which the
-store had to catch up. A claim of a few keys (``FEW``), such as those of a push, is void as soon as
-its peer has sent nothing for ``SILENT_AFTER`` seconds: to fetch a few events twice costs less than
+earlier if its peer stalls: if less than `MIN_BYTES` arrive from it in `STALLED_AFTER` seconds,
+or if what was claimed at once takes longer than `CLAIM_TIME`, not counting the time in which the
+store had to catch up. A claim of a few keys (`FEW`), such as those of a push, is void as soon as
+its peer has sent nothing for `SILENT_AFTER` seconds: to fetch a few events twice costs less than
 to wait. A session with another peer that told us of one of the keys then takes it over, and the
-stalled fetch ends. For ``SLOW_FOR`` seconds, all claims for the slow peer are void, and for those
+stalled fetch ends. For `SLOW_FOR` seconds, all claims for the slow peer are void, and for those
 at its address: peer ids cost nothing.
 """
 
@@ -24,7 +24,7 @@ from recon_node.ceramic import EventId
 from recon_node.latest import Latest
 
 STALLED_AFTER: Final = 10.0
-"""Seconds in which a peer has to send ``MIN_BYTES``."""
+"""Seconds in which a peer has to send `MIN_BYTES`."""
 MIN_BYTES: Final = 16 * 1024
 SILENT_AFTER: Final = 1.0
 """Seconds in which a peer has to send anything, if it was asked for few events."""
@@ -43,7 +43,7 @@ MAX_SLOW: Final = 1000
 
 
 class Claim:
-    """The keys that one session fetches. Made by ``FetchTable.claim``."""
+    """The keys that one session fetches. Made by `FetchTable.claim`."""
 
     def __init__(self, table: FetchTable, peer: str, network: str, *, is_void: bool) -> None:
         self.peer = peer
@@ -120,7 +120,7 @@ class Claim:
         self._scope.cancel()
 
     async def wait_for_move(self) -> None:
-        """Wait until some of its keys are released, at most ``LOOK_EVERY`` seconds."""
+        """Wait until some of its keys are released, at most `LOOK_EVERY` seconds."""
         with trio.move_on_after(LOOK_EVERY):
             await self._moved.park()
 

@@ -1,7 +1,7 @@
 """Serves the store's events to peers, within limits that all peers share.
 
 A stream holds a slot only while requests come. Between two fetches of its peer it is kept for
-``KEPT_FOR`` seconds, because opening one takes longer than fetching an event.
+`KEPT_FOR` seconds, because opening one takes longer than fetching an event.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEPT_PER_PEER: Final = 2
 
 
 class EventServer:
-    """Serves the store's events to peers, within slots. Register ``serve`` with the host.
+    """Serves the store's events to peers, within slots. Register `serve` with the host.
 
     It speaks both versions: 1.0.0, by EventIds, and 1.1.0, by their ids.
     """

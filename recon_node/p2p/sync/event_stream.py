@@ -85,10 +85,10 @@ async def serve_events(
     settings: P2PSettings,
     linger: float = math.inf,
 ) -> None:
-    """Answer requests until the peer ends the stream, or none follows within ``linger`` seconds.
+    """Answer requests until the peer ends the stream, or none follows within `linger` seconds.
 
-    The first request must come within ``idle_timeout``. After that the peer may take
-    ``turn_timeout`` to read an answer or to begin another request, because it stores events
+    The first request must come within `idle_timeout`. After that the peer may take
+    `turn_timeout` to read an answer or to begin another request, because it stores events
     meanwhile.
 
     Raises:
@@ -109,7 +109,7 @@ async def serve_events_by_id(
     settings: P2PSettings,
     linger: float = math.inf,
 ) -> None:
-    """Answer requests until the peer ends the stream, or none follows within ``linger`` seconds.
+    """Answer requests until the peer ends the stream, or none follows within `linger` seconds.
 
     The peer has the time that 1.0.0 allows.
 
@@ -457,7 +457,7 @@ def _read_sized(data: bytes, at: int) -> tuple[bytes, int]:
 
 EVENTS_USED_FOR: Final = 90.0
 """Seconds after which an event stream is no longer used again: servers close theirs after
-``event_server.KEPT_FOR``, and those of earlier versions after ``turn_timeout``, as long by
+`event_server.KEPT_FOR`, and those of earlier versions after `turn_timeout`, as long by
 default."""
 
 

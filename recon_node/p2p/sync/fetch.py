@@ -1,10 +1,10 @@
 """From keys that a peer lists to events in the store: what a session does between its turns.
 
-One session at a time fetches a key. It first claims it in ``claims.FetchTable``, together with a
+One session at a time fetches a key. It first claims it in `claims.FetchTable`, together with a
 few requests' worth of others, so that sessions with several peers share the work. Keys that another
 session has claimed are left for last, and fetched if they have not arrived by then.
 
-An event is asked for by its EventId, or by the id of that: its *name* (``ByKey``, ``ById``).
+An event is asked for by its EventId, or by the id of that: its *name* (`ByKey`, `ById`).
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ OpenEventStream = Callable[[str], AbstractAsyncContextManager[FrameStream]]
 
 @asynccontextmanager
 async def _hand_on(admit: Deliver) -> AsyncIterator[Deliver]:
-    """Yield a ``Deliver`` that returns before ``admit`` does, so that events can arrive meanwhile.
+    """Yield a `Deliver` that returns before `admit` does, so that events can arrive meanwhile.
 
-    At most ``IN_FLIGHT`` calls run at once; all have ended when the block ends.
+    At most `IN_FLIGHT` calls run at once; all have ended when the block ends.
     """
     places = trio.Semaphore(IN_FLIGHT)
     failures: list[Exception] = []
@@ -133,7 +133,7 @@ async def _hand_on(admit: Deliver) -> AsyncIterator[Deliver]:
 
 @asynccontextmanager
 async def _in_order(deliver: Deliver, account: Account) -> AsyncIterator[Deliver]:
-    """Yield a ``Deliver`` that puts events in the order of their EventIds, as many as fit.
+    """Yield a `Deliver` that puts events in the order of their EventIds, as many as fit.
 
     What has come when a fetch fails is delivered, too: otherwise it would have to come again.
     """
@@ -293,7 +293,7 @@ class Fetcher:
         """Fetch what no other session has claimed; return what one has.
 
         If the peer stalls and another session takes over what it was asked for, that is added to
-        ``lost``: this session does not ask for it again.
+        `lost`: this session does not ask for it again.
         """
         left = self._table.claimed(names, self._peer)
         if len(left) == len(names):

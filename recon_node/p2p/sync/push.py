@@ -6,7 +6,7 @@ exponentially. Only peers with an interest in the key are drawn, and each key ha
 so that a peer is reached however few others share its interests. A key is not pushed to a peer that
 told us of it.
 
-The first key after a while is pushed at once; those that come within ``push_delay`` of a push are
+The first key after a while is pushed at once; those that come within `push_delay` of a push are
 collected for the next one.
 
 A push is a sync about the changed part of a common range: the streams of the new keys, and what
@@ -15,7 +15,7 @@ same in a large set as in a small one.
 
 If each node pushed an event to three others once, it would miss 6 % of them: s = exp(-3 (1 - s)),
 in Demers et al., "Epidemic Algorithms for Replicated Database Maintenance" (1987). So there are
-``ROUNDS`` rounds of pushes. The later ones go to peers that are not known to have the key: they did
+`ROUNDS` rounds of pushes. The later ones go to peers that are not known to have the key: they did
 not tell us of it, and no session agreed with them since it came. In a connected network that leaves
 hardly anyone out, and most of what it costs are syncs that find nothing to do.
 """
@@ -38,12 +38,12 @@ from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.recon import KeyRange, intersect_ranges
 
 ALL_OF_FEW: Final = 2
-"""If at most this many times ``sync_peers`` peers want a key, all of them get it at once."""
+"""If at most this many times `sync_peers` peers want a key, all of them get it at once."""
 
 ROUNDS: Final = 3
 """How often a key is pushed, each time to others."""
 NEXT_ROUND: Final = 4
-"""A round comes so many times ``push_delay`` after the one before, as long as a push takes about;
+"""A round comes so many times `push_delay` after the one before, as long as a push takes about;
 and then twice as many."""
 MAX_AGAIN: Final = 256
 """Of more keys at once there is but one round: they come from a sync that caught up."""
@@ -162,9 +162,9 @@ class Pusher:
 
 
 def choose_receivers(wants: Mapping[str, PushedPart], copies: int) -> list[str]:
-    """Choose peers, in the given order, so that each key reaches ``copies`` of those that want it.
+    """Choose peers, in the given order, so that each key reaches `copies` of those that want it.
 
-    If there are not many more (``ALL_OF_FEW``), it reaches all of them.
+    If there are not many more (`ALL_OF_FEW`), it reaches all of them.
     """
     asked = Counter(key for wanted in wants.values() for key in wanted.keys)
     due = {key: many if many <= ALL_OF_FEW * copies else copies for key, many in asked.items()}

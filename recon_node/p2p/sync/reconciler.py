@@ -87,7 +87,7 @@ class Reconciler:
             How many events the peer listed without delivering them.
 
         Raises:
-            Exception: one of ``PEER_FAILURES`` if a session fails.
+            Exception: one of `PEER_FAILURES` if a session fails.
             StoreError: the disk failed.
         """
         undelivered = 0
@@ -121,7 +121,7 @@ class Reconciler:
         return self._table.told_by(key)
 
     async def wait_for_peers_sessions(self, peer_id: str, limit: float) -> None:
-        """Wait until no session that a peer has started is running, at most ``limit`` seconds."""
+        """Wait until no session that a peer has started is running, at most `limit` seconds."""
         with trio.move_on_after(limit):
             await self.slots.wait_until_unused(peer_id)
 

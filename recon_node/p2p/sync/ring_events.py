@@ -270,7 +270,7 @@ class RingWire:
         keys: how the ring writes keys.
         values: yields the values of keys that the peer lacks.
         hold: charges the peer with the bytes that it makes us hold, or raises one of
-            ``PEER_FAILURES`` if they are too many.
+            `PEER_FAILURES` if they are too many.
         idle_timeout: seconds in which the peer must send or take something.
         sync_id: the session's id, which the initiator chooses; the responder echoes the peer's.
     """

@@ -1,5 +1,5 @@
 """What sessions with ceramic-one nodes are about: the peer ring, and the model ring, of
-`/ceramic/recon/0.1.0`. ``sync_scheduler`` says when there is one.
+`/ceramic/recon/0.1.0`. `sync_scheduler` says when there is one.
 
 The peer ring is kept with every peer that speaks it. Events are exchanged on the model ring only
 with peers that speak no version of recon that is better; so nothing comes twice.
@@ -120,7 +120,7 @@ class Rings:
             Whether the next ones may come soon: what is refused will not come again in them.
 
         Raises:
-            Exception: one of ``PEER_FAILURES`` if a session fails.
+            Exception: one of `PEER_FAILURES` if a session fails.
             StoreError: the disk failed.
         """
         for ring in rings:

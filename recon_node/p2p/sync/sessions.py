@@ -1,12 +1,12 @@
 """Sessions with peers, whatever the version: their slots, their streams, and their life.
 
     session   says what to do next, as actions (recon/session.py)
-    wire      turns a stream's bytes into messages, and back (``FrameWire``, ``RingWire``)
+    wire      turns a stream's bytes into messages, and back (`FrameWire`, `RingWire`)
     events    gets events from the peer into the store (fetch.py, ring_events.py)
 
-What a session is about is up to the protocol of its stream: ``Reconciler`` has those that reconcile
-in turns, ``Rings`` those of ceramic-one. ``Sessions`` opens streams and serves those of peers; one
-function, ``converse``, runs what either begins. Whatever goes wrong in a session ends only that
+What a session is about is up to the protocol of its stream: `Reconciler` has those that reconcile
+in turns, `Rings` those of ceramic-one. `Sessions` opens streams and serves those of peers; one
+function, `converse`, runs what either begins. Whatever goes wrong in a session ends only that
 session.
 """
 
@@ -79,7 +79,7 @@ class Slots:
     def taken_by(self, peer_id: str, address: str, give_way: GiveWay) -> Iterator[bool]:
         """Take a slot for a peer at an IP address for the block; yield False if none is left.
 
-        ``give_way`` is called if an address with fewer slots needs this one.
+        `give_way` is called if an address with fewer slots needs this one.
         """
         if self._used[peer_id] >= self._limit_per_peer:
             yield False
@@ -370,7 +370,7 @@ class Sessions:
             begin: makes the session.
 
         Raises:
-            Exception: one of ``PEER_FAILURES`` if the session fails, or StoreError.
+            Exception: one of `PEER_FAILURES` if the session fails, or StoreError.
         """
         opened = await self._kept.take(peer_id) if self._keeps_stream(protocols[0]) else None
         if opened is None:
@@ -431,7 +431,7 @@ class Sessions:
 
         Raises:
             StaleStreamError: the stream was kept, and has ended before the session began.
-            Exception: one of ``PEER_FAILURES``, or StoreError, which are reported already.
+            Exception: one of `PEER_FAILURES`, or StoreError, which are reported already.
         """
         outcome: str | None = CANCELLED
         hung_up, limit = False, self._settings.session_timeout

@@ -1,11 +1,11 @@
 """When to sync with whom: new events soon, everything from time to time, new peers at once.
 
 One task at a time syncs with a peer. A request that arrives meanwhile is not lost: another sync
-follows, because the one under way may already have passed the range of a new key. ``push`` decides
+follows, because the one under way may already have passed the range of a new key. `push` decides
 which peers new keys are pushed to.
 
 With a ceramic-one node, only the side that dialled starts sessions, as such nodes do: one a
-second after the other, and after longer and longer pauses if they fail. ``rings`` has what they are
+second after the other, and after longer and longer pauses if they fail. `rings` has what they are
 about.
 """
 
@@ -150,7 +150,7 @@ class SyncScheduler:
     def request(self, peer_id: str, ranges: Sequence[KeyRange] | None = None) -> None:
         """Request a sync with a peer, soon.
 
-        It is about everything that both sides are interested in, or only what lies in ``ranges``.
+        It is about everything that both sides are interested in, or only what lies in `ranges`.
         """
         if peer_id not in self._running:
             if self._nursery is None or (
@@ -214,7 +214,7 @@ class SyncScheduler:
     async def _ask_for_new_interests(self) -> None:
         """Sync at once when our interests change, and forget what was asked for before.
 
-        With the peers that tell each other their interests, ``interest_gossip`` does it.
+        With the peers that tell each other their interests, `interest_gossip` does it.
         """
         while True:
             await self._store.wanted.wait_for_change(self._store.wanted.all)

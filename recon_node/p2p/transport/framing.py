@@ -1,9 +1,9 @@
 """Byte streams with peers, and frames on them: an unsigned-varint length, then that many bytes.
 
-A ``ByteStream`` has the shape of ``trio.abc.Stream``, so that a protocol also runs over the memory
-streams of ``trio.testing``; a ``Libp2pStream`` is a libp2p stream in that shape.
+A `ByteStream` has the shape of `trio.abc.Stream`, so that a protocol also runs over the memory
+streams of `trio.testing`; a `Libp2pStream` is a libp2p stream in that shape.
 
-``FrameDecoder`` is the parser, without I/O: bytes in, frames out. ``FrameStream`` reads and writes
+`FrameDecoder` is the parser, without I/O: bytes in, frames out. `FrameStream` reads and writes
 frames on a byte stream, with a time limit on every wait, and counts the bytes in both directions.
 A frame above the size limit is refused by its length, before its bytes are read. An end of the
 stream within a frame is an error: on libp2p a lost connection looks like an end.
@@ -32,19 +32,19 @@ _CLOSE_LIMIT: Final = 2.0
 
 
 def shielded(seconds: float) -> trio.CancelScope:
-    """Return a cancel scope for clean-up: shielded from outside, but limited to ``seconds``."""
+    """Return a cancel scope for clean-up: shielded from outside, but limited to `seconds`."""
     return trio.CancelScope(deadline=trio.current_time() + seconds, shield=True)
 
 
 class ByteStream(Protocol):
-    """A two-way byte stream; failures are ``trio.BrokenResourceError``."""
+    """A two-way byte stream; failures are `trio.BrokenResourceError`."""
 
     async def receive_some(self, max_bytes: int) -> bytes:
-        """Return 1 to ``max_bytes`` bytes, or none at the end of the stream."""
+        """Return 1 to `max_bytes` bytes, or none at the end of the stream."""
         ...
 
     async def send_all(self, data: bytes) -> None:
-        """Send all of ``data``."""
+        """Send all of `data`."""
         ...
 
 
@@ -93,7 +93,7 @@ class Libp2pStream(PeerStream):
         return not (self._ended or ended or stream.muxed_conn.is_closed)
 
     async def receive_some(self, max_bytes: int) -> bytes:
-        """Return 1 to ``max_bytes`` bytes, or none at the end, or if the connection was lost."""
+        """Return 1 to `max_bytes` bytes, or none at the end, or if the connection was lost."""
         try:
             return await self._stream.read(max_bytes)
         except StreamEOF:
@@ -104,7 +104,7 @@ class Libp2pStream(PeerStream):
             raise trio.BrokenResourceError(f"the connection was lost: {error}") from error
 
     async def send_all(self, data: bytes) -> None:
-        """Send all of ``data``. If it is cancelled, reset the stream: a part may have been sent."""
+        """Send all of `data`. If it is cancelled, reset the stream: a part may have been sent."""
         try:
             await self._stream.write(data)
         except (StreamReset, StreamClosed) as error:
@@ -150,13 +150,13 @@ class FramingError(PeerProtocolError):
 
 
 class FrameDecoder:
-    """Cuts a stream's bytes into frames of at most ``max_frame`` bytes."""
+    """Cuts a stream's bytes into frames of at most `max_frame` bytes."""
 
     def __init__(self, max_frame: int) -> None:
         self.max_frame = max_frame
         self._buffer = bytearray()
         self._at = 0
-        """How much of the buffer was returned as frames: less than ``READ_SIZE``."""
+        """How much of the buffer was returned as frames: less than `READ_SIZE`."""
         self._length: int | None = None
         """Of the frame whose length has been read."""
 
@@ -254,7 +254,7 @@ class FrameStream:
         self.bytes_sent = 0
 
     async def wait_for_frame(self, patience: float) -> bool:
-        """Wait for the first byte of a frame, for at most ``patience`` seconds.
+        """Wait for the first byte of a frame, for at most `patience` seconds.
 
         Returns False if none comes: the stream was ended, lost, or silent.
         """
@@ -277,7 +277,7 @@ class FrameStream:
         Args:
             patience: the longest wait for a whole frame, in seconds.
             until_begun: for a peer that has work to do first: the longest wait for the first byte
-                of the frame, in seconds, if that is longer. Its ``patience`` begins with that byte.
+                of the frame, in seconds, if that is longer. Its `patience` begins with that byte.
 
         Raises:
             FramingError: the bytes are not a frame.
@@ -316,7 +316,7 @@ class FrameStream:
         return True
 
     async def send(self, frames: Iterable[bytes], patience: float) -> None:
-        """Send frames, many in one write. Each write may take ``patience`` seconds.
+        """Send frames, many in one write. Each write may take `patience` seconds.
 
         Raises:
             PeerProtocolError: the peer does not take them in time.

@@ -1,7 +1,7 @@
-"""Remedies for defects in py-libp2p's muxer, and what it reads from; ``hardening`` lists them all.
+"""Remedies for defects in py-libp2p's muxer, and what it reads from; `hardening` lists them all.
 
 The library reads a frame in four pieces: length and content of a Noise message, twice. Each piece
-is a call of the operating system and a turn of the scheduler. With ``ReadAhead``, one call reads
+is a call of the operating system and a turn of the scheduler. With `ReadAhead`, one call reads
 whatever has arrived, and the pieces are cut from that.
 """
 
@@ -41,7 +41,7 @@ class ReadAhead(ReadWriteCloser):
         self._at = 0
 
     async def read(self, n: int | None = None) -> bytes:
-        """Return at most ``n`` bytes, and none only at the end."""
+        """Return at most `n` bytes, and none only at the end."""
         if self._at == len(self._ahead):
             self._ahead, self._at = b"", 0
             if n is None or n >= READ_AT_ONCE:
@@ -104,7 +104,7 @@ class GuardedStream(yamux.YamuxStream):
         return guarded
 
     async def write(self, data: bytes) -> None:
-        """Write all of ``data``; the caller limits the time with a cancel scope.
+        """Write all of `data`; the caller limits the time with a cancel scope.
 
         A cancelled write may have sent a part of its data: reset the stream after it.
         """
@@ -130,7 +130,7 @@ class GuardedStream(yamux.YamuxStream):
             await trio.sleep(_WINDOW_POLL)
 
     async def read(self, n: int | None = -1) -> bytes:
-        """Read up to ``n`` bytes, which are no longer charged to the peer."""
+        """Read up to `n` bytes, which are no longer charged to the peer."""
         data = await super().read(n)
         self.conn.count_read()
         return data
@@ -317,7 +317,7 @@ class GuardedYamux(yamux.Yamux):
 
 
 class GuardedMuxing(MuxerMultistream):
-    """Muxer negotiation for ``GuardedYamux``, whose arguments the library's cannot pass."""
+    """Muxer negotiation for `GuardedYamux`, whose arguments the library's cannot pass."""
 
     def __init__(self, limits: ConnectionLimits, budget: MemoryBudget) -> None:
         super().__init__({TProtocol(yamux.PROTOCOL_ID): GuardedYamux})

@@ -2,35 +2,35 @@
 
 Theory of operation
 -------------------
-The library's classes are subclassed, here and in ``guarded_yamux``; ``host`` makes the
+The library's classes are subclassed, here and in `guarded_yamux`; `host` makes the
 host from the subclasses. Only a few functions are replaced in place
-(``bound_negotiation``, ``bound_identify``, ``show_ipv6_addresses``; ``bound_peer_ids`` and
-``bound_rsa_keys`` in ``identity``). Each remedy is one method, and the test that fails without it
-is in ``tests/p2p/test_p2p_hardening.py``. docs/upstream has patches for the library, and says which
+(`bound_negotiation`, `bound_identify`, `show_ipv6_addresses`; `bound_peer_ids` and
+`bound_rsa_keys` in `identity`). Each remedy is one method, and the test that fails without it
+is in `tests/p2p/test_p2p_hardening.py`. docs/upstream has patches for the library, and says which
 remedies can go once they are released.
 
 =====================  ============================================================================
 class                  defects of the library
 =====================  ============================================================================
-``GuardedHost``        an exception of a stream handler, or a negotiation that is not UTF-8, ends
+`GuardedHost`        an exception of a stream handler, or a negotiation that is not UTF-8, ends
                        the host; a peer may have any number of streams open; what a peer said of
                        itself is kept for its next connection, or forgotten too early
-``GuardedSwarm``       inbound slots are never given back, and belong to whoever comes first; a
+`GuardedSwarm`       inbound slots are never given back, and belong to whoever comes first; a
                        cancelled dial leaks a count of the resource manager; two nodes that dial
                        each other keep two connections; every peer that was heard of is dialled
-``GuardedYamux``       a cancelled write leaves half a frame on the wire; frozen peers stay
+`GuardedYamux`       a cancelled write leaves half a frame on the wire; frozen peers stay
                        connected; receive windows are not enforced; the 257th stream waits forever
-``GuardedPeerStore``   any peer can fill the peerstore with peers and addresses, each of which is
+`GuardedPeerStore`   any peer can fill the peerstore with peers and addresses, each of which is
                        compared with all others
-``IdentifyPushes``     identify messages of 1 MiB, any number at the same time; a thousand
+`IdentifyPushes`     identify messages of 1 MiB, any number at the same time; a thousand
                        addresses of any length are kept forever
-``GuardedStream``      a writer fails after 5 s without a window update; concurrent writers of one
+`GuardedStream`      a writer fails after 5 s without a window update; concurrent writers of one
                        stream mix their bytes; a stream's window grows to 16 MiB; every read sends
                        a window update
-``ReadAhead``          two to four reads of the socket for each frame
+`ReadAhead`          two to four reads of the socket for each frame
 =====================  ============================================================================
 
-The version of libp2p is pinned exactly, since this overrides methods that begin with ``_``.
+The version of libp2p is pinned exactly, since this overrides methods that begin with `_`.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _remote_address(self: TrioTCPStream) -> tuple[str, int] | None:
 class NoAutoConnector(AutoConnector):
     """Dials nobody: the node decides which peers to connect to.
 
-    Stock dials the peers in the peerstore until half of ``high_watermark`` are connected.
+    Stock dials the peers in the peerstore until half of `high_watermark` are connected.
     """
 
     async def maybe_connect(self) -> None:
@@ -216,7 +216,7 @@ class GuardedSwarm(Swarm):
     """The connections, one with each peer, in slots that are given back.
 
     Use it without a resource manager, whose counts leak when a dial is cancelled. Connections are
-    limited by ``ConnectionConfig.max_connections``, streams by ``ConnectionLimits``.
+    limited by `ConnectionConfig.max_connections`, streams by `ConnectionLimits`.
 
     Args:
         budget: is charged for the memory of connections that are being set up.

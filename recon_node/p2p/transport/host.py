@@ -1,7 +1,7 @@
 """The libp2p host of the node: TCP, Noise and Yamux only, hardened, with limits on every wait.
 
-``open_host`` yields a ``Host`` that listens. At the end it frees its ports and closes its
-connections side by side within ``CLOSE_LIMIT`` seconds, even if it is cancelled. Peers are named
+`open_host` yields a `Host` that listens. At the end it frees its ports and closes its
+connections side by side within `CLOSE_LIMIT` seconds, even if it is cancelled. Peers are named
 by their peer id in base58.
 """
 
@@ -116,7 +116,7 @@ async def open_host(
 
 
 class Host:
-    """A running host. Get one from ``open_host``."""
+    """A running host. Get one from `open_host`."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Peer ids, and the node's identity on the network: an Ed25519 key pair that outlives restarts.
 
-The private key is in ``identity.key`` in the data directory, in libp2p's protobuf (36 bytes for
+The private key is in `identity.key` in the data directory, in libp2p's protobuf (36 bytes for
 Ed25519), readable by its owner only. The peer id is derived from it.
 """
 

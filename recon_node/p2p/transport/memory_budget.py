@@ -9,7 +9,7 @@ that holds the most, the peer that holds the most. Addresses come first because 
 nothing: a hundred made-up ones on one machine count together. So of n addresses, one that holds
 less than an n-th of the limit is never cut off.
 
-A peer that was cut off is refused for ``REFUSED_FOR`` seconds, because otherwise it would come back
+A peer that was cut off is refused for `REFUSED_FOR` seconds, because otherwise it would come back
 at once and hold the same again. After that it starts from nothing, even if a part of the node still
 holds something from before.
 

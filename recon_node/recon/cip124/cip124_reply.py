@@ -108,7 +108,7 @@ class Cip124Reply:
         return left != right
 
     def keys_to(self, upper: bytes, limit: int) -> list[bytes]:
-        """Return the first of the store's keys strictly between ``reach`` and a bound."""
+        """Return the first of the store's keys strictly between `reach` and a bound."""
         start, end = self._around(self.reach)[1], self._around(upper)[0]
         first = start >> COUNT_SHIFT
         return self._finger.keys_at(first, min(first + limit, end >> COUNT_SHIFT))

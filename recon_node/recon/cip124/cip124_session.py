@@ -7,7 +7,7 @@ hashes are equal                     a match; neighbouring matches are merged in
 nothing is left to say (*settled*)   our hash, not merged with its neighbours
 we hold none                         0: "send me yours"
 the peer holds none (its hash is 0)  all our keys: a page of them, then the hash of the rest
-we hold at most ``list_threshold``   all our keys
+we hold at most `list_threshold`   all our keys
 else                                 equal parts: pivot keys with the hashes between them
 ===================================  =========================================================
 
@@ -39,7 +39,7 @@ the peer says that it holds none, where a list is longer than a page, and where 
 twice in vain, a page of the keys that are not open is listed. (What was told in the last gap of a
 message that brought new keys does not count: the peer may have had no room for it.) The side that
 gave keys up finds their gaps settled in the peer's next message, so that refused keys take two more
-messages rather than ``max_idle_rounds``.
+messages rather than `max_idle_rounds`.
 
 The refusal of a range is the empty range of its lower bound. A bound that is a key (as in CIP-124's
 example, where a range goes from the initiator's first key to its last) is extended to the

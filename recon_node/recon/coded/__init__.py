@@ -1,7 +1,7 @@
 """`/ceramic/recon/1.2.0`: coded symbols, ids in the place of keys, and short bounds.
 
-In reading order: ``coded_session``, ``messages``, ``coded_reply``, ``salted``, ``estimates``,
-``encoding``.
+In reading order: `coded_session`, `messages`, `coded_reply`, `salted`, `estimates`,
+`encoding`.
 """
 
 from typing import Final

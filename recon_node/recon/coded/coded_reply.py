@@ -135,7 +135,7 @@ class CodedReply:
         return self._side.left_out_in(self.gap_to(upper), with_lower=self.has_lower)
 
     def gap_to(self, upper: bytes) -> KeyRange:
-        """Return the range of the current gap; it has its lower bound if ``has_lower``."""
+        """Return the range of the current gap; it has its lower bound if `has_lower`."""
         return KeyRange(self._at, upper or self._range.upper)
 
     @property

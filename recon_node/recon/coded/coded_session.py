@@ -16,7 +16,7 @@ first few symbols of a sketch (sketch.py)::
 Whoever can decode the difference learns the ids of all keys that the other side lacks, and of all
 that it lacks itself. If the 8 symbols are enough, that is the initiator, one turn earlier. A side
 fetches the events of ids before it answers; only where that fails, or where it wants to see keys
-before events, it asks for them in full (``wanted``). If the symbols are too few after all, the
+before events, it asks for them in full (`wanted`). If the symbols are too few after all, the
 other side sends half as many again, of its own.
 
 Ranges are cheaper where differences lie close together, which the hints show, where there are few
@@ -36,7 +36,7 @@ MORE                         agreed
 Neighbouring gaps that are agreed on are merged, and cost nothing at the end of a message. A side
 that has nothing left to ask *closes* with the digest of the whole range, including all that it has
 just told. A closing can be wrong because a key arrived meanwhile, on either side. The sides then
-reconcile the whole range again, ``_MAX_CLOSINGS`` times at most. What is new after that is left for
+reconcile the whole range again, `_MAX_CLOSINGS` times at most. What is new after that is left for
 the next session, because a busy node would never end this one.
 
 An opening of a range with a handful of keys lists their ids. So where these are all that is new, as

@@ -66,7 +66,7 @@ def decode_message(data: bytes) -> Message:
             shortest form, keys or bounds that do not ascend, keys that are not EventIds or lie
             outside their gap, numbers of ids, symbols or parts that the message does not have or is
             not allowed to have, ids without a list, bytes after the end, or more to write out than
-            ``MAX_WEIGHT`` allows. The text has the offset.
+            `MAX_WEIGHT` allows. The text has the offset.
     """
     return _MessageReader(data).message()
 
@@ -429,10 +429,10 @@ def _encode_ids(ids: Ids) -> bytes:
 
 
 def _write_gaps(parts: list[bytes], before: bytes, gaps: Gaps) -> None:
-    """Append the bytes of some gaps, the first of which starts at the bound ``before``.
+    """Append the bytes of some gaps, the first of which starts at the bound `before`.
 
     This and reading them take most of the time of a message: the usual cases of
-    ``_front_code`` and of its counterpart are written out in the loops.
+    `_front_code` and of its counterpart are written out in the loops.
     """
     for upper, say, body in gaps.columns():
         shared = common_prefix(before, upper)

@@ -181,7 +181,7 @@ def look_up_lists(
     """Find which ids of the peer's lists we lack, and the keys that it wants in full.
 
     Args:
-        found: takes note of it; ``where`` is the session's range before.
+        found: takes note of it; `where` is the session's range before.
         keys: ours.
         turn: the peer's.
         unchanged: whether our keys are those of our last turn.

@@ -7,7 +7,7 @@ sides agree carries nothing, and one that differs a fingerprint of 16 bytes. Hal
 enough, because it only decides what to look at more closely. What ends a session is the digest of
 an LtHash.
 
-``PeerTurn`` is the peer's turn: its messages so far, each of which has to be one that is due.
+`PeerTurn` is the peer's turn: its messages so far, each of which has to be one that is due.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_BOUND: Final = 256
 """Maximum bytes of a bound; an EventId has about 62."""
 MIB: Final = 1 << 20
 MAX_WEIGHT: Final = 16
-"""Maximum bytes of memory (``weight_of``) that a message may take for each byte of its own, or of a
+"""Maximum bytes of memory (`weight_of`) that a message may take for each byte of its own, or of a
 MiB if it is shorter: four times what an honest one takes."""
 WEIGHT_OF_EACH: Final = 64
 """Bytes of memory that a bound, a fingerprint or a key takes on top of its own, in CPython."""
@@ -69,7 +69,7 @@ KEYS: Final = Say.KEYS
 MORE: Final = Say.MORE
 
 Body = bytes | tuple[bytes, ...]
-"""What a gap carries: a fingerprint, some keys, or the empty string, depending on its ``Say``."""
+"""What a gap carries: a fingerprint, some keys, or the empty string, depending on its `Say`."""
 NO_KEYS: Final[tuple[bytes, ...]] = ()
 
 
@@ -275,7 +275,7 @@ SAYS: Final = len(SAY)
 
 
 _TURN_WEIGHT: Final = 96
-"""Maximum memory for the bounds and keys of a turn (``weight_of``), as a multiple of a frame of a
+"""Maximum memory for the bounds and keys of a turn (`weight_of`), as a multiple of a frame of a
 MiB, or of our own messages if they may be larger: 1.5 times that of MAX_TURN honest frames."""
 
 

@@ -113,7 +113,7 @@ class Finger:
         return missing
 
     def keys_at(self, start: int, end: int) -> list[bytes]:
-        """Return the keys of the ranks from ``start`` to before ``end``, in order."""
+        """Return the keys of the ranks from `start` to before `end`, in order."""
         index = start - self._first
         if index >= 0 and self._total is self._store.total:  # the usual case, without a generator
             keys = self._leaf[index : index + end - start]
@@ -122,7 +122,7 @@ class Finger:
         return [key for run in self.runs(start, end) for key in run]
 
     def runs(self, start: int, end: int) -> Iterator[list[bytes]]:
-        """Yield the keys of the ranks from ``start`` to before ``end``, leaf by leaf."""
+        """Yield the keys of the ranks from `start` to before `end`, leaf by leaf."""
         while start < end:
             index = self._seek_rank(start)
             run = self._leaf[index : index + end - start]

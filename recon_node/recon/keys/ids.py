@@ -122,7 +122,7 @@ def find(
 def _searcher(wanted: Ids, among: int) -> Callable[[Ids], NDArray[np.intp]]:
     """Return what finds the indices of wanted ids in an array, of so many ids in all arrays.
 
-    ``among`` may be 0 for a single one.
+    `among` may be 0 for a single one.
     """
     if len(wanted) == 1:
         (only,) = wanted
@@ -144,7 +144,7 @@ def _searcher(wanted: Ids, among: int) -> Callable[[Ids], NDArray[np.intp]]:
 
 
 def _indices(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return where flags are set: ``np.flatnonzero`` in a third of the time, for a few."""
+    """Return where flags are set: `np.flatnonzero` in a third of the time, for a few."""
     return flags.nonzero()[0]
 
 
@@ -211,7 +211,7 @@ def _group_in(node: TreeNode, lower: bytes, upper: bytes | None, bisect: Bisect)
 
 
 def _ids_below(node: Inner, first: int, leaves: list[Leaf]) -> Ids:
-    """Return the ids of some children, from the ``first`` one on."""
+    """Return the ids of some children, from the `first` one on."""
     if node.ids is None and len(leaves) < len(node):
         return ids_of(b"".join([leaf.digests for leaf in leaves]))
     sums = node.sums or node.sum_up()

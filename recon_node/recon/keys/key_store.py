@@ -13,7 +13,7 @@ below: the sum of all their digests with the number of keys on top, in one integ
 All operations except iteration visit O(log n) nodes, with a bounded amount of work in each.
 What can be read, and what a walk yields while the store changes, is in ordered_keys.py.
 
-Sessions also need *sums* over the keys of a few ranges: sketches and LtHashes (``Sketches``). A sum
+Sessions also need *sums* over the keys of a few ranges: sketches and LtHashes (`Sketches`). A sum
 is made by going through the keys, a group at a time, while the store may change. Keys that come or
 go are noted in a journal. Before a sum is used, and whenever the journal is full, they are added to
 it or taken out, if it has come past them by then: what lies ahead will be met on the way. So a sum
@@ -253,7 +253,7 @@ class KeyView(OrderedKeys):
         """What hashing keys with salts has taken so far, in looks at a key."""
 
     def sketch(self, key_range: KeyRange) -> Generator[None, None, Sketch | None]:
-        """Return the sketch of the keys in a range, in steps; see ``Sketches.sketch``."""
+        """Return the sketch of the keys in a range, in steps; see `Sketches.sketch`."""
         return self._sketches.sketch(self, key_range)
 
     @property
@@ -262,7 +262,7 @@ class KeyView(OrderedKeys):
         return self._sketches.summed
 
     def lthash(self, key_range: KeyRange) -> Generator[None, None, LtHash]:
-        """Return the LtHash of the keys in a range, in steps; see ``Sketches.lthash``."""
+        """Return the LtHash of the keys in a range, in steps; see `Sketches.lthash`."""
         return self._sketches.lthash(self, key_range)
 
     def salted_lanes(
@@ -288,12 +288,12 @@ class KeyStore(KeyView):
     It takes about 145 bytes a key, including the 62 bytes of the key itself, an EventId.
 
     Args:
-        keys: the keys to start with; see ``load``.
+        keys: the keys to start with; see `load`.
         leaf_size: most keys in a leaf; at least 2.
         fan_out: most children of an inner node; at least 2.
 
     Raises:
-        ValueError: ``leaf_size`` or ``fan_out`` is less than 2.
+        ValueError: `leaf_size` or `fan_out` is less than 2.
     """
 
     __slots__ = ("_fan_out", "_leaf_size")
@@ -315,7 +315,7 @@ class KeyStore(KeyView):
         """Add many keys, in any order, duplicates allowed.
 
         If they lie so close together that several belong to the same leaf, these are added at once,
-        in half the time of ``add``.
+        in half the time of `add`.
         """
         ordered = sorted(keys)
         if not self.total:

@@ -3,7 +3,7 @@
 It is a B+ tree whose nodes know the hash and number of the keys below. A leaf is a sorted list of
 keys, with their sha2-256 digests beside it in one byte string. That takes 32 bytes a key instead of
 60 as an object, and the digests of neighbours are a slice that can be added up at once
-(``spread_run``).
+(`spread_run`).
 
 An inner node is a list of children. Between two children stands a *bound*: a string above all keys
 of the left one and at most the first key of the right one, as short as possible, as in a prefix
@@ -17,7 +17,7 @@ computed when first needed, and dropped when the node changes. So a burst of ran
 each sum once, and an insert pays for nothing but the dropping. The same goes for the ids of all
 keys below a node whose children are leaves (sketch.py).
 
-Iterating while the store changes: a walk (``keys``, or iterating over the store) goes page by page.
+Iterating while the store changes: a walk (`keys`, or iterating over the store) goes page by page.
 A page is copied when its first key is asked for: the keys of one leaf that lie beyond the last key
 of the page before. The store may change between any two keys. Of the keys in the walk's range,
 
@@ -51,11 +51,11 @@ from recon_node.recon.keys.sha256a import (
 from recon_node.recon.keys.sketch import Ids
 
 Bisect = Callable[[list[bytes], bytes], int]
-"""``bisect_left`` to exclude a key that equals the bound, ``bisect_right`` to include it."""
+"""`bisect_left` to exclude a key that equals the bound, `bisect_right` to include it."""
 
 
 class Leaf(list[bytes]):
-    """Keys in order; ``digests`` has theirs in the same order, end to end."""
+    """Keys in order; `digests` has theirs in the same order, end to end."""
 
     __slots__ = ("digests",)
 
@@ -64,7 +64,7 @@ class Leaf(list[bytes]):
         self.digests = digests
 
     def insert_key(self, index: int, key: bytes, digest: bytes) -> None:
-        """Insert a key before ``index``."""
+        """Insert a key before `index`."""
         self.insert(index, key)
         start, digests = index * DIGEST_SIZE, self.digests
         self.digests = digests[:start] + digest + digests[start:]
@@ -103,7 +103,7 @@ class Leaf(list[bytes]):
         return new, hashed
 
     def delete_key(self, index: int) -> bytes:
-        """Remove the key at ``index`` and return its digest."""
+        """Remove the key at `index` and return its digest."""
         del self[index]
         start, digests = index * DIGEST_SIZE, self.digests
         end = start + DIGEST_SIZE
@@ -115,14 +115,14 @@ class Leaf(list[bytes]):
         return spread_run(self.digests)
 
     def lanes_before(self, index: int, total: int) -> int:
-        """Return the lanes of the first ``index`` keys, given those of the whole leaf."""
+        """Return the lanes of the first `index` keys, given those of the whole leaf."""
         start = index * DIGEST_SIZE
         if start * 2 <= len(self.digests):
             return spread_run(self.digests[:start])
         return total - spread_run(self.digests[start:])
 
     def lanes_between(self, start: int, end: int) -> int:
-        """Return the lanes of the keys from index ``start`` to before ``end``."""
+        """Return the lanes of the keys from index `start` to before `end`."""
         return spread_run(self.digests[start * DIGEST_SIZE : end * DIGEST_SIZE])
 
     def split(self) -> tuple[bytes, Leaf]:
@@ -137,7 +137,7 @@ class Leaf(list[bytes]):
 class Inner(list["TreeNode"]):
     """Children in order, the bounds between them, and the lanes of each child.
 
-    ``bounds[i]`` stands left of child i; the first one is never used.
+    `bounds[i]` stands left of child i; the first one is never used.
     """
 
     __slots__ = ("bounds", "ids", "lanes_of", "sums")
@@ -154,7 +154,7 @@ class Inner(list["TreeNode"]):
         return bisect_right(self.bounds, key, 1) - 1
 
     def sum_up(self) -> list[int]:
-        """Store the lanes of the first n children, by n, as ``sums``, and return them."""
+        """Store the lanes of the first n children, by n, as `sums`, and return them."""
         self.sums = list(accumulate(self.lanes_of, initial=0))
         return self.sums
 
@@ -164,7 +164,7 @@ class Inner(list["TreeNode"]):
         self.sums = self.ids = None
 
     def adopt(self, index: int, bound: bytes, child: TreeNode) -> None:
-        """Insert the right half of the child at ``index``, which has just been split."""
+        """Insert the right half of the child at `index`, which has just been split."""
         lanes = child.lanes()
         self.adjust(index, -lanes)
         self.insert(index + 1, child)
@@ -197,7 +197,7 @@ def build(
 ) -> TreeNode:
     """Build a tree bottom-up from at least one key, in order.
 
-    With ``digests`` (of the keys, end to end) the keys must be distinct. Without, they are hashed,
+    With `digests` (of the keys, end to end) the keys must be distinct. Without, they are hashed,
     and may repeat.
     """
     nodes: list[TreeNode] = []
@@ -242,7 +242,7 @@ def leaves_below(node: TreeNode) -> Iterator[Leaf]:
 
 
 def leaf_of(node: TreeNode, key: bytes) -> Leaf:
-    """Return the leaf that a key belongs to. As hot as inserts, so ``child_of`` is inlined."""
+    """Return the leaf that a key belongs to. As hot as inserts, so `child_of` is inlined."""
     while isinstance(node, Inner):
         node = node[bisect_right(node.bounds, key, 1) - 1]
     return node
@@ -251,7 +251,7 @@ def leaf_of(node: TreeNode, key: bytes) -> Leaf:
 def leaf_to_grow(node: TreeNode, key: bytes, lanes: int) -> Leaf:
     """Return the leaf that a key belongs to, after adding its lanes to every node on the path.
 
-    The hot path of inserts: ``child_of`` and ``adjust`` are inlined.
+    The hot path of inserts: `child_of` and `adjust` are inlined.
     """
     while isinstance(node, Inner):
         index = bisect_right(node.bounds, key, 1) - 1
@@ -264,7 +264,7 @@ def leaf_to_grow(node: TreeNode, key: bytes, lanes: int) -> Leaf:
 def lanes_left_of(node: TreeNode, bound: bytes, bisect: Bisect, total: int) -> int:
     """Return the lanes of all keys below a node and left of a bound, given all lanes of the node.
 
-    The hot path of a sync: ``child_of`` is inlined.
+    The hot path of a sync: `child_of` is inlined.
     """
     below = 0
     while isinstance(node, Inner):
@@ -309,9 +309,9 @@ def count_left_of(node: TreeNode, bound: bytes, bisect: Bisect) -> int:
 
 
 def even_ranks(start: int, end: int, parts: int) -> list[int]:
-    """Return the ascending ranks that divide those from ``start`` to before ``end`` evenly.
+    """Return the ascending ranks that divide those from `start` to before `end` evenly.
 
-    There are ``parts - 1`` of them, or all ranks if there are fewer.
+    There are `parts - 1` of them, or all ranks if there are fewer.
     """
     size = end - start
     if size < parts:
@@ -320,7 +320,7 @@ def even_ranks(start: int, end: int, parts: int) -> list[int]:
 
 
 def select(node: TreeNode, ranks: list[int], chosen: list[bytes]) -> None:
-    """Append the keys at the given ascending ranks (within this node) to ``chosen``."""
+    """Append the keys at the given ascending ranks (within this node) to `chosen`."""
     if isinstance(node, Leaf):
         chosen.extend([node[rank] for rank in ranks])
         return
@@ -410,7 +410,7 @@ class OrderedKeys:
             parts: how many parts, at least 2.
 
         Returns:
-            ``parts - 1`` keys of the range, ascending, or all its keys if it has fewer. They
+            `parts - 1` keys of the range, ascending, or all its keys if it has fewer. They
             belong to none of the parts.
         """
         pivots: list[bytes] = []
@@ -429,7 +429,7 @@ class OrderedKeys:
         return last[0] if last else None
 
     def nth(self, key_range: KeyRange, index: int) -> bytes:
-        """Return the key of a range that has ``index`` keys of the range before it.
+        """Return the key of a range that has `index` keys of the range before it.
 
         Raises:
             IndexError: the range has no such key.
@@ -442,7 +442,7 @@ class OrderedKeys:
         return found[0]
 
     def keys(self, key_range: KeyRange, limit: int | None = None) -> Iterator[bytes]:
-        """Iterate over the keys of a range in order, at most ``limit`` of them, lazily.
+        """Iterate over the keys of a range in order, at most `limit` of them, lazily.
 
         The store may change meanwhile; the module docstring says what the walk then yields.
         """

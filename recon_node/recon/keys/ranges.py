@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class KeyRange(NamedTuple):
-    """The keys strictly between ``lower`` and ``upper``; empty when the bounds do not ascend."""
+    """The keys strictly between `lower` and `upper`; empty when the bounds do not ascend."""
 
     lower: bytes
     upper: bytes

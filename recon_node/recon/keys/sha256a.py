@@ -92,11 +92,11 @@ _SLOTS = (0, 2, 4, 6, 1, 3, 5, 7)
 """The lanes of a digest in the order in which a lanes integer has them."""
 _SLOT_BYTES = COUNT_SHIFT // 8
 _A_STEP = 100_000
-"""Digests that ``spread_runs`` adds up at once."""
+"""Digests that `spread_runs` adds up at once."""
 
 
 def spread_runs(digests: bytes, size: int) -> list[int]:
-    """Return what ``spread_run`` does of each ``size`` digests, in a quarter of the time."""
+    """Return what `spread_run` does of each `size` digests, in a quarter of the time."""
     runs: list[int] = []
     step = _A_STEP // size * size
     for start in range(0, len(digests) // DIGEST_SIZE, step):
@@ -119,7 +119,7 @@ def fold(lanes: int) -> bytes:
 class Sha256a(bytes):
     """The associative hash of a set of keys: eight u32 lanes, as their 32 bytes.
 
-    Equal sets have equal hashes. ``a + b`` is the hash of the union of two disjoint sets.
+    Equal sets have equal hashes. `a + b` is the hash of the union of two disjoint sets.
 
     Raises:
         ValueError: the digest does not have 32 bytes.

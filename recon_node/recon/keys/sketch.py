@@ -28,7 +28,7 @@ decode, and the session goes another way. No set is ever believed to be equal be
 
 All work on ids is numpy's, a batch at a time.
 
-``decode`` takes all pure symbols out at once, by numpy. For a handful of symbols, which is what a
+`decode` takes all pure symbols out at once, by numpy. For a handful of symbols, which is what a
 session looks at first, its calls take ten times as long as plain Python.
 """
 
@@ -311,7 +311,7 @@ def decode(symbols: Symbols) -> Iterator[Difference | None]:
 
     Yields None between steps of a few milliseconds, and the difference at the end; nothing at the
     end if the symbols do not decode. However many keys differ, a dozen steps are usual; symbols
-    that somebody made up to be decoded one by one are given up after ``_MAX_STEPS``.
+    that somebody made up to be decoded one by one are given up after `_MAX_STEPS`.
     """
     if len(symbols) <= _FEW:
         yield from _decode_few(symbols)

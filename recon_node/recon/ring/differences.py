@@ -16,7 +16,7 @@ endpoint of a chain, or the history of an event.
 
 0.1.0 has no way to leave out a key. If one side refuses an event of the other, the hashes of their
 ranges differ for ever, and the event is sent in every session. So hashes are computed over the set
-that the peer holds as far as we know (``PeerKeys``): then they are equal when all that both sides
+that the peer holds as far as we know (`PeerKeys`): then they are equal when all that both sides
 take is at both.
 """
 
@@ -68,7 +68,7 @@ class PeerKeys:
         return merge(held, self._here.keys(key_range))
 
     def nth(self, key_range: KeyRange, index: int) -> bytes:
-        """Return the key of a range that has ``index`` keys of the range before it.
+        """Return the key of a range that has `index` keys of the range before it.
 
         Raises:
             IndexError: the range has no such key.

@@ -65,7 +65,7 @@ class Ring:
         store: the keys.
         is_fencepost: tells the bounds that are not keys.
         fan_out: parts into which a range is split, at least 2.
-        listing_threshold: keys up to which a range is listed, at least ``2 * fan_out - 1``.
+        listing_threshold: keys up to which a range is listed, at least `2 * fan_out - 1`.
 
     Raises:
         ValueError: the fan-out or the threshold is too small.

@@ -9,7 +9,7 @@ put back in its place on reading: the same bytes come out as went in.
     plain    a CAR; its first byte is the length of its header, never 0
     packed   00 | size of the CAR, u32 | n, u32 | n references, u64 | the CAR without those blocks
 
-A reference is ``offset << 40 | block``: the section of that row of `blocks` belongs at that offset
+A reference is `offset << 40 | block`: the section of that row of `blocks` belongs at that offset
 of what is left of the CAR. Integers are little-endian.
 
 Measured for 20,000 events each (bytes an event in the file), as whole CARs, with a row for each
