@@ -5,6 +5,14 @@ Beside them, `required_for`: the client is also installed without some packages.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
+
+INSTALL_ALL: Final = (
+    "install the client with all that it can use, `pip install './config/client[full]'` in the "
+    "directory of the project's source, or `pip install --find-links DIRECTORY "
+    "'ceramic-client[full]'` with the wheels of a release"
+)
+"""What to do about a package that is missing; the client is not on PyPI."""
 
 
 class IpldError(ValueError):
@@ -50,6 +58,6 @@ def required_for(purpose: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"{purpose} need the package {error.name}: install ceramic-client[full]",
+            f"{purpose} need the package {error.name}: {INSTALL_ALL}",
             name=error.name,
         ) from None

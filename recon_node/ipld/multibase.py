@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Final
 
-from recon_node.ipld.errors import MultibaseError
+from recon_node.ipld.errors import INSTALL_ALL, MultibaseError
 
 MAX_SLOW_TEXT: Final = 2048
 """Bytes that are written in a base other than 64 and 32, and characters that the slow package
@@ -229,7 +229,7 @@ def _product(one: int, other: int) -> int:
 
 def _need_library(reason: str) -> None:
     if find_spec("multiformats") is None:
-        raise MultibaseError(f"{reason} without ceramic-client[full]")
+        raise MultibaseError(f"{reason} without the package multiformats: {INSTALL_ALL}")
 
 
 def _encode_other(data: bytes, base: str) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+
+from recon_node.ipld.errors import INSTALL_ALL
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "config" / "client"
@@ -28,7 +31,7 @@ for module in pkgutil.walk_packages(recon_node.__path__, "recon_node."):
     try:
         importlib.import_module(module.name)
     except ModuleNotFoundError as error:
-        assert "ceramic-client[full]" in str(error), (module.name, error)
+        assert "pip install './config/client[full]'" in str(error), (module.name, error)
         print(module.name)
 
 from recon_node.ceramic.auth.signature import verify_signature
@@ -84,7 +87,20 @@ def test_the_packaged_modules_need_nothing_else(tmp_path: Path):
     path = packaged(tmp_path / "site")
     *incomplete, error = run(path, USE_ALL)
     assert incomplete == ["recon_node.ceramic.auth.ecdsa", "recon_node.client.pem"]
-    assert "ceramic-client[full]" in error
+    assert "multiformats: install the client" in error
+
+
+def test_what_to_install_is_what_can_be_installed():
+    """The client is not on PyPI: a directory of the source, or one with wheels."""
+    wanted = [part for part in INSTALL_ALL.split("`") if part.startswith("pip install ")]
+    source, wheels = (shlex.split(each)[2:] for each in wanted)
+    assert source == [f"./{PACKAGE.relative_to(ROOT)}[full]"]
+    assert wheels == [
+        "--find-links",
+        "DIRECTORY",
+        f"{definition(PACKAGE)['project']['name']}[full]",
+    ]
+    assert "full" in definition(PACKAGE)["project"]["optional-dependencies"]
 
 
 def test_its_dependencies_are_some_of_the_node():
