@@ -11,8 +11,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Collection
+from contextlib import ExitStack
 from pathlib import Path
 
+from support.waiting import kept_port
+
+PAGES = Path(__file__).parents[2] / "docs/how-to"
+LIMIT = 300.0
+"""Seconds, for a busy machine."""
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^```sh(?: title=\"([^\"]*)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -56,3 +63,32 @@ def run(text: str, directory: Path, limit: float) -> str:
     assert output.endswith("the end\n"), f"{output}\n{logs}"
     assert shell.returncode == 0, output
     return output
+
+
+def run_page(
+    name: str,
+    directory: Path,
+    replaced: dict[str, str] | None = None,
+    without: Collection[str] = ("once",),
+) -> str:
+    """Run a guide with a node on free ports; its Python blocks come at the end."""
+    page = PAGES / name
+    text = script(page, without)
+    python = "\n".join(PYTHON.findall(page.read_text(encoding="utf-8")))
+    for old, new in (replaced or {}).items():
+        python = python.replace(old, new)
+    end = "echo the end"
+    text = text.removesuffix(end) + f"python guide.py\n{end}"
+    with ExitStack() as stack:
+        api, peers = (stack.enter_context(kept_port()) for _ in range(2))
+        flags = f"--api 127.0.0.1:{api} --listen /ip4/127.0.0.1/tcp/{peers} --no-discovery"
+        first = "recon-node run --network local-7\n"
+        assert text.count(first) == 1
+        text = text.replace(first, f"{first.rstrip()} {flags}\n")
+        for old, new in (replaced or {}).items():
+            text = text.replace(old, new)
+        python = python.replace("http://127.0.0.1:5101", f"http://127.0.0.1:{api}")
+        (directory / "guide.py").write_text(python)
+        text = f"export RECON_NODE_URL=http://127.0.0.1:{api}\n{text}"
+        text = text.replace("recon-node status >", "recon-node status --url $RECON_NODE_URL >")
+        return run(text, directory, LIMIT)

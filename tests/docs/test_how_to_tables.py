@@ -7,43 +7,13 @@ import re
 import shutil
 import subprocess
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from shell_blocks import run, script
+from shell_blocks import PAGES, PYTHON, run_page
 from support.duckdb_delta import delta_extension, duckdb_python
 from support.kafka_broker import broker
 from support.postgres_server import program
-from support.waiting import kept_port
-
-PAGES = Path(__file__).parents[2] / "docs/how-to"
-LIMIT = 300.0
-"""Seconds, for a busy machine."""
-_PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-
-
-def run_page(name: str, directory: Path, replaced: dict[str, str] | None = None) -> str:
-    """Run a guide with a node on free ports; its Python blocks come at the end."""
-    page = PAGES / name
-    text = script(page)
-    python = "\n".join(_PYTHON.findall(page.read_text(encoding="utf-8")))
-    for old, new in (replaced or {}).items():
-        python = python.replace(old, new)
-    (directory / "guide.py").write_text(python)
-    end = "echo the end"
-    text = text.removesuffix(end) + f"python guide.py\n{end}"
-    with ExitStack() as stack:
-        api, peers = (stack.enter_context(kept_port()) for _ in range(2))
-        flags = f"--api 127.0.0.1:{api} --listen /ip4/127.0.0.1/tcp/{peers} --no-discovery"
-        first = "recon-node run --network local-7\n"
-        assert text.count(first) == 1
-        text = text.replace(first, f"{first.rstrip()} {flags}\n")
-        for old, new in (replaced or {}).items():
-            text = text.replace(old, new)
-        text = f"export RECON_NODE_URL=http://127.0.0.1:{api}\n{text}"
-        text = text.replace("recon-node status >", "recon-node status --url $RECON_NODE_URL >")
-        return run(text, directory, LIMIT)
 
 
 @pytest.mark.long
@@ -87,7 +57,7 @@ def test_kafka(tmp_path: Path) -> None:
 def test_engines(tmp_path: Path) -> None:
     """The example for DuckDB, in one that has the extension, over the guide to views' tables."""
     run_page("typed-views.md", tmp_path)
-    text = "\n".join(_PYTHON.findall((PAGES / "engines.md").read_text(encoding="utf-8")))
+    text = "\n".join(PYTHON.findall((PAGES / "engines.md").read_text(encoding="utf-8")))
     for old, new in (
         ("duckdb.connect()", "duckdb.connect(config={'allow_unsigned_extensions': True})"),
         ("INSTALL delta; LOAD delta", f"LOAD '{delta_extension()}'"),
