@@ -1,8 +1,8 @@
-"""Turns: what several askers want of one place is done for one after the other.
+"""Turns: what several askers want of one slot is done for one after the other.
 
-A client that asks for a hundred things at once must not keep all others waiting: when a place
+A client that asks for a hundred things at once must not keep all others waiting: when a slot
 becomes free, it goes to the network that has waited the longest since it last got one, whatever the
-number of its requests. `InTurn` is that order, and `Turns` are places that are taken in it.
+number of its requests. `InTurn` is that order, and `Turns` are slots that are taken in it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import trio
 T = TypeVar("T")
 
 ASKER: Final = ContextVar[str]("ASKER", default="")
-"""The network for which a task works (`recon_node.places.network_of`); "": for this node."""
+"""The network for which a task works (`recon_node.slots.network_of`); "": for this node."""
 
 
 @contextmanager
@@ -79,15 +79,15 @@ class InTurn(Generic[T]):
 
 
 class Turns:
-    """A number of places."""
+    """A number of slots."""
 
-    def __init__(self, places: int) -> None:
-        self._free = places
+    def __init__(self, slots: int) -> None:
+        self._free = slots
         self._waiting = InTurn[trio.lowlevel.Task]()
 
     @property
     def waiting(self) -> int:
-        """How many wait for a place, for whomever."""
+        """How many wait for a slot, for whomever."""
         return len(self._waiting)
 
     @property
@@ -97,7 +97,7 @@ class Turns:
 
     @asynccontextmanager
     async def taken(self) -> AsyncIterator[None]:
-        """Take a place for the block, when it is this asker's turn."""
+        """Take a slot for the block, when it is this asker's turn."""
         await self.take()
         try:
             yield
@@ -105,7 +105,7 @@ class Turns:
             self.leave()
 
     async def take(self) -> None:
-        """Take a place, when it is this asker's turn; to be left by `leave`."""
+        """Take a slot, when it is this asker's turn; to be left by `leave`."""
         await trio.lowlevel.checkpoint()
         if self.take_at_once():
             return
@@ -119,13 +119,13 @@ class Turns:
         await trio.lowlevel.wait_task_rescheduled(give_up)
 
     def take_at_once(self) -> bool:
-        """Take a place if one is free; return whether it was."""
+        """Take a slot if one is free; return whether it was."""
         is_free = self._free > 0
         self._free -= is_free
         return is_free
 
     def leave(self) -> None:
-        """Leave a place to the next in turn."""
+        """Leave a slot to the next in turn."""
         if self._waiting:
             trio.lowlevel.reschedule(self._waiting.pop())
         else:

@@ -1,4 +1,4 @@
-"""Places for computations go round among those who ask."""
+"""Slots for computations go round among those who ask."""
 
 from contextlib import suppress
 
@@ -14,8 +14,8 @@ from recon_node.turns import ASKER, Turns
     st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), min_size=1, max_size=30),
     st.integers(1, 3),
 )
-def test_whoever_waits_longest_is_next(asks: list[tuple[str, bool]], places: int) -> None:
-    """Of n askers that wait, each gets one of n places; also where some give up."""
+def test_whoever_waits_longest_is_next(asks: list[tuple[str, bool]], slots: int) -> None:
+    """Of n askers that wait, each gets one of n slots; also where some give up."""
     served: list[str] = []
     running = 0
 
@@ -25,37 +25,37 @@ def test_whoever_waits_longest_is_next(asks: list[tuple[str, bool]], places: int
         with trio.move_on_after(0.5 if gives_up else 1e9):
             async with turns.taken():
                 running += 1
-                assert running <= places
+                assert running <= slots
                 served.append(asker)
                 await trio.sleep(1)
                 running -= 1
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            for _ in range(places):
+            for _ in range(slots):
                 await turns.take()
             for asker, gives_up in asks:
                 nursery.start_soon(ask, asker, gives_up)
             await trio.sleep(0.75)
             left = [asker for asker, gives_up in asks if not gives_up]
             assert turns.waiting == len(left)
-            for _ in range(places):
+            for _ in range(slots):
                 turns.leave()
         # While several wait, none is served twice before each other one was served.
         counts = {asker: left.count(asker) for asker in set(left)}
         assert sorted(served) == sorted(left)
-        while served and places == 1:  # several places are left in one moment
+        while served and slots == 1:  # several slots are left in one moment
             turn = [asker for asker in counts if counts[asker]]
             assert sorted(served[: len(turn)]) == sorted(turn)
             del served[: len(turn)]
             for asker in turn:
                 counts[asker] -= 1
-        for _ in range(places):
+        for _ in range(slots):
             assert turns.take_at_once()
         assert not turns.take_at_once()
         assert turns.waiting == turns.waiting_as_this == 0
 
-    turns = Turns(places)
+    turns = Turns(slots)
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
 

@@ -178,7 +178,7 @@ def floods(here: Field) -> None:
 
 @attack()
 def connections_without_end(here: Field) -> None:
-    """TCP connections that begin a handshake keep the node busy and its places taken."""
+    """TCP connections that begin a handshake keep the node busy and its slots taken."""
     with here.attacked(), attacker(_handshakes, here.node.addresses[0]) as process:
         process.join(SECONDS + 5)  # it takes a while to start
 
@@ -201,7 +201,7 @@ async def _handshakes(address: str) -> None:
                 nursery.start_soon(again)
 
 
-async def _hold_places(address: str, count: int) -> None:
+async def _hold_slots(address: str, count: int) -> None:
     """One idle connection each from many addresses of the loopback."""
     real = trio.open_tcp_stream
 
@@ -233,7 +233,7 @@ async def _hold_places(address: str, count: int) -> None:
 
 
 def _connected(here: Field) -> int:
-    """How many connections of `_hold_places` the node has, as the kernel says."""
+    """How many connections of `_hold_slots` the node has, as the kernel says."""
     port = int(here.node.addresses[0].split("/")[4])
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     ours, established = f"0100007F:{port:04X}", "01"
@@ -244,12 +244,12 @@ def _connected(here: Field) -> int:
 
 
 @attack()
-def all_places(here: Field) -> None:
+def all_slots(here: Field) -> None:
     """Idle connections from 150 addresses keep an honest newcomer out."""
     model, _ = make_model(OWNER, name="by a newcomer")
-    with here.attacked(), attacker(_hold_places, here.node.addresses[0], 150):
+    with here.attacked(), attacker(_hold_slots, here.node.addresses[0], 150):
         time.sleep(25)
-        here.rows.append(Row("places taken", "", f"{_connected(here)} of 150", holds=True))
+        here.rows.append(Row("slots taken", "", f"{_connected(here)} of 150", holds=True))
         with here.newcomer() as newcomer:
             add(newcomer.api_url, [model])
             with suppress(TimeoutError):

@@ -84,7 +84,7 @@ def _serving(here: Field) -> Iterator[tuple[str, int]]:
 
 @attack()
 def slow_queries(here: Field) -> None:
-    """One client of Flight SQL keeps all places with statements that are slow to plan."""
+    """One client of Flight SQL keeps all slots with statements that are slow to plan."""
     with _serving(here) as (address, server):
         before = memory_of(server)
         longest, memory = _queries_beside_slow_ones(address, server)

@@ -8,10 +8,10 @@ name. Requests for it are answered with the reason, and nothing is computed of i
 nor until it gets another event, or the node is restarted, maybe with a later version.
 
 Few streams are computed at once, and most in milliseconds. What takes longer than `QUICK` is
-*long*, and only one such is computed at a time, so that the other places are always for short work:
+*long*, and only one such is computed at a time, so that the other slots are always for short work:
 when another one turns out to be long, its process is killed, and it waits for its turn. It is
 remembered, and waits at once when it is asked for again. So is what takes many bytes along, or will
-when it is decoded: an empty list is one byte of an event, and 64 of memory. Places are taken in
+when it is decoded: an empty list is one byte of an event, and 64 of memory. Slots are taken in
 turn by those who ask (`recon_node.turns`).
 """
 
@@ -101,7 +101,7 @@ class Evaluation:
         command: what starts a process.
 
     Attributes:
-        places: held by requests that have all events of a stream in memory, which may be 300 MB.
+        slots: held by requests that have all events of a stream in memory, which may be 300 MB.
     """
 
     def __init__(self, count: int, command: Sequence[str] = _COMMAND) -> None:
@@ -112,7 +112,7 @@ class Evaluation:
         self._long_since = Latest[Subject, float](MAX_REMEMBERED)
         self._long = Turns(1)
         self._having_long: set[trio.lowlevel.Task] = set()
-        self.places = Turns(PROCESSES)
+        self.slots = Turns(PROCESSES)
 
     @property
     def aside(self) -> list[Aside]:
@@ -130,7 +130,7 @@ class Evaluation:
         task = trio.lowlevel.current_task()
         if not self._is_long(subject):
             try:
-                async with self.places.taken():
+                async with self.slots.taken():
                     return await attempt()
             except _TakesLongError:
                 pass
@@ -144,7 +144,7 @@ class Evaluation:
             raise _busy()
         self._having_long.add(task)
         try:
-            async with self.places.taken():
+            async with self.slots.taken():
                 return await attempt()
         finally:
             self._leave_long(task)

@@ -5,7 +5,7 @@ On shutdown the listener closes first. Idle connections end at once, requests in
 stream and the ASGI application.
 
 A connection is idle until the head of a request is complete, and again when it has been answered;
-its place then goes to a newcomer if there is no other (`recon_node.places`). A client that is gone
+its slot then goes to a newcomer if there is no other (`recon_node.slots`). A client that is gone
 has the application cancelled at the next write; `receive` tells of it earlier. Requests that wait
 behind another one are read ahead up to `MAX_AHEAD` bytes.
 
@@ -35,8 +35,8 @@ from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Scope
 
 from recon_node.api.middleware.guard import Hosts
-from recon_node.places import AllowList, Place, Places
 from recon_node.program import bind_advice
+from recon_node.slots import AllowList, Slot, Slots
 
 KEEP_ALIVE: Final = 75.0
 """Seconds that a connection may be idle."""
@@ -75,11 +75,11 @@ class _RefusedError(Exception):
 class HttpConnection:
     """One connection of a client."""
 
-    def __init__(self, app: ASGIApp, stream: trio.SocketStream, hosts: Hosts, place: Place) -> None:
+    def __init__(self, app: ASGIApp, stream: trio.SocketStream, hosts: Hosts, slot: Slot) -> None:
         self._app = app
         self._stream = stream
         self._hosts = hosts
-        self._place = place
+        self._slot = slot
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
         self._client = _address(stream.socket.getpeername())
         self._server = _address(stream.socket.getsockname())
@@ -98,9 +98,9 @@ class HttpConnection:
         try:
             while not self._closing and (request := await self._next_request()) is not None:
                 exchange = _Exchange(self, self._http, request, self._scope_of(request))
-                self._place.use(busy=True)
+                self._slot.use(busy=True)
                 await exchange.run(self._app)
-                self._place.use(busy=False)
+                self._slot.use(busy=False)
                 if exchange.fault is not None:
                     raise exchange.fault
                 if (self._http.our_state, self._http.their_state) != (h11.DONE, h11.DONE):
@@ -430,16 +430,16 @@ async def serve(
         hosts: names that requests may use for this node, beside its addresses.
         always_admit: addresses that always get a connection.
     """
-    places = Places(MAX_CONNECTIONS, trio.current_time, AllowList(always_admit))
+    slots = Slots(MAX_CONNECTIONS, trio.current_time, AllowList(always_admit))
     own_hosts = Hosts(listener.hosts, hosts)
     connections: set[HttpConnection] = set()
 
     async def handle(stream: trio.SocketStream) -> None:  # trio closes the stream
         with trio.CancelScope() as scope, suppress(OSError):  # the client is gone already
             address = str(stream.socket.getpeername()[0])
-            with places.taken_by(address, scope.cancel, busy=False) as place:
-                if place is not None:
-                    await answer(HttpConnection(app, stream, own_hosts, place))
+            with slots.taken_by(address, scope.cancel, busy=False) as slot:
+                if slot is not None:
+                    await answer(HttpConnection(app, stream, own_hosts, slot))
 
     async def answer(connection: HttpConnection) -> None:
         connections.add(connection)

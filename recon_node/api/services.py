@@ -215,7 +215,7 @@ class Services:
     limits: Limits = field(default_factory=Limits)
     access: Access = field(default_factory=Access)
     always_admit: Sequence[str] = ()
-    """Addresses and networks that always get a place."""
+    """Addresses and networks that always get a slot."""
     loop: LoopWatch = field(default_factory=LoopWatch)
     """Measures the event loop while its `run` does."""
     closing: trio.Event = field(default_factory=trio.Event)

@@ -36,9 +36,7 @@ NO_COMMON_INTEREST: Final = "no common interest"
 ANOTHER_NETWORK: Final = "another network"
 """How the outcome begins if the peer asks for events of another Ceramic network."""
 CANCELLED: Final = "cancelled: this node is stopping"
-GAVE_WAY: Final = (
-    "cut short: too many at once from its address, and another address needs the place"
-)
+GAVE_WAY: Final = "cut short: too many at once from its address, and another address needs the slot"
 
 
 @dataclass(frozen=True, slots=True)

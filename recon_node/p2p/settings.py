@@ -13,7 +13,6 @@ from recon_node.ceramic import MAX_CAR_SIZE, Network
 from recon_node.ceramic.network import BOOTSTRAP
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.transport.addresses import is_loopback, parse_address
-from recon_node.places import AllowList
 from recon_node.recon import DEFAULT_SETTINGS, SessionSettings
 from recon_node.setting_types import (
     SETTINGS,
@@ -26,6 +25,7 @@ from recon_node.setting_types import (
     TextList,
     checked_by,
 )
+from recon_node.slots import AllowList
 
 MIB: Final = 1 << 20
 MIN_FRAME: Final = MAX_CAR_SIZE + 1
@@ -119,7 +119,7 @@ class P2PSettings:
     most, else the one that has been connected longest.
     """
     always_admit: Annotated[TextList, checked_by(AllowList), Setting()] = ()
-    """Addresses, networks and peer ids that always get a place, here and at the API, such as
+    """Addresses, networks and peer ids that always get a slot, here and at the API, such as
     ["192.0.2.7", "2001:db8::/48", "12D3KooW..."]."""
     max_peer_memory: Annotated[Bytes, Setting(), Field(ge=MIN_PEER_MEMORY)] = 256 * MIB
     """Maximum memory that all peers together may use, in bytes; at least 33554432.

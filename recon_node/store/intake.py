@@ -166,7 +166,7 @@ class Intake:
             yield events[start:]
 
     def _put(self, request: _Request) -> None:
-        """Put a request into the queue, whose place was taken."""
+        """Put a request into the queue, whose room was taken."""
         self._queue.put(request)
         self._has_news.set()
 

@@ -28,8 +28,8 @@ import duckdb
 import grpc
 from prometheus_client import Counter, Gauge, Histogram
 
-from recon_node.places import Place, Places
 from recon_node.program import bind_advice
+from recon_node.slots import Slot, Slots
 from spark_sink.errors import SinkError, one_line
 from spark_sink.exposition import new_registry
 from spark_sink.serve.database import Wanted
@@ -62,9 +62,9 @@ _FIRST_MESSAGE: Final = 5.0
 _LISTENING: Final = 16
 """Calls at once that wait for messages of their clients."""
 _UNREAD: Final = 10.0
-"""Seconds for which a client may leave an answer unread while another call needs a place."""
+"""Seconds for which a client may leave an answer unread while another call needs a slot."""
 _SPARE: Final = 32
-"""Threads for calls that have no place yet, or do not get one."""
+"""Threads for calls that have no slot yet, or do not get one."""
 _MAX_MESSAGE: Final = 1024 * 1024
 # Calls that neither run a query nor follow a feed, and those that wait for their turn.
 _MORE_CALLS: Final = 64
@@ -181,16 +181,16 @@ class FlightServer:
 
     def _one(self, method: Callable[..., Message]) -> Callable[..., Message]:
         def answer(name: str, requests: Any, context: grpc.ServicerContext) -> Message:
-            with self._measured(name, context), self._place(context):
+            with self._measured(name, context), self._slot(context):
                 return method(self._calls.message(requests, context), _call(context))
 
         return answer
 
     def _many(self, method: Callable[..., Iterator[Message]]) -> Callable[..., Iterator[Message]]:
         def answer(name: str, requests: Any, context: grpc.ServicerContext) -> Iterator[Message]:
-            with self._measured(name, context), self._place(context) as place:
+            with self._measured(name, context), self._slot(context) as slot:
                 request = self._calls.message(requests, context)
-                yield from _taken(method(request, _call(context)), place)
+                yield from _taken(method(request, _call(context)), slot)
 
         return answer
 
@@ -198,10 +198,10 @@ class FlightServer:
         def answer(name: str, requests: Any, context: grpc.ServicerContext) -> Iterator[Message]:
             with (
                 self._measured(name, context),
-                self._place(context) as place,
+                self._slot(context) as slot,
                 self._calls.messages(requests, context) as limited,
             ):
-                yield from _taken(method(map(_whole, limited), _call(context)), place)
+                yield from _taken(method(map(_whole, limited), _call(context)), slot)
 
         return answer
 
@@ -209,18 +209,18 @@ class FlightServer:
         self, name: str, requests: Iterator[Message], context: grpc.ServicerContext
     ) -> Iterator[Message]:
         """Give a client that logs in with a password what it has to send from now on."""
-        with self._measured(name, context), self._place(context) as place:
+        with self._measured(name, context), self._slot(context) as slot:
             token = self._token or "anonymous"
             context.send_initial_metadata(((_AUTHORIZATION, f"Bearer {token}"),))
             with self._calls.messages(requests, context) as limited:
-                yield from _taken(handshake(map(_whole, limited)), place)
+                yield from _taken(handshake(map(_whole, limited)), slot)
 
     @contextmanager
-    def _place(self, context: grpc.ServicerContext) -> Iterator[Place]:
-        """Take a place for a call that may be made."""
+    def _slot(self, context: grpc.ServicerContext) -> Iterator[Slot]:
+        """Take a slot for a call that may be made."""
         self._check_token(context)
-        with self._calls.taken_by(context) as place:
-            yield place
+        with self._calls.taken_by(context) as slot:
+            yield slot
 
     @contextmanager
     def _measured(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:
@@ -300,7 +300,7 @@ def _call(context: grpc.ServicerContext) -> Call:
 
 
 class _Calls:
-    """The places of calls, by the policy of `recon_node.places`.
+    """The slots of calls, by the policy of `recon_node.slots`.
 
     A call whose client says nothing, or does not read, holds a thread; so it is idle meanwhile, and
     gives way to others.
@@ -308,14 +308,14 @@ class _Calls:
 
     def __init__(self, limit: int) -> None:
         self._lock = threading.Lock()
-        self._all = Places(limit, monotonic, grace=_UNREAD)
-        self._listening = Places(_LISTENING, monotonic)
+        self._all = Slots(limit, monotonic, grace=_UNREAD)
+        self._listening = Slots(_LISTENING, monotonic)
 
     @contextmanager
-    def taken_by(self, context: grpc.ServicerContext) -> Iterator[Place]:
-        """Take a place for a call; raise `RequestError` if there is none."""
-        with self._taken(self._all, context, busy=True) as place:
-            yield place
+    def taken_by(self, context: grpc.ServicerContext) -> Iterator[Slot]:
+        """Take a slot for a call; raise `RequestError` if there is none."""
+        with self._taken(self._all, context, busy=True) as slot:
+            yield slot
 
     def message(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Message:
         """Return the one message of a call."""
@@ -345,26 +345,24 @@ class _Calls:
                 timer.cancel()
 
     @contextmanager
-    def _taken(
-        self, places: Places, context: grpc.ServicerContext, *, busy: bool
-    ) -> Iterator[Place]:
+    def _taken(self, slots: Slots, context: grpc.ServicerContext, *, busy: bool) -> Iterator[Slot]:
         with self._lock:
-            place = places.take(address_of(str(context.peer())), context.cancel, busy=busy)
-        if place is None:
+            slot = slots.take(address_of(str(context.peer())), context.cancel, busy=busy)
+        if slot is None:
             raise RequestError("RESOURCE_EXHAUSTED", "too many calls are under way: try again")
         try:
-            yield place
+            yield slot
         finally:
             with self._lock:
-                place.leave()
+                slot.leave()
 
 
-def _taken(answer: Iterator[Message], place: Place) -> Iterator[Message]:
+def _taken(answer: Iterator[Message], slot: Slot) -> Iterator[Message]:
     """The messages of an answer; the call is idle while the client does not take one."""
     for message in answer:
-        place.use(busy=False)
+        slot.use(busy=False)
         yield message
-        place.use(busy=True)
+        slot.use(busy=True)
 
 
 def _after_first(messages: Iterator[Any], act: Callable[[], None]) -> Iterator[Any]:

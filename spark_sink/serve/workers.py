@@ -1,10 +1,10 @@
 """The server's side of its worker processes: whose turn it is, and what they answer.
 
-Statements wait for a place in the order in which they come, by network: a client with many that
-wait does not stand before the others. The places follow the policy of `recon_node.places`: a client
+Statements wait for a slot in the order in which they come, by network: a client with many that
+wait does not stand before the others. The slots follow the policy of `recon_node.slots`: a client
 of another network gets its share at once, at the cost of the one that has the most. Within a
-network, the first half of the places is for statements of any length. The rest is a *quick lane*: a
-statement there gives way after `QUICK` seconds if another one waits. So whoever fills all places
+network, the first half of the slots is for statements of any length. The rest is a *quick lane*: a
+statement there gives way after `QUICK` seconds if another one waits. So whoever fills all slots
 with long statements, on purpose or not, does not keep short ones out, not even its own.
 """
 
@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
-from recon_node.places import Place, Places, network_of
+from recon_node.slots import Slot, Slots, network_of
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import Code, RequestError
 from spark_sink.serve.ipc import Parts
@@ -318,7 +318,7 @@ QUICK: Final = 1.0
 MAX_WAITING: Final = 16
 """Maximum statements of a network that wait."""
 _POLL: Final = 0.25
-"""Seconds between two looks for a place that has had its time."""
+"""Seconds between two looks for a slot that has had its time."""
 _LANE_SHARE: Final = 2
 
 
@@ -327,15 +327,15 @@ class StatementTurns:
 
     Args:
         limit: the statements that run at once.
-        quick_lane: whether to have one. A single place is never one.
+        quick_lane: whether to have one. A single slot is never one.
     """
 
     def __init__(self, limit: int, *, quick_lane: bool = False) -> None:
-        self._places = Places(limit, monotonic, grace=QUICK)
+        self._slots = Slots(limit, monotonic, grace=QUICK)
         lane = max(1, limit // _LANE_SHARE) if quick_lane and limit > 1 else 0
         self._lasting = limit - lane
         """How many of them may take as long as they need."""
-        self._running: list[Place] = []
+        self._running: list[Slot] = []
         self._waiting: list[_Waiter] = []
         self._changed = threading.Condition()
 
@@ -345,38 +345,38 @@ class StatementTurns:
 
         Args:
             client: its address, as gRPC writes it.
-            give_way: as in `Places.take`; any thread may call it.
+            give_way: as in `Slots.take`; any thread may call it.
             wait: how long to wait.
         """
-        place = self._take(address_of(client), give_way, wait)
+        slot = self._take(address_of(client), give_way, wait)
         try:
-            yield place is not None
+            yield slot is not None
         finally:
-            if place is not None:
+            if slot is not None:
                 with self._changed:
-                    place.leave()
+                    slot.leave()
                     self._settle()
 
-    def _take(self, address: str, give_way: Callable[[], None], wait: float) -> Place | None:
+    def _take(self, address: str, give_way: Callable[[], None], wait: float) -> Slot | None:
         waiter, deadline = _Waiter(network_of(address)), monotonic() + wait
         with self._changed:
             if len(self._waiting_of(waiter)) >= MAX_WAITING:
                 return None
             self._waiting.append(waiter)
-            place, left = None, wait
+            slot, left = None, wait
             try:
-                while place is None and left >= 0:
+                while slot is None and left >= 0:
                     if self._waiting_of(waiter)[0] is waiter:
-                        place = self._places.take(address, give_way)
-                    if place is None:
+                        slot = self._slots.take(address, give_way)
+                    if slot is None:
                         self._changed.wait(min(left, _POLL))
                         left = deadline - monotonic()
             finally:
                 self._waiting.remove(waiter)
-                if place is not None:
-                    self._running.append(place)
+                if slot is not None:
+                    self._running.append(slot)
                 self._settle()
-            return place
+            return slot
 
     def _waiting_of(self, waiter: _Waiter) -> list[_Waiter]:
         return [each for each in self._waiting if each.network == waiter.network]
@@ -384,10 +384,10 @@ class StatementTurns:
     def _settle(self) -> None:
         """Let those that came first take as long as they need, and whoever waits look again."""
         self._running = [each for each in self._running if not each.lost]
-        for place in self._running[: self._lasting]:
-            place.is_busy = True
-        for place in self._running[self._lasting :]:
-            place.is_busy = False
+        for slot in self._running[: self._lasting]:
+            slot.is_busy = True
+        for slot in self._running[self._lasting :]:
+            slot.is_busy = False
         self._changed.notify_all()
 
 

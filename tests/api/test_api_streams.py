@@ -222,15 +222,15 @@ async def test_only_so_many_streams_are_in_memory_at_once(
         answered.append((await api.get(f"/ceramic/streams/{stream}{path}")).status_code)
 
     for _ in range(2):
-        assert services.evaluation.places.take_at_once()
+        assert services.evaluation.slots.take_at_once()
     async with trio.open_nursery() as nursery:
         for path in paths:
             nursery.start_soon(ask, path)
-        while services.evaluation.places.waiting < len(paths):
+        while services.evaluation.slots.waiting < len(paths):
             await trio.lowlevel.checkpoint()
         assert answered == []
         for _ in range(2):
-            services.evaluation.places.leave()
+            services.evaluation.slots.leave()
     assert answered == [200] * len(paths)
 
 

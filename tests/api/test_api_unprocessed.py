@@ -183,7 +183,7 @@ def wait_for(path: Path) -> None:
 
 
 async def test_too_many_that_take_long_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They hold no place while they wait, and what is known to take long waits at once."""
+    """They hold no slot while they wait, and what is known to take long waits at once."""
     monkeypatch.setattr(evaluation, "QUICK", 0.1)
     opened = Evaluation(1)
     monkeypatch.setattr(evaluation, "LONG_PATIENCE", 0.2)

@@ -13,7 +13,7 @@ from recon_node.p2p.peers.connections import (
     ENOUGH_OTHERS,
     ENOUGH_SHARING,
     FEWEST_SHARING,
-    MOST_PLACES,
+    MOST_IN_USE,
     Candidates,
 )
 from recon_node.p2p.peers.dht_server import LIFETIME
@@ -92,7 +92,7 @@ async def test_many_interests_share_the_connections(here, mock_clock, interests)
     for each in sort_values:
         here.find(f"found at {each}", 20, each)
     expected = min(ENOUGH_SHARING, max(FEWEST_SHARING, ENOUGH_IN_ALL // interests))
-    assert len(here.dialled) == min(expected * interests, MAX_CONNECTIONS // MOST_PLACES)
+    assert len(here.dialled) == min(expected * interests, MAX_CONNECTIONS // MOST_IN_USE)
     assert here.dialled_of("found at 0") == expected
 
 

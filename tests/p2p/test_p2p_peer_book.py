@@ -28,8 +28,8 @@ from recon_node.p2p.peers.book import (
     PeerBook,
 )
 from recon_node.p2p.sync.peer_memory import Remembered
-from recon_node.places import LATELY
 from recon_node.recon import KeyRange
+from recon_node.slots import LATELY
 
 
 def book_of(*peer_ids: str, capacity: int = 100, rng=None) -> PeerBook:

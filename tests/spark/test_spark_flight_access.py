@@ -173,7 +173,7 @@ def test_a_query_that_takes_too_long_ends(directory: Path) -> None:
 
 @pytest.mark.long
 def test_long_statements_of_a_client_do_not_keep_short_ones_waiting(directory: Path) -> None:
-    """Not even those that are slow while they are planned, which took all places for 20 s each."""
+    """Not even those that are slow while they are planned, which took all slots for 20 s each."""
     long = "SELECT count(*) FROM stream_tips WHERE length(repeat('x', 400_000_000)) = 1"
     stop = threading.Event()
 
@@ -203,7 +203,7 @@ def test_long_statements_of_a_client_do_not_keep_short_ones_waiting(directory: P
         for each in greedy:
             each.start()
         try:
-            wait_until(are_all_taken, "all places are taken")
+            wait_until(are_all_taken, "all slots are taken")
             with connected(url) as connection:
                 wait_until(partial(is_answered, connection), "it is answered")
         finally:
@@ -494,7 +494,7 @@ def test_calls_are_measured(directory: Path) -> None:
 
 
 def test_silent_uploads_shut_nobody_out(directory: Path) -> None:
-    """A hundred calls of one client that said nothing took all places for half a minute."""
+    """A hundred calls of one client that said nothing took all slots for half a minute."""
     service = "/arrow.flight.protocol.FlightService/"
     over = threading.Event()
 

@@ -206,7 +206,7 @@ def test_there_are_only_so_many_feeds(flight: Any) -> None:
     with following(flight, sql), following(flight, sql):
         with pytest.raises(Error, match="2 feeds are open already"):
             asked(flight, sql)
-        assert asked(flight, "SELECT 1").num_rows == 1  # queries have their own places
+        assert asked(flight, "SELECT 1").num_rows == 1  # queries have their own slots
 
     def is_free() -> bool:
         try:
@@ -215,7 +215,7 @@ def test_there_are_only_so_many_feeds(flight: Any) -> None:
         except Error:
             return False
 
-    wait_until(is_free, "the places are free again")
+    wait_until(is_free, "the slots are free again")
 
 
 def test_a_table_that_is_made_anew_ends_its_feed(tmp_path: Path) -> None:

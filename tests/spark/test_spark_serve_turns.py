@@ -1,4 +1,4 @@
-"""Whose statement runs next, when there are more than places."""
+"""Whose statement runs next, when there are more than slots."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from recon_node.api.errors import refuse
 from recon_node.latest import Latest
-from recon_node.places import network_of
 from recon_node.setting_types import SETTINGS, Flag, Setting, TextList
+from recon_node.slots import network_of
 
 BURST_SECONDS: Final = 2.0
 MAX_BUCKETS: Final = 10_000

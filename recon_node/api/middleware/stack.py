@@ -9,10 +9,10 @@ client sees a broken answer, not a short one.
 `Bound` admits at most `Limits.requests` requests at once (503 beyond that), and gives up on one
 that makes no progress for `Limits.stall` seconds (503). It reads the whole body before a handler
 runs: at most `Limits.body` bytes of it (413), and at most `Limits.bodies` of all bodies; others
-wait until there is room. Of large answers, at most `Limits.answers` bytes wait to be sent. Places
-for requests, bodies and answers go to whoever earns them (`recon_node.places`): a request that
+wait until there is room. Of large answers, at most `Limits.answers` bytes wait to be sent. Slots
+for requests, bodies and answers go to whoever earns them (`recon_node.slots`): a request that
 waits for its body, for news (`wait`), or for its client to read, gives way to others.
-The liveness check and the metrics have places of their own, and so have requests that add events:
+The liveness check and the metrics have slots of their own, and so have requests that add events:
 very many of them wait for the disk at once, which takes all that wait in one transaction.
 """
 
@@ -32,7 +32,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from recon_node.api.errors import error_response, refuse
 from recon_node.api.metrics import Metrics
 from recon_node.api.services import Limits
-from recon_node.places import AllowList, Place, Places, network_of
+from recon_node.slots import AllowList, Slot, Slots, network_of
 from recon_node.tracing import span
 from recon_node.turns import ASKER
 
@@ -52,9 +52,9 @@ VITAL: Final = frozenset({"/ceramic/liveness", "/metrics"})
 """Paths that are answered whatever else is going on."""
 
 WRITES: Final = "/ceramic/events"
-"""Where events are added: these requests have places of their own."""
+"""Where events are added: these requests have slots of their own."""
 
-VITAL_PLACES: Final = 8
+VITAL_SLOTS: Final = 8
 """Requests for them at once, beyond the limit."""
 
 SMALL_BODY: Final = 16 * 1024
@@ -143,10 +143,10 @@ class Bound:
         self._app = app
         self._limits = limits
         allowed, now = AllowList(always_admit), trio.current_time
-        self._requests = Places(limits.requests, now, allowed, reserve=VITAL_PLACES)
-        self._writes = Places(limits.writes, now, allowed)
-        self._bodies = Places(limits.bodies, now, allowed, grace=BODY_GRACE)
-        self._answers = Places(limits.answers, now, allowed, grace=BODY_GRACE)
+        self._requests = Slots(limits.requests, now, allowed, reserve=VITAL_SLOTS)
+        self._writes = Slots(limits.writes, now, allowed)
+        self._bodies = Slots(limits.bodies, now, allowed, grace=BODY_GRACE)
+        self._answers = Slots(limits.answers, now, allowed, grace=BODY_GRACE)
         self._waiting = _Room(limits.answers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -157,22 +157,22 @@ class Bound:
         address = _address_of(scope)
         given_way = trio.CancelScope()
         is_write = scope["path"] == WRITES and scope["method"] == "POST"
-        places = self._writes if is_write else self._requests
-        place = places.take(address, given_way.cancel, busy=False, vital=scope["path"] in VITAL)
-        if place is None:
+        slots = self._writes if is_write else self._requests
+        slot = slots.take(address, given_way.cancel, busy=False, vital=scope["path"] in VITAL)
+        if slot is None:
             await refuse(
                 (scope, receive, send),
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                f"{places.limit} requests are already being handled: try again",
+                f"{slots.limit} requests are already being handled: try again",
             )
             return
         ASKER.set(network_of(address))
         answer = _Answer(send, self._limits.stall, address, given_way, self._answers, self._waiting)
         try:
             with given_way, answer.progress:
-                await self._run(scope, receive, answer, place)
+                await self._run(scope, receive, answer, slot)
         finally:
-            place.leave()
+            slot.leave()
         if answer.has_begun or not (given_way.cancelled_caught or answer.progress.cancelled_caught):
             return
         reason = f"no progress for {self._limits.stall:g} seconds: gave up"
@@ -182,10 +182,10 @@ class Bound:
             reason = "gave way to other requests: try again"
         await refuse((scope, receive, send), HTTPStatus.SERVICE_UNAVAILABLE, reason)
 
-    async def _run(self, scope: Scope, receive: Receive, answer: _Answer, place: Place) -> None:
-        with self._bodies.taken_by(place.address, place.give_way, size=0, busy=False) as body_place:
-            assert body_place is not None
-            body = _Body(receive, self._limits.body, place, body_place)
+    async def _run(self, scope: Scope, receive: Receive, answer: _Answer, slot: Slot) -> None:
+        with self._bodies.taken_by(slot.address, slot.give_way, size=0, busy=False) as body_slot:
+            assert body_slot is not None
+            body = _Body(receive, self._limits.body, slot, body_slot)
             try:
                 content = await body.read(_declared(scope))
             except _ClientGoneError:
@@ -197,14 +197,14 @@ class Bound:
                     f"the body is longer than {self._limits.body} bytes",
                 )
                 return
-            place.use(busy=b"wait=" not in scope["query_string"])
-            body_place.use(busy=True)
+            slot.use(busy=b"wait=" not in scope["query_string"])
+            body_slot.use(busy=True)
             await self._app(scope, _replay(content, receive), answer.send)
 
 
 @dataclass(slots=True)
 class _Room:
-    """The bytes of the parts of answers that wait for a place."""
+    """The bytes of the parts of answers that wait for a slot."""
 
     limit: int
     taken: int = 0
@@ -213,15 +213,15 @@ class _Room:
 class _Answer:
     """Sends an answer in pieces, each of which counts as progress.
 
-    What a client does not read stays in memory. So a large part of an answer has a place of its
+    What a client does not read stays in memory. So a large part of an answer has a slot of its
     size among those of all answers, which it loses if its client takes nothing while others wait.
 
     Args:
         stall: seconds without progress after which the answer is given up.
         address: of the client.
-        given_way: cancelled if the answer loses its place.
-        places: for the parts of all large answers.
-        waiting: for those that wait for a place.
+        given_way: cancelled if the answer loses its slot.
+        slots: for the parts of all large answers.
+        waiting: for those that wait for a slot.
     """
 
     def __init__(
@@ -230,14 +230,14 @@ class _Answer:
         stall: float,
         address: str,
         given_way: trio.CancelScope,
-        places: Places,
+        slots: Slots,
         waiting: _Room,
     ) -> None:
         self._send = send
         self._stall = stall
         self._address = address
         self._given_way = given_way
-        self._places = places
+        self._slots = slots
         self._waiting = waiting
         self._size = PIECE
         self._start: Message | None = None
@@ -250,15 +250,15 @@ class _Answer:
         if message["type"] == "http.response.start":
             self._start = message  # sent with the first part, for which there may be no room
             return
-        size = min(len(message.get("body", b"")), self._places.limit)
-        place = await self._place_of(size) if size > SMALL_ANSWER else None
+        size = min(len(message.get("body", b"")), self._slots.limit)
+        slot = await self._slot_of(size) if size > SMALL_ANSWER else None
         try:
-            await self._send_part(message, place)
+            await self._send_part(message, slot)
         finally:
-            if place is not None:
-                place.leave()
+            if slot is not None:
+                slot.leave()
 
-    async def _send_part(self, message: Message, place: Place | None) -> None:
+    async def _send_part(self, message: Message, slot: Slot | None) -> None:
         self.has_begun = True
         if self._start is not None:
             start, self._start = self._start, None
@@ -269,13 +269,13 @@ class _Answer:
             self.progress.deadline += larger * self._stall
             await self._send(piece)
             self.progress.deadline = trio.current_time() + self._stall
-            if place is not None:
-                place.use(busy=False)
+            if slot is not None:
+                slot.use(busy=False)
         if len(message.get("body", b"")) >= PIECE:
             self._size = LARGE_PIECE if trio.current_time() - begun < QUICK else PIECE
 
-    async def _place_of(self, size: int) -> Place:
-        """Take a place for a part of the answer; wait for one, if not too many others do."""
+    async def _slot_of(self, size: int) -> Slot:
+        """Take a slot for a part of the answer; wait for one, if not too many others do."""
         waiting = self._waiting
         if waiting.taken + size > waiting.limit:
             self.found_no_room = True
@@ -283,11 +283,11 @@ class _Answer:
         waiting.taken += size
         try:
             while True:
-                place = self._places.take(
+                slot = self._slots.take(
                     self._address, self._given_way.cancel, size=size, busy=False
                 )
-                if place is not None:
-                    return place
+                if slot is not None:
+                    return slot
                 await trio.sleep(_ROOM_POLL)
         finally:
             waiting.taken -= size
@@ -296,10 +296,10 @@ class _Answer:
 class _Body:
     """Reads a body, whose memory is taken from that for all bodies before it is used."""
 
-    def __init__(self, receive: Receive, limit: int, request: Place, body: Place) -> None:
+    def __init__(self, receive: Receive, limit: int, request: Slot, body: Slot) -> None:
         self._receive = receive
         self._limit = limit
-        self._places = (request, body)
+        self._slots = (request, body)
         self._body = body
 
     async def read(self, declared: int | None) -> bytes:
@@ -320,8 +320,8 @@ class _Body:
             if message["type"] == "http.disconnect":
                 raise _ClientGoneError
             content += message.get("body", b"")
-            for place in self._places:
-                place.use(busy=False)
+            for slot in self._slots:
+                slot.use(busy=False)
             if len(content) > self._limit:
                 raise _BodyTooLongError
             if len(content) > SMALL_BODY and not self._body.size:

@@ -20,8 +20,8 @@ from recon_node.backoff import Backoff
 from recon_node.latest import Latest
 from recon_node.p2p.peers.draw import Candidate, draw_by_network, weights
 from recon_node.p2p.transport.addresses import is_dialable
-from recon_node.places import LATELY
 from recon_node.recon import KeyRange, merge_ranges, subtract_ranges
+from recon_node.slots import LATELY
 
 FAILURE_HALF_LIFE: Final = 4 * 3600.0
 """Seconds in which failures in a row lose half their weight: longer than the waits between tries,
@@ -439,8 +439,8 @@ def _with_peer_id(address: str, peer_id: str) -> str:
 
 
 def _is_usable(address: str, peer_id: str) -> bool:
-    place, end, rest = address.partition(f"/p2p/{peer_id}")
-    return bool(end) and not rest and is_dialable(place)
+    dialled, end, rest = address.partition(f"/p2p/{peer_id}")
+    return bool(end) and not rest and is_dialable(dialled)
 
 
 def _with_range(

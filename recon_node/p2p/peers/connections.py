@@ -57,7 +57,7 @@ ENOUGH_IN_ALL: Final = 64
 less than `FEWEST_SHARING` for each."""
 ENOUGH_OTHERS: Final = 8
 """With so many other connected peers, no more of these are dialled when found."""
-MOST_PLACES: Final = 2
+MOST_IN_USE: Final = 2
 """Nobody is dialled when found while one in so many of all connections is in use."""
 DIALLING: Final = 30.0
 """Seconds for which a peer that is being dialled counts as connected."""
@@ -84,7 +84,7 @@ class Candidates:
         self._book = book
         self._wanted = wanted
         self._shares = shares
-        self._most = max_connections // MOST_PLACES
+        self._most = max_connections // MOST_IN_USE
         self._found_at: dict[str, Latest[str, float]] = {}
         """The peers found at the rendezvous of each interest, and until when that counts."""
         self._dialling: dict[str, float] = {}

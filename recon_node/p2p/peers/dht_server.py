@@ -30,7 +30,7 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node.ceramic import Network
 from recon_node.p2p.transport.addresses import is_dialable
-from recon_node.places import network_of
+from recon_node.slots import network_of
 
 LIFETIME: Final = 3600.0
 """Seconds for which a record is kept unless its provider announces itself again."""
@@ -112,51 +112,51 @@ class ProviderRecords:
 
     def each_provider(self) -> Iterable[Provider]:
         """Return each provider once, as it announced itself for one of its keys."""
-        return (self._records[next(iter(places))].provider for places in self._of_peer.values())
+        return (self._records[next(iter(keys))].provider for keys in self._of_peer.values())
 
     def forget(self, peer_id: str) -> None:
         """Remove a peer from all keys."""
-        for place in list(self._of_peer.get(peer_id, ())):
-            self._remove(place)
+        for key in list(self._of_peer.get(peer_id, ())):
+            self._remove(key)
 
     def expire(self, now: float) -> None:
         """Remove the records that have expired."""
         while self._records:
-            place, record = next(iter(self._records.items()))
+            key, record = next(iter(self._records.items()))
             if record.expires_at > now:
                 return
-            self._remove(place)
+            self._remove(key)
 
-    def _oldest_of_the_greediest(self, places: Iterable[RecordKey]) -> RecordKey:
+    def _oldest_of_the_greediest(self, keys: Iterable[RecordKey]) -> RecordKey:
         """Return the oldest of these records whose address has the most of them."""
         by_group: dict[str, list[RecordKey]] = {}
-        for place in places:
-            by_group.setdefault(self._records[place].group, []).append(place)
+        for key in keys:
+            by_group.setdefault(self._records[key].group, []).append(key)
         return max(by_group.values(), key=len)[0]
 
-    def _indexes(self, place: RecordKey, record: _Record) -> Iterable[dict[RecordKey, None]]:
+    def _indexes(self, key: RecordKey, record: _Record) -> Iterable[dict[RecordKey, None]]:
         """Return the parts of the three indexes in which a record is listed."""
-        yield self._of_key.setdefault(place[0], {})
+        yield self._of_key.setdefault(key[0], {})
         yield self._of_group.setdefault(record.group, {})
-        yield self._of_peer.setdefault(place[1], {})
+        yield self._of_peer.setdefault(key[1], {})
 
-    def _insert(self, place: RecordKey, record: _Record) -> None:
-        self._records[place] = record
-        for index in self._indexes(place, record):
-            index[place] = None
+    def _insert(self, key: RecordKey, record: _Record) -> None:
+        self._records[key] = record
+        for index in self._indexes(key, record):
+            index[key] = None
 
-    def _remove(self, place: RecordKey) -> None:
-        record = self._records.pop(place, None)
+    def _remove(self, key: RecordKey) -> None:
+        record = self._records.pop(key, None)
         if record is None:
             return
-        for index in self._indexes(place, record):
-            del index[place]
-        if not self._of_key[place[0]]:
-            del self._of_key[place[0]]
+        for index in self._indexes(key, record):
+            del index[key]
+        if not self._of_key[key[0]]:
+            del self._of_key[key[0]]
         if not self._of_group[record.group]:
             del self._of_group[record.group]
-        if not self._of_peer[place[1]]:
-            del self._of_peer[place[1]]
+        if not self._of_peer[key[1]]:
+            del self._of_peer[key[1]]
 
 
 MAX_TOLD: Final = 20
@@ -180,7 +180,7 @@ _PROTOCOL: Final = re.compile(r"/ceramic/([^/]+)/kad/1\.0\.0")
 
 
 class RecordStore(ProviderStore):
-    """Puts `ProviderRecords` in the place of the library's own.
+    """Puts `ProviderRecords` in place of the library's own.
 
     Stock keeps the first 20 providers of a key for 48 hours, and any number of keys.
     """

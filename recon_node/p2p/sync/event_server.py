@@ -19,7 +19,7 @@ from recon_node.p2p.errors import BROKEN_PROTOCOL, MISBEHAVED, PEER_FAILURES, de
 from recon_node.p2p.reports import GAVE_WAY
 from recon_node.p2p.sync.event_stream import serve_events, serve_events_by_id
 from recon_node.p2p.sync.purses import Purses, Searches
-from recon_node.p2p.sync.sessions import Slots
+from recon_node.p2p.sync.sessions import PeerSlots
 from recon_node.p2p.transport.framing import EVENTS_BY_ID_PROTOCOL, FrameStream, PeerStream
 from recon_node.store import StoreError
 
@@ -43,8 +43,8 @@ class EventServer:
         settings = self._settings = context.settings
         self._store, self._book, self._counters = context.store, context.book, context.counters
         self._searches = Searches(self._store.keys, purses)
-        self._slots = Slots(settings.max_event_streams, settings.max_event_streams_per_peer)
-        self._waiting = Slots(KEPT_PER_PEER * settings.max_connections, KEPT_PER_PEER)
+        self._slots = PeerSlots(settings.max_event_streams, settings.max_event_streams_per_peer)
+        self._waiting = PeerSlots(KEPT_PER_PEER * settings.max_connections, KEPT_PER_PEER)
 
     async def serve(self, stream: PeerStream) -> None:
         """Answer a peer's requests on a stream that it has opened."""

@@ -104,7 +104,7 @@ async def _hand_on(admit: Deliver) -> AsyncIterator[Deliver]:
 
     At most `IN_FLIGHT` calls run at once; all have ended when the block ends.
     """
-    places = trio.Semaphore(IN_FLIGHT)
+    slots = trio.Semaphore(IN_FLIGHT)
     failures: list[Exception] = []
 
     async def run(events: FetchedEvents) -> None:
@@ -113,12 +113,12 @@ async def _hand_on(admit: Deliver) -> AsyncIterator[Deliver]:
         except Exception as error:  # raised below, because the nursery would wrap it in a group
             failures.append(error)
         finally:
-            places.release()
+            slots.release()
 
     async def deliver(events: FetchedEvents) -> None:
-        await places.acquire()
+        await slots.acquire()
         if failures:
-            places.release()
+            slots.release()
             raise failures[0]
         nursery.start_soon(run, events)
 

@@ -22,9 +22,9 @@ import trio
 
 from recon_node.ceramic import EventId
 from recon_node.latest import Latest
-from recon_node.places import network_of
 from recon_node.recon import KeyView, Missing, find
 from recon_node.recon.session import Steps, T
+from recon_node.slots import network_of
 
 KEYS_A_SECOND: Final = 8_000_000
 """Keys that are looked at for a network, in the long run: about a tenth of a core."""

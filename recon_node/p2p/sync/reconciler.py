@@ -26,11 +26,11 @@ from recon_node.p2p.sync.event_stream import EventStreams
 from recon_node.p2p.sync.fetch import Fetcher, is_excused
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.purses import Purses
-from recon_node.p2p.sync.sessions import Meter, Run, Sessions, Slots
+from recon_node.p2p.sync.sessions import Meter, PeerSlots, Run, Sessions
 from recon_node.p2p.transport.framing import FrameStream, OpenStream
-from recon_node.places import network_of
 from recon_node.recon import KeyRange, Send, Side, Version, intersect_ranges
 from recon_node.recon.session import SendValues, TurnSession
+from recon_node.slots import network_of
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +74,7 @@ class Reconciler:
         self._decoders = trio.CapacityLimiter(LONG_MESSAGES_AT_ONCE)
         self.memory = PeerMemory(settings.max_known_peers)
         """What sessions with peers have shown."""
-        self.slots = Slots(settings.max_sessions, settings.max_sessions_per_peer)
+        self.slots = PeerSlots(settings.max_sessions, settings.max_sessions_per_peer)
         """For the sessions that peers start."""
         sessions.speak([*self.versions], self)
 

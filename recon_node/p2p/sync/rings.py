@@ -27,7 +27,7 @@ from recon_node.p2p.peers.book import MAX_INTERESTS
 from recon_node.p2p.reports import AGREED, NO_COMMON_INTEREST, SyncReport
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.ring_events import RingEvents, RingWire
-from recon_node.p2p.sync.sessions import Run, Sessions, Slots, Tally
+from recon_node.p2p.sync.sessions import PeerSlots, Run, Sessions, Tally
 from recon_node.p2p.transport.framing import OpenStream
 from recon_node.recon import Failed, Fetch, FetchById, KeyRange, KeyView
 from recon_node.recon.ring.differences import Ending, Exchange
@@ -83,7 +83,7 @@ class Rings:
         self._memory = memory
         self._found = found
         self._better = frozenset(better)
-        self.slots = Slots(settings.max_sessions, settings.max_sessions_per_peer)
+        self.slots = PeerSlots(settings.max_sessions, settings.max_sessions_per_peer)
         """For the sessions that peers start."""
         self._at_once = trio.CapacityLimiter(settings.max_sessions)
         self._to_find = FOUND_AT_ONCE

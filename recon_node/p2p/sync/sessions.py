@@ -48,9 +48,9 @@ from recon_node.p2p.transport.framing import (
     OpenStream,
     PeerStream,
 )
-from recon_node.places import GiveWay, Places, network_of
 from recon_node.recon import Actions, Failed, Fetch, FetchById, KeyView, Send, Session
 from recon_node.recon.session import Admit, SendValues
+from recon_node.slots import GiveWay, Slots, network_of
 from recon_node.store import StoreError
 from recon_node.turns import working_for
 
@@ -61,11 +61,11 @@ HUNG_UP: Final = (PeerGoneError, trio.BrokenResourceError)
 """The errors of a session whose stream the peer has ended."""
 
 
-class Slots:
+class PeerSlots:
     """A limited number of slots, in total and for each peer. Addresses share them fairly."""
 
     def __init__(self, limit: int, limit_per_peer: int) -> None:
-        self._places = Places(limit, trio.current_time)
+        self._slots = Slots(limit, trio.current_time)
         self._limit_per_peer = limit_per_peer
         self._used = Counter[str]()
         self._unused: dict[str, trio.Event] = {}
@@ -84,8 +84,8 @@ class Slots:
         if self._used[peer_id] >= self._limit_per_peer:
             yield False
             return
-        with self._places.taken_by(address, give_way) as place:
-            if place is None:
+        with self._slots.taken_by(address, give_way) as slot:
+            if slot is None:
                 yield False
                 return
             self._used[peer_id] += 1
@@ -329,7 +329,7 @@ R = TypeVar("R", bound=Run[Any])
 class Answerer(Protocol):
     """Answers the sessions of some protocols."""
 
-    slots: Slots
+    slots: PeerSlots
     """For the sessions that peers start."""
 
     def keeps_stream(self, protocol: str) -> bool:
@@ -350,7 +350,7 @@ class Sessions:
         self._history = history
         self._answerers: dict[str, Answerer] = {}
         self._kept = KeptStreams()
-        self._waiting = Slots(context.settings.max_connections, 1)
+        self._waiting = PeerSlots(context.settings.max_connections, 1)
         """Streams that peers opened and that wait for their next session."""
 
     def speak(self, protocols: Sequence[str], answerer: Answerer) -> None:

@@ -72,7 +72,7 @@ from recon_node.p2p.transport.framing import shielded
 from recon_node.p2p.transport.guarded_yamux import GuardedYamux, read_ahead_on
 from recon_node.p2p.transport.memory_budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.private_network import PrivateStream
-from recon_node.places import AllowList, Place, Places
+from recon_node.slots import AllowList, Slot, Slots
 
 log = structlog.get_logger(__name__)
 
@@ -240,8 +240,8 @@ class GuardedSwarm(Swarm):
     def _init_connection_management(self) -> None:
         super()._init_connection_management()
         self.auto_connector = NoAutoConnector(self)
-        self.inbound = Places(
-            inbound_places(self.connection_config.max_connections),
+        self.inbound = Slots(
+            inbound_slots(self.connection_config.max_connections),
             trio.current_time,
             self._allowed,
         )
@@ -249,7 +249,7 @@ class GuardedSwarm(Swarm):
     async def _handle_inbound_connection(
         self, read_write_closer: ReadWriteCloser, maddr: Multiaddr
     ) -> None:
-        """Serve an inbound connection while it has a place.
+        """Serve an inbound connection while it has a slot.
 
         Stock gives the slots to whoever comes first, and takes them back when the swarm ends.
         """
@@ -259,27 +259,27 @@ class GuardedSwarm(Swarm):
         host, _ = raw.get_remote_address() or ("", 0)
         with (
             trio.CancelScope() as scope,
-            self.inbound.taken_by(host, scope.cancel, busy=False) as place,
+            self.inbound.taken_by(host, scope.cancel, busy=False) as slot,
         ):
             try:
-                if place is not None:
-                    await self._serve_inbound(raw, maddr, place)
+                if slot is not None:
+                    await self._serve_inbound(raw, maddr, slot)
             except Exception as error:
                 log.debug("Inbound connection failed", remote=host, error=repr(error))
             finally:
                 with shielded(_RESET_LIMIT):
                     await raw.close()
         if scope.cancelled_caught:
-            log.debug("Cut a connection: another peer needs its place", remote=host)
+            log.debug("Cut a connection: another peer needs its slot", remote=host)
 
-    async def _serve_inbound(self, raw: RawConnection, maddr: Multiaddr, place: Place) -> None:
+    async def _serve_inbound(self, raw: RawConnection, maddr: Multiaddr, slot: Slot) -> None:
         with trio.move_on_after(_CLEANUP_LIMIT):  # the one that gave way may still be leaving
             limit = self.connection_config.max_connections
             while len(self.get_connections()) >= limit:  # noqa: ASYNC110 (there is no event for it)
                 await trio.sleep(_POLL)
         muxed = await self._upgrade_within_budget(raw, maddr)
         if str(muxed.peer_id) in self._allowed:
-            place.keep()
+            slot.keep()
         await muxed.event_closed.wait()
 
     async def _upgrade_within_budget(self, raw: RawConnection, maddr: Multiaddr) -> GuardedYamux:
@@ -475,7 +475,7 @@ class GuardedHost(BasicHost):
             log.exception("A bug in this node hid a new peer", peer=str(peer_id))
 
 
-def inbound_places(max_connections: int) -> int:
+def inbound_slots(max_connections: int) -> int:
     """Return how many connections may be inbound; the others are left for our own dials."""
     return max(1, max_connections - max(1, max_connections // _DIALLED_SHARE))
 

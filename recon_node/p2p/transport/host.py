@@ -58,7 +58,7 @@ from recon_node.p2p.transport.hardening import (
 from recon_node.p2p.transport.identity import bound_peer_ids, bound_rsa_keys
 from recon_node.p2p.transport.memory_budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.private_network import PrivateTCP
-from recon_node.places import AllowList, network_of
+from recon_node.slots import AllowList, network_of
 
 log = structlog.get_logger(__name__)
 
@@ -156,7 +156,7 @@ class Host:
         return any(remote[0] in ours or is_loopback_ip(remote[0]) for remote in remotes if remote)
 
     def network(self, peer_id: str) -> str:
-        """Return the network (`recon_node.places.network_of`) of the address of a connected peer,
+        """Return the network (`recon_node.slots.network_of`) of the address of a connected peer,
         as its connection shows it, whatever it says; empty if there is none."""
         remotes = [each.get_remote_address() for each in self._muxers(peer_id)]
         return next((network_of(remote[0]) for remote in remotes if remote), "")

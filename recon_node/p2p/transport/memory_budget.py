@@ -30,7 +30,7 @@ import trio
 
 from recon_node.latest import Latest
 from recon_node.p2p.errors import P2PError
-from recon_node.places import network_of
+from recon_node.slots import network_of
 
 log = structlog.get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""Places go to who earns them: the policy, without connections."""
+"""Slots go to who earns them: the policy, without connections."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.places import (
+from recon_node.slots import (
     EARNED_SHARE,
     LATELY,
     REST,
     AllowList,
-    Place,
-    Places,
+    Slot,
+    Slots,
     network_of,
     networks_of,
 )
@@ -23,36 +23,36 @@ from recon_node.places import (
 
 @dataclass
 class Crowd:
-    """Takes places for addresses; remembers who had to give way."""
+    """Takes slots for addresses; remembers who had to give way."""
 
     limit: int
     allowed: AllowList = field(default_factory=AllowList)
     reserve: int = 0
     grace: float = 0.0
     now: float = 0.0
-    losers: list[Place] = field(default_factory=list)
+    losers: list[Slot] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.places = Places(
+        self.slots = Slots(
             self.limit, lambda: self.now, self.allowed, reserve=self.reserve, grace=self.grace
         )
-        self.held: list[Place] = []
+        self.held: list[Slot] = []
 
     def come(
         self, address: str, *, busy: bool = False, size: int = 1, vital: bool = False
-    ) -> Place | None:
-        taken: list[Place] = []
+    ) -> Slot | None:
+        taken: list[Slot] = []
 
         def give_way() -> None:
             self.losers.append(taken[0])
             self.held.remove(taken[0])
 
-        place = self.places.take(address, give_way, busy=busy, size=size, vital=vital)
-        if place is not None:
-            taken.append(place)
-            self.held.append(place)
+        slot = self.slots.take(address, give_way, busy=busy, size=size, vital=vital)
+        if slot is not None:
+            taken.append(slot)
+            self.held.append(slot)
         self.now += 0.01
-        return place
+        return slot
 
     def of(self, address: str) -> int:
         return sum(each.address == address for each in self.held)
@@ -74,7 +74,7 @@ def test_what_counts_as_one_network(address: str, networks: tuple[str, ...]) -> 
     assert network_of(address) == networks[-1]
 
 
-def test_of_busy_places_those_of_the_largest_network_give_way_the_latest_first() -> None:
+def test_of_busy_slots_those_of_the_largest_network_give_way_the_latest_first() -> None:
     crowd = Crowd(4)
     assert all(crowd.come("192.0.2.1", busy=True) for _ in range(4))
     first, second, third, fourth = crowd.held
@@ -89,7 +89,7 @@ def test_of_busy_places_those_of_the_largest_network_give_way_the_latest_first()
     assert first in crowd.held
 
 
-def test_any_newcomer_gets_the_place_that_has_been_idle_longest() -> None:
+def test_any_newcomer_gets_the_slot_that_has_been_idle_longest() -> None:
     """As 150 addresses with an idle connection each must not shut out another one."""
     crowd = Crowd(150)
     for number in range(150):
@@ -100,7 +100,7 @@ def test_any_newcomer_gets_the_place_that_has_been_idle_longest() -> None:
     assert crowd.losers == [second]
 
 
-def test_a_network_that_lost_a_place_takes_none_from_others_for_some_time() -> None:
+def test_a_network_that_lost_a_slot_takes_none_from_others_for_some_time() -> None:
     crowd = Crowd(2)
     crowd.come("192.0.2.1")
     crowd.come("192.0.2.2")
@@ -126,13 +126,13 @@ def test_a_customer_with_many_ipv6_networks_shares_as_one() -> None:
     assert [each.address for each in crowd.losers] == ["2001:db8:1::1"]
 
 
-def test_who_delivered_lately_keeps_its_place_up_to_a_share_of_them() -> None:
+def test_who_delivered_lately_keeps_its_slot_up_to_a_share_of_them() -> None:
     crowd = Crowd(8)
     for number in range(8):
         crowd.come(f"10.0.0.{number}")
     for number in range(8):
         crowd.now += 1
-        crowd.places.earn(f"10.0.0.{number}")
+        crowd.slots.earn(f"10.0.0.{number}")
     for number in range(8):
         assert crowd.come(f"192.0.2.{number}")
     lost = [each.address for each in crowd.losers]
@@ -169,7 +169,7 @@ def test_what_is_vital_has_a_reserve() -> None:
     assert not crowd.come("10.0.0.1", busy=True, vital=True)
 
 
-def test_places_of_a_size_grow_as_far_as_stalled_ones_give_way() -> None:
+def test_slots_of_a_size_grow_as_far_as_stalled_ones_give_way() -> None:
     crowd = Crowd(10, grace=1)
     stalled, moving = crowd.come("10.0.0.1", size=0), crowd.come("10.0.0.1", size=0)
     newcomer = crowd.come("10.0.0.1", size=0)
@@ -185,7 +185,7 @@ def test_places_of_a_size_grow_as_far_as_stalled_ones_give_way() -> None:
     assert crowd.losers == [stalled]
     assert not stalled.grow(1)
     assert not newcomer.grow(100)
-    assert crowd.places.taken == 10
+    assert crowd.slots.taken == 10
 
 
 COMERS = st.lists(
@@ -197,7 +197,7 @@ COMERS = st.lists(
 
 
 @given(st.integers(1, 8), COMERS)
-def test_nobody_who_has_less_than_a_fair_share_of_busy_places_loses_one(
+def test_nobody_who_has_less_than_a_fair_share_of_busy_slots_loses_one(
     limit: int, comers: list[tuple[str, bool, str]]
 ) -> None:
     """By counts that are made here anew, not by those of the policy."""
@@ -209,7 +209,7 @@ def test_nobody_who_has_less_than_a_fair_share_of_busy_places_loses_one(
             crowd.now += REST
             continue
         if what == "earn":
-            crowd.places.earn(address)
+            crowd.slots.earn(address)
             earned[address] = crowd.now
             continue
         before, held = Counter(each.address for each in crowd.held), list(crowd.held)
@@ -218,11 +218,11 @@ def test_nobody_who_has_less_than_a_fair_share_of_busy_places_loses_one(
         merits = sorted(addresses, key=earned.get, reverse=True)  # the same of equal ones stay
         protected = Counter(merits[: int(limit * EARNED_SHARE)])
         crowd.losers.clear()
-        place = crowd.come(address, busy=busy)
+        slot = crowd.come(address, busy=busy)
         assert len(crowd.held) <= limit
-        assert crowd.places.taken == len(crowd.held) == len(crowd.places)
-        if place is None:
-            assert len(held) == limit, "a free place is for everybody"
+        assert crowd.slots.taken == len(crowd.held) == len(crowd.slots)
+        if slot is None:
+            assert len(held) == limit, "a free slot is for everybody"
             assert not crowd.losers
             open_to_all = [
                 each
@@ -230,7 +230,7 @@ def test_nobody_who_has_less_than_a_fair_share_of_busy_places_loses_one(
                 if not each.is_busy and each.address != "h" and not protected[each.address]
             ]
             is_resting = at < lost.get(address, -REST) + REST
-            assert is_resting or not open_to_all, "an idle place is for any newcomer"
+            assert is_resting or not open_to_all, "an idle slot is for any newcomer"
         for loser in crowd.losers:
             assert len(held) == limit
             assert loser.address != "h"

@@ -1,24 +1,24 @@
-"""Who gets a place where places are limited: connections, requests, bodies, sessions, statements.
+"""Who gets a slot where slots are limited: connections, requests, bodies, sessions, statements.
 
 Peer ids and connections cost nothing, and addresses cost little. So whoever comes first must not
-keep all the places, nor whoever has the most addresses. Places go to those who earn them:
+keep all the slots, nor whoever has the most addresses. Slots go to those who earn them:
 
-- An address on the allow-list always gets a place, and keeps it.
-- Who has lately delivered something useful has *earned* its place. Up to three quarters of the
-  places are kept by those who did so last, whoever else wants them, and also if they come again.
-- An *idle* place, in which nothing happens that would be lost, goes to any newcomer: first one of
+- An address on the allow-list always gets a slot, and keeps it.
+- Who has lately delivered something useful has *earned* its slot. Up to three quarters of the
+  slots are kept by those who did so last, whoever else wants them, and also if they come again.
+- An *idle* slot, in which nothing happens that would be lost, goes to any newcomer: first one of
   the network that has the most, then the one that has been idle for the longest time. A network
-  that has lost a place takes none from another network for some seconds, so that a crowd cannot
+  that has lost a slot takes none from another network for some seconds, so that a crowd cannot
   push newcomers out as fast as they come.
-- A *busy* place only goes to a newcomer whose network has fewer: of n networks, one with less than
-  an n-th of the places loses none. If all come from one network, the first ones stay.
+- A *busy* slot only goes to a newcomer whose network has fewer: of n networks, one with less than
+  an n-th of the slots loses none. If all come from one network, the first ones stay.
 - A reserve on top of the limit is for what must always work, such as the liveness check.
 
 Networks are counted as they are handed out: each IPv4 address; of IPv6 each /48, and within it each
-/56. Places may have sizes, such as the bytes of a body; then the limit is for their sum, and
+/56. Slots may have sizes, such as the bytes of a body; then the limit is for their sum, and
 networks compare by theirs.
 
-This module does no I/O: the clock is an argument, and the caller that takes a place says how to
+This module does no I/O: the clock is an argument, and the caller that takes a slot says how to
 give it up.
 """
 
@@ -47,9 +47,9 @@ GiveWay = Callable[[], None]
 LATELY: Final = 3600.0
 """Seconds for which it counts that something useful was delivered."""
 EARNED_SHARE: Final = 3 / 4
-"""The part of the places that can be earned; the rest is open to newcomers."""
+"""The part of the slots that can be earned; the rest is open to newcomers."""
 REST: Final = 10.0
-"""Seconds for which a network that has lost a place takes none from others."""
+"""Seconds for which a network that has lost a slot takes none from others."""
 MAX_REMEMBERED: Final = 2000
 """Maximum networks that are remembered for what they delivered, or lost: the latest ones."""
 _PREFIXES: Final = (48, 56)
@@ -75,7 +75,7 @@ def network_of(address: str) -> str:
 
 
 class AllowList:
-    """Addresses, networks and peer ids that always get a place.
+    """Addresses, networks and peer ids that always get a slot.
 
     Args:
         entries: such as 192.0.2.7, 2001:db8::/48, or a peer id.
@@ -110,10 +110,10 @@ class AllowList:
 
 
 @dataclass(eq=False, slots=True)
-class Place:
-    """A place that is taken. Leave it at the end."""
+class Slot:
+    """A slot that is taken. Leave it at the end."""
 
-    _places: Places
+    _slots: Slots
     address: str
     networks: tuple[str, ...]
     give_way: GiveWay
@@ -127,7 +127,7 @@ class Place:
 
     def use(self, *, busy: bool) -> None:
         """Note that something happens here now, and whether it should not be interrupted."""
-        self.used_at = self._places.clock()
+        self.used_at = self._slots.clock()
         self.is_busy = busy
 
     def keep(self) -> None:
@@ -136,22 +136,22 @@ class Place:
 
     def grow(self, size: int) -> bool:
         """Take this much more; return False, with nothing changed, if it does not fit."""
-        return self._places._grow(self, size)
+        return self._slots._grow(self, size)
 
     def leave(self) -> None:
-        """Give the place back; once it is lost, do nothing."""
-        self._places._leave(self)
+        """Give the slot back; once it is lost, do nothing."""
+        self._slots._leave(self)
 
 
-class Places:
-    """Places of which each goes to whoever earns it most. See the module's docstring.
+class Slots:
+    """Slots of which each goes to whoever earns it most. See the module's docstring.
 
     Args:
-        limit: the number of places, or the sum of their sizes.
+        limit: the number of slots, or the sum of their sizes.
         clock: returns the time in seconds.
         allowed: who always gets in.
-        reserve: places on top of `limit` for what is vital.
-        grace: seconds that a place must have been idle before another one gets it.
+        reserve: slots on top of `limit` for what is vital.
+        grace: seconds that a slot must have been idle before another one gets it.
     """
 
     def __init__(
@@ -170,12 +170,12 @@ class Places:
         self._allowed = allowed or AllowList()
         self._reserve = reserve
         self._grace = grace
-        self._held: dict[Place, None] = {}
+        self._held: dict[Slot, None] = {}
         self._by_network = Counter[str]()
         self._earned = Latest[str, float](MAX_REMEMBERED)
         """When each network delivered something useful."""
         self._lost = Latest[str, float](MAX_REMEMBERED)
-        """When each network lost a place."""
+        """When each network lost a slot."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -188,66 +188,66 @@ class Places:
         size: int = 1,
         busy: bool = True,
         vital: bool = False,
-    ) -> Place | None:
-        """Take a place; return None if there is none for this address.
+    ) -> Slot | None:
+        """Take a slot; return None if there is none for this address.
 
         Args:
             address: an IP address.
-            give_way: called at most once, when another one gets the place: its holder must then
+            give_way: called at most once, when another one gets the slot: its holder must then
                 end soon. It must neither wait nor raise.
-            size: of the place.
+            size: of the slot.
             busy: whether something would be lost if another one got it.
             vital: whether it may come from the reserve.
         """
         sure = address in self._allowed
-        place = Place(self, address, networks_of(address), give_way, 0, busy, sure, self.clock())
-        if not self._make_room(place, size, self._reserve if vital else 0):
+        slot = Slot(self, address, networks_of(address), give_way, 0, busy, sure, self.clock())
+        if not self._make_room(slot, size, self._reserve if vital else 0):
             return None
-        self._held[place] = None
-        self._add(place, size)
-        return place
+        self._held[slot] = None
+        self._add(slot, size)
+        return slot
 
     @contextmanager
     def taken_by(
         self, address: str, give_way: GiveWay, *, size: int = 1, busy: bool = True
-    ) -> Iterator[Place | None]:
-        """Take a place while the block runs; yield None if there is none. See `take`."""
-        place = self.take(address, give_way, size=size, busy=busy)
+    ) -> Iterator[Slot | None]:
+        """Take a slot while the block runs; yield None if there is none. See `take`."""
+        slot = self.take(address, give_way, size=size, busy=busy)
         try:
-            yield place
+            yield slot
         finally:
-            if place is not None:
-                place.leave()
+            if slot is not None:
+                slot.leave()
 
     def earn(self, address: str) -> None:
         """Note that somebody at an address has delivered something useful."""
         self._earned[network_of(address)] = self.clock()
 
-    def _grow(self, place: Place, size: int) -> bool:
-        if place.lost or not self._make_room(place, size, 0):
+    def _grow(self, slot: Slot, size: int) -> bool:
+        if slot.lost or not self._make_room(slot, size, 0):
             return False
-        self._add(place, size)
+        self._add(slot, size)
         return True
 
-    def _add(self, place: Place, size: int) -> None:
-        place.size += size
+    def _add(self, slot: Slot, size: int) -> None:
+        slot.size += size
         self.taken += size
-        for network in place.networks:
+        for network in slot.networks:
             self._by_network[network] += size
 
-    def _leave(self, place: Place) -> None:
-        if not place.lost:
-            place.lost = True
-            del self._held[place]
-            size, place.size = place.size, 0
+    def _leave(self, slot: Slot) -> None:
+        if not slot.lost:
+            slot.lost = True
+            del self._held[slot]
+            size, slot.size = slot.size, 0
             self.taken -= size
-            for network in place.networks:
+            for network in slot.networks:
                 self._by_network[network] -= size
                 if not self._by_network[network]:
                     del self._by_network[network]
 
-    def _make_room(self, newcomer: Place, size: int, reserve: int) -> bool:
-        """Take places from others until there is room; return False if there cannot be."""
+    def _make_room(self, newcomer: Slot, size: int, reserve: int) -> bool:
+        """Take slots from others until there is room; return False if there cannot be."""
         if size > self.limit + reserve:
             return False
         while self.taken + size > self.limit + reserve:
@@ -260,32 +260,32 @@ class Places:
             loser.give_way()
         return True
 
-    def _losers(self, newcomer: Place, size: int) -> Iterator[Place]:
-        """Yield the places that may be taken from others for a newcomer."""
+    def _losers(self, newcomer: Slot, size: int) -> Iterator[Slot]:
+        """Yield the slots that may be taken from others for a newcomer."""
         now = self.clock()
-        earned = self._with_earned_places(now)
+        earned = self._with_earned_slots(now)
         resting = now < self._lost.get(newcomer.networks[-1], -inf) + REST
-        for place in self._held:
-            if place is newcomer or place.is_sure or not place.size or place in earned:
+        for slot in self._held:
+            if slot is newcomer or slot.is_sure or not slot.size or slot in earned:
                 continue
-            if newcomer.is_sure or self._has_more(place.networks, newcomer.networks, size):
-                yield place
-            elif place.is_busy or now < place.used_at + self._grace:
+            if newcomer.is_sure or self._has_more(slot.networks, newcomer.networks, size):
+                yield slot
+            elif slot.is_busy or now < slot.used_at + self._grace:
                 continue
-            elif not resting or place.networks == newcomer.networks:
-                yield place
+            elif not resting or slot.networks == newcomer.networks:
+                yield slot
 
-    def _with_earned_places(self, now: float) -> set[Place]:
-        """Return the places of those who have delivered lately: the latest, up to their share."""
+    def _with_earned_slots(self, now: float) -> set[Slot]:
+        """Return the slots of those who have delivered lately: the latest, up to their share."""
         since = now - LATELY
         merits = [
-            (when, place)
-            for place in self._held
-            if (when := self._earned.get(place.networks[-1], -inf)) > since
+            (when, slot)
+            for slot in self._held
+            if (when := self._earned.get(slot.networks[-1], -inf)) > since
         ]
         merits.sort(key=lambda each: each[0], reverse=True)
         room = int(self.limit * EARNED_SHARE)
-        return {place for _, place in merits[:room]}
+        return {slot for _, slot in merits[:room]}
 
     def _has_more(self, theirs: Sequence[str], ours: Sequence[str], size: int) -> bool:
         """Return whether a network would still have as much as the newcomer's, without this."""
@@ -294,8 +294,8 @@ class Places:
                 return self._by_network[their] > self._by_network[our] + size
         return False
 
-    def _rank(self, place: Place) -> tuple[object, ...]:
-        """Order the places that may be taken; the first one is."""
-        crowd = tuple(-self._by_network[network] for network in place.networks)
+    def _rank(self, slot: Slot) -> tuple[object, ...]:
+        """Order the slots that may be taken; the first one is."""
+        crowd = tuple(-self._by_network[network] for network in slot.networks)
         # Of busy ones the first stay; of idle ones those used last.
-        return place.is_busy, crowd, -place.used_at if place.is_busy else place.used_at
+        return slot.is_busy, crowd, -slot.used_at if slot.is_busy else slot.used_at

@@ -18,7 +18,7 @@ from recon_node.p2p.errors import PeerError
 from recon_node.p2p.reports import GAVE_WAY
 from recon_node.p2p.transport import hardening
 from recon_node.p2p.transport.framing import EVENTS_PROTOCOL
-from recon_node.p2p.transport.hardening import inbound_places
+from recon_node.p2p.transport.hardening import inbound_slots
 from recon_node.p2p.transport.host import Host
 
 ELSEWHERE = "127.0.0.2"
@@ -43,8 +43,8 @@ def dialling_from(monkeypatch: pytest.MonkeyPatch, address: str) -> Iterator[Non
 
 
 def test_our_own_dials_keep_a_part_of_the_connections():
-    assert inbound_places(200) == 150
-    assert inbound_places(2) == inbound_places(1) == 1
+    assert inbound_slots(200) == 150
+    assert inbound_slots(2) == inbound_slots(1) == 1
 
 
 @needs_two_loopback_addresses
@@ -86,7 +86,7 @@ async def test_idle_peers_of_many_addresses_do_not_keep_a_newcomer_out(monkeypat
         enter = stack.enter_async_context
         sure, useful = await enter(loopback_host()), await enter(loopback_host())
         victim = await enter(loopback_host(max_connections=8, always_admit=(sure.peer_id,)))
-        places = 6
+        slots = 6
         with dialling_from(monkeypatch, "127.0.0.3"):
             await sure.connect(victim.addresses[0])
         with dialling_from(monkeypatch, "127.0.0.4"):
@@ -94,7 +94,7 @@ async def test_idle_peers_of_many_addresses_do_not_keep_a_newcomer_out(monkeypat
         await eventually(lambda: victim.is_connected(useful.peer_id))
         victim.note_delivery(useful.peer_id)
         attackers = []
-        for number in range(2 * places):
+        for number in range(2 * slots):
             with dialling_from(monkeypatch, f"127.1.0.{number + 1}"):
                 attackers.append(await enter(loopback_host()))
                 await attackers[-1].connect(victim.addresses[0])
@@ -104,7 +104,7 @@ async def test_idle_peers_of_many_addresses_do_not_keep_a_newcomer_out(monkeypat
         await eventually(lambda: victim.is_connected(honest.peer_id))
         assert victim.is_connected(sure.peer_id)
         assert victim.is_connected(useful.peer_id)
-        # Who has lost its place does not get another one's at once.
+        # Who has lost its slot does not get another one's at once.
         with dialling_from(monkeypatch, "127.1.0.1"), suppress(PeerError):
             again = await enter(loopback_host())
             await again.connect(victim.addresses[0])
