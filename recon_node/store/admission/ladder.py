@@ -176,7 +176,7 @@ class Ladder:
             record.refusal = no_room(share, self._limits[share])
             return
         if record.refusal is None:
-            self._account(record, None, False)
+            self._marks.count(record)
             self._known.add(record)
         if moved or self._released:
             yield from self._settle([record.cid] if moved else [])
@@ -217,27 +217,16 @@ class Ladder:
         """Move a held record; return whether what builds on it may now move."""
         if record.refusal is not None:
             return record.refusal.inherent
-        share, waited = share_of_record(record), record.state < State.PENDING
+        share = share_of_record(record)
+        self._marks.count(record, -1)
         moved = yield from self._move(record)
-        self._account(record, share, waited)
+        self._marks.count(record)
         now = share_of_record(record)
         if now is None or now is share or self._marks.taken(now).fits(self._limits[now]):
             return moved
         if not (yield from self._is_vouched_for(record)):
             self._drop(record, no_room(now, self._limits[now]))  # it had seemed to be another kind
         return moved
-
-    def _account(self, record: Record, share: Share | None, waited: bool) -> None:
-        """Note what a record takes, which took part of a share, and waited, or did not."""
-        now = share_of_record(record)
-        if now is not share:
-            amount = Amount(1, record.size)
-            if share is not None:
-                self._marks.shares[share] = self._marks.taken(share) - amount
-            if now is not None:
-                self._marks.shares[now] = self._marks.taken(now) + amount
-        waits = record.refusal is None and record.state < State.PENDING
-        self._marks.waiting += waits - waited
 
     def _has_too_many_claims(self, record: Record) -> bool:
         """Return whether others are here that say under which EventId an event belongs.
@@ -284,9 +273,8 @@ class Ladder:
 
     def _drop(self, record: Record, refusal: Refusal) -> None:
         """Take out a held record, without remembering it as refused."""
-        share = share_of_record(record)
+        self._marks.count(record, -1)
         record.refusal = refusal
-        self._account(record, share, record.state < State.PENDING)
         self._known.remove(record)
 
     def _move(self, record: Record) -> Steps[bool]:

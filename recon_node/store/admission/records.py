@@ -181,10 +181,6 @@ class Amount:
         """Both together."""
         return Amount(self.events + other.events, self.bytes + other.bytes)
 
-    def __sub__(self, other: Amount) -> Amount:
-        """Without the other."""
-        return Amount(self.events - other.events, self.bytes - other.bytes)
-
     def fits(self, limit: Amount) -> bool:
         """Tell whether it is within a limit."""
         return self.events <= limit.events and self.bytes <= limit.bytes
@@ -240,6 +236,13 @@ class Marks:
     def copy(self) -> Marks:
         """Return marks of their own, to be moved on."""
         return replace(self, shares=dict(self.shares))
+
+    def count(self, record: Record, times: int = 1) -> None:
+        """Count a record, which takes nothing if it was refused; with -1, count it no longer."""
+        share = share_of_record(record)
+        if share is not None:
+            self.shares[share] = self.taken(share) + Amount(times, times * record.size)
+        self.waiting += times * (record.refusal is None and record.state < State.PENDING)
 
     def taken(self, share: Share) -> Amount:
         """Return how much of a share is taken."""
