@@ -55,7 +55,7 @@ CONTROLLERS: Final = 4000
 QUARTERS: Final = (("1/4",), ("2/4",), ("3/4",), ("4/4",), ("1/4", "2/4"))
 _BATCH: Final = 2000
 _POLL: Final = 2.0
-_PATIENCE: Final = 10_000.0
+_STEP_TIMEOUT: Final = 10_000.0
 """Seconds that a step, or the start of the first daemon, takes at most."""
 
 
@@ -101,7 +101,7 @@ def wait_for(
     started = time.monotonic()
     seconds: dict[str, float] = {}
     right = {node.name: documents.hash_of(s) for node, s in zip(nodes, shards, strict=True)}
-    while len(seconds) < len(nodes) and time.monotonic() < started + _PATIENCE:
+    while len(seconds) < len(nodes) and time.monotonic() < started + _STEP_TIMEOUT:
         time.sleep(_POLL)
         for node in nodes:
             if node.name not in seconds and state(node)["sha256a"] == right[node.name]:
@@ -114,7 +114,7 @@ def wait_for(
             "events": state(node)["head"],
             "received": received(node),
             "right": str(state(node)["sha256a"] == right[node.name]).lower(),
-            "seconds": seconds.get(node.name, _PATIENCE),
+            "seconds": seconds.get(node.name, _STEP_TIMEOUT),
             "cpu_s": cpu_seconds(node),
         }
         for node, wanted in zip(nodes, shards, strict=True)
@@ -151,13 +151,13 @@ def run(number: int, directory: Path) -> list[Row]:
         documents.write(first.data_dir, network, number)
         stack.callback(first.discard)
         first.launch()
-        first.wait_until_ready(_PATIENCE)
+        first.wait_until_ready(_STEP_TIMEOUT)
         for node, shards in zip(nodes, QUARTERS, strict=True):
             wanted = [f for each in shards for f in ("--interest", f"model={MODEL} shard={each}")]
             stack.callback(node.discard)
             node.launch(["--bootstrap", first.addresses[0], *wanted])
         for node in nodes:
-            node.wait_until_ready(_PATIENCE)
+            node.wait_until_ready(_STEP_TIMEOUT)
         rows = wait_for(nodes, QUARTERS, documents)
         first.stop()
         fifths = [f"{each}/5" for each in range(1, 6)]

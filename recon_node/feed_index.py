@@ -36,14 +36,14 @@ _EVENTS: Final = 64
 """Events in one step."""
 _BYTES: Final = 4 * 1024 * 1024
 """Bytes of their CARs."""
-_PAUSE: Final = 5.0
+_RETRY_AFTER: Final = 5.0
 """Seconds until the next attempt after a failed step."""
 _GATHER: Final = 0.02
 """Seconds between two steps that took nothing, so that a busy node is not queried after each of its
 batches."""
-_PATIENCE: Final = 20.0
+_INDEXING_TIMEOUT: Final = 20.0
 """Seconds that a question waits for the index."""
-_LONGEST: Final = 10.0
+_QUERY_TIMEOUT: Final = 10.0
 """Seconds that a question may take: what it reads is what strangers have written."""
 _STEPS: Final = 100_000
 """SQLite's steps between two looks at the clock, a few milliseconds."""
@@ -207,7 +207,7 @@ class FeedIndex:
                 the question takes too long.
         """
         head = self._store.head
-        with trio.move_on_after(_PATIENCE):
+        with trio.move_on_after(_INDEXING_TIMEOUT):
             while self._position < head:
                 await self._moved.park()
         if self._position < head:
@@ -217,7 +217,7 @@ class FeedIndex:
             )
 
         def answer() -> T:
-            deadline = time.monotonic() + _LONGEST
+            deadline = time.monotonic() + _QUERY_TIMEOUT
             with self._file.reading(self._data_dir) as connection:
                 connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
                 return question(connection)
@@ -238,7 +238,7 @@ class FeedIndex:
                     await trio.sleep(_GATHER)
             except (self._file.error, StoreError) as error:
                 log.error("Cannot update an index", of=self._file.subject, reason=str(error))
-                await trio.sleep(_PAUSE)
+                await trio.sleep(_RETRY_AFTER)
 
     async def _step(self) -> bool:
         """Read one step of the feed; return whether it had anything for the index.

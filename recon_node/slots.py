@@ -50,7 +50,7 @@ EARNED_SHARE: Final = 3 / 4
 """The part of the slots that can be earned; the rest is open to newcomers."""
 REST: Final = 10.0
 """Seconds for which a network that has lost a slot takes none from others."""
-MAX_REMEMBERED: Final = 2000
+MAX_REMEMBERED_NETWORKS: Final = 2000
 """Maximum networks that are remembered for what they delivered, or lost: the latest ones."""
 _PREFIXES: Final = (48, 56)
 
@@ -172,9 +172,9 @@ class Slots:
         self._grace = grace
         self._held: dict[Slot, None] = {}
         self._by_network = Counter[str]()
-        self._earned = Latest[str, float](MAX_REMEMBERED)
+        self._earned = Latest[str, float](MAX_REMEMBERED_NETWORKS)
         """When each network delivered something useful."""
-        self._lost = Latest[str, float](MAX_REMEMBERED)
+        self._lost = Latest[str, float](MAX_REMEMBERED_NETWORKS)
         """When each network lost a slot."""
 
     def __len__(self) -> int:

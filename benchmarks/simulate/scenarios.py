@@ -20,7 +20,7 @@ SETTLING: Final = 60.0
 """Seconds in which the nodes find each other before anything is measured."""
 IDLE: Final = 30.0
 """Seconds in which the traffic of an idle network is measured."""
-PATIENCE: Final = 300.0
+SPREAD_TIMEOUT: Final = 300.0
 """Longest wait for an event to reach all."""
 PAUSE: Final = 10.0
 """Seconds between two events; less if only some of the nodes want each."""
@@ -114,10 +114,10 @@ async def _write_all(world: World, written: int, rng: random.Random) -> list[Spr
         if interests:
             await trio.sleep(max(1.0, PAUSE * interests / world.plan.models))
             continue
-        with trio.move_on_after(PATIENCE):
+        with trio.move_on_after(SPREAD_TIMEOUT):
             await spreads[-1].done.wait()
         await trio.sleep(PAUSE)
-    with trio.move_on_after(PATIENCE):
+    with trio.move_on_after(SPREAD_TIMEOUT):
         for each in spreads:
             await each.done.wait()
     if interests:
@@ -151,7 +151,7 @@ async def _heal(plan: Plan, written: int, share: float) -> Outcome:
         missing = [len(each.missing) for each in spreads]
         healed, before = trio.current_time(), world.sent()
         world.partition([])
-        with trio.move_on_after(2 * PATIENCE):
+        with trio.move_on_after(2 * SPREAD_TIMEOUT):
             for each in spreads:
                 await each.done.wait()
         seconds = trio.current_time() - healed

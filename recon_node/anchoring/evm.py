@@ -282,8 +282,8 @@ BYTECODE: Final = bytes.fromhex(
 """Of `Anchors.sol` by solc 0.8.26: evmVersion paris, optimizer with 1,000,000 runs, no metadata."""
 _GAS: Final = 150_000
 """More than its creation takes, 93,000."""
-_PAUSE: Final = 1.0
-_PATIENCE: Final = 300.0
+_RECEIPT_POLL: Final = 1.0
+_RECEIPT_TIMEOUT: Final = 300.0
 """Seconds to wait for the transaction's block."""
 
 
@@ -322,10 +322,12 @@ async def deploy(chain: Chain, signer: Signer, max_fee: int) -> str:
     }
     tx_hash, raw = signer.sign(transaction)
     await chain.ask(read_text, "eth_sendRawTransaction", "0x" + raw.hex())
-    with trio.move_on_after(_PATIENCE):
+    with trio.move_on_after(_RECEIPT_TIMEOUT):
         while True:
             found = await chain.ask(read_contract_address, "eth_getTransactionReceipt", tx_hash)
             if found is not None:
                 return found
-            await trio.sleep(_PAUSE)
-    raise AuthorityError(f"the transaction {tx_hash} is not in a block after {_PATIENCE:g} seconds")
+            await trio.sleep(_RECEIPT_POLL)
+    raise AuthorityError(
+        f"the transaction {tx_hash} is not in a block after {_RECEIPT_TIMEOUT:g} seconds"
+    )

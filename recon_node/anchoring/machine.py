@@ -23,7 +23,7 @@ _LEAST_RAISE: Final = 1125
 """What a replacement must offer, in thousandths of the fee before: nodes ask for 110 % or less."""
 _BASE_FEES: Final = 2
 """Base fees that are offered at first: a base fee doubles in six full blocks."""
-_LONGEST: Final = 20
+_MAX_DOUBLINGS: Final = 20
 """Doublings of the patience, at most."""
 
 
@@ -155,7 +155,7 @@ def decide(attempts: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting
     live = [attempt for attempt in attempts if attempt.nonce > reverted]
     spent = len({attempt.nonce for attempt in attempts})
     if live and sight.final_nonce is not None and live[-1].nonce < sight.final_nonce:
-        if waiting < limits.patience * 2 ** min(spent - 1, _LONGEST):
+        if waiting < limits.patience * 2 ** min(spent - 1, _MAX_DOUBLINGS):
             reason = f"another transaction has used the nonce {live[-1].nonce}"
             return Wait(reason, is_alarming=spent > limits.replacements)
         live = []

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 PROCESSES: Final = 2
 """Streams at once."""
-PATIENCE: Final = 60.0
+EVALUATION_TIMEOUT: Final = 60.0
 """Seconds for an answer. A process that takes longer is killed."""
 QUICK: Final = 2.0
 """Seconds for an answer beside another one that takes long."""
@@ -58,7 +58,7 @@ MAX_WAITING: Final = 8
 REST: Final = 600.0
 """Seconds for which a stream that was set aside is not tried again, and for which is remembered
 that one takes long."""
-MAX_REMEMBERED: Final = 1_000
+MAX_REMEMBERED_STREAMS: Final = 1_000
 """Streams that are remembered as set aside, or as long: the latest."""
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "recon_node.api.evaluation_worker")
@@ -108,8 +108,8 @@ class Evaluation:
         self._count = count
         self._processes = Processes(command, max(1, count))
         self._one = trio.CapacityLimiter(1)
-        self._aside = Latest[Subject, Aside](MAX_REMEMBERED)
-        self._long_since = Latest[Subject, float](MAX_REMEMBERED)
+        self._aside = Latest[Subject, Aside](MAX_REMEMBERED_STREAMS)
+        self._long_since = Latest[Subject, float](MAX_REMEMBERED_STREAMS)
         self._long = Turns(1)
         self._having_long: set[trio.lowlevel.Task] = set()
         self.slots = Turns(PROCESSES)
@@ -210,7 +210,7 @@ class Evaluation:
                 if task not in self._having_long:
                     nursery.start_soon(self._watch, subject, ready, task, scope)
                 try:
-                    answer = await self._processes.ask(request, PATIENCE, ready.set)
+                    answer = await self._processes.ask(request, EVALUATION_TIMEOUT, ready.set)
                 except (ProcessDiedError, CannotStartError) as error:
                     failure = error
                 nursery.cancel_scope.cancel()

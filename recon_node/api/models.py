@@ -38,7 +38,7 @@ from recon_node.api.errors import ApiError, bad_request
 from recon_node.ipld import CID, multibase
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
-_FEW: Final = 64
+_MAX_TEXTS: Final = 64
 """Texts of a list in a body, at most."""
 
 
@@ -276,8 +276,8 @@ def _text(value: Any) -> str:
 
 
 def _texts(value: Any) -> list[str]:
-    if not isinstance(value, list) or len(value) > _FEW:
-        raise UnfitError(f"'{{name}}' should be a list of at most {_FEW} texts")
+    if not isinstance(value, list) or len(value) > _MAX_TEXTS:
+        raise UnfitError(f"'{{name}}' should be a list of at most {_MAX_TEXTS} texts")
     return [_text(each) for each in value]
 
 

@@ -40,7 +40,7 @@ _HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(EVENT_ID_TYPE)
 _RENDEZVOUS_HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(DAG_CBOR)
 _RENDEZVOUS_HASH: Final = 16
 """Bytes of the sort value's hash in its rendezvous."""
-MAX_REMEMBERED: Final = 512
+MAX_CACHED_SIZE: Final = 512
 """Characters of a sort value and a controller whose hashes are cached: strangers choose them."""
 SHORT_HASH_SIZE: Final = 8
 """Bytes of the sort value's and of the controller's hash."""
@@ -316,7 +316,7 @@ def _network_prefix(network_id: int) -> bytes:
 
 
 def _stream_prefix(network_id: int, sort_value: str, controller: str) -> bytes:
-    is_short = len(sort_value) + len(controller) <= MAX_REMEMBERED
+    is_short = len(sort_value) + len(controller) <= MAX_CACHED_SIZE
     made = _remembered_prefix if is_short else _prefix_of_stream
     return made(network_id, sort_value, controller)
 

@@ -100,7 +100,7 @@ NO_SORT_KEY: Final = ""
 _BYTES_KEYS: Final = frozenset({DEFAULT_SORT_KEY, DAG_SORT_KEY, "unique", "context"})
 _MAX_SORT_VALUE: Final = 2000
 """Characters of a sort value, which is stored with every stream and hashed for every EventId."""
-_MAX_REMEMBERED: Final = 128
+_MAX_CACHED_SIZE: Final = 128
 """Bytes of a value whose text is remembered (a StreamID has about 40): strangers send these."""
 
 _REQUIRED: Final = frozenset({"controllers"})
@@ -237,7 +237,7 @@ def _sort_value(key: str, value: Any) -> str:
     if key == DAG_SORT_KEY:
         strict.of_type(value, bytes, f"the header's {key!r}")
     if type(value) is bytes:
-        return (_remembered_text if len(value) <= _MAX_REMEMBERED else _text)(value)
+        return (_remembered_text if len(value) <= _MAX_CACHED_SIZE else _text)(value)
     if type(value) is CID:
         return str(value)
     if type(value) is not str:

@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Final, Self
 
 from recon_node.ceramic.errors import EventIdError
-from recon_node.ceramic.event_id import EVENT_ID_TYPE, MAX_REMEMBERED, Shard, short_hash
+from recon_node.ceramic.event_id import EVENT_ID_TYPE, MAX_CACHED_SIZE, Shard, short_hash
 from recon_node.ceramic.header import STREAM_ID_CODEC, StreamId
 from recon_node.ceramic.network import Network
 from recon_node.ipld import CID, IDENTITY, IpldError, read_cid, varint
@@ -248,7 +248,7 @@ def _model_prefix(network: Network, model: StreamId, sort_key: str) -> bytes:
 
 
 def _controller_prefix(network: Network, model: StreamId, controller: str, sort_key: str) -> bytes:
-    made = _remembered_prefix if len(controller) <= MAX_REMEMBERED else _prefix_of_controller
+    made = _remembered_prefix if len(controller) <= MAX_CACHED_SIZE else _prefix_of_controller
     return made(network, model, controller, sort_key)
 
 

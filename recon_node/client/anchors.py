@@ -20,7 +20,7 @@ from recon_node.ipld import CID
 
 POLL_INTERVAL: Final = 2.0
 """Seconds between two questions whether an event is anchored by now."""
-PATIENCE: Final = 3 * 3600.0
+ANCHOR_TIMEOUT: Final = 3 * 3600.0
 """Seconds: anchoring takes as long as the node's interval, and until the block is final."""
 
 

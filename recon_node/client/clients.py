@@ -149,7 +149,7 @@ class Ceramic(_Signing, Connection):
                 time.sleep(max(0.0, started + feeds.POLL_INTERVAL - time.monotonic()))
 
     def wait_until_anchored(
-        self, event: CidRef, *, timeout: float = anchors.PATIENCE
+        self, event: CidRef, *, timeout: float = anchors.ANCHOR_TIMEOUT
     ) -> anchors.Anchor:
         """Wait until the time of an event is proven, and return the proof.
 

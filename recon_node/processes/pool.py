@@ -13,7 +13,7 @@ from recon_node.processes.process import Process, ProcessDiedError
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
-START_PATIENCE: Final = 60.0
+START_TIMEOUT: Final = 60.0
 """Seconds for a process to start, which takes a fifth of a second."""
 
 
@@ -69,7 +69,7 @@ class Processes:
     async def _start(self) -> Process:
         try:
             process = await self.in_thread(Process, self._command)
-            await self._bounded(process, START_PATIENCE, process.receive)
+            await self._bounded(process, START_TIMEOUT, process.receive)
         except (OSError, ProcessDiedError) as error:
             raise CannotStartError(f"no process can be started: {error}") from None
         return process

@@ -26,7 +26,7 @@ _MAX_REASON: Final = 300
 """Characters of a library's explanation."""
 TIMEOUT: Final = 30.0
 """Seconds without a byte after which a request is given up."""
-LONGEST: Final = 120.0
+TOTAL_TIMEOUT: Final = 120.0
 """Seconds for one request, however steadily its answer trickles."""
 RETRIES: Final = 3
 MAX_WHOLE: Final = 1024 * 1024
@@ -109,7 +109,7 @@ class Objects:
                     raise UrlError(f"the directory {directory} does not exist")
                 return cls(url, LocalStore(directory, mkdir=True))
             client: Any = {
-                "timeout": timedelta(seconds=max(timeout, LONGEST)),
+                "timeout": timedelta(seconds=max(timeout, TOTAL_TIMEOUT)),
                 "read_timeout": timedelta(seconds=timeout),
                 "connect_timeout": timedelta(seconds=timeout),
             }

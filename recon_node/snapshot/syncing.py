@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 _PART: Final = 256
 """Nodes that are opened at once, unless all of a level are fewer."""
-_PARTS: Final = 2
+_MAX_PARTS_UNDER_WAY: Final = 2
 """Parts under way at once."""
 _PART_BYTES: Final = 2 * 1024 * 1024
 """Bytes of nodes, or of events, that a part reads at once; one more node or event fits always. The
@@ -141,7 +141,7 @@ class _Sync:
         self._result = result
         self._ranges = ranges
         self._on_progress = on_progress
-        self._slots = trio.Semaphore(_PARTS)
+        self._slots = trio.Semaphore(_MAX_PARTS_UNDER_WAY)
         # The snapshot has only keys in its own ranges: others of the node's must not count.
         self._matches = matcher(target.keys, reader.manifest.ranges)
 

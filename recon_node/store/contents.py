@@ -97,7 +97,7 @@ T = TypeVar("T")
 
 logger = structlog.get_logger(__name__)
 
-REMEMBERED: Final = 4096
+LATEST_KEYS: Final = 4096
 """The latest keys that are kept by default."""
 
 
@@ -111,7 +111,7 @@ class Arrivals:
         remembered: how many keys are kept for readers that lag behind.
     """
 
-    def __init__(self, remembered: int = REMEMBERED) -> None:
+    def __init__(self, remembered: int = LATEST_KEYS) -> None:
         self._latest: deque[EventId] = deque(maxlen=remembered)
         self._moved = trio.lowlevel.ParkingLot()
         self.total = 0

@@ -227,7 +227,7 @@ def _hashes_of_controllers(controllers: frozenset[str]) -> frozenset[bytes]:
     return frozenset(short_hash(name) for each in controllers for name in did_spellings(each))
 
 
-REMEMBERED: Final = 16_384
+REMEMBERED_VERDICTS: Final = 16_384
 """Streams whose verdict is remembered, the latest ones."""
 REMEMBERED_REFUSED: Final = 65_536
 """Refused streams that are recognized by an EventId, the latest ones."""
@@ -250,7 +250,7 @@ class PolicyGate:
         self._log = log
         self._event_ids = hashes_of_event_ids(policy)
         self._ring_keys = hashes_of_ring_keys(policy)
-        self._verdicts = Latest[CID, PolicyRefusal | None](REMEMBERED)
+        self._verdicts = Latest[CID, PolicyRefusal | None](REMEMBERED_VERDICTS)
         self._refused = Latest[bytes, PolicyRefusal](REMEMBERED_REFUSED)
 
     def refusal(self, key: EventId | HeightlessEventId) -> PolicyRefusal | None:

@@ -47,7 +47,7 @@ MAX_REASON: Final = 10_000_000
 MAX_STACK: Final = 10_000
 """Nested levels of schema and content, each of which takes some hundred bytes of the stack."""
 
-_REMEMBERED: Final = 64
+_CACHED_SCHEMAS: Final = 64
 """Compiled schemas in the cache."""
 _SMALL: Final = 100_000
 """The price up to which a document is checked whole, at every event."""
@@ -60,7 +60,7 @@ _ABOUT_ALL: Final = {"$ref", "const", "enum", *HERE, *EITHER, *EACH} - {
 """Keywords for which a member cannot be checked by itself."""
 _TWICE: Final = 1024
 """KiB of patterns that are compiled twice, for whole documents and for some members."""
-_REMEMBERED_MEMORY: Final = 2 * MAX_MEMORY
+_CACHED_MEMORY: Final = 2 * MAX_MEMORY
 """KiB that the patterns of all schemas in the cache hold, at most."""
 _ALL_PATTERNS: Final = 16 * 1024 * 1024
 _PATTERN: Final = 1024 * 1024
@@ -301,7 +301,7 @@ def compiled(schema: Any) -> DocumentSchema:
     if recent is not None:
         return recent[1]
     found = _compile(schema)
-    if len(_recent) >= _REMEMBERED:
+    if len(_recent) >= _CACHED_SCHEMAS:
         _recent.clear()
     _recent[id(schema)] = schema, found
     return found
@@ -339,7 +339,7 @@ def _compiled(text: str) -> DocumentSchema | str:
         except SchemaError as error:
             found = str(error)
     _remembered[text] = found
-    while len(_remembered) > _REMEMBERED or _memory() > _REMEMBERED_MEMORY:
+    while len(_remembered) > _CACHED_SCHEMAS or _memory() > _CACHED_MEMORY:
         _recent.clear()
         del _remembered[next(iter(_remembered))]
     return found

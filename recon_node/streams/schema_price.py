@@ -36,7 +36,7 @@ from recon_node.streams.schema_loops import (
     target_of,
 )
 
-MAX_PARTS: Final = 100_000
+MAX_SCHEMA_PARTS: Final = 100_000
 """Parts of an unfolded schema."""
 MAX_PATTERNS: Final = 30_000
 """Cost of a schema's patterns for each byte of content. A unit takes up to 150 bytes of memory."""
@@ -161,7 +161,7 @@ class SchemaPrice:
         Raises:
             SchemaError: it refers to something outside, or to itself without end, or is too large.
         """
-        loops = find_loops(schema, MAX_PARTS)
+        loops = find_loops(schema, MAX_SCHEMA_PARTS)
         unfolding = _Unfolding(schema, loops.heads)
         members = {} if loops.heads else unfolding.members()
         return cls(unfolding.whole(), members, loops)
@@ -304,8 +304,8 @@ class _Unfolding:
 
 
 def _checked(price: _Price) -> _Price:
-    if price.parts > MAX_PARTS:
-        raise SchemaError(f"with its references, it has more than {MAX_PARTS} parts")
+    if price.parts > MAX_SCHEMA_PARTS:
+        raise SchemaError(f"with its references, it has more than {MAX_SCHEMA_PARTS} parts")
     return price
 
 

@@ -8,7 +8,7 @@ at once in a thread of this process. The processes are started when they are fir
 **A process that dies** (out of memory, killed) takes no event with it: its chunk is cut in half and
 both halves are tried again in new processes, down to a single event. An event that kills two
 processes while it is alone with them is refused and named, and so is one that keeps a process busy
-beyond `PATIENCE`. If no process can be started, events are verified in this one.
+beyond `CHUNK_TIMEOUT`. If no process can be started, events are verified in this one.
 
 **Findings are remembered** by the hash of the CAR, a bounded number of the latest: a bad event that
 ten peers offer is verified once. By the CAR, because only verifying it tells which event it holds.
@@ -127,11 +127,11 @@ CHUNK: Final = 48
 """Events that a process gets at a time: some milliseconds of work."""
 CHUNK_BYTES: Final = 1024 * 1024
 """Bytes of these events, unless one has more."""
-PATIENCE: Final = 30.0
+CHUNK_TIMEOUT: Final = 30.0
 """Seconds for a chunk. A process that takes longer is killed."""
-REMEMBERED: Final = 16_384
+CACHED_FINDINGS: Final = 16_384
 """Findings."""
-MAX_REMEMBERED: Final = 4096
+MAX_CACHED_SIZE: Final = 4096
 """Bytes of a finding that is remembered: strangers cannot fill the memory."""
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "recon_node.verification.worker")
@@ -155,7 +155,7 @@ class Verifiers:
         self._count = count
         self._native = native
         self._processes = Processes(command, count)
-        self._memory = Latest[bytes, Wire](REMEMBERED)
+        self._memory = Latest[bytes, Wire](CACHED_FINDINGS)
         self._reading = Turns(1)
         self.verified_total = 0
         """Events that were verified; those whose findings were remembered do not count."""
@@ -184,7 +184,7 @@ class Verifiers:
         found = dict(zip(unknown, await self._examine(list(unknown.values())), strict=True))
         self.verified_total += len(unknown)
         for digest, new in found.items():
-            if not isinstance(new, Broken) and len(marshal.dumps(new)) <= MAX_REMEMBERED:
+            if not isinstance(new, Broken) and len(marshal.dumps(new)) <= MAX_CACHED_SIZE:
                 self._memory[digest] = new
         findings = found | known
         in_order = [findings[each] for each in digests]
@@ -244,7 +244,7 @@ class Verifiers:
         return [Broken("two processes of this node died while checking it; see the node's log")]
 
     async def _ask(self, cars: list[bytes]) -> list[_Raw]:
-        answer = await self._processes.ask(cars, PATIENCE)
+        answer = await self._processes.ask(cars, CHUNK_TIMEOUT)
         return [finding if good else _bug(finding) for good, finding in answer]
 
 

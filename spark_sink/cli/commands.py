@@ -52,9 +52,9 @@ _LOG_FILE = "spark-sink.log"
 _STANDARD_ERROR = 2
 _HISTORY = 1.0
 """Hours for which older versions are kept, unless they take too much space."""
-_AT_ONCE = 1.0
+_QUICK_STOP = 1.0
 """Seconds without a word, in which most stops are over."""
-_STOP_PATIENCE = 8.0
+_STOP_TIMEOUT = 8.0
 """Seconds for a stop: service managers and containers wait for ten before they kill."""
 _EXTRA = {"confluent_kafka", "deltalake", "duckdb", "pandas", "psycopg", "pyspark"}
 
@@ -326,9 +326,9 @@ def _stop_quietly(runner: "Runner", *, at_once: bool) -> None:
 
 def _stop_in_time(runner: "Runner") -> None:
     """Say what a stop waits for, unless it comes at once, and end the process if it takes long."""
-    time.sleep(_AT_ONCE)
-    runner.tell_stopping(_STOP_PATIENCE - _AT_ONCE)
-    time.sleep(_STOP_PATIENCE - _AT_ONCE)
+    time.sleep(_QUICK_STOP)
+    runner.tell_stopping(_STOP_TIMEOUT - _QUICK_STOP)
+    time.sleep(_STOP_TIMEOUT - _QUICK_STOP)
     runner.tell_stopped()
     runner.clean()
     os._exit(0)

@@ -278,12 +278,12 @@ def rebuild(tables: Location, name: str, url: str, token: str | None, as_json: b
       spark-sink rebuild --tables ./tables stream_tips
       spark-sink rebuild --tables ./tables raw_events --url http://127.0.0.1:5101
     """
-    from spark_sink.source.feed import PATIENCE, Feed
+    from spark_sink.source.feed import DEFAULT_PATIENCE, Feed
     from spark_sink.tables.directory import lock
     from spark_sink.upkeep.maintenance import rebuild as rebuild_table
 
     with lock(tables, make=False):
-        rebuilt = rebuild_table(tables, name, Feed(url, PATIENCE, token), _print_progress)
+        rebuilt = rebuild_table(tables, name, Feed(url, DEFAULT_PATIENCE, token), _print_progress)
     facts = [{"name": each, "position": position} for each, position in rebuilt.items()]
     print_result({"tables": facts}, f"{name} is rebuilt", as_json=as_json)
 

@@ -380,9 +380,9 @@ def unprocessed(stream_id: str, position: int, reason: str | None) -> Row:
     }
 
 
-PATIENCE: Final = 60.0
+STREAM_TIMEOUT: Final = 60.0
 """CPU seconds that a stream may take: all that its events pay for takes a sixth."""
-PATIENCE_A_BYTE: Final = 6e-6
+TIMEOUT_PER_BYTE: Final = 6e-6
 """The same for each byte of its events in addition."""
 SLOWNESS: Final = 10
 """How much longer it may take altogether: other programs, and the disk, take time, too."""
@@ -430,7 +430,7 @@ def computing(cid: bytes, size: int) -> Iterator[None]:
         return
     if os.getppid() != _Mark.owner:  # nobody waits for the answer
         os._exit(1)
-    seconds = PATIENCE + PATIENCE_A_BYTE * size
+    seconds = STREAM_TIMEOUT + TIMEOUT_PER_BYTE * size
     _LAYOUT.pack_into(_Mark.memory, 0, time.monotonic() + SLOWNESS * seconds, seconds, cid)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:

@@ -34,7 +34,7 @@ from spark_sink.query.show import show, to_json
 
 _POSITIONS: Final = "positions"
 # Seconds for an answer of the cluster.
-_PATIENCE: Final = 30.0
+_BROKER_TIMEOUT: Final = 30.0
 # As long as a cluster allows by default: the first change is the whole table.
 _LONGEST_TRANSACTION_MS: Final = 900_000
 _READ_ONLY_COMMITTED: Final = {"isolation.level": "read_committed"}
@@ -77,7 +77,7 @@ class Kafka:
                     self._send(producer, topic, str(CID(row["stream_cid"])), self._text(row))
                 rows += some.num_rows
             self._send(producer, self._topic(_POSITIONS), name, str(changes.token))
-            producer.commit_transaction(_PATIENCE)
+            producer.commit_transaction(_BROKER_TIMEOUT)
             self._tokens[name] = changes.token
             return Taken(rows, changes.token.position)
 
@@ -116,7 +116,7 @@ class Kafka:
                     "compression.type": "zstd",
                 }
             )
-            producer.init_transactions(_PATIENCE)  # ends those of a program before this one
+            producer.init_transactions(_BROKER_TIMEOUT)  # ends those of a program before this one
             self._tokens = self._read_tokens()
             self._producer = producer
         return self._producer
@@ -134,13 +134,13 @@ class Kafka:
     def _make_topic(self, topic: str, *, compacted: bool) -> None:
         """Create a topic with the cluster's defaults, unless it is there."""
         admin = AdminClient(self._settings)
-        if topic in admin.list_topics(timeout=_PATIENCE).topics:
+        if topic in admin.list_topics(timeout=_BROKER_TIMEOUT).topics:
             return
         # -1: as many as the cluster says. All tokens are in one partition.
         config = {"cleanup.policy": "compact"} if compacted else {}
         new = NewTopic(topic, num_partitions=1 if compacted else -1, config=config)
         try:
-            admin.create_topics([new], request_timeout=_PATIENCE)[topic].result()
+            admin.create_topics([new], request_timeout=_BROKER_TIMEOUT)[topic].result()
         except KafkaException as exception:
             if exception.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -153,7 +153,7 @@ class Kafka:
         consumer = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
         try:
             consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-            while (message := consumer.poll(_PATIENCE)) is not None:
+            while (message := consumer.poll(_BROKER_TIMEOUT)) is not None:
                 error = message.error()
                 if error is None:
                     key, value = message.key(), message.value()

@@ -45,7 +45,7 @@ _ROWS_AT_ONCE: Final = 5_000
 _OF_A_ROW: Final = ("22", "23", "44", "54", "P0")
 _LONGEST_REASON: Final = 500
 # Seconds to connect.
-_PATIENCE: Final = 10
+_CONNECT_TIMEOUT: Final = 10
 # PostgreSQL cuts longer names, and has columns of its own in every table.
 _LONGEST_NAME: Final = 63
 _SYSTEM: Final = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
@@ -116,7 +116,7 @@ class Postgres:
                 self._connection = psycopg.connect(
                     self._address,
                     application_name="spark-sink",
-                    connect_timeout=_PATIENCE,
+                    connect_timeout=_CONNECT_TIMEOUT,
                     autocommit=True,  # transactions are blocks
                 )
                 self._prepare(self._connection)

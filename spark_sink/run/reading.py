@@ -216,7 +216,7 @@ def _stage(
 
 
 #: Seconds to wait for the current batch at the end.
-STOP_PATIENCE: Final = 30.0
+SINK_CLOSE_TIMEOUT: Final = 30.0
 # Seconds between two looks at the query, and at the node and the disk.
 _POLL: Final = 0.2
 _ASK_NODE_EVERY: Final = 5.0
@@ -375,16 +375,16 @@ class FeedReader:
         try:
             self._watch(query, sink)
         except FeedUnreachableError:
-            while not sink.close(STOP_PATIENCE) and not self._stop.is_set():
+            while not sink.close(SINK_CLOSE_TIMEOUT) and not self._stop.is_set():
                 pass
             with suppress(Exception):  # its workers may just have noticed, too
                 query.stop()
             raise
         if self._stop.is_set():
-            sink.close(STOP_PATIENCE)
+            sink.close(SINK_CLOSE_TIMEOUT)
             query.stop()
         elif (failure := query.exception()) is not None:
-            sink.close(STOP_PATIENCE)
+            sink.close(SINK_CLOSE_TIMEOUT)
             raise sink.error or translate(failure) from failure
         else:
             sink.finish()

@@ -34,7 +34,7 @@ from spark_sink.tables.staging import Staged
 from spark_sink.tables.status import made_from
 
 # Seconds to wait for the node at the start.
-_START_PATIENCE: Final = 30.0
+_START_TIMEOUT: Final = 30.0
 # Seconds to wait for a signal that may have ended Spark's Java as well.
 _POLL: Final = 0.2
 # Seconds without an answer after which `waiting` is reported.
@@ -125,7 +125,7 @@ class Runner:
         self._tables: Tables | None = None
         self._on_event = on_event
         urls = (settings.url, *settings.other_urls)
-        patience = settings.failover_after if settings.other_urls else _START_PATIENCE
+        patience = settings.failover_after if settings.other_urls else _START_TIMEOUT
         feeds = [Feed(url, patience, settings.token) for url in dict.fromkeys(urls)]
         self._nodes = RunNodes(feeds, settings.failover_after)
         self._reader: FeedReader | None = None
@@ -205,13 +205,13 @@ class Runner:
 
         def tell() -> None:
             waits.set()
-            patience = _START_PATIENCE + (nodes.failover_after if nodes.several else 0)
+            patience = _START_TIMEOUT + (nodes.failover_after if nodes.several else 0)
             reason = nodes.trouble or f"the node at {nodes.urls} has not answered yet"
             facts = {"url": nodes.urls, "reason": reason, "patience": patience}
             self._on_event("waiting", facts)
 
         with calling_after(_SILENCE, tell):
-            head = nodes.find(reading, _START_PATIENCE)
+            head = nodes.find(reading, _START_TIMEOUT)
         if waits.is_set():
             self._on_event("resumed", {"url": nodes.current.url})
         return head
@@ -334,7 +334,7 @@ class Runner:
                 lambda: not self._stop.is_set(),
                 lambda view, why: self._on_event("view_set_aside", {"view": view, "reason": why}),
             ),
-            patience=_START_PATIENCE,
+            patience=_START_TIMEOUT,
             stop=self._stop,
             on_event=self._on_reading,
             on_look=partial(self._on_look, tables),

@@ -58,7 +58,7 @@ def ascends(positions: pa.Array) -> bool:
 
 
 NOW: Final[Mapping[str, float]] = {}
-PATIENCE: Final = 120.0
+DEFAULT_PATIENCE: Final = 120.0
 """Seconds to wait for a node that does not answer."""
 _ARROW: Final = "/ceramic/feed/arrow"
 _READ_BUFFER_BYTES: Final = 1 << 16
@@ -101,7 +101,7 @@ class Feed:
     def __init__(
         self,
         url: str,
-        patience: float = PATIENCE,
+        patience: float = DEFAULT_PATIENCE,
         token: str | None = None,
         filters: Mapping[str, str] | None = None,
     ) -> None:

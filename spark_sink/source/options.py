@@ -10,7 +10,7 @@ from pyspark.sql.datasource import InputPartition
 
 from recon_node.timestamps import parse_timestamp
 from spark_sink.errors import SinkError
-from spark_sink.source.feed import PATIENCE, Feed, FeedTime, Head, find_time
+from spark_sink.source.feed import DEFAULT_PATIENCE, Feed, FeedTime, Head, find_time
 
 MAX_ROWS_PER_BATCH: Final = 10_000
 PARTITIONS: Final = 2
@@ -86,7 +86,7 @@ class SourceOptions:
         url = _url(given.get("url", ""))
         starts, ends = _bounds(given)
         filters = _checked({name: given[name.lower()] for name in FILTERS if name.lower() in given})
-        patience = _number(given, "patience", PATIENCE, float)
+        patience = _number(given, "patience", DEFAULT_PATIENCE, float)
         return cls(
             feed=Feed(url, patience, given.get("token"), filters),
             starts=starts,

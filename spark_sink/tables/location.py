@@ -52,7 +52,7 @@ _ENDPOINTS: Final = (
 )
 # A request that fails is repeated for half a minute: a store restarts in less, and a wrong address
 # is an error soon enough.
-_PATIENCE: Final = {
+_STORE_TIMEOUTS: Final = {
     "connect_timeout": "5s",
     "timeout": "60s",
     "max_retries": "12",
@@ -150,7 +150,7 @@ def storage_options(location: Location) -> dict[str, str] | None:
     variables = (os.environ.get(name, "") for name in _ENDPOINTS)
     if any(each.startswith("http://") for each in (*endpoints, *variables)):
         given = {"allow_http": "true", **given}
-    return {**_PATIENCE, **given}
+    return {**_STORE_TIMEOUTS, **given}
 
 
 def delta_uri(location: Location) -> str:

@@ -37,7 +37,7 @@ _MERGE_BYTES: Final = 32 * 1024 * 1024
 _FREE_VALUES: Final = 1_000
 _VALUES_AT_ONCE: Final = 500_000
 # Rows of which the content is taken out of Arrow at once.
-_FEW: Final = 64
+_BATCH_STATES: Final = 64
 # Objects and lists in content that is converted; each takes 60 bytes or more while it is.
 _MAX_CONTAINERS: Final = 200_000
 _FEED: Final = "_feed"
@@ -284,7 +284,9 @@ class _View:
         done: list[pa.Table] = [schema.empty_table()]
         found: list[dict[str, Any]] = []
         size = 0
-        for batch in states.select([*names, "data", "stream_cid_partition"]).to_batches(_FEW):
+        for batch in states.select([*names, "data", "stream_cid_partition"]).to_batches(
+            _BATCH_STATES
+        ):
             for row in batch.to_pylist():
                 values, count = _values(columns, row)
                 found.append(values)

@@ -109,7 +109,7 @@ async def test_a_stream_that_takes_too_long_is_set_aside(
     processes: Evaluation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await processes.of_stream(STREAM, 1, os.getpid)
-    monkeypatch.setattr(evaluation, "PATIENCE", 0.1)
+    monkeypatch.setattr(evaluation, "EVALUATION_TIMEOUT", 0.1)
     with trio.fail_after(30), pytest.raises(ApiError, match="has set the stream aside"):
         await processes.of_stream(STREAM, 1, partial(time.sleep, 100))
 

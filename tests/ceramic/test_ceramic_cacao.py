@@ -46,7 +46,7 @@ from recon_node.ceramic import (
 )
 from recon_node.ceramic.auth import signature
 from recon_node.ceramic.auth.did import eip55, keccak_256
-from recon_node.ceramic.auth.signature import MAX_REMEMBERED
+from recon_node.ceramic.auth.signature import MAX_CACHED_SIZE
 from recon_node.ceramic.builder import controller_of, data_event, signed_event
 from recon_node.ipld import CID, car, dag_cbor, multibase
 
@@ -198,7 +198,7 @@ def test_capabilities_for_many_streams(wallet: Wallet) -> None:
     """Too large to be remembered, and as good as others."""
     many = [f"ceramic://*?model={n}" for n in range(900)]
     block = wallet.issue(resources=[*many, MODEL_RESOURCE])
-    assert len(block) > MAX_REMEMBERED
+    assert len(block) > MAX_CACHED_SIZE
     for _ in range(2):
         accepted(block, wallet, MODEL)
     invalid("not this stream", wallet.issue(resources=many), wallet.issuer)
@@ -562,7 +562,7 @@ def test_what_is_remembered_of_capabilities_is_small() -> None:
     fields["s"]["m"] = [[]] * 3000
     fields["p"]["nonce"] = "nonce0000"
     block = dag_cbor.encode(fields)
-    assert len(block) <= MAX_REMEMBERED
+    assert len(block) <= MAX_CACHED_SIZE
     tracemalloc.start()
     for number in range(120):
         signature._read_capability(block.replace(b"nonce0000", f"nonce{number:04}".encode()))

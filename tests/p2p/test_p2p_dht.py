@@ -37,7 +37,7 @@ KEYS = [sort_value_rendezvous_of(NETWORK, str(number)).key for number in range(M
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """No limit depends on the speed of the machine."""
-    monkeypatch.setattr(dht, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(dht, "REQUEST_TIMEOUT", PATIENCE)
     monkeypatch.setattr(dht_server, "SERVE_LIMIT", 3600.0)
 
 

@@ -19,11 +19,11 @@ from recon_node.p2p.reports import Counters
 from recon_node.p2p.sync import fetch
 from recon_node.p2p.sync.claims import (
     CLAIM_TIME,
-    FEW,
     LOOK_EVERY,
     MAX_TOLD,
     MIN_BYTES,
     SILENT_AFTER,
+    SMALL_CLAIM,
     STALLED_AFTER,
     FetchTable,
 )
@@ -62,7 +62,7 @@ class Source:
             await left.send_eof()
 
 
-MANY = [b"%d" % number for number in range(FEW)]
+MANY = [b"%d" % number for number in range(SMALL_CLAIM)]
 """Keys enough for a claim to be one of many."""
 
 
@@ -146,7 +146,7 @@ async def until(condition) -> None:
 async def test_a_session_waits_for_a_stalled_one_for_some_seconds_only(
     store, sdk_events, nursery, mock_clock
 ):
-    keys = [key for key, _ in sdk_events[: 2 * FEW]]
+    keys = [key for key, _ in sdk_events[: 2 * SMALL_CLAIM]]
     table, liar, honest = FetchTable(), Stalled([]), Source(sdk_events)
     ended = []
 
@@ -163,9 +163,9 @@ async def test_a_session_waits_for_a_stalled_one_for_some_seconds_only(
     assert honest.asked == []
     mock_clock.jump(0.1 + LOOK_EVERY)
     await until(lambda: len(ended) == 2)
-    assert sorted(ended) == [("honest", [], 0), ("liar", [], 2 * FEW)]
+    assert sorted(ended) == [("honest", [], 0), ("liar", [], 2 * SMALL_CLAIM)]
     # For a while, nobody waits for the liar at all.
-    more = [key for key, _ in sdk_events[2 * FEW : 4 * FEW]]
+    more = [key for key, _ in sdk_events[2 * SMALL_CLAIM : 4 * SMALL_CLAIM]]
     nursery.start_soon(fetcher(store, liar, table, "liar").obtain, more)
     await trio.testing.wait_all_tasks_blocked()
     assert await fetcher(store, honest, table, "honest").obtain(more) == []

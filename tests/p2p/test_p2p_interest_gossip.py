@@ -18,8 +18,8 @@ from recon_node.p2p.peers.book import INTEREST_LIFETIME, MAX_KEPT, PeerBook
 from recon_node.p2p.peers.interest_gossip import (
     BASE_COST,
     BURST,
-    PATIENCE,
     RATE,
+    STATEMENT_TIMEOUT,
     Allowance,
     InterestGossip,
 )
@@ -74,7 +74,7 @@ async def test_both_sides_know_the_other_s_interests_at_once_and_after_each_chan
 
 async def test_a_peer_with_disjoint_interests_gets_no_recon_bytes(tmp_path, monkeypatch):
     """However often the node syncs and pushes; and once there is a common interest, it does."""
-    monkeypatch.setattr(interest_gossip, "PATIENCE", 60.0)
+    monkeypatch.setattr(interest_gossip, "STATEMENT_TIMEOUT", 60.0)
     async with node(tmp_path / "a", **QUICK) as a, node(tmp_path / "b", **QUICK) as b:
         await a.store.wanted.add(BLOG)
         await b.store.wanted.add(PHOTOS)
@@ -326,7 +326,7 @@ async def test_interests_of_a_peer_that_has_left_count_for_a_while(two, autojump
 async def test_a_sync_waits_for_a_statement_only_so_long(two, autojump_clock):
     one, _ = two
     await one.gossip.wait_until_told("b")
-    assert trio.current_time() == pytest.approx(PATIENCE)
+    assert trio.current_time() == pytest.approx(STATEMENT_TIMEOUT)
 
 
 async def test_statements_are_read_no_faster_than_the_allowance(two, autojump_clock):
@@ -351,7 +351,7 @@ async def test_a_statement_about_another_network_says_nothing_about_this_one(two
     other.nursery.start_soon(other.gossip.serve, MemoryPeerStream(far, "a"))
     await near.send_all(encode_frame(state(Network.local(8), []).encode()))
     await other.gossip.wait_until_told("a")
-    assert trio.current_time() < PATIENCE
+    assert trio.current_time() < STATEMENT_TIMEOUT
     assert not other.book.has_stated("a")
 
 

@@ -39,7 +39,7 @@ from recon_node.recon import (
     merge_ranges,
 )
 from recon_node.store import Interest
-from recon_node.store.contents import REMEMBERED
+from recon_node.store.contents import LATEST_KEYS
 
 PEERS = [f"peer {number}" for number in range(8)]
 COPIES = LOOPBACK.sync_peers
@@ -164,7 +164,7 @@ async def test_more_keys_than_are_remembered_reach_all_who_may_want_some(pushing
     for peer in PEERS[1:]:
         says(book, peer, OURS[1])
     says(book, PEERS[0], OURS[0])
-    keys = [key_in(OURS[0], 0), *(key_in(OURS[1], number) for number in range(REMEMBERED))]
+    keys = [key_in(OURS[0], 0), *(key_in(OURS[1], number) for number in range(LATEST_KEYS))]
     pushed = await reached(store, sessions, *keys)
     assert pushed[PEERS[0]] == [OURS[0]]
     assert len(pushed) == 1 + COPIES

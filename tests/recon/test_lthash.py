@@ -63,7 +63,7 @@ def test_a_kept_hash_is_that_of_a_new_store_after_any_changes(
     keys: set[bytes], changes: list[tuple[str, object]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_store, "_FEW", 2)
+        patch.setattr(key_store, "_QUICKLY_HASHED", 2)
         patch.setattr(key_store, "MAX_HASHES", 3)
         patch.setattr(key_store, "_BATCH", 5)
         store = KeyStore(keys, leaf_size=2, fan_out=2)

@@ -297,7 +297,7 @@ def test_many_keys_are_found_while_the_store_changes(
     monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
     monkeypatch.setattr(key_ids, "_GROUPS_A_STEP", 2)
-    monkeypatch.setattr(key_ids, "_FEW", few)
+    monkeypatch.setattr(key_ids, "_UNFILTERED_KEYS", few)
     rng = random.Random(3)
     keys = [rng.randbytes(8) for _ in range(20_000)]
     wanted, leaving, staying = keys[:5_000], keys[5_000:8_000], keys[8_000:10_000]
@@ -342,7 +342,7 @@ def test_few_symbols_decode_as_many_do(data: st.DataObject) -> None:
             changed[place] = value % 2 ** (8 * changed.itemsize)
     few = decoded(symbols)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sketch, "_FEW", -1)
+        patch.setattr(sketch, "_FEW_SYMBOLS", -1)
         many = decoded(symbols)
     if few is None or many is None:
         assert few is many

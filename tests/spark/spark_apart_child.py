@@ -44,7 +44,7 @@ def parse_event(car: bytes) -> Any:
 
 
 if __name__ == "__main__":
-    vars(streams).update(PATIENCE=0.2, PATIENCE_A_BYTE=0.0, SLOWNESS=5)
+    vars(streams).update(STREAM_TIMEOUT=0.2, TIMEOUT_PER_BYTE=0.0, SLOWNESS=5)
     of_stream: Any = Stream.states.fget  # type: ignore[attr-defined]
     parse = streams.parse_event
     if "read" in sys.argv[1]:

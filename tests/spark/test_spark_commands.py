@@ -221,7 +221,7 @@ def test_a_wrong_directory_is_told(filled: Path) -> None:
 def test_run_is_refused_before_spark_starts(
     filled: Path, node: Node, full_node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_sink.run.runner._START_PATIENCE", 0.1)
+    monkeypatch.setattr("spark_sink.run.runner._START_TIMEOUT", 0.1)
     assert "cannot be reached" in refused("run", "--url", GONE, "--tables", filled)
     text = refused("run", "--url", node.url, "--tables", filled)
     assert f"was made from log {full_node.epoch}, but the node has log {node.epoch}" in text
@@ -236,7 +236,7 @@ def test_run_is_refused_before_spark_starts(
 def test_the_waiting_for_a_node_is_told_soon_and_with_its_reason(
     filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_sink.run.runner._START_PATIENCE", 2.0)
+    monkeypatch.setattr("spark_sink.run.runner._START_TIMEOUT", 2.0)
     monkeypatch.setattr("spark_sink.run.runner._SILENCE", 0.3)
     result = invoked("run", "--url", GONE, "--tables", filled)
     facts = json.loads(result.stdout)

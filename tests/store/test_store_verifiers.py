@@ -143,7 +143,7 @@ async def test_the_same_car_is_checked_once_whoever_offers_it() -> None:
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifiers, "REMEMBERED", 10)
+    monkeypatch.setattr(verifiers, "CACHED_FINDINGS", 10)
     pool = Verifiers(0)
     cars = some_cars(30)
     assert len(await pool.verify(cars)) == 30
@@ -184,7 +184,7 @@ async def test_what_kills_two_processes_is_named_and_its_neighbours_are_not(
 
 
 async def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifiers, "PATIENCE", 0.05)
+    monkeypatch.setattr(verifiers, "CHUNK_TIMEOUT", 0.05)
     monkeypatch.setattr(verifiers, "MIN_BATCH", 1)
     pool = Verifiers(1, child("worker.check_event = lambda car: time.sleep(1000)"))
     try:
@@ -256,7 +256,7 @@ def test_a_process_imports_no_more_than_it_needs() -> None:
 async def test_what_is_remembered_of_strangers_is_bounded() -> None:
     """A finding that holds an event's CAR, since it came with a block too many, is found anew."""
     pool = Verifiers(0)
-    event = init_event(KEYS[0], MODEL, {"text": "x" * verifiers.MAX_REMEMBERED})
+    event = init_event(KEYS[0], MODEL, {"text": "x" * verifiers.MAX_CACHED_SIZE})
     blocks = car.decode(event.car).blocks
     padded = car.encode([event.cid], {CID.of(DAG_CBOR, b"\xf6"): b"\xf6"} | blocks)
     for offered, looked_at in ((event.car, 1), (event.car, 1), (padded, 2), (padded, 3)):

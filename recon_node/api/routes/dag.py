@@ -47,7 +47,7 @@ from recon_node.dag.events import sort_bytes
 from recon_node.ipld import CID, IpldError, dag_json
 
 CAR_TYPE: Final = "application/vnd.ipld.car"
-MAX_PARTS: Final = 64
+MAX_PATH_PARTS: Final = 64
 """Parts of a path in a DAG."""
 MAX_REPLICA_BYTES: Final = 4 * 1024 * 1024
 """Bytes of the blocks of a DAG's replicas; a client gets those of a longer log as events."""
@@ -202,8 +202,8 @@ async def get_entry(call: Call[EntryQuery]) -> Annotated[Response, DagEntryBody]
     """Look into a DAG: list a directory, or read the beginning of a file."""
     given = call.parameters
     path = tuple(part for part in given.path.split("/") if part)
-    if len(path) > MAX_PARTS:
-        raise bad_request(f"the path has more than {MAX_PARTS} parts")
+    if len(path) > MAX_PATH_PARTS:
+        raise bad_request(f"the path has more than {MAX_PATH_PARTS} parts")
     try:
         found = await dag_side(call.services).look(given.cid, path)
     except (DagError, IpldError) as error:

@@ -310,7 +310,7 @@ async def _long_poll(request: Request, services: Services, after: int, wait: flo
             waits.start_soon(first, hang_up)
 
 
-MAX_PARTS: Final = 10_000
+MAX_ANSWER_PARTS: Final = 10_000
 """Parts of an answer."""
 MAX_LISTED: Final = 1000
 """EventIDs of an answer."""
@@ -397,8 +397,10 @@ async def get_feed_hash(call: Call[HashQuery]) -> FeedHashBody:
         added = await call.services.in_thread(partial(_by_part, page, start, end))
         for part, more in added.items():
             lanes[part] = lanes.get(part, 0) + more
-        if len(lanes) > MAX_PARTS:
-            raise bad_request(f"more than {MAX_PARTS} parts: divide them by a smaller `size`")
+        if len(lanes) > MAX_ANSWER_PARTS:
+            raise bad_request(
+                f"more than {MAX_ANSWER_PARTS} parts: divide them by a smaller `size`"
+            )
         if len(listed) <= MAX_LISTED:
             listed += page
         lower = page[-1]

@@ -220,7 +220,7 @@ def _filter(given: StreamsQuery) -> StreamFilter:
 
 
 _MAX_FOUND: Final = 100
-_LONGEST: Final = 500
+_MAX_QUERY: Final = 500
 """Characters of a query."""
 
 
@@ -228,7 +228,7 @@ def _query(text: str) -> str:
     query = text.strip()
     if not query:
         raise UnfitError("{name}: empty: give a CID, a StreamID, a DID or a name")
-    if len(query) > _LONGEST:
+    if len(query) > _MAX_QUERY:
         raise UnfitError("{name}: too long: nothing here has such a long name")
     return query
 

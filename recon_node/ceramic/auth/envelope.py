@@ -38,7 +38,7 @@ _FRAGMENT: Final = re.compile(r"[\w.:%/-]{1,1000}", re.ASCII)
 _IPFS: Final = "ipfs://"
 _MAX_PROTECTED: Final = 16 * 1024
 """Bytes of a protected header. Real ones have 200 to 400."""
-_MAX_REMEMBERED: Final = 1024
+_MAX_CACHED_SIZE: Final = 1024
 """Bytes of a header that is cached; as Python objects it takes twenty times as many."""
 
 
@@ -124,7 +124,7 @@ def parse_protected(protected: bytes) -> dict[str, Any]:
     Raises:
         InvalidEventError: it does not name `alg` and `kid`, or is too large.
     """
-    return (_remembered if len(protected) <= _MAX_REMEMBERED else _read_protected)(protected)
+    return (_remembered if len(protected) <= _MAX_CACHED_SIZE else _read_protected)(protected)
 
 
 def _read_protected(protected: bytes) -> dict[str, Any]:

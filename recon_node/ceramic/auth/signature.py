@@ -37,9 +37,9 @@ from recon_node.ceramic.event import Event, EventKind
 from recon_node.ceramic.header import StreamId
 from recon_node.ipld import DagCborError, dag_cbor
 
-MAX_REMEMBERED: Final = 4096
+MAX_CACHED_SIZE: Final = 4096
 """Bytes of a capability that is cached. Real ones have 500 to 3,000 bytes."""
-REMEMBERED: Final = 256
+CACHED_CAPABILITIES: Final = 256
 """Capabilities that are cached: strangers' as well, whose strings take up to 80 KB each."""
 
 # By the kinds of the capability (`h.t`) and of its signature (`s.t`).
@@ -209,7 +209,7 @@ def verified_capability(block: bytes) -> Cacao:
 
 
 def _verified_facts(block: bytes) -> Cacao:
-    return (_remembered if len(block) <= MAX_REMEMBERED else _verify_facts)(block)
+    return (_remembered if len(block) <= MAX_CACHED_SIZE else _verify_facts)(block)
 
 
 def _verify_facts(block: bytes) -> Cacao:
@@ -217,7 +217,7 @@ def _verify_facts(block: bytes) -> Cacao:
 
 
 def _read_capability(block: bytes) -> Cacao:
-    return (_remembered_reading if len(block) <= MAX_REMEMBERED else _read)(block)
+    return (_remembered_reading if len(block) <= MAX_CACHED_SIZE else _read)(block)
 
 
 def _read_facts(block: bytes) -> Cacao:
@@ -237,5 +237,5 @@ def _read(block: bytes) -> Cacao:
         raise InvalidSignatureError(f"the capability is {error}") from None
 
 
-_remembered = lru_cache(maxsize=REMEMBERED)(_verify_facts)
-_remembered_reading = lru_cache(maxsize=REMEMBERED)(_read_facts)
+_remembered = lru_cache(maxsize=CACHED_CAPABILITIES)(_verify_facts)
+_remembered_reading = lru_cache(maxsize=CACHED_CAPABILITIES)(_read_facts)

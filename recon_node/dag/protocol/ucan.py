@@ -49,7 +49,7 @@ MAX_TOKEN_SIZE: Final = 64 * 1024
 MAX_NESTING: Final = 10
 """Tokens within each other."""
 
-_PARTS: Final = 3
+_JWT_PARTS: Final = 3
 """Of a JWT: header, payload, signature."""
 _CAPABILITY: Final = frozenset({"with", "can"})
 
@@ -260,7 +260,7 @@ def _parse(token: str, depth: int) -> Ucan:
     if depth == 0:
         raise UcanError(f"the proofs of the UCAN are nested deeper than {MAX_NESTING}")
     parts = token.split(".")
-    if len(parts) != _PARTS:
+    if len(parts) != _JWT_PARTS:
         raise UcanError("a UCAN is a JWT: three parts in base64url with dots between them")
     header = _read_map(parts[0], "header")
     if header.get("ucv") != VERSION or header.get("typ") != "JWT":

@@ -61,7 +61,7 @@ MOST_IN_USE: Final = 2
 """Nobody is dialled when found while one in so many of all connections is in use."""
 DIALLING: Final = 30.0
 """Seconds for which a peer that is being dialled counts as connected."""
-MAX_REMEMBERED: Final = 200
+MAX_FOUND_PEERS: Final = 200
 """Maximum peers that are remembered as found at the rendezvous of an interest."""
 
 Shares = Callable[[str, str | None], bool | None]
@@ -171,7 +171,7 @@ class Candidates:
         if sort_value not in self._found_at:
             wanted = {each.sort_value for each in self._wanted.all}
             kept = {each: found for each, found in self._found_at.items() if each in wanted}
-            self._found_at = {**kept, sort_value: Latest(MAX_REMEMBERED)}
+            self._found_at = {**kept, sort_value: Latest(MAX_FOUND_PEERS)}
         self._found_at[sort_value][peer_id] = now + LIFETIME
 
 

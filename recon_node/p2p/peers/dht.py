@@ -137,7 +137,7 @@ CLOSEST: Final = 20
 """How many of the closest peers to a key have its providers (k, in the Kademlia paper)."""
 KNOWN: Final = 5
 """How many of the closest peers in the routing table are told and asked, whatever the walk says."""
-PATIENCE: Final = 10.0
+REQUEST_TIMEOUT: Final = 10.0
 """Seconds in which a peer must take a request, and answer it."""
 WALK_LIMIT: Final = 30.0
 """Seconds in which a walk through the DHT must end."""
@@ -189,7 +189,7 @@ class LibraryDht:
 
     async def admit(self, peer_id: str) -> bool:
         """Take a connected peer into the routing table; return False if it cannot be."""
-        with trio.move_on_after(PATIENCE):
+        with trio.move_on_after(REQUEST_TIMEOUT):
             return await self._dht.add_peer(ID.from_string(peer_id))
         return False
 
@@ -222,7 +222,7 @@ class LibraryDht:
         stream = await self._host.open_stream(peer_id, self._protocol, dial=True)
         try:
             frames = FrameStream(stream, MAX_ANSWER, account=stream.account)
-            await frames.send([each.SerializeToString() for each in requests], PATIENCE)
+            await frames.send([each.SerializeToString() for each in requests], REQUEST_TIMEOUT)
             answers = {key: await _answer(frames, Message.GET_PROVIDERS, key) for key in ask}
             if not ask:
                 await _answer(frames, Message.PING)
@@ -273,7 +273,7 @@ async def _answer(frames: FrameStream, kind: int, key: bytes = b"") -> Message:
     Raises:
         PeerProtocolError, PeerGoneError, DecodeError, trio.BrokenResourceError: there is none.
     """
-    while (data := await frames.receive(PATIENCE)) is not None:
+    while (data := await frames.receive(REQUEST_TIMEOUT)) is not None:
         message = Message.FromString(data)
         if message.type == kind and message.key in (key, b""):
             return message

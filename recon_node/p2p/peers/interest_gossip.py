@@ -60,7 +60,7 @@ RATE: Final = 4096.0
 """Bytes of statements that a peer may send each second in the long run."""
 BASE_COST: Final = 256
 """Bytes that are added to the size of each statement."""
-PATIENCE: Final = 5.0
+STATEMENT_TIMEOUT: Final = 5.0
 """Seconds for which a sync waits for the statement of a peer that speaks the protocol."""
 AGAIN: Final = Backoff(first=1.0, longest=60.0)
 """The waits before the stream to a connected peer is opened again."""
@@ -139,11 +139,11 @@ class InterestGossip:
         self._nursery.start_soon(self._keep_telling, peer_id)
 
     async def wait_until_told(self, peer_id: str) -> None:
-        """Wait until the interests of a connected peer are known, at most `PATIENCE` seconds.
+        """Wait until the interests of a connected peer are known, or `STATEMENT_TIMEOUT` passes.
 
         Does not wait for a peer that does not speak the protocol.
         """
-        with trio.move_on_after(PATIENCE):
+        with trio.move_on_after(STATEMENT_TIMEOUT):
             try:
                 speaks = await self._host.protocols_of(peer_id)
             except PeerError:  # it does not say

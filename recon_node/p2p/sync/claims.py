@@ -5,10 +5,10 @@ A key is an EventId, or the id of one that is not known yet (fetch.py).
 A claim lasts until its events are in the store or their fetching has failed. It becomes void
 earlier if its peer stalls: if less than `MIN_BYTES` arrive from it in `STALLED_AFTER` seconds,
 or if what was claimed at once takes longer than `CLAIM_TIME`, not counting the time in which the
-store had to catch up. A claim of a few keys (`FEW`), such as those of a push, is void as soon as
-its peer has sent nothing for `SILENT_AFTER` seconds: to fetch a few events twice costs less than
-to wait. A session with another peer that told us of one of the keys then takes it over, and the
-stalled fetch ends. For `SLOW_FOR` seconds, all claims for the slow peer are void, and for those
+store had to catch up. A claim of a few keys (`SMALL_CLAIM`), such as those of a push, is void as
+soon as its peer has sent nothing for `SILENT_AFTER` seconds: to fetch a few events twice costs less
+than to wait. A session with another peer that told us of one of the keys then takes it over, and
+the stalled fetch ends. For `SLOW_FOR` seconds, all claims for the slow peer are void, and for those
 at its address: peer ids cost nothing.
 """
 
@@ -28,7 +28,7 @@ STALLED_AFTER: Final = 10.0
 MIN_BYTES: Final = 16 * 1024
 SILENT_AFTER: Final = 1.0
 """Seconds in which a peer has to send anything, if it was asked for few events."""
-FEW: Final = 32
+SMALL_CLAIM: Final = 32
 """Keys of such a claim, at most."""
 CLAIM_TIME: Final = 60.0
 """Seconds that the keys of one claim may take."""
@@ -105,7 +105,7 @@ class Claim:
             since, received = self._window
             waited, came = trio.current_time() - since, self._received() - received
             stalled = waited >= STALLED_AFTER and came < MIN_BYTES
-            silent = waited >= SILENT_AFTER and not came and self.held <= FEW
+            silent = waited >= SILENT_AFTER and not came and self.held <= SMALL_CLAIM
             if stalled or silent or waited >= self._time_left:
                 self._is_void = True
                 self._table._note_slow(self.network)

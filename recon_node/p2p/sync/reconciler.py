@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 M = TypeVar("M")
 
-MAX_PARTS: Final = 256
+MAX_SESSIONS_PER_RANGE: Final = 256
 """Maximum sessions for one range with a peer, which answers for one interest at a time."""
 LONG_MESSAGES_AT_ONCE: Final = 2
 """Maximum long messages that are decoded at once, in worker threads."""
@@ -92,7 +92,7 @@ class Reconciler:
         """
         undelivered = 0
         rest = key_range
-        for _ in range(MAX_PARTS):
+        for _ in range(MAX_SESSIONS_PER_RANGE):
             begin = partial(self._begin, rest, news, is_rest=rest != key_range)
             run = await self._sessions.initiate(peer_id, [*self.versions], begin)
             undelivered += run.tally.undelivered
@@ -100,7 +100,9 @@ class Reconciler:
             if run.side.remaining is None:
                 return undelivered
             rest = run.side.remaining
-        raise PeerProtocolError(f"the peer cut one range into more than {MAX_PARTS} parts")
+        raise PeerProtocolError(
+            f"the peer cut one range into more than {MAX_SESSIONS_PER_RANGE} parts"
+        )
 
     def answer(self, opened: OpenStream) -> TurnRun:
         """Begin a session that a peer starts."""

@@ -27,7 +27,7 @@ from recon_node.program import bind_advice
 
 MAX_RESOLVED: Final = 8
 """Maximum addresses that a name resolves to; further ones are ignored."""
-MAX_REMEMBERED: Final = 200
+MAX_CACHED_SIZE: Final = 200
 """Longest address for which it is remembered whether it can be dialled."""
 DNSADDR: Final = "dnsaddr"
 _DNS_FAMILIES: Final = {
@@ -99,7 +99,7 @@ def check_dialable(address: Multiaddr) -> None:
 
 def is_dialable(address: Multiaddr | str) -> bool:
     """Return whether an address can be dialled, as far as its text shows."""
-    if isinstance(address, str) and len(address) <= MAX_REMEMBERED:
+    if isinstance(address, str) and len(address) <= MAX_CACHED_SIZE:
         return _is_dialable_text(address)
     return _is_dialable(address)
 

@@ -42,7 +42,7 @@ REFUSED_FOR: Final = 60.0
 """Seconds for which a peer that was cut off is refused."""
 WARN_EVERY: Final = 60.0
 """Seconds between two warnings about cut-offs at the same address."""
-_MAX_REMEMBERED: Final = 1000
+_MAX_REFUSED_PEERS: Final = 1000
 """Maximum peers that are refused, and addresses that were warned about: the latest ones."""
 
 
@@ -119,8 +119,8 @@ class MemoryBudget:
         self.limit = limit
         self._clock = clock
         self._on_cut = on_cut
-        self._refused = Latest[str, float](_MAX_REMEMBERED)
-        self._warned = Latest[str, float](_MAX_REMEMBERED)
+        self._refused = Latest[str, float](_MAX_REFUSED_PEERS)
+        self._warned = Latest[str, float](_MAX_REFUSED_PEERS)
         self.held = 0
         """Bytes held at the moment, for all peers."""
         self.by_kind = Counter[str]()

@@ -33,7 +33,7 @@ from recon_node.recon.side import Side
 
 MAX_TURN: Final = 16
 """Maximum messages of a turn."""
-FEW: Final = 4
+IDS_PER_LISTED_KEY: Final = 4
 """How many times as many ids as keys are listed in place of splitting a gap."""
 _DENSE_LIST: Final = 1024
 """The same, as a number of ids, where differences are known to lie close together."""
@@ -86,7 +86,7 @@ class CodedReply:
         self._dense = dense
         self._in_full = in_full
         self._salt = salt
-        few = _DENSE_LIST if dense else FEW * max(1, side.settings.list_threshold)
+        few = _DENSE_LIST if dense else IDS_PER_LISTED_KEY * max(1, side.settings.list_threshold)
         self._most_listed = max(few, most_listed)
         self._at = key_range.lower
         """Where the current gap starts, inclusive unless it is the range's lower bound."""

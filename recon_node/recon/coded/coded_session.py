@@ -65,7 +65,7 @@ from typing import Final
 
 import numpy as np
 
-from recon_node.recon.coded.coded_reply import FEW, MAX_TURN, CodedReply
+from recon_node.recon.coded.coded_reply import IDS_PER_LISTED_KEY, MAX_TURN, CodedReply
 from recon_node.recon.coded.estimates import (
     FIRST_SYMBOLS,
     Found,
@@ -458,7 +458,7 @@ class CodedSession(TurnSession[Message]):
     @property
     def _few(self) -> int:
         """Keys that are listed at once."""
-        return FEW * max(1, self.side.settings.list_threshold)
+        return IDS_PER_LISTED_KEY * max(1, self.side.settings.list_threshold)
 
     def _send(self, turn: list[Message]) -> Send[Message]:
         """Take note of what our turn is about, and send it."""

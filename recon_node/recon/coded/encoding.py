@@ -26,7 +26,7 @@ from recon_node.recon.coded.messages import (
     HINT_SIZE,
     KEYS,
     MAX_BOUND,
-    MAX_PARTS,
+    MAX_HINTED_PARTS,
     MAX_WEIGHT,
     MIB,
     MORE,
@@ -152,7 +152,7 @@ class _MessageReader:
 
     def _estimate(self, at: int) -> tuple[Estimate, int]:
         table, at = self._take(at, TABLE_SIZE)
-        number, at = self._varint(at, MAX_PARTS - 1)
+        number, at = self._varint(at, MAX_HINTED_PARTS - 1)
         shared, at = self._varint(at, MAX_BOUND)
         head, at = self._take(at, shared)
         bounds = []

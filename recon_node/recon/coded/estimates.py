@@ -46,9 +46,9 @@ from recon_node.recon.session import GAPS_A_STEP, Steps
 
 FIRST_SYMBOLS: Final = 8
 """Symbols beside an estimate: they decode up to about four differences."""
-PARTS: Final = 12
+HINTED_PARTS: Final = 12
 """Parts of the range that an estimate has hints of."""
-_CLUSTERED: Final = PARTS // 4
+_CLUSTERED: Final = HINTED_PARTS // 4
 """If at most so many parts differ, although many keys do, these lie close together."""
 _MANY_BITS: Final = 48
 """Differing bits in the tables from which that matters: about 64 keys differ."""
@@ -87,7 +87,7 @@ def make_estimate(keys: OrderedKeys, key_range: KeyRange, sketch: Sketch) -> Mes
     first = start = finger.up_to(key_range.lower)
     last = finger.left_of(key_range.upper)
     bounds, hints = [], []
-    for bound, end in finger.cuts(start, last, PARTS):
+    for bound, end in finger.cuts(start, last, HINTED_PARTS):
         bounds.append(bound)
         hints.append(fingerprint(end - start)[:HINT_SIZE])
         start = end

@@ -31,7 +31,7 @@ CLOSING_SIZE: Final = 32
 SALT_SIZE: Final = 16
 HINT_SIZE: Final = 4
 """Bytes of a fingerprint that are sent as a hint."""
-MAX_PARTS: Final = 256
+MAX_HINTED_PARTS: Final = 256
 """Maximum parts of a range that an estimate has hints of."""
 SYMBOL_SIZE: Final = 13
 """Bytes of a symbol: 8 of the sum, 4 of the check, 1 of the count."""

@@ -23,7 +23,7 @@ from recon_node.recon.keys.sketch import NO_IDS, Ids, among_ordered, distinct, i
 
 _GROUPS_A_STEP: Final = 64
 """Groups that are compared between two yields: about a millisecond. At least 2."""
-_FEW: Final = 2048
+_UNFILTERED_KEYS: Final = 2048
 """Keys up to which all are compared, without a filter."""
 _FALSE_HITS: Final = 256
 """About how many keys in all are compared although they only look like one that is sought."""
@@ -127,7 +127,7 @@ def _searcher(wanted: Ids, among: int) -> Callable[[Ids], NDArray[np.intp]]:
     if len(wanted) == 1:
         (only,) = wanted
         return lambda ids: _indices(np.equal(ids, only))
-    if among <= _FEW:
+    if among <= _UNFILTERED_KEYS:
         return lambda ids: _indices(among_ordered(ids, wanted))
     pairs = among * len(wanted)
     size = 1 << min(_FILTER_BITS, (pairs // _FALSE_HITS).bit_length() + 1)

@@ -51,7 +51,7 @@ MAX_HASHES: Final = 64
 """LtHashes that a store keeps, likewise; each takes 2 KiB."""
 _MANY_USES: Final = 64
 """Uses of a sum after which all are counted half."""
-_FEW: Final = 256
+_QUICKLY_HASHED: Final = 256
 """Keys up to which a range is hashed whenever that is asked for: in 0.2 ms."""
 _BATCH: Final = 2048
 """Changes that are collected before they are added to the sums."""
@@ -145,14 +145,14 @@ class Sketches:
     def lthash(self, keys: OrderedKeys, key_range: KeyRange) -> Generator[None, None, LtHash]:
         """Return the LtHash of a range, likewise, which is not to be changed."""
         hashed: LtHash | None = None
-        if (LtHash, key_range) in self._kept or keys.count(key_range) > _FEW:
+        if (LtHash, key_range) in self._kept or keys.count(key_range) > _QUICKLY_HASHED:
             hashed = yield from self._get(LtHash, MAX_HASHES, keys, key_range)
         if hashed is None:  # there are few keys, or all places are taken
             hashed = LtHash()
             for group in groups(keys, key_range):
                 hashed.add(group.digests())
                 self.summed += LOOKS * len(group.ids)
-                if hashed.count > _FEW:
+                if hashed.count > _QUICKLY_HASHED:
                     yield
         return hashed
 

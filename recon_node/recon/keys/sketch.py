@@ -293,7 +293,7 @@ def symbols_for(differences: int) -> int:
     return _FEWEST + round(_SYMBOLS_EACH * most + _SPREAD * sqrt(most))
 
 
-_FEW: Final = 16
+_FEW_SYMBOLS: Final = 16
 """Symbols up to which they are decoded without numpy."""
 _32_BITS: Final = (1 << 32) - 1
 _MAX_STEPS: Final = 256
@@ -313,7 +313,7 @@ def decode(symbols: Symbols) -> Iterator[Difference | None]:
     end if the symbols do not decode. However many keys differ, a dozen steps are usual; symbols
     that somebody made up to be decoded one by one are given up after `_MAX_STEPS`.
     """
-    if len(symbols) <= _FEW:
+    if len(symbols) <= _FEW_SYMBOLS:
         yield from _decode_few(symbols)
         return
     rest = symbols.copy()

@@ -47,7 +47,7 @@ _SELECT: Final = (
     "FROM events {index} CROSS JOIN streams ON streams.init_cid = events.cid "
     "WHERE kind = 'init' AND events.position IS NOT NULL {terms} ORDER BY events.id DESC LIMIT ?"
 )
-MAX_LISTED: Final = 300
+MAX_SHOWN_TEXT: Final = 300
 """Characters of a name, a controller or a sort value in a list; a longer one is cut."""
 _READ_AT_ONCE: Final = 16
 """Init events in memory at once, each of up to 1 MiB."""
@@ -376,7 +376,7 @@ def _name(init: Event) -> str | None:
 
 def _cut(text: str) -> str:
     """A text of strangers, not longer than a list has room for."""
-    return text if len(text) <= MAX_LISTED else text[: MAX_LISTED - 1] + "…"
+    return text if len(text) <= MAX_SHOWN_TEXT else text[: MAX_SHOWN_TEXT - 1] + "…"
 
 
 MIN_PREFIX: Final = 10
