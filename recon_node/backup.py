@@ -216,16 +216,16 @@ def restore_backup(
         TemporaryDirectory(prefix=".restore-", dir=data_dir) as temporary,
         source.open("rb") as file,
     ):
-        place = Path(temporary)
+        folder = Path(temporary)
         _refuse_replacing(data_dir, [each.name for each in DATA_FILES if each.is_kept])
         progress("reading the backup", 0, None)
-        found = _unpack(file, place, passphrase)
+        found = _unpack(file, folder, passphrase)
         _refuse_replacing(data_dir, found.files)
-        _check(found, place, progress)
+        _check(found, folder, progress)
         if new_epoch:
-            begin_epoch(place / LOG_FILE)
+            begin_epoch(folder / LOG_FILE)
         for name in sorted(found.files, key=lambda each: each == LOG_FILE):
-            move_into_place(place / name, data_dir / name)
+            move_into_place(folder / name, data_dir / name)
     sync_directory(data_dir)
     return found
 
@@ -239,12 +239,12 @@ def _refuse_replacing(data_dir: Path, names: list[str] | dict[str, str]) -> None
         )
 
 
-def _unpack(file: IO[bytes], place: Path, passphrase: str | None) -> Backup:
+def _unpack(file: IO[bytes], folder: Path, passphrase: str | None) -> Backup:
     """Write the files of a backup to a directory, and check them against the manifest."""
     start = file.read(len(MAGIC))
     file.seek(0)
     if start.startswith(_SQLITE):
-        return _copied_log(file, place)
+        return _copied_log(file, folder)
     if start == MAGIC and passphrase is None:
         raise BackupError("it is encrypted: a passphrase is needed (--passphrase-file)")
     try:
@@ -253,14 +253,14 @@ def _unpack(file: IO[bytes], place: Path, passphrase: str | None) -> Backup:
             fileobj=cast(IO[bytes], stream), mode="r|", tarinfo=_PlainFile
         ) as archive:
             found = _read_manifest(archive)
-            room = room_at(place)
+            room = room_at(folder)
             hashes: dict[str, str] = {}
             for member in iter(archive.next, None):
                 if member is None or member.name not in found.files or member.name in hashes:
                     raise BackupError("it has files that its manifest does not name")
                 if (room := room - member.size) < 0:
                     raise BackupError(f"there is no room for {member.name}: {member.size:,} bytes")
-                hashes[member.name] = _extract(archive, member, place)
+                hashes[member.name] = _extract(archive, member, folder)
         while stream.read(_COPY):  # the end proves that nothing is cut off
             pass
     except DecryptionError as error:
@@ -300,20 +300,20 @@ def _read_manifest(archive: tarfile.TarFile) -> Backup:
         raise BackupError("its manifest is damaged") from None
 
 
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> str:
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> str:
     """Write a file of an archive, and return its hash."""
     content = None if member.issparse() else archive.extractfile(member)
     if content is None or member.name in ("", ".", "..") or "/" in member.name:
         raise BackupError(f"it is not a backup of a node: it has {member.name!r}")
-    path = place / member.name
+    path = folder / member.name
     with path.open("xb") as target:
         path.chmod(_PRIVATE)
         shutil.copyfileobj(content, target, _COPY)
     return _hash(path)
 
 
-def _copied_log(file: IO[bytes], place: Path) -> Backup:
-    path = place / LOG_FILE
+def _copied_log(file: IO[bytes], folder: Path) -> Backup:
+    path = folder / LOG_FILE
     with path.open("xb") as target:
         path.chmod(_PRIVATE)
         shutil.copyfileobj(file, target, _COPY)
@@ -321,14 +321,14 @@ def _copied_log(file: IO[bytes], place: Path) -> Backup:
     return Backup({LOG_FILE: _hash(path)}, log.events, log.head, log.epoch, None, "")
 
 
-def _check(found: Backup, place: Path, progress: Progress) -> None:
+def _check(found: Backup, folder: Path, progress: Progress) -> None:
     """Check that what a backup has can be used, and is what its manifest says."""
     if LOG_FILE not in found.files:
         raise BackupError("it has no event log")
-    log = check_copy(place / LOG_FILE, progress)
+    log = check_copy(folder / LOG_FILE, progress)
     if (log.events, log.head, log.epoch) != (found.events, found.head, found.epoch):
         raise BackupError(f"{LOG_FILE} in it is not the log that its manifest describes")
-    if found.peer_id is not None and peer_id_of(open_identity(place)) != found.peer_id:
+    if found.peer_id is not None and peer_id_of(open_identity(folder)) != found.peer_id:
         raise BackupError(f"{IDENTITY_FILE} in it is not the key of {found.peer_id}")
 
 

@@ -125,7 +125,7 @@ class Given(NamedTuple):
     """A setting's value as a source has it, before it is checked."""
 
     value: object
-    place: str
+    source: str
     """Where it comes from, for people: `node.toml: api`, `RECON_NODE_API` or `--api`."""
 
 
@@ -214,13 +214,13 @@ def _unknown(name: str) -> str:
 
 
 def _explain(error: ValidationError, given: Mapping[str, Given]) -> Iterator[str]:
-    """Describe each problem, after the place that the value came from."""
+    """Describe each problem, after the source that the value came from."""
     for problem in error.errors():
         setting = next(
             each for each in DECLARATIONS.values() if each.path == problem["loc"][: len(each.path)]
         )
-        place = given[setting.name].place if setting.name in given else setting.name
-        yield f"{place}: {problem['msg'].removeprefix('Value error, ')}"
+        source = given[setting.name].source if setting.name in given else setting.name
+        yield f"{source}: {problem['msg'].removeprefix('Value error, ')}"
 
 
 _FILE_HEAD: Final = """\

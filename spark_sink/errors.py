@@ -72,7 +72,7 @@ _STORE_FAULTS: Final = (
 _COLORS: Final = re.compile("\x1b\\[[0-9;]*m|↳")
 
 
-class Place(Protocol):
+class TablePath(Protocol):
     """The location of a table."""
 
     @property
@@ -80,7 +80,7 @@ class Place(Protocol):
         """Its last part."""
 
     @property
-    def parent(self) -> "Place":
+    def parent(self) -> "TablePath":
         """The one above."""
 
 
@@ -135,7 +135,7 @@ def store_fault(error: Exception | str) -> str | None:
     return next((told for fault, told in _STORE_FAULTS if re.search(fault, text)), None)
 
 
-def cannot_write(directory: Place, error: Exception) -> TablesError:
+def cannot_write(directory: TablePath, error: Exception) -> TablesError:
     """Return the error for tables that cannot be written, with advice."""
     return TablesError(f"cannot write the tables in {directory}: {_with_advice(error)}")
 
@@ -150,7 +150,7 @@ def cannot_read(error: Exception) -> TablesError:
     )
 
 
-def cannot_open(path: Place, error: Exception | str) -> TablesError:
+def cannot_open(path: TablePath, error: Exception | str) -> TablesError:
     """Return the error for a table whose metadata cannot be read."""
     reason = error if isinstance(error, str) else one_line(error)
     if fault := store_fault(reason):
@@ -168,14 +168,14 @@ def cannot_open(path: Place, error: Exception | str) -> TablesError:
     )
 
 
-def damaged(path: Place, what: str) -> TablesError:
+def damaged(path: TablePath, what: str) -> TablesError:
     """Return the error for damaged files of a table."""
     return TablesError(
         f"the table {path} is damaged: {what}; rebuild it with {rebuild_command(path)}"
     )
 
 
-def other_columns(path: Place) -> TablesError:
+def other_columns(path: TablePath) -> TablesError:
     """Return the error for a table of another version of this pipeline."""
     return TablesError(
         f"the table {path} has other columns than this version of spark-sink writes: rebuild it "
@@ -183,7 +183,7 @@ def other_columns(path: Place) -> TablesError:
     )
 
 
-def other_rules(path: Place) -> TablesError:
+def other_rules(path: TablePath) -> TablesError:
     """Return the error for a table whose rows another version computed differently."""
     return TablesError(
         f"the table {path} was computed by the rules of another version of spark-sink: rebuild it "
@@ -191,7 +191,7 @@ def other_rules(path: Place) -> TablesError:
     )
 
 
-def written_by_another(path: Place) -> ConflictError:
+def written_by_another(path: TablePath) -> ConflictError:
     """Return the error for a table to which another process has committed meanwhile."""
     return ConflictError(
         f"another process has written the table {path} since this one read it: only one spark-sink "
@@ -200,7 +200,7 @@ def written_by_another(path: Place) -> ConflictError:
     )
 
 
-def another_log(path: Place, found: str, expected: str) -> SinkError:
+def another_log(path: TablePath, found: str, expected: str) -> SinkError:
     """Return the error for a table of the log `found`, or, if that is empty, of no log."""
     if not found:
         return TablesError(
@@ -221,7 +221,7 @@ def _with_advice(error: Exception) -> str:
     return text if advice is None else f"{advice} ({text})"
 
 
-def rebuild_command(path: Place) -> str:
+def rebuild_command(path: TablePath) -> str:
     """Return the command that rebuilds a table; `raw_events` is read from a node."""
     url = " --url URL" if path.name == "raw_events" else ""
     return f"spark-sink rebuild {path.name} --tables {path.parent}{url}"

@@ -33,7 +33,7 @@ from recon_node.p2p.peers.dht_server import protocol_of
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.recon import RECON_1_2, KeyRange, Sha256a
 from recon_node.recon.keys.sha256a import spread
-from recon_node.snapshot.places import PackPlace, encode_locator, located, pack_name
+from recon_node.snapshot.packs import PackExtent, encode_locator, located, pack_name
 from recon_node.snapshot.root import LATEST, SnapshotManifest, encode_root
 from recon_node.snapshot.tree import Inner, Leaf, Link, Root
 from recon_node.snapshot.tree.nodes import HIGHEST, LOWEST, node_cid
@@ -115,20 +115,20 @@ def _store_of_full_leaves(store: Path, leaves: int, keys: int) -> None:
     """A snapshot whose leaves have as many keys of 128 bytes as fit, packed front to back."""
     (store / "packs").mkdir(parents=True)
     prefix = bytes(WHOLE.lower[:8])
-    body, links, places = b"", [], []
+    body, links, extents = b"", [], []
     for number in range(leaves):
         start = prefix + bytes([1 + number])
         step = (2**128 - 1) // keys
         fill = start + b"A" * (112 - len(start))
         leaf = Leaf([fill + (at * step).to_bytes(16, "big") for at in range(keys)])
-        held = [PackPlace(0, 300 * at, 300) for at in range(keys)]
+        held = [PackExtent(0, 300 * at, 300) for at in range(keys)]
         data = located(leaf, encode_locator(held))
-        places.append(PackPlace(0, len(body), len(data)))
+        extents.append(PackExtent(0, len(body), len(data)))
         links.append(Link(0, start if number else LOWEST, leaf.hash, node_cid(leaf.encode())))
         body += data
     inner = Inner(links)
-    data = located(inner, encode_locator(places))
-    place = PackPlace(0, len(body), len(data))
+    data = located(inner, encode_locator(extents))
+    extent = PackExtent(0, len(body), len(data))
     body += data
     pack = CID.of(RAW, body)
     (store / pack_name(pack)).write_bytes(body)
@@ -140,7 +140,7 @@ def _store_of_full_leaves(store: Path, leaves: int, keys: int) -> None:
         ranges=(KeyRange(LOWEST, HIGHEST),),
         created=int(time.time()),
         tree=root,
-        place=place,
+        extent=extent,
         packs=((pack, len(body)),),
         live=len(body),
     )

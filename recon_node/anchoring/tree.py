@@ -37,7 +37,7 @@ class MerkleTree:
         if not self.leaves:
             raise ValueError("a Merkle tree needs a leaf")
         # The nodes from the root down, each before its left and then its right sub-tree: a sub-tree
-        # of n leaves has n - 1 nodes, so places follow from the number of leaves.
+        # of n leaves has n - 1 nodes, so indices follow from the number of leaves.
         self._nodes = [self.leaves[0]] * (len(self.leaves) - 1)
         self.root = (
             _node(self.leaves[0], None)[0]
@@ -45,37 +45,37 @@ class MerkleTree:
             else self._build(0, len(self.leaves), 0)
         )
 
-    def _build(self, start: int, end: int, place: int) -> CID:
+    def _build(self, start: int, end: int, at: int) -> CID:
         if end - start == 1:
             return self.leaves[start]
         middle = _middle(start, end)
-        left = self._build(start, middle, place + 1)
-        right = self._build(middle, end, place + middle - start)
+        left = self._build(start, middle, at + 1)
+        right = self._build(middle, end, at + middle - start)
         cid, _ = _node(left, right)
-        self._nodes[place] = cid
+        self._nodes[at] = cid
         return cid
 
     def proof(self, index: int) -> tuple[str, dict[CID, bytes]]:
         """Return the path of a leaf, and the blocks of the nodes on it, the root first."""
-        start, end, place = 0, len(self.leaves), 0
+        start, end, at = 0, len(self.leaves), 0
         if end == 1:
             return "0", dict([_node(self.leaves[0], None)])
         blocks: dict[CID, bytes] = {}
         path: list[str] = []
         while end - start > 1:
             middle = _middle(start, end)
-            left, right = place + 1, place + middle - start
+            left, right = at + 1, at + middle - start
             cid, block = _node(
                 self._cid(start, middle, left),
                 self._cid(middle, end, right),
             )
             blocks[cid] = block
             path.append("0" if index < middle else "1")
-            start, end, place = (start, middle, left) if index < middle else (middle, end, right)
+            start, end, at = (start, middle, left) if index < middle else (middle, end, right)
         return "/".join(path), blocks
 
-    def _cid(self, start: int, end: int, place: int) -> CID:
-        return self.leaves[start] if end - start == 1 else self._nodes[place]
+    def _cid(self, start: int, end: int, at: int) -> CID:
+        return self.leaves[start] if end - start == 1 else self._nodes[at]
 
 
 def _middle(start: int, end: int) -> int:

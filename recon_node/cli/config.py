@@ -49,10 +49,10 @@ def show(config: Path | None, everything: bool, as_json: bool, **flags: Any) -> 
     given, settings = _read(config, flags)
     shown = list(_rows(given, settings, everything))
     if as_json:
-        print_json({name: {"value": value, "source": place} for name, value, place in shown})
+        print_json({name: {"value": value, "source": source} for name, value, source in shown})
         return
-    for name, value, place in shown:
-        echo(_toml_line(name, value, place))
+    for name, value, source in shown:
+        echo(_toml_line(name, value, source))
     if not shown:
         echo("# nothing is set: every setting has its default (--all shows them)")
 
@@ -107,7 +107,7 @@ def _rows(
             value = value_of(settings, name)
             if declaration.marker.secret:
                 value = _HIDDEN if value else None
-            yield name, _plain(value), given[name].place if name in given else _DEFAULT
+            yield name, _plain(value), given[name].source if name in given else _DEFAULT
 
 
 def _plain(value: Any) -> Any:
@@ -118,12 +118,12 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _toml_line(name: str, value: Any, place: str) -> str:
+def _toml_line(name: str, value: Any, source: str) -> str:
     from recon_node.settings import toml_value
 
     if value == _HIDDEN:
-        return f"# {name} is set, and not shown  # {place}"
-    return f"{name} = {toml_value(value)}  # {place}"
+        return f"# {name} is set, and not shown  # {source}"
+    return f"{name} = {toml_value(value)}  # {source}"
 
 
 @click.command("id", cls=SettingsCommand)

@@ -45,7 +45,7 @@ class WindowEntry:
 
     item: Item
     number: int
-    """Its place in the input."""
+    """Its index in the input."""
     blockers: int = 0
     """Parents in the window, which are not acknowledged yet."""
 

@@ -126,27 +126,27 @@ def _plain(value: Any, path: tuple[str | int, ...], inside: tuple[int, ...]) -> 
     """Copy a value at a path; `inside` has the identities of the values around it."""
     if isinstance(value, Mapping | list | tuple):
         if id(value) in inside:
-            raise InvalidContentError([f"{_place(path)} contains itself"])
+            raise InvalidContentError([f"{_path_text(path)} contains itself"])
         inside = (*inside, id(value))
     if isinstance(value, Mapping):
         for name in value:
             if not isinstance(name, str):
                 raise InvalidContentError(
-                    [f"{_place(path)} has the key {name!r}, which is not text"]
+                    [f"{_path_text(path)} has the key {name!r}, which is not text"]
                 )
         return {name: _plain(each, (*path, name), inside) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each, (*path, number), inside) for number, each in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidContentError([f"{_place(path)} is {value}, which JSON does not have"])
+        raise InvalidContentError([f"{_path_text(path)} is {value}, which JSON does not have"])
     if not isinstance(value, (*_SCALARS, float, CID)):
         raise InvalidContentError(
-            [f"{_place(path)} is of the type {type(value).__name__}: not JSON"]
+            [f"{_path_text(path)} is of the type {type(value).__name__}: not JSON"]
         )
     return value
 
 
-def _place(path: tuple[str | int, ...]) -> str:
+def _path_text(path: tuple[str | int, ...]) -> str:
     return f"what is at {reduce(pointer, map(str, path), '')}" if path else "the content"
 
 

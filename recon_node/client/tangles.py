@@ -112,11 +112,11 @@ def reply(
             f"the content has `tangles` of its own: leave {name!r} out, it is filled in"
         )
     thread = yield from tangle(session, root, name)
-    place = {"root": str(thread.root), "previous": [str(tip) for tip in thread.tips]}
+    link = {"root": str(thread.root), "previous": [str(tip) for tip in thread.tips]}
     of = thread.messages[0].model if model is None else model
     if of is None:
         raise InvalidArgumentError("the root has no model: say of which model the reply is")
-    filled = {**content, "tangles": {**links, name: place}}
+    filled = {**content, "tangles": {**links, name: link}}
     return (yield from create(session, of, filled, key=key))
 
 

@@ -204,8 +204,8 @@ def create(
                 "the StreamID of such a document follows from the model, the controller and, of "
                 "'set', the content"
             )
-        event = _place_of(signing, of, definition, change.content or {})
-        return (yield from _create_in_place(session, signing, event, change, definitions))
+        event = _deterministic_init(signing, of, definition, change.content or {})
+        return (yield from _create_or_update(session, signing, event, change, definitions))
     with explained():
         event = init_event(
             signing.private,
@@ -220,7 +220,7 @@ def create(
     return (yield from _send(session, Stream.of([event], definitions=definitions), event))
 
 
-def _place_of(
+def _deterministic_init(
     key: Key, model: StreamId, definition: Mapping[str, Any], content: Mapping[str, Any]
 ) -> Event:
     """Return the init event of the one document of a controller, for some fields of a `set`."""
@@ -238,7 +238,7 @@ def _place_of(
     return deterministic_init_event(key.did, model, unique=unique_of(definition, content))
 
 
-def _create_in_place(
+def _create_or_update(
     session: Session, key: Key, init: Event, change: Change, definitions: Definitions
 ) -> Steps[Document]:
     """Change the document that an init event starts, which may not exist yet."""

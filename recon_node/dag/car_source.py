@@ -35,16 +35,16 @@ class CarFile:
 
     def __init__(self, path: Path, root: CID | None = None, *, all_blocks: bool = False) -> None:
         self._path = path
-        self._slices = Slices()
+        self._files = ExtentReader()
         self._all_blocks = all_blocks
-        self._places: dict[CID, Slice] = {}
-        number = self._slices.add(path)
+        self._extents: dict[CID, Extent] = {}
+        number = self._files.add(path)
         try:
             with path.open("rb") as file:
                 layout = read_layout(file)
                 for cid, offset, size in sections(file, layout):
                     if cid.hash_code != IDENTITY:
-                        self._places[cid] = Slice(number, offset, size)
+                        self._extents[cid] = Extent(number, offset, size)
         except OSError as error:
             raise DagError(f"{path} cannot be read: {error.strerror or error}") from None
         except CarError as error:
@@ -57,13 +57,13 @@ class CarFile:
         self._passed: set[CID] = set()
 
     def read(self, cid: CID) -> bytes:  # noqa: D102 - see DagSource
-        place = self._places.get(cid)
-        if place is None:
+        extent = self._extents.get(cid)
+        if extent is None:
             raise DagError(
                 f"{self._path} lacks the block {cid} of the DAG {self.root}: it holds only a "
                 "part of the DAG"
             )
-        return self._slices.read(cid, place)
+        return self._files.read(cid, extent)
 
     def blocks(self) -> Iterator[tuple[CID, bytes]]:  # noqa: D102 - see DagSource
         read = self._read_if_here if self._all_blocks else self.read
@@ -89,14 +89,14 @@ class CarFile:
 
     def close(self) -> None:
         """Close the file."""
-        self._slices.close()
+        self._files.close()
 
     def _read_if_here(self, cid: CID) -> bytes | None:
-        return self.read(cid) if cid in self._places else None
+        return self.read(cid) if cid in self._extents else None
 
     def _others(self) -> list[CID]:
         """The blocks that `blocks` has not yielded."""
-        return [cid for cid in self._places if cid not in self._passed]
+        return [cid for cid in self._extents if cid not in self._passed]
 
     def _only_root(self) -> CID:
         if len(self.roots) == 1:
@@ -115,9 +115,9 @@ class CarFile:
                 f"the root {self.root} of {self._path} is inside its own CID: such a root cannot "
                 "have links here"
             )
-        if self._places:
-            first = ", ".join(map(str, islice(self._places, 3)))
-            count = f"{len(self._places):,} block{'s' * (len(self._places) > 1)}"
+        if self._extents:
+            first = ", ".join(map(str, islice(self._extents, 3)))
+            count = f"{len(self._extents):,} block{'s' * (len(self._extents) > 1)}"
             raise DagError(
                 f"{self._path} names the root {self.root}, which is inside its own CID and has no "
                 f"links, so that none of its {count} would be pushed; say which block is the "
@@ -125,7 +125,7 @@ class CarFile:
             )
 
 
-class Slice(NamedTuple):
+class Extent(NamedTuple):
     """A part of a file: the file's number, and offset and size in bytes."""
 
     file: int
@@ -133,8 +133,8 @@ class Slice(NamedTuple):
     size: int
 
 
-class Slices:
-    """Reads slices of files, keeping the last file open."""
+class ExtentReader:
+    """Reads extents of files, keeping the last file open."""
 
     def __init__(self) -> None:
         self._paths: list[Path] = []
@@ -145,27 +145,27 @@ class Slices:
         self._paths.append(path)
         return len(self._paths) - 1
 
-    def read(self, cid: CID, place: Slice, wrap: Callable[[bytes], bytes] | None = None) -> bytes:
-        """Read the block at a place; if only its content is there, `wrap` makes the block of it.
+    def read(self, cid: CID, extent: Extent, wrap: Callable[[bytes], bytes] | None = None) -> bytes:
+        """Read the block of an extent; if only its content is there, `wrap` makes the block of it.
 
         Raises:
             DagError: the file cannot be read, or has something else there.
         """
-        path = self._paths[place.file]
+        path = self._paths[extent.file]
         try:
-            if self._open is None or self._open[0] != place.file:
+            if self._open is None or self._open[0] != extent.file:
                 self.close()
-                self._open = place.file, path.open("rb")
+                self._open = extent.file, path.open("rb")
             file = self._open[1]
-            file.seek(place.offset)
-            block = file.read(place.size)
+            file.seek(extent.offset)
+            block = file.read(extent.size)
         except OSError as error:
             raise DagError(f"{path} cannot be read: {error.strerror or error}") from None
         if wrap is not None:
             block = wrap(block)
         if not _matches(cid, block):
             raise DagError(
-                f"{path}: the {place.size} bytes at byte {place.offset} are not the block {cid}: "
+                f"{path}: the {extent.size} bytes at byte {extent.offset} are not the block {cid}: "
                 "the file has been changed, or is damaged"
             )
         return block

@@ -4,9 +4,9 @@ The content of files is not loaded into memory, only the position of each chunk.
 demand and checked against their CIDs, which detects a file changed in between.
 
 As kubo does, a directory is sharded (HAMT) if the names and CIDs of its entries have more than 256
-KiB. In a shard, an entry is at the place that a byte of its name's hash says: the first byte in the
-root shard, the next one in the shards below it. Places that several entries share lead to a further
-shard. Source: https://specs.ipfs.tech/unixfs/#hamt-directory.
+KiB. In a shard, an entry is at the index that a byte of its name's hash says: the first byte in the
+root shard, the next one in the shards below it. An index that several entries share leads to a
+further shard. Source: https://specs.ipfs.tech/unixfs/#hamt-directory.
 
 The hash is the first 64 bits of MurmurHash3 (x64). Source:
 https://github.com/aappleby/smhasher/blob/master/src/MurmurHash3.cpp, MurmurHash3_x64_128 with the
@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from recon_node.dag.car_source import Slice, Slices
+from recon_node.dag.car_source import Extent, ExtentReader
 from recon_node.dag.errors import DagError, LeftOut, UnixFsError
 from recon_node.dag.protocol.shards import walk
 from recon_node.dag.unixfs import (
@@ -73,10 +73,10 @@ class FileTree:
         layout: FileLayout = FileLayout(),  # noqa: B008 - immutable
         preserve: Preserve = Preserve(),
     ) -> None:
-        self._slices = Slices()
+        self._files = ExtentReader()
         self._layout = layout
         self._preserve = preserve
-        self._leaves: dict[CID, tuple[Slice, UnixFs | None]] = {}
+        self._leaves: dict[CID, tuple[Extent, UnixFs | None]] = {}
         self._nodes: dict[CID, bytes] = {}
         self._skipped: list[str] = []
         try:
@@ -96,10 +96,10 @@ class FileTree:
         node = self._nodes.get(cid)
         if node is not None:
             return node
-        place, wrapping = self._leaves[cid]
+        extent, wrapping = self._leaves[cid]
         if wrapping is None:
-            return self._slices.read(cid, place)
-        return self._slices.read(cid, place, partial(leaf_node, wrapping))
+            return self._files.read(cid, extent)
+        return self._files.read(cid, extent, partial(leaf_node, wrapping))
 
     def blocks(self) -> Iterator[tuple[CID, bytes]]:  # noqa: D102 - see DagSource
         return walk(self.root, self.read)
@@ -114,7 +114,7 @@ class FileTree:
 
     def close(self) -> None:
         """Close the file that is open."""
-        self._slices.close()
+        self._files.close()
 
     def _add(self, path: Path) -> UnixFsEntry | None:
         if not stat.S_ISDIR(path.lstat().st_mode):
@@ -144,7 +144,7 @@ class FileTree:
         return self._add_file(path, status) if stat.S_ISREG(status.st_mode) else None
 
     def _add_file(self, path: Path, status: os.stat_result) -> UnixFsEntry:
-        number = self._slices.add(path)
+        number = self._files.add(path)
         attributes = self._attributes(status)
         leaves: list[UnixFsEntry] = []
         size = self._layout.chunk
@@ -154,7 +154,7 @@ class FileTree:
                 following = file.read(size) if len(chunk) == size else b""
                 is_whole = not offset and not following
                 wrapping = self._wrapping(attributes if is_whole else NO_ATTRIBUTES)
-                leaves.append(self._add_leaf(Slice(number, offset, len(chunk)), chunk, wrapping))
+                leaves.append(self._add_leaf(Extent(number, offset, len(chunk)), chunk, wrapping))
                 if not following:
                     break
                 offset, chunk = offset + size, following
@@ -164,10 +164,10 @@ class FileTree:
         """The data of a chunk's node, without the chunk; None if it is a raw block."""
         return UnixFs(NodeType.FILE, attributes=attributes) if self._preserve else None
 
-    def _add_leaf(self, place: Slice, chunk: bytes, wrapping: UnixFs | None) -> UnixFsEntry:
+    def _add_leaf(self, extent: Extent, chunk: bytes, wrapping: UnixFs | None) -> UnixFsEntry:
         block = chunk if wrapping is None else leaf_node(wrapping, chunk)
         cid = CID.of(RAW if wrapping is None else DAG_PB, block)
-        self._leaves.setdefault(cid, (place, wrapping))
+        self._leaves.setdefault(cid, (extent, wrapping))
         return UnixFsEntry(cid, len(chunk), len(block))
 
     def _attributes(self, status: os.stat_result) -> Attributes:
@@ -231,7 +231,7 @@ def _mixed(word: int) -> int:
 MAX_ESTIMATE: Final = 256 * 1024
 """Bytes of the names and CIDs in a directory of one node."""
 FANOUT: Final = 256
-"""Places of a shard: one for each value of a byte."""
+"""Entries of a shard: one for each value of a byte."""
 
 Put = Callable[[CID, bytes], None]
 
@@ -266,18 +266,18 @@ def directory(
 def _shard(
     entries: Sequence[_Entry], depth: int, put: Put, attributes: Attributes = NO_ATTRIBUTES
 ) -> UnixFsEntry:
-    places: defaultdict[int, list[_Entry]] = defaultdict(list)
+    by_index: defaultdict[int, list[_Entry]] = defaultdict(list)
     for entry in entries:
         if depth == len(entry.hash):
             raise UnixFsError(f"a directory has several names with the hash of {entry.name!r}")
-        places[entry.hash[depth]].append(entry)
+        by_index[entry.hash[depth]].append(entry)
     links = []
-    for place, here in sorted(places.items()):
+    for index, here in sorted(by_index.items()):
         tree, name = (
             (here[0].tree, here[0].name) if len(here) == 1 else (_shard(here, depth + 1, put), "")
         )
-        links.append(PbLink(tree.cid, f"{place:02X}{name}", tree.total))
-    occupied = sum(1 << place for place in places)
+        links.append(PbLink(tree.cid, f"{index:02X}{name}", tree.total))
+    occupied = sum(1 << index for index in by_index)
     bitfield = occupied.to_bytes((occupied.bit_length() + 7) // 8, "big")
     data = UnixFs(NodeType.HAMT, bitfield, hash_type=CODE, fanout=FANOUT, attributes=attributes)
     return put_node(tuple(links), data, put)

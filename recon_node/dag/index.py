@@ -18,7 +18,7 @@ judged. So if the log is another one (its epoch says so), everything but `publis
     replicas   the operations on a DAG; `bases` are those that each continues
     claims     the shards that are appended to a DAG; `appends` says by which replica
     publishes  the operations of an identifier, with the time of the verdict, and why one is refused
-    bound      those of them whose proof was made for their place
+    bound      those of them whose proof was made for their position
     ignored    the number of events about a DAG or an identifier that added nothing
 
 `subject` is a sort value's bytes: a root's CID, or an identifier's key (see `dag.events`).
@@ -40,7 +40,7 @@ from recon_node.dag.events import (
     sort_bytes,
 )
 from recon_node.dag.protocol.operations import Append, Publish, ReplicaError
-from recon_node.dag.protocol.publishing import check_publish, is_bound_to_place
+from recon_node.dag.protocol.publishing import check_publish, is_bound_to_position
 from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.dag.protocol.shards import CAR
 from recon_node.dag.protocol.ucan import UcanError
@@ -186,14 +186,14 @@ def _take_shard(connection: sqlite3.Connection, subject: bytes, shard: bytes, ev
             connection.executemany(
                 "INSERT INTO links VALUES (?, ?, ?)",
                 (
-                    (node, place, _node(connection, subject, target))
-                    for place, target in enumerate(_once(targets))
+                    (node, position, _node(connection, subject, target))
+                    for position, target in enumerate(_once(targets))
                 ),
             )
 
 
 def _once(targets: Sequence[CID]) -> list[CID]:
-    """Each link once, at its last place (as in `shards.walk`)."""
+    """Each link once, at its last position (as in `shards.walk`)."""
     return list(reversed(dict.fromkeys(reversed(targets))))
 
 
@@ -240,14 +240,14 @@ def _take_publish(
     question = "SELECT fault IS NOT NULL FROM publishes WHERE (subject, cid) = (?, ?)"
     row = connection.execute(question, key).fetchone()
     is_refused = _judge(connection, subject, replica, now) if row is None else bool(row[0])
-    if not is_refused and is_bound_to_place(replica):
+    if not is_refused and is_bound_to_position(replica):
         connection.execute("INSERT OR IGNORE INTO bound VALUES (?, ?)", key)
 
 
 def _judge(connection: sqlite3.Connection, subject: bytes, replica: Replica, now: int) -> bool:
     """Keep the verdict on a publish; return whether it is refused."""
     fault = _fault_of(replica, now)
-    # One that is only too late has a place in the order: `PublishLog`.
+    # One that is only too late has a position in the order: `PublishLog`.
     block = None if fault and _fault_of(replica, None) else replica.block
     connection.execute(
         "INSERT INTO publishes VALUES (?, ?, ?, ?, ?)", (subject, replica.cid, now, block, fault)

@@ -29,7 +29,7 @@ from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.dag.events import Identifier, read_dag_event
 from recon_node.dag.index import FILE
 from recon_node.dag.protocol.replica import Replica
-from recon_node.dag.state import BlockPlace, DagState, ListedDag, ListedIdentifier, Publication
+from recon_node.dag.state import DagState, ListedDag, ListedIdentifier, LocatedBlock, Publication
 from recon_node.dag.unixfs import NodeType, Read, UnixFs, entry_name, read_node
 from recon_node.feed_index import FeedIndex, open_feed_index
 from recon_node.ipld import CID, DAG_CBOR, DAG_PB, IDENTITY, MAX_INLINE, RAW, car, dag_cbor, varint
@@ -37,7 +37,7 @@ from recon_node.ipld.dag_pb import PbLink
 from recon_node.latest import Latest
 from recon_node.store import FeedRow, Store
 
-_PLACES: Final = 256
+_BLOCKS_AT_ONCE: Final = 256
 """Blocks that are located at once while a DAG is exported."""
 _TOLD: Final = 10_000
 """Publishes for which the cache knows whether their origin contains their link."""
@@ -143,7 +143,7 @@ class Dags:
         shards = Latest[CID, dict[CID, bytes]](_SHARDS)
 
         async def block(cid: CID) -> bytes:
-            event = await self._index.ask(partial(state.read_place, root=root, cid=cid))
+            event = await self._index.ask(partial(state.find_event, root=root, cid=cid))
             if event is None:
                 raise DagError(f"the block {cid} is not here")
             return (await self._shard(event, shards))[cid]
@@ -176,11 +176,11 @@ class Dags:
         with FILE.reading(self._data_dir) as connection:
             order = state.read_order(connection, root)
             shards = Latest[CID, dict[CID, bytes]](_SHARDS)
-            while places := await self._index.in_thread(partial(_next_places, order)):
-                for place in places:
-                    block = (await self._shard(place.event, shards))[place.cid]
-                    size = len(place.cid) + len(block)
-                    yield b"".join((varint.encode(size), place.cid, block))
+            while found := await self._index.in_thread(partial(_next_blocks, order)):
+                for each in found:
+                    block = (await self._shard(each.event, shards))[each.cid]
+                    size = len(each.cid) + len(block)
+                    yield b"".join((varint.encode(size), each.cid, block))
 
     async def _shard(self, event: CID, shards: Latest[CID, dict[CID, bytes]]) -> dict[CID, bytes]:
         """The blocks of the shard in an event."""
@@ -193,8 +193,8 @@ class Dags:
         return shard
 
 
-def _next_places(order: Iterator[BlockPlace]) -> list[BlockPlace]:
-    return list(islice(order, _PLACES))
+def _next_blocks(order: Iterator[LocatedBlock]) -> list[LocatedBlock]:
+    return list(islice(order, _BLOCKS_AT_ONCE))
 
 
 def _blocks(event: bytes) -> dict[CID, bytes]:

@@ -84,8 +84,8 @@ class Publication:
     ignored: int
 
 
-class BlockPlace(NamedTuple):
-    """The location of a block: its CID, and the event whose shard has it."""
+class LocatedBlock(NamedTuple):
+    """A CID, and the event whose shard has the block."""
 
     cid: CID
     event: CID
@@ -227,7 +227,7 @@ def _missing_blocks(connection: sqlite3.Connection, root: CID, lacking: Any) -> 
     return found
 
 
-def read_place(connection: sqlite3.Connection, root: CID, cid: CID) -> CID | None:
+def find_event(connection: sqlite3.Connection, root: CID, cid: CID) -> CID | None:
     """Return the event with a block of the DAG below the root; None if the block is not here."""
     row = connection.execute(
         "SELECT event FROM nodes JOIN shards ON shards.id = shard "
@@ -237,7 +237,7 @@ def read_place(connection: sqlite3.Connection, root: CID, cid: CID) -> CID | Non
     return None if row is None else CID(row[0])
 
 
-def read_order(connection: sqlite3.Connection, root: CID) -> Iterator[BlockPlace]:
+def read_order(connection: sqlite3.Connection, root: CID) -> Iterator[LocatedBlock]:
     """Yield the locations of the blocks held below the root, depth first, each once."""
     subject = sort_bytes(root)
     row = connection.execute(
@@ -260,14 +260,14 @@ def read_order(connection: sqlite3.Connection, root: CID) -> Iterator[BlockPlace
     is_new(left[0])
     while left:
         node = left.pop()
-        place = connection.execute(
+        row = connection.execute(
             "SELECT nodes.cid, event FROM nodes JOIN shards ON shards.id = shard "
             "WHERE nodes.id = ?",
             (node,),
         ).fetchone()
-        if place is None:
+        if row is None:
             continue
-        yield BlockPlace(CID(place[0]), CID(place[1]))
+        yield LocatedBlock(CID(row[0]), CID(row[1]))
         targets = connection.execute(
             "SELECT target FROM links WHERE source = ? ORDER BY place DESC", (node,)
         )

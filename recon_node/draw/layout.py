@@ -76,7 +76,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A node and its place: rows count from 0 at the top, lanes from 0 at the left."""
+    """A node and its coordinates: rows count from 0 at the top, lanes from 0 at the left."""
 
     node: PictureNode
     row: int

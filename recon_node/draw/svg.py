@@ -132,10 +132,10 @@ def _lowest_first(layout: Layout) -> list[Edge]:
 
 def _edge(layout: Layout, edge: Edge) -> str:
     upper = layout.placed[edge.upper]
-    x, y = _place(upper.lane, upper.row)
-    to, below = _place(edge.lane, upper.row + 1)
+    x, y = _coordinates(upper.lane, upper.row)
+    to, below = _coordinates(edge.lane, upper.row + 1)
     is_cut = edge.lower is None
-    end = HEAD + len(layout.placed) * ROW if edge.lower is None else _place(0, edge.lower)[1]
+    end = HEAD + len(layout.placed) * ROW if edge.lower is None else _coordinates(0, edge.lower)[1]
     tones = upper.node.tone.name.lower() + (" cut" if is_cut else "")
     path = f"M{x} {y}"
     if x != to:
@@ -147,7 +147,7 @@ def _edge(layout: Layout, edge: Edge) -> str:
 
 def _node(placed: Placed, columns: Sequence[int], start: float) -> str:
     node = placed.node
-    x, y = _place(placed.lane, placed.row)
+    x, y = _coordinates(placed.lane, placed.row)
     title = str(node.id) if isinstance(node.id, str | bytes) else node.name
     parts = [f"<title>{_text(title)}</title>"]
     if node.tone is Tone.TIP:
@@ -242,7 +242,7 @@ def _right_ends(layout: Layout, columns: Sequence[int], start: float) -> Iterato
         yield _marks_at(columns, start) + marks
 
 
-def _place(lane: int, row: int) -> tuple[int, int]:
+def _coordinates(lane: int, row: int) -> tuple[int, int]:
     return MARGIN + lane * LANE + 2, HEAD + row * ROW + ROW // 2
 
 

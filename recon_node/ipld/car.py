@@ -276,10 +276,10 @@ def without_v2(data: bytes) -> bytes:
 
 
 def sections(file: BinaryIO, layout: CarLayout) -> Iterator[Section]:
-    """Yield the places of the blocks, in their order.
+    """Yield where the blocks are, in their order.
 
     Raises:
-        CarError: damaged; raised at the place of the damage.
+        CarError: damaged; raised where the damage is.
         OSError: the file cannot be read.
     """
     at = layout.start

@@ -30,9 +30,9 @@ from recon_node.ipld import CID, CarError
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.snapshot.feed_pages import Row, encode_page, page_name, ranges_to_write
 from recon_node.snapshot.objects import MissingObjectError, Objects, SnapshotError, SnapshotFault
-from recon_node.snapshot.places import (
+from recon_node.snapshot.packs import (
     PACK_HEADER,
-    PackPlace,
+    PackExtent,
     PackWriter,
     encode_locator,
     event_body,
@@ -142,8 +142,8 @@ class SnapshotWriter:
         self._events = PackWriter(pack_bytes, PACK_HEADER)
         self._nodes = PackWriter(pack_bytes)
         self._numbers: dict[PackWriter, int] = {}
-        self._event_places: dict[bytes, PackPlace] = {}
-        self._node_places: dict[CID, PackPlace] = {}
+        self._event_extents: dict[bytes, PackExtent] = {}
+        self._node_extents: dict[CID, PackExtent] = {}
         self._upper: dict[CID, tuple[Inner, bytes, bytes]] = {}
         self._made = Created(None, is_new=True, base=base)  # type: ignore[arg-type]
         self._live = 0
@@ -168,7 +168,7 @@ class SnapshotWriter:
             ranges=self._source.ranges,
             created=created,
             tree=tree,
-            place=None if tree is None else self._node_places[tree.link.cid],
+            extent=None if tree is None else self._node_extents[tree.link.cid],
             packs=[pack for pack in self._packs if pack is not None],
             live=self._live,
             feed=self._write_feed(epoch, position),
@@ -253,19 +253,19 @@ class SnapshotWriter:
             changes.append(TreeChange(branch.link.lower, len(leaf.keys), keys))
             self._progress("writing events", done + 1, len(leaves))
         found, made = reader.answer(update(tree, changes, blocks), blocks)
-        self._event_places.update(
-            (key, place)
-            for key, place in reader.event_places.items()
-            if key not in self._event_places
+        self._event_extents.update(
+            (key, extent)
+            for key, extent in reader.event_extents.items()
+            if key not in self._event_extents
         )
         for new_node in made:
             if isinstance(new_node.node, Inner):
                 for child in new_node.node.children:
-                    if child.cid not in self._node_places:
-                        self._node_places[child.cid] = reader.place_of(child.cid)
+                    if child.cid not in self._node_extents:
+                        self._node_extents[child.cid] = reader.extent_of(child.cid)
             self._add_node(new_node)
-        if found is not None and found.link.cid not in self._node_places:
-            self._node_places[found.link.cid] = reader.place_of(found.link.cid)
+        if found is not None and found.link.cid not in self._node_extents:
+            self._node_extents[found.link.cid] = reader.extent_of(found.link.cid)
         return found
 
     def _written(self, keys: Iterable[bytes], total: int | None) -> Iterator[bytes]:
@@ -280,7 +280,7 @@ class SnapshotWriter:
                 if body is None:
                     self._made.left_out.append(str(event_id))
                     continue
-                self._event_places[bytes(event_id)] = self._add(self._events, body)
+                self._event_extents[bytes(event_id)] = self._add(self._events, body)
                 self._live += len(body)
                 self._made.events += 1
                 yield bytes(event_id)
@@ -290,24 +290,24 @@ class SnapshotWriter:
     def _add_node(self, new: NewNode) -> None:
         node = new.node
         if isinstance(node, Leaf):
-            locator = encode_locator(self._event_places.pop(key) for key in node.keys)
+            locator = encode_locator(self._event_extents.pop(key) for key in node.keys)
         else:
-            locator = encode_locator(self._node_places[child.cid] for child in node.children)
+            locator = encode_locator(self._node_extents[child.cid] for child in node.children)
             if node.children[0].level:
                 self._upper[new.link.cid] = (node, new.block, locator)
         data = located(node, locator)
-        self._node_places[new.link.cid] = self._add(self._nodes, data)
+        self._node_extents[new.link.cid] = self._add(self._nodes, data)
         self._made.nodes += 1
         if self._base is None:
             self._live += len(data)
 
-    def _add(self, writer: PackWriter, data: bytes) -> PackPlace:
+    def _add(self, writer: PackWriter, data: bytes) -> PackExtent:
         if writer.is_full:
             self._close(writer)
         if writer not in self._numbers:
             self._numbers[writer] = len(self._packs)
             self._packs.append(None)
-        return PackPlace(self._numbers[writer], *writer.add(data))
+        return PackExtent(self._numbers[writer], *writer.add(data))
 
     def _close(self, writer: PackWriter) -> None:
         """Write the pack that is being filled."""

@@ -21,10 +21,10 @@ from recon_node.snapshot.objects import (
     SnapshotError,
     SnapshotFault,
 )
-from recon_node.snapshot.places import (
+from recon_node.snapshot.packs import (
     LocatorError,
-    PackPlace,
-    PlaceReader,
+    PackExtent,
+    PackReader,
     check_event,
     decode_locator,
     event_car,
@@ -88,28 +88,28 @@ class SnapshotReader:
         self.root = root
         self.manifest = root.manifest
         self._on_fault = on_fault
-        self._packs = PlaceReader(objects, root.manifest.packs, on_fault)
-        self._places: dict[CID, tuple[PackPlace, Sha256a]] = {}
+        self._packs = PackReader(objects, root.manifest.packs, on_fault)
+        self._extents: dict[CID, tuple[PackExtent, Sha256a]] = {}
         """Of nodes whose parents were read, with their Ahashes."""
-        self.event_places: dict[bytes, PackPlace] = {}
+        self.event_extents: dict[bytes, PackExtent] = {}
         """Of the keys of leaves that `answer` has read."""
         tree = self.manifest.tree
-        if tree is not None and self.manifest.place is not None:
-            self._places[tree.link.cid] = (self.manifest.place, tree.link.hash)
+        if tree is not None and self.manifest.extent is not None:
+            self._extents[tree.link.cid] = (self.manifest.extent, tree.link.hash)
 
-    def open(self, wanted: Sequence[Branch]) -> list[tuple[Branch, Leaf | Inner, list[PackPlace]]]:
+    def open(self, wanted: Sequence[Branch]) -> list[tuple[Branch, Leaf | Inner, list[PackExtent]]]:
         """Read nodes, all at once; those that cannot be used are left out.
 
         The branches come from nodes that were read before; so does the tree's root.
 
         Returns:
-            Each node, with the places of its events or children.
+            Each node, with the extents of its events or children.
 
         Raises:
             SnapshotError: the store was given up.
         """
         found = self._nodes([each.link.cid for each in wanted])
-        opened: list[tuple[Branch, Leaf | Inner, list[PackPlace]]] = []
+        opened: list[tuple[Branch, Leaf | Inner, list[PackExtent]]] = []
         for each in wanted:
             if each.link.cid not in found:
                 continue
@@ -117,50 +117,50 @@ class SnapshotReader:
             try:
                 node = open_node(each, block)
                 items = node.keys if isinstance(node, Leaf) else node.children
-                places = decode_locator(locator, len(items))
+                extents = decode_locator(locator, len(items))
             except (NodeFormatError, LocatorError) as error:
                 self._on_fault(SnapshotFault(self._where(each.link.cid), str(error)))
                 continue
             if isinstance(node, Inner):
-                self._note_children(node, places)
-            opened.append((each, node, places))
+                self._note_children(node, extents)
+            opened.append((each, node, extents))
         return opened
 
     def forget(self, wanted: Iterable[Branch]) -> None:
         """Say that some nodes are not needed (again), so that memory does not grow with a tree."""
         for each in wanted:
-            self._places.pop(each.link.cid, None)
+            self._extents.pop(each.link.cid, None)
 
     def size_of(self, branch: Branch) -> int:
         """Return the bytes of a node in its pack; 0 if they are here already."""
-        noted = self._places.get(branch.link.cid)
+        noted = self._extents.get(branch.link.cid)
         return 0 if noted is None or branch.link.cid in self.root.top else noted[0].size
 
     def is_asked(self, wanted: Sequence[Branch]) -> bool:
         """Return whether the store must be asked for any of these nodes."""
         return any(each.link.cid not in self.root.top for each in wanted)
 
-    def events(self, wanted: Sequence[tuple[bytes, PackPlace]]) -> list[tuple[EventId, bytes]]:
+    def events(self, wanted: Sequence[tuple[bytes, PackExtent]]) -> list[tuple[EventId, bytes]]:
         """Read events, all at once; return the CARs of those that match their EventIds' CIDs.
 
         Raises:
             SnapshotError: the store was given up.
         """
         event_ids: dict[bytes, EventId] = {}
-        for key, place in wanted:
+        for key, extent in wanted:
             try:
                 event_ids[key] = EventId(key)
             except EventIdError as error:
-                self._on_fault(SnapshotFault(self._packs.describe(place), f"damaged key: {error}"))
+                self._on_fault(SnapshotFault(self._packs.describe(extent), f"damaged key: {error}"))
 
         def check(key: bytes, data: bytes) -> bytes:
             cid = event_ids[key].event_cid
             check_event(cid, data)
             return event_car(cid, data)
 
-        places = {key: place for key, place in wanted if key in event_ids}
-        found = self._packs.read(places, EVENT_GAP, MAX_CAR_SIZE, check)
-        return [(event_ids[key], found[key]) for key in places if key in found]
+        extents = {key: extent for key, extent in wanted if key in event_ids}
+        found = self._packs.read(extents, EVENT_GAP, MAX_CAR_SIZE, check)
+        return [(event_ids[key], found[key]) for key in extents if key in found]
 
     def answer(self, steps: Generator[Sequence[CID], None, T], blocks: dict[CID, bytes]) -> T:
         """Run a generator of the tree, with the nodes that it asks for.
@@ -186,39 +186,39 @@ class SnapshotReader:
                 blocks[cid] = block
                 self._note(cid, block, locator)
 
-    def note_place(self, link: Link, place: PackPlace) -> None:
+    def note_extent(self, link: Link, extent: PackExtent) -> None:
         """Say where a node is whose parent was read by somebody else."""
-        self._places[link.cid] = (place, link.hash)
+        self._extents[link.cid] = (extent, link.hash)
 
-    def place_of(self, cid: CID) -> PackPlace:
-        """Return the place of a node whose parent was read."""
-        return self._places[cid][0]
+    def extent_of(self, cid: CID) -> PackExtent:
+        """Return the extent of a node whose parent was read."""
+        return self._extents[cid][0]
 
     def _note(self, cid: CID, block: bytes, locator: bytes) -> None:
         """Note where the items of a node are."""
         try:
             node = decode(block, level_of(block), KeyRange(LOWEST, HIGHEST))
             if isinstance(node, Leaf):
-                places = decode_locator(locator, len(node.keys))
-                self.event_places.update(zip(node.keys, places, strict=True))
+                extents = decode_locator(locator, len(node.keys))
+                self.event_extents.update(zip(node.keys, extents, strict=True))
             else:
                 self._note_children(node, decode_locator(locator, len(node.children)))
         except (NodeFormatError, LocatorError) as error:
             raise SnapshotError(f"{self._where(cid)}: {error}") from None
 
-    def _note_children(self, node: Inner, places: Sequence[PackPlace]) -> None:
-        for child, place in zip(node.children, places, strict=True):
-            self._places[child.cid] = (place, child.hash)
+    def _note_children(self, node: Inner, extents: Sequence[PackExtent]) -> None:
+        for child, extent in zip(node.children, extents, strict=True):
+            self._extents[child.cid] = (extent, child.hash)
 
     def _nodes(self, cids: Iterable[CID]) -> dict[CID, tuple[bytes, bytes]]:
         """Return the blocks and locators of nodes."""
         top = self.root.top
         found = {cid: top[cid] for cid in cids if cid in top}
-        asked: dict[CID, tuple[PackPlace, Sha256a]] = {}
+        asked: dict[CID, tuple[PackExtent, Sha256a]] = {}
         for cid in cids:
             if cid in top:
                 continue
-            if (noted := self._places.get(cid)) is None:  # it was taken, and forgotten
+            if (noted := self._extents.get(cid)) is None:  # it was taken, and forgotten
                 self._on_fault(SnapshotFault(f"the node {cid}", "two nodes of the tree name it"))
             else:
                 asked[cid] = noted
@@ -226,16 +226,16 @@ class SnapshotReader:
         def check(cid: CID, data: bytes) -> tuple[bytes, bytes]:
             return split_located(data, cid, asked[cid][1])
 
-        places = {cid: place for cid, (place, _) in asked.items()}
-        gap = NODE_GAP if len(places) < BULK else BULK_GAP
-        return found | self._packs.read(places, gap, MAX_NODE, check)
+        extents = {cid: extent for cid, (extent, _) in asked.items()}
+        gap = NODE_GAP if len(extents) < BULK else BULK_GAP
+        return found | self._packs.read(extents, gap, MAX_NODE, check)
 
     def _where(self, cid: CID) -> str:
-        noted = self._places.get(cid)
+        noted = self._extents.get(cid)
         return f"the node {cid}" if noted is None else self._packs.describe(noted[0])
 
 
-def children_of(found: Iterable[tuple[Branch, Leaf | Inner, list[PackPlace]]]) -> list[Branch]:
+def children_of(found: Iterable[tuple[Branch, Leaf | Inner, list[PackExtent]]]) -> list[Branch]:
     """Return the children of the inner nodes among those that were read."""
     return [
         child

@@ -2,13 +2,13 @@
 
     latest.car                              a copy of the newest root object
     roots/20261122T060000Z-CID.car          the root object of each snapshot
-    packs/CID.car                           events, nodes (see `places`)
+    packs/CID.car                           events, nodes (see `packs`)
     feeds/CID.parquet                       feed positions (see `feed_pages`)
 
 A root object is a CAR. Its root is an envelope (a JWS as DAG-JOSE, by the Ed25519 key of the node's
 libp2p identity, as did:key), which signs the CID of the manifest. A
 third block has the nodes at the top of the tree, so that a reader gets them without another round
-trip: a list of what stands at their places (see `places`), level by level, the root first.
+trip: a list of what stands at their extents (see `packs`), level by level, the root first.
 
     manifest   {type: "recon-node/snapshot", version: 1, network, interests: [text, ...],
                ranges: [[lower, upper], ...], created: Unix seconds,
@@ -36,7 +36,7 @@ from recon_node.ceramic.auth.envelope import Envelope, parse_envelope
 from recon_node.ceramic.errors import DidError
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, DagCborError, car, dag_cbor
 from recon_node.recon import KeyRange, Sha256a
-from recon_node.snapshot.places import LocatorError, PackPlace, located, split_located
+from recon_node.snapshot.packs import LocatorError, PackExtent, located, split_located
 from recon_node.snapshot.tree import Inner, Link, NodeFormatError, Root
 from recon_node.snapshot.tree.nodes import HIGHEST, LOWEST, decode, level_of
 
@@ -110,7 +110,7 @@ class SnapshotManifest:
     """Unix seconds."""
     tree: Root | None
     """None: there are no events."""
-    place: PackPlace | None
+    extent: PackExtent | None
     """Of the tree's root."""
     packs: Sequence[tuple[CID, int]]
     """CIDs and sizes, by number."""
@@ -144,7 +144,7 @@ class SnapshotManifest:
                 "level": 0 if link is None else link.level,
                 "ahash": None if link is None else bytes(link.hash),
                 "count": self.count,
-                "place": None if self.place is None else list(self.place),
+                "place": None if self.extent is None else list(self.extent),
                 "packs": [[cid, size] for cid, size in self.packs],
                 "live": self.live,
                 "feed": None if self.feed is None else self.feed.as_fields(),
@@ -175,18 +175,18 @@ class SnapshotManifest:
 
     @classmethod
     def _of(cls, fields: Mapping[str, Any]) -> SnapshotManifest:
-        tree = place = None
+        tree = extent = None
         if fields["root"] is not None:
             level, count = int(fields["level"]), int(fields["count"])
             link = Link(level, LOWEST, Sha256a(fields["ahash"]), CID(fields["root"]))
-            tree, place = Root(link, count), PackPlace(*map(int, fields["place"]))
+            tree, extent = Root(link, count), PackExtent(*map(int, fields["place"]))
         manifest = cls(
             Network.from_id(fields["network"]),
             tuple(map(str, fields["interests"])),
             tuple(KeyRange(bytes(lower), bytes(upper)) for lower, upper in fields["ranges"]),
             int(fields["created"]),
             tree,
-            place,
+            extent,
             tuple((CID(cid), int(size)) for cid, size in fields["packs"]),
             int(fields["live"]),
             None if fields.get("feed") is None else SnapshotFeed.of_fields(fields["feed"]),

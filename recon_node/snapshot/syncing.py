@@ -27,7 +27,7 @@ from recon_node.ceramic import EventId, EventIdError, Network
 from recon_node.exception_groups import unwrapped
 from recon_node.recon import KeyRange, KeyView, merge_ranges
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
-from recon_node.snapshot.places import PackPlace
+from recon_node.snapshot.packs import PackExtent
 from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import RootObject
 from recon_node.snapshot.tree import Branch, Leaf, matcher, whole
@@ -198,10 +198,10 @@ class _Sync:
     async def _take_leaves(self, part: Sequence[Branch], wave: int) -> None:
         """Fetch the missing events of some leaves, and have them admitted."""
         try:
-            wanted: list[tuple[bytes, PackPlace]] = []
-            for _, leaf, places in await in_thread(partial(self._reader.open, part)):
+            wanted: list[tuple[bytes, PackExtent]] = []
+            for _, leaf, extents in await in_thread(partial(self._reader.open, part)):
                 assert isinstance(leaf, Leaf)
-                missing = await self._missing(leaf.keys, places)
+                missing = await self._missing(leaf.keys, extents)
                 self._result.done += len(leaf.keys) - len(missing)
                 wanted += missing
             waves = wave + self._reader.is_asked(part) + bool(wanted)
@@ -212,7 +212,7 @@ class _Sync:
         finally:
             self._slots.release()
 
-    async def _take_events(self, wanted: Sequence[tuple[bytes, PackPlace]]) -> None:
+    async def _take_events(self, wanted: Sequence[tuple[bytes, PackExtent]]) -> None:
         """Fetch some events, and have them admitted."""
         events = await in_thread(partial(self._reader.events, wanted))
         self._target.filling.note(event_id for event_id, _ in events)
@@ -225,16 +225,16 @@ class _Sync:
         self._on_progress()
 
     async def _missing(
-        self, keys: Sequence[bytes], places: Sequence[PackPlace]
-    ) -> list[tuple[bytes, PackPlace]]:
+        self, keys: Sequence[bytes], extents: Sequence[PackExtent]
+    ) -> list[tuple[bytes, PackExtent]]:
         """Return the keys that the node lacks and wants."""
         held = self._target.keys
-        missing: list[tuple[bytes, PackPlace]] = []
+        missing: list[tuple[bytes, PackExtent]] = []
         for start in range(0, len(keys), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)
             missing += (
-                (key, place)
-                for key, place in zip(keys[some], places[some], strict=True)
+                (key, extent)
+                for key, extent in zip(keys[some], extents[some], strict=True)
                 if key not in held
                 and any(each.covers(key) for each in self._ranges)
                 and not self._is_refused(key)
@@ -249,9 +249,9 @@ class _Sync:
             return False  # it is reported when its event is read
 
 
-def _within(wanted: Sequence[tuple[bytes, PackPlace]]) -> Iterator[list[tuple[bytes, PackPlace]]]:
+def _within(wanted: Sequence[tuple[bytes, PackExtent]]) -> Iterator[list[tuple[bytes, PackExtent]]]:
     """Divide events into lists that fit into memory."""
-    part: list[tuple[bytes, PackPlace]] = []
+    part: list[tuple[bytes, PackExtent]] = []
     size = 0
     for item in wanted:
         part.append(item)

@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.snapshot.feed_pages import PageError, page_name, read_page
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
-from recon_node.snapshot.places import PACKS, PackPlace, pack_name
+from recon_node.snapshot.packs import PACKS, PackExtent, pack_name
 from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import (
     FEEDS,
@@ -117,10 +117,10 @@ def tree_blocks(objects: Objects, root: RootObject) -> Iterator[tuple[CID, bytes
 def _verify_part(reader: SnapshotReader, part: list[Branch], result: Verified) -> list[Branch]:
     found = reader.open(part)
     result.nodes += len(found)
-    wanted: list[tuple[bytes, PackPlace]] = []
-    for _, node, places in found:
+    wanted: list[tuple[bytes, PackExtent]] = []
+    for _, node, extents in found:
         if isinstance(node, Leaf):
-            wanted += zip(node.keys, places, strict=True)
+            wanted += zip(node.keys, extents, strict=True)
     result.events += len(reader.events(wanted))
     return children_of(found)
 

@@ -306,7 +306,7 @@ class Store(Contents):
             return await self._intake.hand_in(submitted)
 
     async def find_time(self, time: int) -> FeedTime:
-        """Return the place of a time, in Unix milliseconds, in the feed.
+        """Return the feed position of a time, in Unix milliseconds.
 
         Raises:
             UnknownTimeError: an earlier version delivered events around that time, and did not note

@@ -73,7 +73,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FeedRow:
-    """A delivered event at its place in the feed."""
+    """A delivered event at its feed position."""
 
     position: int
     """Dense, from 1."""
@@ -123,7 +123,7 @@ class TimeRow:
     """Whether only the lookup of an anchor is missing, its own or one below."""
 
 
-FeedPlace = tuple[int, bytes, int | None, str | None, int | None, str | None]
+PositionRow = tuple[int, bytes, int | None, str | None, int | None, str | None]
 """Of `FeedRow`: `position`, `event_id`, `block_time`, `chain_id`, `delivered_at` and `fault`."""
 
 
@@ -167,7 +167,7 @@ class FeedFilter:
 
 @dataclass(frozen=True, slots=True)
 class FeedTime:
-    """The place of a time in the feed."""
+    """The feed position of a time."""
 
     position: int
     """The events up to this position were delivered before the time, the others at it or later."""

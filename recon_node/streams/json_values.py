@@ -205,8 +205,8 @@ def _same_kinds(kinds: list[type], others: list[type]) -> bool:
 
 WRITTEN: Final = 16
 """Steps of a byte of an answer, which is in memory several times until it is sent."""
-_PLACE: Final = 100
-"""Steps of a place at which two values are compared."""
+_COMPARISON: Final = 100
+"""Steps of one comparison of two values."""
 _COMPARED: Final = 25
 """Steps of a value that is measured and compared."""
 
@@ -218,7 +218,7 @@ def json_diff(before: Any, after: Any, budget: Budget) -> list[dict[str, Any]]:
     operations share parts of `after`.
 
     Raises:
-        BudgetError: they take too much work, or too many bytes: each repeats the path to its place.
+        BudgetError: they take too much work, or too many bytes: each repeats its path.
     """
     return list(_Difference(budget).changes("", before, after))
 
@@ -238,7 +238,7 @@ class _Difference:
         self._budget = budget
 
     def changes(self, path: str, before: Any, after: Any) -> Iterator[dict[str, Any]]:
-        self._budget.spend(_PLACE + len(path))
+        self._budget.spend(_COMPARISON + len(path))
         if isinstance(before, dict) and isinstance(after, dict):
             yield from self._of_object(path, before, after)
         elif isinstance(before, list) and isinstance(after, list):

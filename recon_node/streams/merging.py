@@ -55,8 +55,8 @@ _ABSENT: Final = _Missing()
 _UNKNOWN: Final = _Missing()
 _COVERED: Final = 25
 """Steps of an event that a branch covers."""
-_PLACE: Final = 100
-"""Steps of a place at which branches are compared."""
+_COMPARISON: Final = 100
+"""Steps of one comparison of the branches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +134,15 @@ class MergeProposal:
         if tip not in self.prevs:
             raise ValueError(f"{tip} is not one of the tips: {', '.join(map(str, self.prevs))}")
         budget, header = Budget.of_merge(), dict(self.header)
-        places: dict[str, Any] = {}
+        choices: dict[str, Any] = {}
         for conflict in self.conflicts:
-            budget.spend(_PLACE + WRITTEN * len(conflict.path))
+            budget.spend(_COMPARISON + WRITTEN * len(conflict.path))
             part, *path = parse_pointer(conflict.path)
             if part == "content":
-                _note(places, (part, *path), conflict.values.get(tip, _ABSENT))
+                _note(choices, (part, *path), conflict.values.get(tip, _ABSENT))
             elif tip in conflict.values:
                 header |= _header({path[0]: conflict.values[tip]})
-        content = _with({"content": self.content}, places, budget).get("content", {})
+        content = _with({"content": self.content}, choices, budget).get("content", {})
         return replace(self, content=content, header=header, conflicts=())
 
 
@@ -322,7 +322,7 @@ class _Merge:
 
     def _three_way(self, path: str, base: Any, ours: Any, theirs: Any) -> Any:
         """Merge two values that were changed from `base`; ours where they conflict."""
-        self._budget.spend(_PLACE + len(path))
+        self._budget.spend(_COMPARISON + len(path))
         if self._are_equal(ours, theirs) or self._are_equal(base, theirs):
             return ours
         if self._are_equal(base, ours):
@@ -377,38 +377,38 @@ def _as_value(data: StreamData) -> dict[str, Any]:
 
 
 class _Chosen(NamedTuple):
-    """A value that replaces what is at its place; `_ABSENT` removes it."""
+    """A value that replaces what is at its choice; `_ABSENT` removes it."""
 
     value: Any
 
 
-def _note(places: dict[str, Any], path: Sequence[str], value: Any) -> None:
+def _note(choices: dict[str, Any], path: Sequence[str], value: Any) -> None:
     """Note the value for a path in a tree of them, unless one above it has been noted."""
     *above, last = path
     for name in above:
-        places = places.setdefault(name, {})
-        if isinstance(places, _Chosen):
+        choices = choices.setdefault(name, {})
+        if isinstance(choices, _Chosen):
             return
-    places[last] = _Chosen(value)
+    choices[last] = _Chosen(value)
 
 
-def _with(value: Any, places: Mapping[str, Any], budget: Budget) -> Any:
-    """A copy of a value with others at those places whose containers exist."""
+def _with(value: Any, choices: Mapping[str, Any], budget: Budget) -> Any:
+    """A copy of a value with others at those choices whose containers exist."""
     if not isinstance(value, dict | list):
         return value
-    budget.spend(_PLACE + len(value))
+    budget.spend(_COMPARISON + len(value))
     copy: Any = value.copy()
-    for name, place in places.items():
+    for name, choice in choices.items():
         key = _key(value, name)
-        if not isinstance(place, _Chosen):
+        if not isinstance(choice, _Chosen):
             if key is not None:
-                copy[key] = _with(value[key], place, budget)
+                copy[key] = _with(value[key], choice, budget)
         elif isinstance(value, dict):
-            copy[name] = place.value
-            if place.value is _ABSENT:
+            copy[name] = choice.value
+            if choice.value is _ABSENT:
                 del copy[name]
-        elif key is not None and place.value is not _ABSENT:
-            copy[key] = place.value
+        elif key is not None and choice.value is not _ABSENT:
+            copy[key] = choice.value
     return copy
 
 

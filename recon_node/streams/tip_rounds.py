@@ -182,8 +182,8 @@ class Rivals(Generic[R]):
         if known is None:
             insort(self.ranked, (self._rank(self._graph.data_of(node)), node))
         now = []
-        for place, contenders in enumerate((holding, others)):
-            watched = None if known is None else known[place]
+        for index, contenders in enumerate((holding, others)):
+            watched = None if known is None else known[index]
             if watched is None or not self._is_left[watched]:
                 watched = contenders.bit_length() - 1
                 self._watched.setdefault(watched, []).append(node)

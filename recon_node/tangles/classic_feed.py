@@ -8,7 +8,7 @@ of which each UTF-16 code unit contributes its low byte (a quirk of the first im
 all others must share).
 
 The feed of a set of messages is the longest unambiguous prefix of the chain: it ends before the
-first gap, and before the first place for which the author signed two messages (a fork).
+first gap, and before the first sequence number for which the author signed two messages (a fork).
 
 A message is what JavaScript reads from its JSON and writes again: keys that look like array indexes
 come first, numbers are doubles, those beyond them (and NaN) are null, and half a surrogate pair is
@@ -77,7 +77,7 @@ class FeedRule(Enum):
     )
     SIGNATURE = "a message must be signed by the author of the feed"
     PREVIOUS = "a message names the message before it as previous; the first one has no previous"
-    FORK = "an author signs one message for each place in the feed"
+    FORK = "an author signs one message for each sequence number"
     GAP = "all messages before it must be here"
 
 
@@ -107,22 +107,22 @@ def classic_feed(
     """
     key = _verify_key(author)
     excluded: dict[str, FeedRule] = {}
-    places: defaultdict[int, dict[str, Value]] = defaultdict(dict)
+    by_sequence: defaultdict[int, dict[str, Value]] = defaultdict(dict)
     for message in messages:
         if message.get("author") != author:
             continue
         fault, id_ = _fault(message, key, network_key), message_id(message)
         if fault is None:
-            places[message["sequence"]][id_] = message
+            by_sequence[message["sequence"]][id_] = message
         else:
             excluded[id_] = fault
     order: list[str] = []
-    for sequence in sorted(places):
-        fault = _misplaced(places[sequence], sequence, order)
+    for sequence in sorted(by_sequence):
+        fault = _misplaced(by_sequence[sequence], sequence, order)
         if fault is None:
-            order.extend(places[sequence])
+            order.extend(by_sequence[sequence])
         else:
-            excluded.update(dict.fromkeys(places[sequence], fault))
+            excluded.update(dict.fromkeys(by_sequence[sequence], fault))
     return ClassicFeed(author, tuple(order), excluded)
 
 
@@ -170,7 +170,7 @@ def _fault(message: Value, key: VerifyKey, network_key: bytes | None) -> FeedRul
 
 
 def _misplaced(rivals: Mapping[str, Value], sequence: int, order: Sequence[str]) -> FeedRule | None:
-    """What is wrong with the messages for one place, after those in `order`."""
+    """What is wrong with the messages of one sequence number, after those in `order`."""
     if sequence != len(order) + 1:
         return FeedRule.GAP
     if len(rivals) > 1:

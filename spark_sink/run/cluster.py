@@ -66,14 +66,14 @@ def check_master(master: str) -> None:
     if not master.startswith(_STANDALONE):
         return
     faults = []
-    for place in master.removeprefix(_STANDALONE).split(","):
-        host, _, port = place.rpartition(":")
+    for master_address in master.removeprefix(_STANDALONE).split(","):
+        host, _, port = master_address.rpartition(":")
         try:
-            address = (host or place, int(port) if host else _STANDALONE_PORT)
+            address = (host or master_address, int(port) if host else _STANDALONE_PORT)
             with socket.create_connection(address, _MASTER_PATIENCE):
                 return
         except (OSError, ValueError) as error:
-            faults.append(f"{place}: {getattr(error, 'strerror', None) or error}")
+            faults.append(f"{master_address}: {getattr(error, 'strerror', None) or error}")
     raise SinkError(f"no Spark master answers at {master} ({'; '.join(faults)})")
 
 

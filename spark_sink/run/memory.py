@@ -39,13 +39,13 @@ def allowance(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> Allowance
         own_group: the file that names those of this process.
     """
     limits, kills = [], 0
-    for place in _places(groups, own_group):
+    for directory in _directories(groups, own_group):
         for name in ("memory.max", "memory.limit_in_bytes"):
-            text = _read(place / name).strip()
+            text = _read(directory / name).strip()
             if text.isdecimal() and int(text) < _NO_LIMIT:
                 limits.append(int(text))
         for name in ("memory.events", "memory.oom_control"):
-            for line in _read(place / name).splitlines():
+            for line in _read(directory / name).splitlines():
                 key, _, value = line.partition(" ")
                 if key == "oom_kill" and value.isdecimal():
                     kills = max(kills, int(value))
@@ -86,21 +86,21 @@ def why_killed(before: Allowance, now: Allowance, java_exit: int | None) -> str 
     )
 
 
-def _places(groups: Path, own_group: Path) -> list[Path]:
+def _directories(groups: Path, own_group: Path) -> list[Path]:
     """Return the directories of the process's control groups and their parents.
 
     In a container, its own group appears as the root, whatever its name on the host.
     """
-    places = [groups, groups / "memory"]
+    directories = [groups, groups / "memory"]
     for line in _read(own_group).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory"):
             continue
-        place = groups / controllers if controllers else groups
+        directory = groups / controllers if controllers else groups
         for part in Path(path).parts[1:]:
-            place /= part
-            places.append(place)
-    return places
+            directory /= part
+            directories.append(directory)
+    return directories
 
 
 def _read(path: Path) -> str:

@@ -78,9 +78,9 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
 
 
 @contextmanager
-def java_home(java: Java, place: Path | None = None) -> Iterator[Path]:
-    """Provide a directory in `place` for JAVA_HOME while Spark starts; delete it afterwards."""
-    with TemporaryDirectory(prefix="spark-sink-java-", dir=place) as home:
+def java_home(java: Java, parent: Path | None = None) -> Iterator[Path]:
+    """Provide a directory in `parent` for JAVA_HOME while Spark starts; delete it afterwards."""
+    with TemporaryDirectory(prefix="spark-sink-java-", dir=parent) as home:
         shim = Path(home) / "bin" / "java"
         shim.parent.mkdir()
         shim.write_text(_SHIM.format(java=str(java.program).replace("'", "'\\''")))

@@ -44,7 +44,7 @@ from recon_node.ipld import CID
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.snapshot.feed_pages import PageError, read_pages
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
-from recon_node.snapshot.places import PackPlace
+from recon_node.snapshot.packs import PackExtent
 from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import LATEST, RootObject
 from recon_node.snapshot.tree import Branch, Leaf, Link, whole
@@ -73,7 +73,7 @@ class SubTree(NamedTuple):
     upper: bytes
     hash: bytes
     cid: bytes
-    place: tuple[int, int, int]
+    extent: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class SnapshotTableReader(DataSourceReader):
         while 0 < len(level) < self._partitions and level[0].link.level:
             level = children_of(reader.open(level))
         self._check(faults)
-        trees = [_sub_tree(each, reader.place_of(each.link.cid)) for each in level]
+        trees = [_sub_tree(each, reader.extent_of(each.link.cid)) for each in level]
         tasks = min(self._partitions, len(trees))
         cuts = [len(trees) * task // tasks for task in range(tasks + 1)]
         return [SubTrees(tuple(trees[start:end])) for start, end in pairwise(cuts)]
@@ -159,15 +159,15 @@ class SnapshotTableReader(DataSourceReader):
         parts: list[list[Branch]] = []
         for tree in reversed(partition.trees):
             link = Link(tree.level, tree.lower, Sha256a(tree.hash), CID(tree.cid))
-            reader.note_place(link, PackPlace(*tree.place))
+            reader.note_extent(link, PackExtent(*tree.extent))
             parts.append([Branch(link, KeyRange(tree.lower, tree.upper))])
         while parts:
             found = reader.open(parts.pop())
             wanted = [
                 item
-                for _, node, places in found
+                for _, node, extents in found
                 if isinstance(node, Leaf)
-                for item in zip(node.keys, places, strict=True)
+                for item in zip(node.keys, extents, strict=True)
             ]
             events = reader.events(wanted)
             self._check(faults)
@@ -235,7 +235,7 @@ class SnapshotTableReader(DataSourceReader):
             )
 
 
-def _sub_tree(branch: Branch, place: PackPlace) -> SubTree:
+def _sub_tree(branch: Branch, extent: PackExtent) -> SubTree:
     link, bounds = branch
     return SubTree(
         link.level,
@@ -243,5 +243,5 @@ def _sub_tree(branch: Branch, place: PackPlace) -> SubTree:
         bounds.upper,
         bytes(link.hash),
         bytes(link.cid),
-        (place.pack, place.offset, place.size),
+        (extent.pack, extent.offset, extent.size),
     )

@@ -199,7 +199,7 @@ def test_a_feed_and_what_is_left_out_of_it() -> None:
     assert nodes[message_id(first)].shape is NodeShape.ROOT
     for fork in forks:
         assert nodes[message_id(fork)].prev == (message_id(second),)
-        assert "one message for each place" in nodes[message_id(fork)].marks[0]
+        assert "one message for each sequence number" in nodes[message_id(fork)].marks[0]
     assert nodes[after_gap["previous"]].shape is NodeShape.MISSING
 
 

@@ -73,12 +73,12 @@ def mix(x: int) -> int:
     return x ^ x >> 31
 
 
-def places(x: int, limit: int) -> list[int]:
-    found, place, state = [], 0.0, x
-    while place < limit:
-        found.append(int(place))
+def indices(x: int, limit: int) -> list[int]:
+    found, index, state = [], 0.0, x
+    while index < limit:
+        found.append(int(index))
         state = state * 0xDA942042E4DD58B5 & MASK
-        place += max(1, ceil((place + 1.5) * (2.0**32 / sqrt(float(state) + 1) - 1)))
+        index += max(1, ceil((index + 1.5) * (2.0**32 / sqrt(float(state) + 1) - 1)))
     return found
 
 
@@ -87,10 +87,10 @@ def test_symbols_are_those_of_the_document(numbers: list[int]) -> None:
     sums, checks, counts = [0] * 64, [0] * 64, [0] * 64
     bits = [0] * (ROWS * COLUMNS)
     for x in numbers:
-        for place in places(x, 64):
-            sums[place] = sums[place] + x & MASK
-            checks[place] = checks[place] + mix(x) & 0xFFFFFFFF
-            counts[place] = counts[place] + 1 & 0xFF
+        for index in indices(x, 64):
+            sums[index] = sums[index] + x & MASK
+            checks[index] = checks[index] + mix(x) & 0xFFFFFFFF
+            counts[index] = counts[index] + 1 & 0xFF
         upper = mix(x) >> 32
         low = upper >> 6 & 2047
         row = (low & -low).bit_length() - 1 if low else 11
@@ -167,10 +167,10 @@ def test_whatever_symbols_a_peer_makes_up_decoding_ends(data: st.DataObject) -> 
         assert (again.symbols - symbols).are_empty
 
 
-def test_an_id_at_a_place_that_is_not_its_own_ends_the_attempt() -> None:
+def test_an_id_at_an_index_that_is_not_its_own_ends_the_attempt() -> None:
     """Taking it out would leave it where it was found, for ever."""
     x = 12345
-    wrong = next(place for place in range(1, 200) if place not in places(x, 200))
+    wrong = next(index for index in range(1, 200) if index not in indices(x, 200))
     symbols = Symbols.none(200)
     symbols.sums[wrong], symbols.checks[wrong], symbols.counts[wrong] = x, mix(x) & 0xFFFFFFFF, 1
     assert decoded(symbols) is None
@@ -253,7 +253,7 @@ def test_a_store_keeps_a_few_sketches_only() -> None:
     assert len(store._sketches._kept) == key_store.MAX_SKETCHES
 
 
-def test_no_place_is_left_while_all_sketches_are_in_the_making() -> None:
+def test_no_slot_is_left_while_all_sketches_are_in_the_making() -> None:
     store = KeyStore(b"%d" % n for n in range(500))
     ranges = [KeyRange(b"", b"9" * n) for n in range(1, key_store.MAX_SKETCHES + 2)]
     making = [store.sketch(key_range) for key_range in ranges]
@@ -335,11 +335,11 @@ def test_few_symbols_decode_as_many_do(data: st.DataObject) -> None:
     drawn = data.draw(st.lists(st.tuples(U64, st.sampled_from([1, -1])), max_size=12))
     if number:
         symbols.add(ids(each for each, _ in drawn), np.array([sign for _, sign in drawn], np.int64))
-        for place, column, value in data.draw(
+        for index, column, value in data.draw(
             st.lists(st.tuples(st.integers(0, number - 1), st.integers(0, 2), U64), max_size=2)
         ):
             changed = (symbols.sums, symbols.checks, symbols.counts)[column]
-            changed[place] = value % 2 ** (8 * changed.itemsize)
+            changed[index] = value % 2 ** (8 * changed.itemsize)
     few = decoded(symbols)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sketch, "_FEW_SYMBOLS", -1)

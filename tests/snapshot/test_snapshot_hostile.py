@@ -27,7 +27,7 @@ from recon_node.snapshot.objects import (
     SnapshotFault,
     UnavailableError,
 )
-from recon_node.snapshot.places import PackPlace, encode_locator, located, pack_name
+from recon_node.snapshot.packs import PackExtent, encode_locator, located, pack_name
 from recon_node.snapshot.reading import SnapshotReader, read_root
 from recon_node.snapshot.root import (
     LATEST,
@@ -193,16 +193,16 @@ def test_a_manifest_that_is_signed_by_another_key_than_it_names(log: Path) -> No
                 read_root(objects)
 
 
-def lying(places: list[PackPlace], size: int = 1000) -> list[SnapshotFault]:
-    """Read a leaf whose locator has these places; return the faults."""
+def lying(extents: list[PackExtent], size: int = 1000) -> list[SnapshotFault]:
+    """Read a leaf whose locator has these extents; return the faults."""
     objects = Objects.open("memory://")
-    keys = [bytes([n]) * 30 for n in range(1, 1 + len(places))]
+    keys = [bytes([n]) * 30 for n in range(1, 1 + len(extents))]
     *_, leaf = build(keys)
-    node = pack(Leaf(keys)) + encode_locator(places)
-    node += len(encode_locator(places)).to_bytes(3, "big")
+    node = pack(Leaf(keys)) + encode_locator(extents)
+    node += len(encode_locator(extents)).to_bytes(3, "big")
     name = CID.of(RAW, node)
     objects.put(pack_name(name), node)
-    whole_log = make_root(Root(leaf.link, len(keys)), PackPlace(0, 0, len(node)), [(name, size)])
+    whole_log = make_root(Root(leaf.link, len(keys)), PackExtent(0, 0, len(node)), [(name, size)])
     faults: list[SnapshotFault] = []
     reader = SnapshotReader(objects, whole_log, faults.append)
     [(_, found, at)] = reader.open([whole(leaf.link)])
@@ -211,37 +211,37 @@ def lying(places: list[PackPlace], size: int = 1000) -> list[SnapshotFault]:
     return faults
 
 
-def make_root(tree: Root, place: PackPlace, packs: list[tuple[CID, int]]) -> RootObject:
-    manifest = SnapshotManifest(NETWORK, (), (), 0, tree, place, packs, 0)
+def make_root(tree: Root, extent: PackExtent, packs: list[tuple[CID, int]]) -> RootObject:
+    manifest = SnapshotManifest(NETWORK, (), (), 0, tree, extent, packs, 0)
     return encode_root(manifest, KEY, {})[0]
 
 
 @pytest.mark.parametrize(
-    ("place", "reason"),
+    ("extent", "reason"),
     [
-        (PackPlace(0, 0, 2_000_000), "is the limit"),
-        (PackPlace(0, 1 << 40, 10), "has only"),
-        (PackPlace(9, 0, 10), "pack 9"),
-        (PackPlace(0, 0, 10), "damaged"),
+        (PackExtent(0, 0, 2_000_000), "is the limit"),
+        (PackExtent(0, 1 << 40, 10), "has only"),
+        (PackExtent(9, 0, 10), "pack 9"),
+        (PackExtent(0, 0, 10), "damaged"),
     ],
 )
-def test_a_locator_that_lies(place: PackPlace, reason: str) -> None:
+def test_a_locator_that_lies(extent: PackExtent, reason: str) -> None:
     # Keys that are not EventIds are refused before anything is read.
-    assert all("damaged key" in str(fault) for fault in lying([place]))
+    assert all("damaged key" in str(fault) for fault in lying([extent]))
     objects = Objects.open("memory://")
     name = CID.of(RAW, b"?" * 100)
     objects.put(pack_name(name), b"?" * 100)
     link = Link(0, b"", Sha256a(bytes(32)), CID.of(DAG_CBOR, b"no such node"))
     faults: list[SnapshotFault] = []
-    root = make_root(Root(link, 1), replace_size(place), [(name, 100)])
+    root = make_root(Root(link, 1), replace_size(extent), [(name, 100)])
     reader = SnapshotReader(objects, root, faults.append)
     assert reader.open([Branch(link, KeyRange(b"", b"\xff" * 64))]) == []
     assert reason in str(faults[0])
 
 
-def replace_size(place: PackPlace) -> PackPlace:
+def replace_size(extent: PackExtent) -> PackExtent:
     """Nodes may be larger than events."""
-    return place._replace(size=1 << 30) if place.size > 1_000_000 else place
+    return extent._replace(size=1 << 30) if extent.size > 1_000_000 else extent
 
 
 def test_front_coding_does_not_blow_up() -> None:
@@ -276,12 +276,12 @@ def test_a_store_that_only_fails_is_given_up(log: Path, tmp_path: Path) -> None:
     objects.get_range = fail  # type: ignore[method-assign]
     faults: list[SnapshotFault] = []
     reader = SnapshotReader(objects, root, faults.append)
-    place = root.manifest.place
-    assert place is not None
+    extent = root.manifest.extent
+    assert extent is not None
     tree = root.manifest.tree
     assert tree is not None
     link = replace_link(tree.link)
-    reader.note_place(link, place)
+    reader.note_extent(link, extent)
     for _ in range(15):
         assert reader.open([whole(link)]) == []
     with pytest.raises(SnapshotError, match=r"16 times in a row and was given up.*does not answer"):
@@ -301,7 +301,7 @@ def test_a_tree_that_names_one_node_3000_times(tmp_path: Path) -> None:
     missing, hashed = CID.of(DAG_CBOR, b"no such node"), Sha256a.from_lanes(1)
     inner = Inner([Link(0, bound, hashed, missing) for bound in bounds])
     total = Sha256a.from_lanes(sum(spread(link.hash) for link in inner.children))
-    locator = encode_locator([PackPlace(0, n * 100, 100) for n in range(count)])
+    locator = encode_locator([PackExtent(0, n * 100, 100) for n in range(count)])
     node = located(inner, locator)
     content = node + bytes(310_000)
     packed = CID.of(RAW, content)
@@ -309,7 +309,9 @@ def test_a_tree_that_names_one_node_3000_times(tmp_path: Path) -> None:
     (tmp_path / "store" / pack_name(packed)).write_bytes(content)
     tree = Root(Link(1, LOWEST, total, node_cid(inner.encode())), count)
     packs = ((packed, len(content)),)
-    manifest = SnapshotManifest(NETWORK, (), (span,), 0, tree, PackPlace(0, 0, len(node)), packs, 1)
+    manifest = SnapshotManifest(
+        NETWORK, (), (span,), 0, tree, PackExtent(0, 0, len(node)), packs, 1
+    )
     (tmp_path / "store" / LATEST).write_bytes(encode_root(manifest, KEY, {})[1])
     report, held = sync(tmp_path / "node", str(tmp_path / "store"))
     assert held == 0

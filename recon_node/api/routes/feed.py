@@ -230,7 +230,7 @@ class PositionQuery(Parameters, frozen=True):
 
 
 class FeedPositionBody(Body, frozen=True):
-    """The place of a time in the feed."""
+    """The feed position of a time."""
 
     epoch: str
     """The log's UUID."""

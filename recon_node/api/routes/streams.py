@@ -278,7 +278,7 @@ async def read_delivered(
         rows += copies
         events += _parse(init, copies, in_time)
     by_cid = {row.event_cid: row for row in rows}
-    events.sort(key=lambda event: _place(by_cid[event.cid]))
+    events.sort(key=lambda event: _position(by_cid[event.cid]))
     delivered = Delivered(events, by_cid, statements_of(()))
     statements = await services.in_long_thread(partial(statements_of, events, delivered.faults))
     delivered = replace(delivered, statements=statements)
@@ -300,7 +300,7 @@ def _parse(init: CID, rows: Sequence[FeedRow | TimeRow], in_time: InTime) -> lis
     return events
 
 
-def _place(row: FeedRow | TimeRow) -> int:
+def _position(row: FeedRow | TimeRow) -> int:
     return (row.position if isinstance(row, FeedRow) else row.first) or 0
 
 

@@ -13,13 +13,13 @@ is computed on demand, with a heap of those that could come next.
 A publish is permitted by its proof, a UCAN. The protocol does not say what ties a proof to its
 publish: anyone could take a proof and attach it to another link, or publish an old link once more,
 at the end of the log. So the outermost UCAN must name link, origin, shard and prior among its
-facts: then it is *bound* to its place. Earlier versions named link and origin alone. Such publishes
-still count, until one of the identifier is bound: from then on, only bound ones do. (A publish that
-is not bound, wherever it is placed, changes nothing in the order of the others.)
+facts: then it is *bound* to its position. Earlier versions named link and origin alone. Such
+publishes still count, until one of the identifier is bound: from then on, only bound ones do. (One
+that is not bound, wherever it is placed, changes nothing in the order of the others.)
 
 Only the first acceptance of a replica (`check_publish`) looks at the clock, never the log: the
 order of what was accepted never changes. What came too late for its proof does not count, but has
-its place, so that what others publish after it, who saw it in time, is not lost.
+its position, so that what others publish after it, who saw it in time, is not lost.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Statement:
     """What a publish says, whatever the signature that proves it.
 
     By ECDSA, anybody can make a second signature of each, and so a copy of the replica, which comes
-    at another place. The proof, which may be long, is not kept.
+    at another position. The proof, which may be long, is not kept.
     """
 
     prior: CID | None
@@ -124,8 +124,9 @@ class PublishLog:
 
         Args:
             replica: a publish.
-            is_bound: whether its proof was made for its place (`is_bound_to_place`); None: look.
-            is_late: its proof had expired, or was not valid yet; it has a place and does not count.
+            is_bound: as of `is_bound_to_position`; None: look.
+            is_late: its proof had expired, or was not valid yet; it has a position but does not
+                count.
 
         Raises:
             ReplicaError: not a publish of this identifier.
@@ -142,7 +143,7 @@ class PublishLog:
         self._next[replica.prior].append(cid)
         if is_late:
             self._late.add(cid)
-        elif is_bound_to_place(replica) if is_bound is None else is_bound:
+        elif is_bound_to_position(replica) if is_bound is None else is_bound:
             self._bound.add(cid)
         self._order = None
         return True
@@ -176,8 +177,8 @@ def check_publish(replica: Replica, now: int | None = None) -> None:
     if proof.audience != owner:
         # A token for somebody else must not be used here, even by whom it was issued to.
         raise UcanError(f"the proof is addressed to {proof.audience}, not to {owner}")
-    by_place, by_link = _binding(publish, replica.prior), _link_of(publish)
-    if by_place not in proof.facts and by_link not in proof.facts:
+    by_position, by_link = _binding(publish, replica.prior), _link_of(publish)
+    if by_position not in proof.facts and by_link not in proof.facts:
         raise UcanError(
             "the proof was not made for this publish: its facts do not name this link and origin, "
             "and the publish before it"
@@ -235,7 +236,7 @@ def _link_of(publish: Publish) -> dict[str, str | None]:
     return {"link": str(publish.link), "origin": str(publish.origin)}
 
 
-def is_bound_to_place(replica: Replica) -> bool:
+def is_bound_to_position(replica: Replica) -> bool:
     """Return whether the proof of a publish names what it was made for, and its prior.
 
     Raises:

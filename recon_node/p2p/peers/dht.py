@@ -118,9 +118,9 @@ class LivenessCheck:
         peer_id = str(peer)
         with trio.move_on_after(CHECK_LIMIT):
             for address in dict.fromkeys(str(each) for each in addresses):
-                place = address.removesuffix(f"/p2p/{peer_id}")
+                transport_address = address.removesuffix(f"/p2p/{peer_id}")
                 try:
-                    await self._host.connect(f"{place}/p2p/{peer_id}")
+                    await self._host.connect(f"{transport_address}/p2p/{peer_id}")
                 except PeerError:
                     continue
                 if len(self._host.connected_peers()) > ENOUGH_CONNECTIONS:

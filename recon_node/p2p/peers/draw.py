@@ -80,7 +80,7 @@ def draw_by_network(
         peers.setdefault(networks[index], []).append(index)
     names = list(peers)
     largest = [max(weights[index] for index in peers[name]) for name in names]
-    order = [peers[names[place]] for place in draw(largest, len(names), rng)]
+    order = [peers[names[index]] for index in draw(largest, len(names), rng)]
     turns = (index for turn in zip_longest(*order) for index in turn if index is not None)
     return list(islice(turns, count))
 

@@ -213,7 +213,7 @@ def wanted_of(
     """
     wanted: list[bytes] = []
     changed: dict[int, tuple[bytes, bytes]] = {}
-    for index, each in _places(news, ranges):
+    for index, each in _concerning(news, ranges):
         if peer_id not in each.told_by:
             wanted.append(each.first)
             first, last = changed.get(index, (each.first, each.last))
@@ -224,7 +224,7 @@ def wanted_of(
     return PushedPart(wanted, intersect_ranges(ranges, (KeyRange(*each) for each in streams)))
 
 
-def _places(news: Sequence[News], ranges: Sequence[KeyRange]) -> Iterator[tuple[int, News]]:
+def _concerning(news: Sequence[News], ranges: Sequence[KeyRange]) -> Iterator[tuple[int, News]]:
     """Yield the news that lie in one of the ranges, with its index; by whichever are fewer."""
     if len(news) < len(ranges):
         for each in news:

@@ -1,9 +1,9 @@
 """Writing an answer on `/ceramic/recon/1.0.0`, from its lower bound up.
 
 A bound may be a key, which is in neither of the gaps beside it. So a reply looks up the two
-*places* around each bound (finger.py), once: the difference between the place left of one bound and
-that right of another is the hash and the number of the keys between. It keeps the places of bounds
-until the store may have changed.
+*positions* around each bound (finger.py), once: the difference between the position left of one
+bound and that right of another is the hash and the number of the keys between. It keeps the
+positions of bounds until the store may have changed.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Cip124Reply:
 
     def __init__(self, keys: KeyView, lower: bytes, settings: SessionSettings) -> None:
         self._finger = Finger(keys)
-        self._places: dict[bytes, tuple[int, int]] = {}
-        """Bounds that were looked up, each with the places left and right of it."""
+        self._positions: dict[bytes, tuple[int, int]] = {}
+        """Bounds that were looked up, each with the positions left and right of it."""
         self._bounds = [lower]
         self._hashes: list[bytes] = []
         self.told: list[bytes] = []
@@ -98,9 +98,9 @@ class Cip124Reply:
         """Return how many more keys can be listed, at least one."""
         return max(1, self._budget // (len(self._bounds[0]) + _BOUND_SLACK + AHASH_SIZE))
 
-    def forget_places(self) -> None:
+    def forget_positions(self) -> None:
         """Look up all bounds again: the store may have changed."""
-        self._places.clear()
+        self._positions.clear()
 
     def holds(self, bound: bytes) -> bool:
         """Return whether the store holds a bound."""
@@ -116,8 +116,8 @@ class Cip124Reply:
     def split(self, upper: bytes, parts: int) -> None:
         """Write keys that divide what lies up to a bound, with the hashes between them."""
         start, end = self._around(self.reach)[1], self._around(upper)[0]
-        for pivot, places in self._finger.pivots(start, end, parts):
-            self._places[pivot] = places
+        for pivot, positions in self._finger.pivots(start, end, parts):
+            self._positions[pivot] = positions
             self.tell_key(pivot)
         self.tell(upper)
 
@@ -160,15 +160,15 @@ class Cip124Reply:
         self._budget -= len(upper) + AHASH_SIZE
 
     def _around(self, bound: bytes) -> tuple[int, int]:
-        places = self._places.get(bound)
-        if places is None:
-            places = self._places[bound] = self._finger.around(bound)
-        return places
+        positions = self._positions.get(bound)
+        if positions is None:
+            positions = self._positions[bound] = self._finger.around(bound)
+        return positions
 
     def lanes_between(self, lower: bytes, upper: bytes) -> int:
         """Return the lanes of the store's keys strictly between two bounds."""
-        start = (self._places.get(lower) or self._around(lower))[1]
-        return (self._places.get(upper) or self._around(upper))[0] - start
+        start = (self._positions.get(lower) or self._around(lower))[1]
+        return (self._positions.get(upper) or self._around(upper))[0] - start
 
     def _hash_between(self, lower: bytes, upper: bytes) -> bytes:
         return fold(self.lanes_between(lower, upper))

@@ -124,8 +124,8 @@ class Session10(TurnSession[Message]):
     def _news(self) -> Sequence[bytes]:
         """Return some new keys: the last one of each stream with any (CIP-124, "Abstract")."""
         assert self.side.key_range is not None
-        places = intersect_ranges([self.side.key_range], self.side.news)[:_MAX_NEWS]
-        found = map(self.side.keys.last, places)
+        ranges = intersect_ranges([self.side.key_range], self.side.news)[:_MAX_NEWS]
+        found = map(self.side.keys.last, ranges)
         return [key for key in found if key is not None]
 
     def receive(self, message: Message) -> Actions[Message]:
@@ -225,7 +225,7 @@ class Session10(TurnSession[Message]):
         for index, (upper, theirs) in enumerate(zip(bounds[1:], message.hashes, strict=True)):
             if index % GAPS_A_STEP == 0:
                 yield
-                reply.forget_places()  # the store may have changed
+                reply.forget_positions()  # the store may have changed
             if upper is not end and not reply.holds(upper):
                 passed += spread(theirs) + lanes_of(upper)
                 continue

@@ -53,11 +53,11 @@ _UNKNOWN: Final = bytes(FINGERPRINT_SIZE)
 class CodedReply:
     """A turn being written, from the range's lower bound up, in one walk over the store.
 
-    It knows where the current gap starts: the bound, and the *place* of that bound in the store
-    (finger.py). The difference between that and the place of the gap's upper bound is the hash and
-    the number of the keys between them, so one lookup tells whether the peer's fingerprint is
-    right. The cuts that divide a gap come with their places, so the fingerprints of the parts are
-    differences, too. When the store may have changed, places are forgotten.
+    It knows where the current gap starts: the bound, and the *position* of that bound in the store
+    (finger.py). The difference between that and the position of the gap's upper bound is the hash
+    and the number of the keys between them, so one lookup tells whether the peer's fingerprint is
+    right. The cuts that divide a gap come with their positions, so the fingerprints of the parts
+    are differences, too. When the store may have changed, positions are forgotten.
 
     Gaps that are agreed on are held back, to be merged.
 
@@ -90,11 +90,11 @@ class CodedReply:
         self._most_listed = max(few, most_listed)
         self._at = key_range.lower
         """Where the current gap starts, inclusive unless it is the range's lower bound."""
-        self._place: int | None = None
-        """The place of that bound, if it is known."""
+        self._position: int | None = None
+        """The position of that bound, if it is known."""
         self._next: bytes | None = None
         """The bound that was looked up last."""
-        self._next_place = 0
+        self._next_position = 0
         self._has_agreed = False
         settings = side.settings
         # In reserve: one more split or list, and the fingerprint of the rest.
@@ -115,16 +115,16 @@ class CodedReply:
         """Whether another split may not fit. Never before something was said."""
         return self._budget <= 0 and bool(self._gaps.uppers) and not self._messages_left
 
-    def forget_place(self) -> None:
+    def forget_position(self) -> None:
         """Look up again where the current gap starts: the store may have changed."""
-        self._place = self._next = None
+        self._position = self._next = None
 
     def differs(self, upper: bytes, theirs: bytes) -> bool:
         """Return whether a gap is to be answered, given the peer's fingerprint of it."""
-        start = self._place
+        start = self._position
         if start is None:
             start = self._start()
-        lanes = self._place_of(upper) - start
+        lanes = self._position_of(upper) - start
         if theirs == fingerprint(lanes):
             return False
         left_out = self.left_out_to(upper)
@@ -153,15 +153,15 @@ class CodedReply:
         if self._salt is not None:
             self.ask_each([(upper, _UNKNOWN)])
         else:
-            self._ask_places([(upper, self._place_of(upper))])
+            self._ask_positions([(upper, self._position_of(upper))])
 
     def narrow_down(self, upper: bytes) -> None:
         """Answer a wrong fingerprint: list our ids, or write the fingerprints of equal parts."""
         if self._in_full:
             if cuts := self.list_or_cut(upper):
-                self._ask_places(cuts)
+                self._ask_positions(cuts)
             return
-        start, end = self._start(), self._place_of(upper)
+        start, end = self._start(), self._position_of(upper)
         count = end - start >> COUNT_SHIFT
         if count <= min(self._most_listed, max(1, self._budget // ID_SIZE)):
             self._side.count_listed(count)
@@ -171,14 +171,14 @@ class CodedReply:
         else:
             parts = _DENSE_PARTS if self._dense else self._side.settings.parts(count)
             of_parts = self._finger.cuts(start, end, parts, quick=self._dense)
-            self._ask_places([*of_parts, (upper, end)])
+            self._ask_positions([*of_parts, (upper, end)])
 
     def list_or_cut(self, upper: bytes) -> list[tuple[bytes, int]]:
         """List the keys of a gap in full if they are few, else return what divides it.
 
-        That is bounds, the last of them its own, and their places.
+        That is bounds, the last of them its own, and their positions.
         """
-        start, end = self._start(), self._place_of(upper)
+        start, end = self._start(), self._position_of(upper)
         count = end - start >> COUNT_SHIFT
         if count > max(1, self._side.settings.list_threshold):
             cuts = self._finger.cuts(start, end, self._side.settings.parts(count))
@@ -197,7 +197,7 @@ class CodedReply:
         uppers = [*(part.upper for part in parts[:-1]), END]
         for part, upper in zip(parts, uppers, strict=True):
             if part.differs:
-                self._place, self._next, self._next_place = part.start, upper, part.end
+                self._position, self._next, self._next_position = part.start, upper, part.end
                 self.narrow_down(upper)
             else:
                 self.agree(upper)
@@ -255,15 +255,15 @@ class CodedReply:
         self._move_to(upper)
         self.asks = True
 
-    def _ask_places(self, parts: Iterable[tuple[bytes, int]]) -> None:
-        """Do the same, given the place of each bound."""
+    def _ask_positions(self, parts: Iterable[tuple[bytes, int]]) -> None:
+        """Do the same, given the position of each bound."""
         start = self._start()
         written, upper = list[tuple[bytes, bytes]](), END
         for upper, end in parts:
             written.append((upper, fingerprint(end - start)))
             start = end
         self.ask_each(written)
-        self._place = start
+        self._position = start
 
     def _page_to(self, upper: bytes, known: set[bytes]) -> tuple[list[bytes], bytes | None]:
         """Return the first keys from here up to a bound that the peer does not know.
@@ -272,7 +272,7 @@ class CodedReply:
         """
         room = min(self._side.settings.page_keys, max(1, self._budget // _KEY_SIZE))
         page: list[bytes] = []
-        start, end = self._start(), self._place_of(upper)
+        start, end = self._start(), self._position_of(upper)
         for run in self._finger.runs(start >> COUNT_SHIFT, end >> COUNT_SHIFT):
             page += [key for key in run if key not in known]
             if len(page) > room:
@@ -280,18 +280,18 @@ class CodedReply:
         return page, None
 
     def _start(self) -> int:
-        """Return the place where the current gap starts."""
-        if self._place is None:
+        """Return the position where the current gap starts."""
+        if self._position is None:
             beyond = self._finger.left_of if self.has_lower else self._finger.up_to
-            self._place = beyond(self._at)
-        return self._place
+            self._position = beyond(self._at)
+        return self._position
 
-    def _place_of(self, upper: bytes) -> int:
-        """Return the place where the current gap ends."""
+    def _position_of(self, upper: bytes) -> int:
+        """Return the position where the current gap ends."""
         if upper is not self._next:
-            self._next_place = self._finger.left_of(upper or self._range.upper)
+            self._next_position = self._finger.left_of(upper or self._range.upper)
             self._next = upper
-        return self._next_place
+        return self._next_position
 
     def _list(
         self,
@@ -328,7 +328,7 @@ class CodedReply:
 
     def _move_to(self, upper: bytes) -> None:
         """Start the next gap at a bound."""
-        self._place = self._next_place if upper is self._next else None
+        self._position = self._next_position if upper is self._next else None
         self._at = upper or self._range.upper
 
     def _groups_to(self, upper: bytes) -> Iterator[Group]:

@@ -394,7 +394,7 @@ class CodedSession(TurnSession[Message]):
                 return
             if index % GAPS_A_STEP == 0:
                 yield
-                reply.forget_place()  # the store may have changed
+                reply.forget_position()  # the store may have changed
             if say is FINGERPRINT and isinstance(body, bytes):
                 if self._salted is not None:
                     yield from self._salted.answer(reply, upper, body)

@@ -61,7 +61,7 @@ class Part(NamedTuple):
     upper: bytes
     start: int
     end: int
-    """The places of its bounds among our keys (finger.py)."""
+    """The positions of its bounds among our keys (finger.py)."""
     differs: bool
 
     @property

@@ -56,12 +56,12 @@ class Salted:
             parts.append((bound, fingerprint(lanes)))
             lower, with_lower = bound, True
         if parts:
-            reply.forget_place()  # the store may have changed
+            reply.forget_position()  # the store may have changed
             reply.ask_each(parts)
 
     def _differs(self, reply: CodedReply, upper: bytes, theirs: bytes) -> Steps[bool]:
         lanes = yield from self._lanes(reply.gap_to(upper), with_lower=reply.has_lower)
-        reply.forget_place()
+        reply.forget_position()
         if theirs == fingerprint(lanes):
             return False
         left_out = reply.left_out_to(upper)

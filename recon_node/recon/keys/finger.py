@@ -1,14 +1,14 @@
 """A finger into a key store: a cursor that makes the next lookup cheap when it is close by.
 
 The gaps of a message ascend, and most are shorter than a leaf of the tree. A finger remembers its
-current leaf and a place in it. While the next place is in the same leaf, it only adds up the
+current leaf and a position in it. While the next position is in the same leaf, it only adds up the
 digests between the two; otherwise it tries the previous leaf, then the subtree of the same inner
 node, and only then starts from the root. It notices when the store has changed, so a finger is
 never wrong, only slow.
 
-A *place* is a position between two neighbouring keys, before the first or after the last. It is
-given as the lanes (sha256a.py) of all keys left of it. So the difference of two places is the hash
-and the number of the keys between them, and the count in a place is its rank. A place becomes
+A *position* is between two neighbouring keys, before the first or after the last. It is given as
+the lanes (sha256a.py) of all keys left of it. So the difference of two positions is the hash and
+the number of the keys between them, and the count in a position is its rank. A position becomes
 invalid when the store changes.
 """
 
@@ -39,7 +39,7 @@ _LEAF_REACH: Final = 32
 """Keys by which a cut between two leaves may always move: half of a full leaf, so there is one."""
 
 _Subtree = tuple[TreeNode, int, int, bytes, bytes | None]
-"""A node, the places at its two ends, and its bounds: None for the end of the store."""
+"""A node, the positions at its two ends, and its bounds: None for the end of the store."""
 
 
 class Finger:
@@ -71,11 +71,11 @@ class Finger:
         self._end: bytes | None = None
         """The bounds of the leaf; None for the end of the store."""
         self._below = self._above = 0
-        """The places at the two ends of the leaf."""
+        """The positions at the two ends of the leaf."""
         self._first = 0
         """The rank of the leaf's first key."""
         self._at = self._lanes = 0
-        """The finger's index in the leaf, and the place there."""
+        """The finger's index in the leaf, and the position there."""
         self._whole: _Subtree = (self._leaf, 0, 0, b"", None)
         self._here: _Subtree = self._whole
         self._left: _Subtree = self._whole
@@ -83,16 +83,16 @@ class Finger:
         """The whole tree; the current leaf; the previous leaf; the node above the current leaf."""
 
     def left_of(self, bound: bytes) -> int:
-        """Return the place left of a bound: the lanes of all keys below it."""
+        """Return the position left of a bound: the lanes of all keys below it."""
         index = self._seek(bound)
         return self._lanes if index == self._at else self._move(index)
 
     def up_to(self, bound: bytes) -> int:
-        """Return the place right of a bound: the lanes of all keys up to and including it."""
+        """Return the position right of a bound: the lanes of all keys up to and including it."""
         return self.around(bound)[1]
 
     def around(self, bound: bytes) -> tuple[int, int]:
-        """Return the places left and right of a bound; they differ only if the store holds it."""
+        """Return the positions left and right of a bound; they differ only if it is a key here."""
         index = self._seek(bound)
         left = self._move(index)
         if index < len(self._leaf) and self._leaf[index] == bound:
@@ -130,9 +130,9 @@ class Finger:
             start += len(run)
 
     def pivots(self, start: int, end: int, parts: int) -> Iterator[tuple[bytes, tuple[int, int]]]:
-        """Yield the keys that divide what lies between two places into equal parts.
+        """Yield the keys that divide what lies between two positions into equal parts.
 
-        The places left and right of each come with it. The store must not change meanwhile.
+        The positions left and right of each come with it. The store must not change meanwhile.
         """
         for rank in even_ranks(start >> COUNT_SHIFT, end >> COUNT_SHIFT, parts):
             index = self._seek_rank(rank)
@@ -142,15 +142,15 @@ class Finger:
     def cuts(
         self, start: int, end: int, parts: int, *, quick: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """Yield short strings that divide what lies between two places into about equal parts.
+        """Yield short strings that divide what lies between two positions into about equal parts.
 
-        The place of each comes with it. They are not keys, so that every key is in one of the
+        The position of each comes with it. They are not keys, so that every key is in one of the
         parts. Near each rank that would make the parts equal, the shortest separator wins, as in a
         prefix B-tree (Bayer and Unterauer, 1977): it falls between two streams rather than into
         one. Long parts are cut at bounds that the tree has. The store must not change meanwhile.
 
         Args:
-            start: the place of the lower end.
+            start: the position of the lower end.
             end: that of the upper end.
             parts: how many, at least 2; there are fewer if there are fewer keys.
             quick: whether time counts for more than a few bytes.
@@ -169,13 +169,13 @@ class Finger:
     def _long_cuts(
         self, root: Inner, ranks: Iterable[int], reach: int, choice: int
     ) -> Iterator[tuple[bytes, int]]:
-        """Yield the shortest bound near each rank, and its place.
+        """Yield the shortest bound near each rank, and its position.
 
         The bound comes from the highest node whose children are small enough to leave a choice, so
         that few nodes are read.
         """
         node: TreeNode = root
-        below = stop = 0  # the place where the node starts, and the rank after its last key
+        below = stop = 0  # the position where the node starts, and the rank after its last key
         for rank in ranks:
             if rank + reach >= stop:  # not far inside the node of the last cut
                 node, below, stop = root, 0, len(self._store)
@@ -201,7 +201,7 @@ class Finger:
     def _short_cuts(
         self, ranks: Iterable[int], first: int, reach: int
     ) -> Iterator[tuple[bytes, int]]:
-        """Yield the shortest separator near each rank, and its place."""
+        """Yield the shortest separator near each rank, and its position."""
         for rank in ranks:
             index = self._seek_rank(rank - 1) + 1
             leaf = self._leaf
@@ -210,22 +210,22 @@ class Finger:
             else:
                 lowest = max(first, rank - 1 - reach)
                 bound, right = _shortest_separator(self.keys_at(lowest, rank + 1 + reach))
-                yield bound, self.place_of(lowest + right)
+                yield bound, self.position_of(lowest + right)
 
-    def place_of(self, rank: int) -> int:
-        """Return the place left of the key of a rank, or after the last key."""
+    def position_of(self, rank: int) -> int:
+        """Return the position left of the key of a rank, or after the last key."""
         index = rank - self._first
         if not (0 <= index <= len(self._leaf) and self._total is self._store.total):
             index = self._seek_rank(rank)
         return self._move(index)
 
-    def _return_to(self, place: int) -> None:
-        """Move back to a place."""
-        self._at = self._seek_rank(place >> COUNT_SHIFT)
-        self._lanes = place
+    def _return_to(self, position: int) -> None:
+        """Move back to a position."""
+        self._at = self._seek_rank(position >> COUNT_SHIFT)
+        self._lanes = position
 
     def _move(self, index: int) -> int:
-        """Move within the leaf; return the place there."""
+        """Move within the leaf; return the position there."""
         at, size, digests = self._at, len(self._leaf), self._leaf.digests
         if index > at:
             if size - index < index - at:

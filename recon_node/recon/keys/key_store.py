@@ -17,7 +17,7 @@ Sessions also need *sums* over the keys of a few ranges: sketches and LtHashes (
 is made by going through the keys, a group at a time, while the store may change. Keys that come or
 go are noted in a journal. Before a sum is used, and whenever the journal is full, they are added to
 it or taken out, if it has come past them by then: what lies ahead will be met on the way. So a sum
-is always that of the keys that its range holds. Each sum has a place of its own in the journal:
+is always that of the keys that its range holds. Each sum has a part of its own in the journal:
 whoever uses one does not wait for the others.
 """
 
@@ -138,7 +138,7 @@ class Sketches:
     ) -> Generator[None, None, Sketch | None]:
         """Return the sketch of a range, made in steps of some milliseconds if there is none.
 
-        It is right until the store changes. None if all places are taken by sketches in the making.
+        It is right until the store changes. None if all slots are taken by sketches in the making.
         """
         return self._get(Sketch, MAX_SKETCHES, keys, key_range)
 
@@ -147,7 +147,7 @@ class Sketches:
         hashed: LtHash | None = None
         if (LtHash, key_range) in self._kept or keys.count(key_range) > _QUICKLY_HASHED:
             hashed = yield from self._get(LtHash, MAX_HASHES, keys, key_range)
-        if hashed is None:  # there are few keys, or all places are taken
+        if hashed is None:  # there are few keys, or all slots are taken
             hashed = LtHash()
             for group in groups(keys, key_range):
                 hashed.add(group.digests())

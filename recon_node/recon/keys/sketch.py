@@ -63,7 +63,7 @@ Ids = NDArray[np.uint64]
 Signs = NDArray[np.int64]
 _FEW_IDS: Final = 8
 """Ids up to which they are added one by one: to add one to all its symbols takes 20 calls of numpy
-for each of about 20 places, or one for all of them."""
+for each of about 20 indices, or one for all of them."""
 NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 
 _U = np.uint64
@@ -174,49 +174,49 @@ class Symbols(NamedTuple):
             self._add_each(ids, checks, signs)
             return
         _add_to(self, np.zeros(len(ids), np.int64), ids, checks, signs)
-        state, places = ids.copy(), np.zeros(len(ids), np.float64)
+        state, indices = ids.copy(), np.zeros(len(ids), np.float64)
         limit = len(self)
         while len(ids):
             state *= _STEP
-            steps = np.ceil((places + 1.5) * (_TWO_32 / np.sqrt(state + 1.0) - 1))
-            places += np.maximum(steps, 1)
-            inside = places < limit
-            state, places = state[inside], places[inside]
+            steps = np.ceil((indices + 1.5) * (_TWO_32 / np.sqrt(state + 1.0) - 1))
+            indices += np.maximum(steps, 1)
+            inside = indices < limit
+            state, indices = state[inside], indices[inside]
             ids, checks, signs = ids[inside], checks[inside], signs[inside]
-            _add_to(self, places.astype(np.int64), ids, checks, signs)
+            _add_to(self, indices.astype(np.int64), ids, checks, signs)
 
     def _add_each(self, ids: Ids, checks: NDArray[np.uint32], signs: Signs) -> None:
         """Do the same for a few ids, one after the other."""
         for each, check, sign in zip(ids, checks, signs, strict=True):
-            places = places_of(int(each), len(self))
+            indices = indices_of(int(each), len(self))
             if sign > 0:
-                self.sums[places] += each
-                self.checks[places] += check
-                self.counts[places] += np.uint8(1)
+                self.sums[indices] += each
+                self.checks[indices] += check
+                self.counts[indices] += np.uint8(1)
             else:
-                self.sums[places] -= each
-                self.checks[places] -= check
-                self.counts[places] -= np.uint8(1)
+                self.sums[indices] -= each
+                self.checks[indices] -= check
+                self.counts[indices] -= np.uint8(1)
 
 
 def _add_to(
-    symbols: Symbols, places: Signs, ids: Ids, checks: NDArray[np.uint32], signs: Signs
+    symbols: Symbols, indices: Signs, ids: Ids, checks: NDArray[np.uint32], signs: Signs
 ) -> None:
     # Modulo 2^n, adding n-bit numbers signed or unsigned is the same.
-    np.add.at(symbols.sums, places, ids * signs.astype(_U))
-    np.add.at(symbols.checks, places, checks * signs.astype(np.uint32))
-    np.add.at(symbols.counts, places, signs.astype(np.uint8))
+    np.add.at(symbols.sums, indices, ids * signs.astype(_U))
+    np.add.at(symbols.checks, indices, checks * signs.astype(np.uint32))
+    np.add.at(symbols.counts, indices, signs.astype(np.uint8))
 
 
-def places_of(each: int, limit: int) -> list[int]:
+def indices_of(each: int, limit: int) -> list[int]:
     """Return which of the first symbols have an id."""
-    places, place, state = [0], 0, each
+    indices, index, state = [0], 0, each
     while True:
         state = state * int(_STEP) & _64_BITS
-        place += max(1, ceil((place + 1.5) * (_TWO_32 / sqrt(state + 1.0) - 1)))
-        if place >= limit:
-            return places
-        places.append(place)
+        index += max(1, ceil((index + 1.5) * (_TWO_32 / sqrt(state + 1.0) - 1)))
+        if index >= limit:
+            return indices
+        indices.append(index)
 
 
 class Sketch:
@@ -368,10 +368,10 @@ def _decode_few(symbols: Symbols) -> Iterator[Difference]:
         for each, sign in sorted(pure.items()):
             found[each] = sign
             check = mix_one(each) & _32_BITS
-            for place in places_of(each, size):
-                sums[place] = sums[place] - sign * each & _64_BITS
-                checks[place] = checks[place] - sign * check & _32_BITS
-                counts[place] = (counts[place] - sign) % COUNTS
+            for index in indices_of(each, size):
+                sums[index] = sums[index] - sign * each & _64_BITS
+                checks[index] = checks[index] - sign * check & _32_BITS
+                counts[index] = (counts[index] - sign) % COUNTS
     if size and not (any(sums) or any(checks) or any(counts)):
         yield Difference(
             np.array([each for each, sign in found.items() if sign > 0], _U),

@@ -77,16 +77,16 @@ class PeerKeys:
             return self._held.nth(key_range, index)
         lower, upper = key_range
 
-        def rank(place: int) -> int:
-            """How many keys are not above the key at a place among those that we hold."""
-            below = KeyRange(lower, self._held.nth(key_range, place) + b"\0")
-            return place + 1 + self._here.count(below) - self._there.count(below)
+        def rank_with_theirs(rank: int) -> int:
+            """How many keys are not above the key of this rank among those that we hold."""
+            below = KeyRange(lower, self._held.nth(key_range, rank) + b"\0")
+            return rank + 1 + self._here.count(below) - self._there.count(below)
 
-        places = range(self._held.count(key_range))
+        ranks = range(self._held.count(key_range))
         # The ranks ascend, but stand still at keys that the peer refuses.
-        before = bisect_right(places, index, key=rank)
+        before = bisect_right(ranks, index, key=rank_with_theirs)
         after = self._held.nth(key_range, before - 1) if before else lower
-        left = index - (rank(before - 1) if before else 0)
+        left = index - (rank_with_theirs(before - 1) if before else 0)
         for key in islice(self.keys(KeyRange(after, upper)), left, None):
             return key
         raise IndexError(f"no key {index} in the range")
@@ -127,7 +127,7 @@ class _Sent:
         found = sorted((self.order[key], key) for key in lacking if key in self.order)
         if found and self.ending is Ending.PEER_HUNG_UP:
             end = (found[0][0] // batch + 1) * batch
-            found = [(place, key) for place, key in found if place < end]
+            found = [(rank, key) for rank, key in found if rank < end]
         return [key for _, key in found]
 
 

@@ -135,5 +135,5 @@ class Ring:
         """Return the keys that split a range into equal parts."""
         key_range, count = KeyRange(ours.first, ours.last), ours.summary.count
         skipped = ours.first in self._store  # the store's own ranges leave it out
-        places = (part * count // self._fan_out - skipped for part in range(1, self._fan_out))
-        return [self._store.nth(key_range, place) for place in places]
+        ranks = (part * count // self._fan_out - skipped for part in range(1, self._fan_out))
+        return [self._store.nth(key_range, rank) for rank in ranks]

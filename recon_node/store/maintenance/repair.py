@@ -74,24 +74,24 @@ async def repair_log(
         StoreError: nothing can be saved, or the new log cannot be written.
     """
     path = find_log(data_dir)
-    place = data_dir / "repair"
+    folder = data_dir / "repair"
     with explained_errors(path):
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
         try:
-            salvage = await run_sync(Salvage, path, place)
+            salvage = await run_sync(Salvage, path, folder)
             with closing(salvage):
                 settings = settings or StoreSettings()
-                repaired = await _rebuild(path, place, salvage, settings, progress, guarded)
-            await run_sync(_swap, path, place, repaired)
+                repaired = await _rebuild(path, folder, salvage, settings, progress, guarded)
+            await run_sync(_swap, path, folder, repaired)
         finally:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
     return repaired
 
 
 async def _rebuild(
     path: Path,
-    place: Path,
+    folder: Path,
     salvage: Salvage,
     settings: StoreSettings,
     progress: Progress,
@@ -103,7 +103,7 @@ async def _rebuild(
             "away to start over (peers will send their events again)"
         )
     network = Network.from_id(salvage.network_id)
-    with closing(schema.open_database(place, network, "full")) as connection:
+    with closing(schema.open_database(folder, network, "full")) as connection:
         for table in ("proofs", "forgotten"):
             _copy_rows(connection, table, salvage)
     repaired = Repaired(_free_name(path), "", epoch_kept=False)
@@ -111,7 +111,7 @@ async def _rebuild(
         settings, max_waiting=salvage.events + 1, max_waiting_bytes=2**62, keep_free=0
     )
     kept = salvage.epoch is not None
-    async with open_store(place, network, settings=settings, guarded=guarded) as store:
+    async with open_store(folder, network, settings=settings, guarded=guarded) as store:
         rows = salvage.read()
         total, done = salvage.events, 0
         while piece := await run_sync(lambda: list(islice(rows, _PIECE_EVENTS))):
@@ -122,7 +122,7 @@ async def _rebuild(
     repaired.epoch_kept = kept
     if kept:
         repaired.epoch = salvage.epoch or ""
-    _finish(place, network, salvage, repaired)
+    _finish(folder, network, salvage, repaired)
     return repaired
 
 
@@ -157,9 +157,9 @@ def _kind(event: Salvaged) -> tuple[bool, bool]:
     return bool(event.car), bool(event.event_id) and not vouched
 
 
-def _finish(place: Path, network: Network, salvage: Salvage, repaired: Repaired) -> None:
+def _finish(folder: Path, network: Network, salvage: Salvage, repaired: Repaired) -> None:
     """Give the new log the interests and its epoch, and merge it into one file."""
-    with closing(schema.open_database(place, network, "full")) as connection:
+    with closing(schema.open_database(folder, network, "full")) as connection:
         _copy_rows(connection, "interests", salvage)
         if repaired.epoch_kept:  # else the positions are new
             connection.execute("DELETE FROM deliveries")
@@ -184,11 +184,11 @@ def _free_name(path: Path) -> Path:
     return name
 
 
-def _swap(path: Path, place: Path, repaired: Repaired) -> None:
+def _swap(path: Path, folder: Path, repaired: Repaired) -> None:
     for suffix in ("", "-wal", "-journal"):
         old = path.with_name(path.name + suffix)
         if old.exists():
             os.link(old, f"{repaired.damaged_file}{suffix}")
     for name in saved_keys.FILE_NAMES.values():
         path.with_name(name).unlink(missing_ok=True)
-    replace_log(path, place / schema.FILE_NAME)
+    replace_log(path, folder / schema.FILE_NAME)

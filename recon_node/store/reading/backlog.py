@@ -55,7 +55,7 @@ class Undelivered:
     """An event that is here, but not in the feed."""
 
     row: int
-    """Its place in the list: later events have greater ones."""
+    """Its position in the list: later events have greater ones."""
     cid: CID
     event_id: EventId
     kind: EventKind

@@ -50,7 +50,7 @@ from recon_node.store.reading.columns import (
     first_hole,
     select,
 )
-from recon_node.store.values import FeedPlace, FeedRow, FeedTime, HeldRow, TimeRow
+from recon_node.store.values import FeedRow, FeedTime, HeldRow, PositionRow, TimeRow
 
 _DELIVERIES: Final = "SELECT position, delivered_at FROM deliveries"
 MOST: Final = 2**63 - 1
@@ -92,7 +92,7 @@ def read_head(reader: Reader) -> int:
     return int(head)
 
 
-def read_positions(reader: Reader, after: int, upto: int) -> list[FeedPlace]:
+def read_positions(reader: Reader, after: int, upto: int) -> list[PositionRow]:
     """Return the positions (after, upto] of the feed. The CARs are not touched."""
     sql = (
         f"SELECT position, event_id, block_time, chain_id, {DELIVERED_AT}, {FAULT} FROM events "
@@ -180,7 +180,7 @@ def read_rows(
 
 
 def find_time(connection: sqlite3.Connection, time: int, now: float, head: int) -> FeedTime:
-    """Return the place of a time in the feed.
+    """Return the feed position of a time.
 
     Args:
         connection: of the log, while nobody writes: a commit under way has an earlier time.

@@ -76,7 +76,7 @@ class ListedStream:
     """A stream as lists have it."""
 
     row: int
-    """Its place in the lists: later streams have greater ones."""
+    """Its position in the lists: later streams have greater ones."""
     id: StreamId
     controller: str
     sort_key: str
@@ -116,7 +116,7 @@ class FoundEvent:
 def read_streams(
     reader: Reader, wanted: StreamFilter, before: int | None, limit: int
 ) -> StreamPage:
-    """Return the latest streams that match a filter, of those before a place in the list."""
+    """Return the latest streams that match a filter, of those before a position in the list."""
     index, terms, values = _where(wanted)
     connection = reader.connection
     total = _count(connection, index, terms, values)
@@ -136,7 +136,7 @@ def read_streams(
 
 
 def read_models(reader: Reader, before: int | None, limit: int) -> StreamPage:
-    """Return the latest models, of those before a place in the list."""
+    """Return the latest models, of those before a position in the list."""
     return read_streams(reader, StreamFilter(sort_value=str(METAMODEL)), before, limit)
 
 

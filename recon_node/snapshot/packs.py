@@ -1,13 +1,13 @@
 """Packs: files of some megabytes with the events of many leaves, or with many nodes.
 
 A pack of events is a CARv1. An event's blocks stand in it one after the other, as in the event's
-own CAR, whose header is left out. So the place of an event (pack, offset, size) is a range of
+own CAR, whose header is left out. So the extent of an event (pack, offset, size) is a range of
 bytes, and a reader that lacks a few events asks for a few ranges. In a pack of nodes, each is
 followed by its locator. Both are named by the CID of their bytes.
 
 The tree does not say where things are: then it would depend on how it came to be. A *locator* says
 it, of the events of a leaf's keys or of the children of an inner node. Nobody signs locators, and
-nobody has to: what stands at a place is checked against the CID that is wanted.
+nobody has to: what stands at an extent is checked against the CID that is wanted.
 
     node       packed node (`tree.nodes`) | locator | bytes of the locator, u24, big-endian
     locator    for each item: size << 2 | kind, a varint; kind 0: then pack and offset, varints
@@ -15,8 +15,8 @@ nobody has to: what stands at a place is checked against the CID that is wanted.
 
 Packs are numbered in the order in which the root object lists them.
 
-Places are read in few requests, several at once, from threads that a process need not wait for when
-it ends; and what stands there is checked.
+Extents are read in few requests, several at once, from threads that a process need not wait for
+when it ends; and what stands there is checked.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class LocatorError(ValueError):
     """What should be a node with its locator is something else."""
 
 
-class PackPlace(NamedTuple):
+class PackExtent(NamedTuple):
     """Where something is: a range of bytes in a pack."""
 
     pack: int
@@ -113,35 +113,35 @@ class PackPlace(NamedTuple):
         return self.offset + self.size
 
 
-def encode_locator(places: Iterable[PackPlace]) -> bytes:
+def encode_locator(extents: Iterable[PackExtent]) -> bytes:
     """Return the locator of some items, in order."""
     parts: list[bytes] = []
-    before = PackPlace(-1, 0, 0)
-    for place in places:
-        gap = place.offset - before.end
-        head = place.size << _KIND_BITS
-        if place.pack != before.pack or gap < 0:
+    before = PackExtent(-1, 0, 0)
+    for extent in extents:
+        gap = extent.offset - before.end
+        head = extent.size << _KIND_BITS
+        if extent.pack != before.pack or gap < 0:
             parts += (
                 varint.encode(head | _EXPLICIT),
-                varint.encode(place.pack),
-                varint.encode(place.offset),
+                varint.encode(extent.pack),
+                varint.encode(extent.offset),
             )
         elif gap == 0:
             parts.append(varint.encode(head | _BEHIND))
         else:
             parts += (varint.encode(head | _AFTER_GAP), varint.encode(gap))
-        before = place
+        before = extent
     return b"".join(parts)
 
 
-def decode_locator(data: bytes, count: int) -> list[PackPlace]:
-    """Return the places of `count` items.
+def decode_locator(data: bytes, count: int) -> list[PackExtent]:
+    """Return the extents of `count` items.
 
     Raises:
         LocatorError: it is not the locator of this many.
     """
-    places: list[PackPlace] = []
-    before, at = PackPlace(-1, 0, 0), 0
+    extents: list[PackExtent] = []
+    before, at = PackExtent(-1, 0, 0), 0
     try:
         for _ in range(count):
             head, at = varint.decode(data, at)
@@ -152,22 +152,22 @@ def decode_locator(data: bytes, count: int) -> list[PackPlace]:
             elif kind == _AFTER_GAP:
                 gap, at = varint.decode(data, at)
                 offset += gap
-            before = PackPlace(pack, offset, head >> _KIND_BITS)
-            places.append(before)
+            before = PackExtent(pack, offset, head >> _KIND_BITS)
+            extents.append(before)
     except VarintError as error:
         raise LocatorError(f"its locator is broken: {error}") from None
-    if at != len(data) or any(place.pack < 0 for place in places):
+    if at != len(data) or any(extent.pack < 0 for extent in extents):
         raise LocatorError("its locator belongs to another node")
-    return places
+    return extents
 
 
 def located(node: Node, locator: bytes) -> bytes:
-    """Return what stands at a node's place."""
+    """Return what stands at a node's extent."""
     return pack(node) + locator + len(locator).to_bytes(_TRAILER_SIZE, "big")
 
 
 def split_located(data: bytes, cid: CID, total: Sha256a | None) -> tuple[bytes, bytes]:
-    """Return the block and the locator of a node from the bytes at its place.
+    """Return the block and the locator of a node from the bytes of its extent.
 
     Args:
         data: the bytes.
@@ -254,46 +254,46 @@ class PackWriter:
 
 
 class Range(NamedTuple):
-    """Bytes of a pack that are read at once, and the wanted places in them, ascending."""
+    """Bytes of a pack that are read at once, and the wanted extents in them, ascending."""
 
     pack: int
     start: int
     end: int
-    wanted: Sequence[PackPlace]
+    wanted: Sequence[PackExtent]
 
 
-def ranges_of(places: Iterable[PackPlace], gap: int, most: int) -> list[Range]:
-    """Join places into ranges.
+def ranges_of(extents: Iterable[PackExtent], gap: int, most: int) -> list[Range]:
+    """Join extents into ranges.
 
     Args:
-        places: in any order.
-        gap: bytes between two places that are read with them rather than asked for separately.
-        most: bytes of a range, unless a single place is larger.
+        extents: in any order.
+        gap: bytes between two extents that are read with them rather than asked for separately.
+        most: bytes of a range, unless a single extent is larger.
     """
     found: list[Range] = []
-    for place in sorted(set(places)):
+    for extent in sorted(set(extents)):
         last = found[-1] if found else None
         if (
             last is not None
-            and last.pack == place.pack
-            and place.offset <= last.end + gap
-            and place.end - last.start <= most
+            and last.pack == extent.pack
+            and extent.offset <= last.end + gap
+            and extent.end - last.start <= most
         ):
-            end = max(last.end, place.end)
-            found[-1] = Range(last.pack, last.start, end, [*last.wanted, place])
+            end = max(last.end, extent.end)
+            found[-1] = Range(last.pack, last.start, end, [*last.wanted, extent])
         else:
-            found.append(Range(place.pack, place.offset, place.end, [place]))
+            found.append(Range(extent.pack, extent.offset, extent.end, [extent]))
     return found
 
 
 MAX_RANGE: Final = 1024 * 1024
-"""Bytes read at once, unless a single place is larger."""
+"""Bytes read at once, unless a single extent is larger."""
 _GIVEN_UP: Final = 16
 """Failures in a row after which a store is given up."""
 
 
-class PlaceReader:
-    """Reads places in the packs of one snapshot."""
+class PackReader:
+    """Reads extents in the packs of one snapshot."""
 
     def __init__(
         self,
@@ -308,16 +308,16 @@ class PlaceReader:
 
     def read(
         self,
-        places: Mapping[K, PackPlace],
+        extents: Mapping[K, PackExtent],
         gap: int,
         largest: int,
         check: Callable[[K, bytes], T],
     ) -> dict[K, T]:
-        """Return what stands at some places, checked; leave out what is wrong.
+        """Return what stands at some extents, checked; leave out what is wrong.
 
         Args:
-            places: where each item is.
-            gap: bytes between two places that are read rather than asked for separately.
+            extents: where each item is.
+            gap: bytes between two extents that are read rather than asked for separately.
             largest: bytes of an item.
             check: returns the item of some bytes; raises `LocatorError` or `IpldError`.
 
@@ -325,32 +325,32 @@ class PlaceReader:
             SnapshotError: the store was given up.
         """
         found: dict[K, T] = {}
-        missing: dict[PackPlace, K] = {}
-        for item, place in places.items():
-            if place.size > largest:
-                reason = f"it has {place.size:,} bytes; {largest:,} is the limit"
-            elif place in missing:
-                reason = "another item has the same place"
+        missing: dict[PackExtent, K] = {}
+        for item, extent in extents.items():
+            if extent.size > largest:
+                reason = f"it has {extent.size:,} bytes; {largest:,} is the limit"
+            elif extent in missing:
+                reason = "another item has the same extent"
             else:
-                missing[place] = item
+                missing[extent] = item
                 continue
-            self._on_fault(SnapshotFault(self.describe(place), reason))
+            self._on_fault(SnapshotFault(self.describe(extent), reason))
 
         def read(each: Range) -> list[tuple[K, T]]:
             got: list[tuple[K, T]] = []
-            for place, data in self._read_range(each):
-                item = missing[place]
+            for extent, data in self._read_range(each):
+                item = missing[extent]
                 try:
                     got.append((item, check(item, data)))
                 except (LocatorError, IpldError) as error:
-                    self._on_fault(SnapshotFault(self.describe(place), f"damaged: {error}"))
+                    self._on_fault(SnapshotFault(self.describe(extent), f"damaged: {error}"))
             return got
 
         for part in in_parallel(read, ranges_of(missing, gap, MAX_RANGE)):
             found.update(part)
         return found
 
-    def _read_range(self, each: Range) -> list[tuple[PackPlace, bytes]]:
+    def _read_range(self, each: Range) -> list[tuple[PackExtent, bytes]]:
         try:
             cid, size = self._packs[each.pack]
             if each.end > size:
@@ -366,8 +366,8 @@ class PlaceReader:
             return []
         self._failures = 0
         return [
-            (place, data[place.offset - each.start : place.end - each.start])
-            for place in each.wanted
+            (extent, data[extent.offset - each.start : extent.end - each.start])
+            for extent in each.wanted
         ]
 
     def _count_failure(self, error: Exception) -> None:
@@ -381,9 +381,9 @@ class PlaceReader:
                 f"the last error: {error}"
             )
 
-    def describe(self, place: PackPlace) -> str:
-        """Return where a place is, for people."""
-        if not 0 <= place.pack < len(self._packs):
-            return f"byte {place.offset} of pack {place.pack} in {self._objects.url}"
-        cid, _ = self._packs[place.pack]
-        return f"{pack_name(cid)} in {self._objects.url}, byte {place.offset}"
+    def describe(self, extent: PackExtent) -> str:
+        """Return where an extent is, for people."""
+        if not 0 <= extent.pack < len(self._packs):
+            return f"byte {extent.offset} of pack {extent.pack} in {self._objects.url}"
+        cid, _ = self._packs[extent.pack]
+        return f"{pack_name(cid)} in {self._objects.url}, byte {extent.offset}"
