@@ -58,6 +58,10 @@ _MARKS: Final = """
 """
 
 
+class FeedIndexError(Exception):
+    """An index cannot be used, or does not keep up. The message is one user-facing line."""
+
+
 @dataclass(frozen=True, slots=True)
 class IndexFile:
     """What the file of an index is.
@@ -70,7 +74,6 @@ class IndexFile:
         tables: SQL that creates them; tables that are kept need `IF NOT EXISTS`.
         of_the_log: the tables that can be rebuilt from the log.
         sort_key: that of the streams whose init events it takes.
-        error: what is raised if the file cannot be used.
     """
 
     subject: str
@@ -80,7 +83,6 @@ class IndexFile:
     tables: str
     of_the_log: tuple[str, ...]
     sort_key: str
-    error: type[Exception]
 
     def open(self, data_dir: Path, epoch: str, head: int) -> sqlite3.Connection:
         """Open the index for writing; create it, or empty it if the log is another one.
@@ -95,8 +97,7 @@ class IndexFile:
             A connection in autocommit mode, to be used from any thread, but one at a time.
 
         Raises:
-            Exception: of the type `error`, if the file is damaged, foreign, of a later version, or
-                not accessible.
+            FeedIndexError: the file is damaged, foreign, of a later version, or not accessible.
         """
         path = data_dir / self.name
         with self.translated_errors(data_dir):
@@ -117,7 +118,7 @@ class IndexFile:
         """Open a connection with one snapshot, for one question.
 
         Raises:
-            Exception: of the type `error`, if the file cannot be read.
+            FeedIndexError: the file cannot be read.
         """
         address = f"{(data_dir / self.name).absolute().as_uri()}?mode=ro"
         with (
@@ -129,17 +130,17 @@ class IndexFile:
 
     @contextmanager
     def translated_errors(self, data_dir: Path) -> Iterator[None]:
-        """Turn errors of SQLite into errors of the type `error`."""
+        """Turn errors of SQLite into `FeedIndexError`."""
         try:
             yield
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
                 raise  # a bug here
             if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
-                raise self.error(
+                raise FeedIndexError(
                     f"the index of {self.subject} has too much about this for one answer"
                 ) from error
-            raise self.error(
+            raise FeedIndexError(
                 f"the index of {self.subject} {data_dir / self.name} failed: {error}; if the disk "
                 "is healthy and not full, stop the node and delete the file: the node rebuilds it "
                 "from its log"
@@ -159,7 +160,7 @@ class IndexFile:
             connection.execute(f"PRAGMA application_id = {self.application_id}")
             connection.execute(f"PRAGMA user_version = {self.version}")
         elif (application_id, version) != (self.application_id, self.version):
-            raise self.error(
+            raise FeedIndexError(
                 f"{path} is not an index of {self.subject} that this version of recon-node knows "
                 f"(its header says {application_id:#x} and {version}): move it away, and the node "
                 "rebuilds it"
@@ -203,15 +204,15 @@ class FeedIndex:
         """Answer a question, in a thread, once the index has read all that is in the feed now.
 
         Raises:
-            Exception: of the file's type, if it cannot be read, does not keep up with the feed, or
-                the question takes too long.
+            FeedIndexError: the file cannot be read, does not keep up with the feed, or the question
+                takes too long.
         """
         head = self._store.head
         with trio.move_on_after(_INDEXING_TIMEOUT):
             while self._position < head:
                 await self._moved.park()
         if self._position < head:
-            raise self._file.error(
+            raise FeedIndexError(
                 f"the index of {self._file.subject} is at position {self._position} of the feed, "
                 f"which has {head}: try again later, or see the node's log"
             )
@@ -236,7 +237,7 @@ class FeedIndex:
             try:
                 if not await self._step():
                     await trio.sleep(_GATHER)
-            except (self._file.error, StoreError) as error:
+            except (FeedIndexError, StoreError) as error:
                 log.error("Cannot update an index", of=self._file.subject, reason=str(error))
                 await trio.sleep(_RETRY_AFTER)
 
@@ -276,7 +277,7 @@ async def open_feed_index(
     """Open the index of a store, and have it follow the feed.
 
     Raises:
-        Exception: of the file's type, if it cannot be used.
+        FeedIndexError: the file cannot be used.
     """
     connection = await trio.to_thread.run_sync(
         partial(file.open, data_dir, store.epoch, store.head)

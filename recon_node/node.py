@@ -44,8 +44,9 @@ from recon_node.api import (
 from recon_node.api.evaluation import open_evaluation
 from recon_node.ceramic import Network, StreamId
 from recon_node.chain import ChainError, open_anchors
-from recon_node.dag import DagError, open_dags
+from recon_node.dag import open_dags
 from recon_node.exception_groups import leaves
+from recon_node.feed_index import FeedIndexError
 from recon_node.files import draft_of, is_exposed, move_into_place, private_directory
 from recon_node.p2p import P2PError, open_p2p
 from recon_node.p2p.transport.identity import open_identity, signing_key_of
@@ -63,7 +64,7 @@ from recon_node.store import (
     is_of_a_document,
     open_store,
 )
-from recon_node.tangles.index import TanglesError, open_tangles
+from recon_node.tangles.index import open_tangles
 
 log = structlog.get_logger(__name__)
 
@@ -78,8 +79,7 @@ class StartError(Exception):
 FATAL_ERRORS = (
     StartError,
     StoreError,
-    DagError,
-    TanglesError,
+    FeedIndexError,
     ChainError,
     AuthorityError,
     JournalError,

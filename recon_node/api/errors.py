@@ -1,9 +1,9 @@
 """Every answer that is not a success is JSON `{"message": ...}`, as a ceramic-one node's are;
 below `/api/v0`, it is `{"Message": ..., "Code": 0, "Type": "error"}`, as kubo's are.
 
-Handlers raise `ApiError` or let errors of the store pass; the router raises Starlette's own errors
-(404, 405). An unexpected exception is left to `middleware.stack.Observe`, which logs it and answers
-500 without details.
+Handlers raise `ApiError` or let errors of the store and its indexes pass; the router raises
+Starlette's own errors (404, 405). An unexpected exception is left to `middleware.stack.Observe`,
+which logs it and answers 500 without details.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from recon_node.feed_index import FeedIndexError
 from recon_node.store.damage import DamagedEventError
 from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.streams.budget import BudgetError
@@ -106,6 +107,8 @@ def answer_error(request: Request, error: Exception) -> Response:
         case DamagedEventError():  # the node fetches it again, and the store has told the operator
             headers = {"Retry-After": str(DAMAGE_RETRY)}
             return error_response(path, HTTPStatus.SERVICE_UNAVAILABLE, str(error), headers)
+        case FeedIndexError():
+            return error_response(path, HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         case BudgetError():
             return error_response(path, HTTPStatus.BAD_REQUEST, _TOO_MUCH.format(error))
         case _:
@@ -114,4 +117,4 @@ def answer_error(request: Request, error: Exception) -> Response:
             return error_response(path, HTTPStatus.INTERNAL_SERVER_ERROR, message)
 
 
-EXPECTED_ERRORS: Final = (ApiError, HTTPException, StoreError, BudgetError)
+EXPECTED_ERRORS: Final = (ApiError, HTTPException, StoreError, FeedIndexError, BudgetError)

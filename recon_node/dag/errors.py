@@ -6,7 +6,7 @@ from recon_node.ipld import IpldError
 
 
 class DagError(Exception):
-    """The index of DAGs cannot be used, or a DAG or its source does not fit the request."""
+    """A DAG or its source does not fit the request."""
 
 
 class IncompleteDagError(DagError):

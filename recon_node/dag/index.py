@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from recon_node.ceramic import InvalidEventError
-from recon_node.dag.errors import DagError, DagEventError
+from recon_node.dag.errors import DagEventError
 from recon_node.dag.events import (
     SORT_KEY,
     DagEvent,
@@ -113,7 +113,6 @@ FILE: Final = IndexFile(
         "ignored",
     ),
     sort_key=SORT_KEY,
-    error=DagError,
 )
 
 

@@ -31,7 +31,7 @@ from recon_node.dag.index import FILE
 from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.state import DagState, ListedDag, ListedIdentifier, LocatedBlock, Publication
 from recon_node.dag.unixfs import NodeType, Read, UnixFs, entry_name, read_node
-from recon_node.feed_index import FeedIndex, open_feed_index
+from recon_node.feed_index import FeedIndex, FeedIndexError, open_feed_index
 from recon_node.ipld import CID, DAG_CBOR, DAG_PB, IDENTITY, MAX_INLINE, RAW, car, dag_cbor, varint
 from recon_node.ipld.dag_pb import PbLink
 from recon_node.latest import Latest
@@ -58,7 +58,7 @@ async def open_dags(
     `clock` returns Unix seconds.
 
     Raises:
-        DagError: the index cannot be used.
+        FeedIndexError: the index cannot be used.
     """
 
     def take(connection: sqlite3.Connection, rows: Sequence[FeedRow]) -> int:
@@ -82,7 +82,7 @@ class Dags:
         """Return how much of the DAG is here below `root`.
 
         Raises:
-            DagError: the index cannot be read, or does not keep up with the feed.
+            FeedIndexError: the index cannot be read, or does not keep up with the feed.
         """
         return await self._index.ask(partial(state.read_state, root=root))
 
@@ -90,7 +90,7 @@ class Dags:
         """Return the replicas held of a DAG; None if their blocks exceed `max_bytes`.
 
         Raises:
-            DagError: the index cannot be read, or does not keep up with the feed.
+            FeedIndexError: the index cannot be read, or does not keep up with the feed.
         """
         return await self._index.ask(partial(state.read_replicas, root=root, max_bytes=max_bytes))
 
@@ -98,7 +98,7 @@ class Dags:
         """Resolve an identifier to the DAG published under it.
 
         Raises:
-            DagError: the index cannot be read, or does not keep up with the feed.
+            FeedIndexError: the index cannot be read, or does not keep up with the feed.
         """
         if len(self._told) > _TOLD:
             self._told.clear()
@@ -110,7 +110,7 @@ class Dags:
         `after` (a CID, or no bytes).
 
         Raises:
-            DagError: the index cannot be read, or does not keep up with the feed.
+            FeedIndexError: the index cannot be read, or does not keep up with the feed.
         """
         return await self._index.ask(partial(state.read_dags, after=after, limit=limit))
 
@@ -119,7 +119,7 @@ class Dags:
         the one behind `after` (a sort value's bytes, or none).
 
         Raises:
-            DagError: the index cannot be read, or does not keep up with the feed.
+            FeedIndexError: the index cannot be read, or does not keep up with the feed.
         """
         return await self._index.ask(partial(state.read_identifiers, after=after, limit=limit))
 
@@ -127,7 +127,7 @@ class Dags:
         """Find out whether the DAG that the replica `origin` describes contains the block `link`.
 
         Raises:
-            DagError: the index cannot be read, or does not keep up with the feed.
+            FeedIndexError: the index cannot be read, or does not keep up with the feed.
         """
         return await self._index.ask(partial(containment.find, link=link, origin=origin))
 
@@ -135,8 +135,8 @@ class Dags:
         """Return what a path in the DAG below `root` leads to: a directory, a file, or other data.
 
         Raises:
-            DagError: a block of it is missing or malformed, there is no such entry, or the index
-                cannot be read.
+            DagError: a block of it is missing or malformed, or there is no such entry.
+            FeedIndexError: the index cannot be read.
             IpldError: a block cannot be decoded.
             StoreError: the log cannot be read.
         """
@@ -158,7 +158,7 @@ class Dags:
 
         Raises:
             IncompleteDagError: a block is missing; raised before the first piece.
-            DagError: the index cannot be read.
+            FeedIndexError: the index cannot be read.
             StoreError: the log cannot be read.
         """
         found = await self.state(root)
@@ -188,7 +188,9 @@ class Dags:
         if shard is None:
             stored = await self._store.log.car(event)
             if stored is None:
-                raise DagError(f"the log lacks the event {event}, which the index of DAGs names")
+                raise FeedIndexError(
+                    f"the log lacks the event {event}, which the index of DAGs names"
+                )
             shard = shards[event] = await self._index.in_thread(partial(_blocks, stored))
         return shard
 
@@ -200,7 +202,7 @@ def _next_blocks(order: Iterator[LocatedBlock]) -> list[LocatedBlock]:
 def _blocks(event: bytes) -> dict[CID, bytes]:
     shard = read_dag_event(event).shard
     if shard is None:
-        raise DagError("the index of DAGs names an event without a shard")
+        raise FeedIndexError("the index of DAGs names an event without a shard")
     return car.decode(shard, max_digest=MAX_INLINE).blocks
 
 

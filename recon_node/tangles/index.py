@@ -24,10 +24,6 @@ _FIELD: Final = b"\x67tangles"
 """The name of the field as DAG-CBOR has it: few init events need to be parsed."""
 
 
-class TanglesError(Exception):
-    """The index of tangles cannot be used. The message is one user-facing line."""
-
-
 FILE: Final = IndexFile(
     subject="tangles",
     name="tangles.sqlite3",
@@ -42,7 +38,6 @@ FILE: Final = IndexFile(
     """,
     of_the_log=("candidates",),
     sort_key=DEFAULT_SORT_KEY,
-    error=TanglesError,
 )
 
 
@@ -103,7 +98,7 @@ class Tangles:
             root: the CID of the root document's init event.
 
         Raises:
-            TanglesError: the index cannot be read, or does not keep up with the feed.
+            FeedIndexError: the index cannot be read, or does not keep up with the feed.
         """
         return await self._index.ask(partial(_read_names, root))
 
@@ -114,7 +109,7 @@ class Tangles:
         and the StreamID of the root if it is here; those after a root and a name, at most `limit`.
 
         Raises:
-            TanglesError: the index cannot be read, or does not keep up with the feed.
+            FeedIndexError: the index cannot be read, or does not keep up with the feed.
         """
         return await self._index.ask(partial(_read_all, after, limit))
 
@@ -134,7 +129,7 @@ class Tangles:
             max_bytes: of their init events.
 
         Raises:
-            TanglesError: the index cannot be read, or does not keep up with the feed.
+            FeedIndexError: the index cannot be read, or does not keep up with the feed.
         """
         return await self._index.ask(partial(_read_candidates, root, name, limit, max_bytes))
 
@@ -144,7 +139,7 @@ async def open_tangles(store: Store, data_dir: Path) -> AsyncIterator[Tangles]:
     """Open the tangles of a store; their index is a separate file in the data directory.
 
     Raises:
-        TanglesError: the index cannot be used.
+        FeedIndexError: the index cannot be used.
     """
     async with open_feed_index(FILE, take, store, data_dir) as index:
         yield Tangles(index)

@@ -17,6 +17,7 @@ from openapi_check import check_answer
 from recon_node.api import Services, create_app
 from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.dag import DAG_MODEL, Identifier, open_dags, replica_event, shard_event
+from recon_node.dag.index import FILE
 from recon_node.dag.protocol.publishing import make_publish
 from recon_node.dag.protocol.shards import appends, split, walk
 from recon_node.dag.sources import open_source
@@ -138,6 +139,16 @@ async def test_names_that_are_none_are_refused(
     answer = await dag_api.get(path)
     assert answer.status_code == 400
     assert answer.json()["message"].startswith(complaint)
+
+
+@pytest.mark.parametrize("path", ["", f"/{ROOT}", f"/{ROOT}.car", f"/{ROOT}/entry"])
+async def test_an_index_that_cannot_be_read_is_answered_503(
+    dag_api: httpx.AsyncClient, tmp_path: Path, path: str
+) -> None:
+    (tmp_path / "node" / FILE.name).unlink()
+    answer = await dag_api.get(f"/ceramic/dag{path}")
+    assert answer.status_code == 503
+    assert f"{FILE.name} failed" in answer.json()["message"]
 
 
 async def test_a_node_without_an_index_says_so(api: httpx.AsyncClient) -> None:

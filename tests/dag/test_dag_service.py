@@ -27,7 +27,6 @@ from recon_node.ceramic.builder import controller_of, init_event, signed_event
 from recon_node.dag import (
     DAG_MODEL,
     MAX_SHARD_SIZE,
-    DagError,
     Dags,
     Identifier,
     IncompleteDagError,
@@ -44,6 +43,7 @@ from recon_node.dag.protocol.publishing import make_publish, statement_of
 from recon_node.dag.protocol.replica import Replica, join
 from recon_node.dag.protocol.shards import CAR, Shard, appends, split, walk
 from recon_node.dag.state import MAX_HEADS, read_state
+from recon_node.feed_index import FeedIndexError
 from recon_node.ipld import CID, DAG_CBOR, DAG_PB, IDENTITY, RAW, car, dag_cbor, dag_pb, varint
 from recon_node.ipld.dag_pb import PbNode
 from recon_node.store import FeedRow, Store, StoreSettings, open_store
@@ -620,7 +620,7 @@ async def test_a_file_that_is_not_an_index_is_refused(tmp_path: Path, content: b
             connection.execute("CREATE TABLE other (x)")
         connection.close()
     async with open_store(tmp_path, NETWORK) as store:
-        with pytest.raises(DagError, match=f"{index.FILE.name} (failed|is not an index)"):
+        with pytest.raises(FeedIndexError, match=f"{index.FILE.name} (failed|is not an index)"):
             async with open_dags(store, tmp_path):
                 pass
 

@@ -8,8 +8,6 @@ GET /ceramic/dag and /ceramic/dag/publish list the DAGs and the publishes here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Final, Literal
@@ -133,8 +131,7 @@ class DagStateBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/dag/{cid}", own=True)
 async def get_dag(call: Call[RootPath]) -> Annotated[Response, DagStateBody]:
     """Ask how much of a DAG the node has."""
-    with answered_503():
-        state = await dag_side(call.services).state(call.parameters.cid)
+    state = await dag_side(call.services).state(call.parameters.cid)
     return await call.services.in_thread(lambda: reply(DagStateBody.of_object(state)))
 
 
@@ -148,11 +145,10 @@ async def get_dag(call: Call[RootPath]) -> Annotated[Response, DagStateBody]:
 async def get_car(call: Call[RootPath]) -> Response:
     """Read a DAG as a CARv1, its blocks depth first."""
     root = call.parameters.cid
-    with answered_503():
-        try:
-            pieces = await dag_side(call.services).car(root)
-        except IncompleteDagError as error:
-            raise ApiError(HTTPStatus.NOT_FOUND, str(error)) from None
+    try:
+        pieces = await dag_side(call.services).car(root)
+    except IncompleteDagError as error:
+        raise ApiError(HTTPStatus.NOT_FOUND, str(error)) from None
     headers = {
         "content-disposition": f'attachment; filename="{root}.car"',
         "x-content-type-options": "nosniff",
@@ -241,8 +237,7 @@ async def get_replicas(call: Call[RootPath]) -> Annotated[Response, DagReplicasB
     Whoever can write events can add to them. 400 beyond 4 MiB.
     """
     root = call.parameters.cid
-    with answered_503():
-        replicas = await dag_side(call.services).replicas(root, MAX_REPLICA_BYTES)
+    replicas = await dag_side(call.services).replicas(root, MAX_REPLICA_BYTES)
     if replicas is None:
         raise bad_request(
             f"the replicas of the DAG have more than {MAX_REPLICA_BYTES} bytes, too many for one "
@@ -268,8 +263,7 @@ class DagContainsBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/dag/{cid}/contained/{replica}", own=True)
 async def get_contains(call: Call[ReplicaPath]) -> DagContainsBody:
     """Ask whether the DAG that a replica describes contains a block."""
-    with answered_503():
-        found = await dag_side(call.services).contains(call.parameters.replica, call.parameters.cid)
+    found = await dag_side(call.services).contains(call.parameters.replica, call.parameters.cid)
     return DagContainsBody.of_object(found)
 
 
@@ -319,8 +313,7 @@ class DagPublicationBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/dag/publish/{did}", own=True)
 async def get_publication(call: Call[IdentifierPath]) -> Annotated[Response, DagPublicationBody]:
     """Ask what is published under an identifier."""
-    with answered_503():
-        found = await dag_side(call.services).resolve(call.parameters.did)
+    found = await dag_side(call.services).resolve(call.parameters.did)
     return await call.services.in_thread(partial(_render_publication, found))
 
 
@@ -345,15 +338,6 @@ def dag_side(services: Services) -> Dags:
     if services.dags is None:
         raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "this node keeps no index of DAGs")
     return services.dags
-
-
-@contextmanager
-def answered_503() -> Iterator[None]:
-    """Answer 503 when the index cannot be asked."""
-    try:
-        yield
-    except DagError as error:
-        raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
 
 
 def _subject(text: str) -> bytes:
@@ -400,8 +384,7 @@ async def get_dags(call: Call[SubjectsQuery]) -> DagListBody:
     """List the DAGs of which something is here."""
     given = call.parameters
     size = min(given.limit, MAX_PAGE)
-    with answered_503():
-        found = await dag_side(call.services).dags(given.after, size + 1)
+    found = await dag_side(call.services).dags(given.after, size + 1)
     dags = ListedDagBody.of_objects(found[:size])
     return DagListBody(dags, str(dags[-1].root) if dags and len(found) > size else None)
 
@@ -433,8 +416,7 @@ async def get_publishes(call: Call[SubjectsQuery]) -> PublishListBody:
     """List the identifiers under which something was published."""
     given = call.parameters
     size = min(given.limit, MAX_PAGE)
-    with answered_503():
-        found = await dag_side(call.services).identifiers(given.after, size + 1)
+    found = await dag_side(call.services).identifiers(given.after, size + 1)
     listed = [
         ListedIdentifierBody(
             id=str(each.identifier),

@@ -7,8 +7,7 @@ messages that are here: nodes that have the same ones answer alike, but for `tie
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -51,7 +50,7 @@ from recon_node.tangles.documents import (
     message_of,
     tangle_of_documents,
 )
-from recon_node.tangles.index import Tangles, TanglesError
+from recon_node.tangles.index import Tangles
 from recon_node.tangles.pictures import tangle_picture
 from recon_node.tangles.tangle import Tangle, TangleError
 
@@ -207,8 +206,7 @@ async def get_tangles(call: Call[TanglesQuery]) -> TangleListBody:
     """List the tangles that documents name."""
     given = call.parameters
     size = min(given.limit, MAX_PAGE)
-    with _answered_503():
-        found = await _tangles(call.services).all(given.after, size + 1)
+    found = await _tangles(call.services).all(given.after, size + 1)
     page = found[:size]
     tangles = [ListedTangleBody(id_, init, name, count) for init, name, count, id_ in page]
     last = f"{page[-1][0]}.{page[-1][1]}" if len(found) > size else None
@@ -219,8 +217,7 @@ async def get_tangles(call: Call[TanglesQuery]) -> TangleListBody:
 async def get_tangle_names(call: Call[RootPath]) -> TangleNamesBody:
     """List the tangles that a document starts."""
     root = call.parameters.root
-    with _answered_503():
-        names = await _tangles(call.services).names(root.cid)
+    names = await _tangles(call.services).names(root.cid)
     if not names:
         raise ApiError(HTTPStatus.NOT_FOUND, f"no document names a tangle with the root {root}")
     tangles = [NamedTangleBody(name=name, candidates=count) for name, count in names.items()]
@@ -255,8 +252,7 @@ class _Read:
 
 async def _read(services: Services, root: StreamId, name: str) -> _Read:
     log = services.store.log
-    with _answered_503():
-        found, is_cut = await _tangles(services).candidates(root.cid, name, MAX_MESSAGES, MAX_BYTES)
+    found, is_cut = await _tangles(services).candidates(root.cid, name, MAX_MESSAGES, MAX_BYTES)
     messages: list[tuple[bytes, int | None]] = []
     for start in range(0, len(found), _AT_ONCE):
         some = found[start : start + _AT_ONCE]
@@ -390,14 +386,6 @@ def _describe(message: DocumentMessage, previous: Sequence[str], content: Raw) -
         previous=list(previous),
         content=content,
     )
-
-
-@contextmanager
-def _answered_503() -> Iterator[None]:
-    try:
-        yield
-    except TanglesError as error:
-        raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
 
 
 def _tangles(services: Services) -> Tangles:
