@@ -20,7 +20,7 @@ from __future__ import annotations
 import pickle
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -98,15 +98,14 @@ class Evaluation:
 
     Args:
         count: how many at once, at most; 0: in threads of this process, one at a time.
-        command: what starts a process.
 
     Attributes:
         slots: held by requests that have all events of a stream in memory, which may be 300 MB.
     """
 
-    def __init__(self, count: int, command: Sequence[str] = _COMMAND) -> None:
+    def __init__(self, count: int) -> None:
         self._count = count
-        self._processes = Processes(command, max(1, count))
+        self._processes = Processes(_COMMAND, max(1, count))
         self._one = trio.CapacityLimiter(1)
         self._aside = Latest[Subject, Aside](MAX_REMEMBERED_STREAMS)
         self._long_since = Latest[Subject, float](MAX_REMEMBERED_STREAMS)

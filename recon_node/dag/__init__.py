@@ -5,8 +5,7 @@ publishes into events; `service` indexes those in the log (`schema`, `index`) an
 index (`state`). `sources` cuts CAR files and directories into shards; `unpack` writes directories.
 """
 
-from recon_node.dag.containment import Containment
-from recon_node.dag.errors import DagError, DagEventError, IncompleteDagError
+from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.dag.events import (
     DAG_MODEL,
     MAX_SHARD_SIZE,
@@ -15,23 +14,19 @@ from recon_node.dag.events import (
     Subject,
     parse_root,
     parse_subject,
-    read_dag_event,
     replica_event,
     shard_event,
     sort_value,
 )
 from recon_node.dag.service import DagEntry, Dags, open_dags
-from recon_node.dag.state import DagState, Lacking, Publication
+from recon_node.dag.state import Lacking, Publication
 
 __all__ = [
     "DAG_MODEL",
     "MAX_SHARD_SIZE",
     "SORT_KEY",
-    "Containment",
     "DagEntry",
     "DagError",
-    "DagEventError",
-    "DagState",
     "Dags",
     "Identifier",
     "IncompleteDagError",
@@ -41,7 +36,6 @@ __all__ = [
     "open_dags",
     "parse_root",
     "parse_subject",
-    "read_dag_event",
     "replica_event",
     "shard_event",
     "sort_value",

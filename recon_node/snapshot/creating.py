@@ -374,7 +374,6 @@ def create_snapshot(
     key: SigningKey,
     progress: Progress,
     *,
-    now: Callable[[], float] = time.time,
     pack_bytes: int = PACK_BYTES,
     afresh: bool = False,
 ) -> Created:
@@ -385,7 +384,6 @@ def create_snapshot(
         objects: where to.
         key: signs it; only a snapshot that it has signed is built on.
         progress: see `Progress`.
-        now: Unix seconds.
         pack_bytes: see `PACK_BYTES`.
         afresh: do not build on another snapshot.
 
@@ -394,12 +392,13 @@ def create_snapshot(
         SnapshotError: what is at `latest.car` is something else.
         ObjectError: the store does not take it.
     """
-    latest = _latest(source, objects, now())
+    now = time.time()
+    latest = _latest(source, objects, now)
     base = None
     if latest is not None and not afresh and _can_build_on(latest, source, key, pack_bytes):
         base = latest
     # Snapshots are ordered by their time, so no two have the same.
-    created = max(int(now()), 0 if latest is None else latest.manifest.created + 1)
+    created = max(int(now), 0 if latest is None else latest.manifest.created + 1)
     return SnapshotWriter(source, objects, key, progress, pack_bytes, base).run(created)
 
 

@@ -26,9 +26,10 @@ from spark_sink.errors import INSTALL, SinkError, TablesError, one_line, store_f
 from spark_sink.schema import RAW
 from spark_sink.tables.location import FAULTS, Location, is_delta
 
-# Seconds to wait for an answer of the master, and for the cluster's first worker.
+# Seconds to wait for an answer of the master, for the cluster's first worker, and before saying so.
 _MASTER_PATIENCE: Final = 10.0
 WORKERS_PATIENCE: Final = 300.0
+_SILENCE: Final = 10.0
 _PACKAGE: Final = "recon-node"
 _STANDALONE: Final = "spark://"
 _STANDALONE_PORT: Final = 7077
@@ -82,7 +83,6 @@ def check_workers(
     directory: Location,
     no_workers: Callable[[], None] = lambda: None,
     *,
-    silence: float = 10.0,
     patience: float = WORKERS_PATIENCE,
 ) -> None:
     """Check that the workers available now have what they need.
@@ -90,14 +90,13 @@ def check_workers(
     Args:
         spark: of a cluster.
         directory: of the tables; on a disk, a file is created in it for the workers to see.
-        no_workers: called if no worker has answered after `silence` seconds.
-        silence: in seconds, see `no_workers`.
+        no_workers: called if no worker has answered after ten seconds.
         patience: seconds until a cluster without workers is an error.
 
     Raises:
         SinkError: the cluster provides no worker, or the workers lack something.
     """
-    with calling_after(silence, no_workers), _mark(directory) as mark:
+    with calling_after(_SILENCE, no_workers), _mark(directory) as mark:
         found = _ask_workers(spark, partial(_look, mark), patience)
     own = _version()
     for worker in found:

@@ -190,7 +190,6 @@ def start_session(
     tasks: int = 2,
     driver_memory: str = "1g",
     verbose: bool = False,
-    java_options: str = JAVA_OPTIONS,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start Spark with the source "recon" registered. Takes 6 to 8 seconds.
@@ -202,7 +201,6 @@ def start_session(
         tasks: how many run in parallel if `master` is None.
         driver_memory: the Java heap, as Java writes it; ignored under spark-submit.
         verbose: print Spark's own warnings on stderr.
-        java_options: for the driver's Java.
         settings: Spark settings, overriding those of this module and of spark-submit.
 
     Raises:
@@ -232,7 +230,7 @@ def start_session(
     _set_environment(scratch if local else None, given.get(_WORKERS_PYTHON))
     properties = {"log4j2.configurationFile": log4j.as_uri(), "java.io.tmpdir": scratch}
     options = [_quoted(f"-D{name}={value}") for name, value in properties.items()]
-    options += [java_options, given.pop(_DRIVER_OPTIONS, "")]
+    options += [JAVA_OPTIONS, given.pop(_DRIVER_OPTIONS, "")]
     own = {
         **_SETTINGS,
         **(_ON_THIS_MACHINE if local else {}),

@@ -55,8 +55,8 @@ _ROWS_PER_READ: Final = 50_000
 OnProgress = Callable[[str, int, int], None]
 
 
-def optimize(directory: Location, names: Sequence[str] = ()) -> dict[str, int]:
-    """Sort tables and views (default: all) by stream, into few files; return how many each has.
+def optimize(directory: Location, names: Sequence[str]) -> dict[str, int]:
+    """Sort tables and views by stream, into few files; return how many each has. No names: all.
 
     Then a stream's history is one small read.
 

@@ -92,13 +92,14 @@ def select_named(
 
 
 def read_in_pieces(
-    connection: sqlite3.Connection, sql: str, rows: int, after: int = -(2**63)
+    connection: sqlite3.Connection, sql: str, rows: int
 ) -> Iterator[list[tuple[Any, ...]]]:
     """Run `SELECT key, ... WHERE key > ? ... ORDER BY key LIMIT ?` until nothing is left.
 
-    Yields at most `rows` rows at a time, with keys beyond `after`. Between two pieces no statement
-    is open, so that the caller may write and memory stays bounded.
+    Yields at most `rows` rows at a time. Between two pieces no statement is open, so that the
+    caller may write and memory stays bounded.
     """
+    after = -(2**63)
     while piece := connection.execute(sql, (after, rows)).fetchall():
         yield piece
         after = piece[-1][0]
