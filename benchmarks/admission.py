@@ -39,6 +39,7 @@ from recon_node.ceramic import Network, StreamId, StreamType, parse_event, verif
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.p2p import P2PSettings, open_p2p
+from recon_node.program import collect_seldom
 from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.sources import LogSource
@@ -286,6 +287,7 @@ def main() -> None:
     parser.add_argument("--give", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    collect_seldom()  # as a node does
     if options.give is not None:
         trio.run(give, options.give)
         return

@@ -14,7 +14,6 @@ nor can kill -9: an event is acknowledged only after its commit.
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -50,7 +49,7 @@ from recon_node.feed_index import FeedIndexError
 from recon_node.files import draft_of, is_exposed, move_into_place, private_directory
 from recon_node.p2p import P2PError, open_p2p
 from recon_node.p2p.transport.identity import open_identity, signing_key_of
-from recon_node.program import stop_signals
+from recon_node.program import collect_seldom, stop_signals
 from recon_node.settings import Settings
 from recon_node.snapshot.service import Snapshots, open_snapshots
 from recon_node.store import (
@@ -181,7 +180,7 @@ async def _run_parts(
         if settings.peer_id_file is not None:
             path = settings.peer_id_file.expanduser()
             await trio.to_thread.run_sync(_write_peer_id, path, p2p.peer_id)
-        _keep_from_collections()
+        collect_seldom()
         log.info(
             "Ready",
             api=listener.url,
@@ -194,16 +193,6 @@ async def _run_parts(
         await shutdown.requested()
         services.closing.set()
         background.cancel_scope.cancel()
-
-
-def _keep_from_collections() -> None:
-    """Have garbage collections leave out what is here by now: code, settings, the key store.
-
-    Otherwise each full collection looks at all of it, and holds the event loop for a tenth of a
-    second or more.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 class _Shutdown:

@@ -1,0 +1,40 @@
+"""What the programs of this package share."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from recon_node.program import collect_seldom
+
+
+@pytest.fixture
+def collections() -> Iterator[list[int]]:
+    """The generation of each collection that has ended, while a node's settings hold."""
+    threshold, ended = gc.get_threshold(), list[int]()
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            ended.append(info["generation"])
+
+    gc.callbacks.append(note)
+    try:
+        collect_seldom()
+        ended.clear()
+        yield ended
+    finally:
+        gc.callbacks.remove(note)
+        gc.set_threshold(*threshold)
+
+
+def test_a_batch_of_objects_is_made_without_collections(collections: list[int]) -> None:
+    batch = [[number] for number in range(5_000)]
+    assert collections == []
+    del batch
+
+
+def test_cycles_are_still_collected(collections: list[int]) -> None:
+    for _ in range(100_000):
+        cycle: list[object] = []
+        cycle.append(cycle)
+    assert len(collections) >= 5
