@@ -1,7 +1,7 @@
 """EventIds as the deployed network builds them: without a height (ceramic-one 0.58).
 
     varint(0xce) varint(0x05) varint(network id)
-    separator    last 8 bytes of sha256(sort key || model's StreamID bytes)
+    separator    last 8 bytes of sha256("model" || model's StreamID bytes)
     controller   last 8 bytes of sha256(controller DID)
     stream       last 4 bytes of the init event's CID
     event CID
@@ -28,6 +28,7 @@ from recon_node.ceramic.network import Network
 from recon_node.ipld import CID, IDENTITY, IpldError, read_cid, varint
 
 _HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(EVENT_ID_TYPE)
+_SORT_KEY: Final = b"model"
 _HASH_SIZE: Final = 8
 """Bytes of the separator, and of the controller."""
 _STREAM_SIZE: Final = 4
@@ -62,8 +63,6 @@ class HeightlessEventId(bytes):
         controller: str,
         init_cid: CID,
         event_cid: CID,
-        *,
-        sort_key: str = "model",
     ) -> Self:
         """Build the EventId of an event.
 
@@ -73,17 +72,16 @@ class HeightlessEventId(bytes):
             controller: the DID of the stream's controller.
             init_cid: the CID of the stream's init event.
             event_cid: the event's own CID.
-            sort_key: the header's `sep`; `model` where it has none.
 
         Raises:
-            EventIdError: the controller or the sort key is not valid Unicode.
+            EventIdError: the controller is not valid Unicode.
         """
-        stream = _controller_prefix(network, model, controller, sort_key) + init_cid[-_STREAM_SIZE:]
+        stream = _controller_prefix(network, model, controller) + init_cid[-_STREAM_SIZE:]
         return bytes.__new__(cls, stream + event_cid)
 
     @property
     def separator(self) -> bytes:
-        """The hash of the sort key and the model, see `model_hash`."""
+        """The hash of the model, see `model_hash`."""
         start = _fields_start(self)
         return self[start : start + _HASH_SIZE]
 
@@ -111,17 +109,9 @@ class HeightlessEventId(bytes):
         return f"HeightlessEventId({self.hex()})"
 
 
-def model_hash(model: StreamId, *, sort_key: str = "model") -> bytes:
-    """Return the separator of a model's streams: 8 bytes.
-
-    Raises:
-        EventIdError: the sort key is not valid Unicode.
-    """
-    try:
-        named = sort_key.encode()
-    except UnicodeEncodeError:
-        raise EventIdError(f"the sort key {sort_key[:100]!r} is not valid Unicode") from None
-    return hashlib.sha256(named + model.to_bytes()).digest()[-_HASH_SIZE:]
+def model_hash(model: StreamId) -> bytes:
+    """Return the separator of a model's streams: 8 bytes."""
+    return hashlib.sha256(_SORT_KEY + model.to_bytes()).digest()[-_HASH_SIZE:]
 
 
 def without_height(event_id: bytes, separator: bytes, fields: int) -> HeightlessEventId:
@@ -169,15 +159,9 @@ def network_range(network: Network) -> tuple[bytes, bytes]:
     return _fenceposts(_network_prefix(network.id), 0)
 
 
-def model_range(
-    network: Network, model: StreamId, *, sort_key: str = "model"
-) -> tuple[bytes, bytes]:
-    """Return the fenceposts around all keys of a model's streams.
-
-    Raises:
-        EventIdError: the sort key is not valid Unicode.
-    """
-    return _fenceposts(_model_prefix(network, model, sort_key), _HASH_SIZE)
+def model_range(network: Network, model: StreamId) -> tuple[bytes, bytes]:
+    """Return the fenceposts around all keys of a model's streams."""
+    return _fenceposts(_model_prefix(network, model), _HASH_SIZE)
 
 
 def controller_range(network: Network, model: StreamId, controller: str) -> tuple[bytes, bytes]:
@@ -186,13 +170,13 @@ def controller_range(network: Network, model: StreamId, controller: str) -> tupl
     Raises:
         EventIdError: the controller is not valid Unicode.
     """
-    prefix = _controller_prefix(network, model, controller, "model")
+    prefix = _controller_prefix(network, model, controller)
     return _fenceposts(prefix, 2 * _HASH_SIZE)
 
 
 def shard_range(network: Network, model: StreamId, shard: Shard) -> tuple[bytes, bytes]:
     """Return the fenceposts around all keys of a model's streams in a shard."""
-    prefix = _model_prefix(network, model, "model")
+    prefix = _model_prefix(network, model)
     lower, upper = (_fenceposts(prefix + bound, _HASH_SIZE + len(bound)) for bound in shard)
     return lower[0], upper[1]
 
@@ -205,7 +189,7 @@ def stream_range(
     Raises:
         EventIdError: the controller is not valid Unicode.
     """
-    prefix = _controller_prefix(network, model, controller, "model") + init_cid[-_STREAM_SIZE:]
+    prefix = _controller_prefix(network, model, controller) + init_cid[-_STREAM_SIZE:]
     return _fenceposts(prefix, _FIELDS_SIZE)
 
 
@@ -243,19 +227,17 @@ def _network_prefix(network_id: int) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _model_prefix(network: Network, model: StreamId, sort_key: str) -> bytes:
-    return _network_prefix(network.id) + model_hash(model, sort_key=sort_key)
+def _model_prefix(network: Network, model: StreamId) -> bytes:
+    return _network_prefix(network.id) + model_hash(model)
 
 
-def _controller_prefix(network: Network, model: StreamId, controller: str, sort_key: str) -> bytes:
+def _controller_prefix(network: Network, model: StreamId, controller: str) -> bytes:
     made = _remembered_prefix if len(controller) <= MAX_CACHED_SIZE else _prefix_of_controller
-    return made(network, model, controller, sort_key)
+    return made(network, model, controller)
 
 
-def _prefix_of_controller(
-    network: Network, model: StreamId, controller: str, sort_key: str
-) -> bytes:
-    return _model_prefix(network, model, sort_key) + short_hash(controller)
+def _prefix_of_controller(network: Network, model: StreamId, controller: str) -> bytes:
+    return _model_prefix(network, model) + short_hash(controller)
 
 
 _remembered_prefix = lru_cache(maxsize=4096)(_prefix_of_controller)
