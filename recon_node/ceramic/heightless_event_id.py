@@ -22,19 +22,22 @@ from functools import lru_cache
 from typing import Final, Self
 
 from recon_node.ceramic.errors import EventIdError
-from recon_node.ceramic.event_id import EVENT_ID_TYPE, MAX_CACHED_SIZE, Shard, short_hash
+from recon_node.ceramic.event_id import (
+    EVENT_ID_TYPE,
+    FIELDS_SIZE,
+    MAX_CACHED_SIZE,
+    SHORT_HASH_SIZE,
+    Shard,
+    short_hash,
+)
 from recon_node.ceramic.header import STREAM_ID_CODEC, StreamId
 from recon_node.ceramic.network import Network
 from recon_node.ipld import CID, IDENTITY, IpldError, read_cid, varint
 
 _HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(EVENT_ID_TYPE)
 _SORT_KEY: Final = b"model"
-_HASH_SIZE: Final = 8
-"""Bytes of the separator, and of the controller."""
 _STREAM_SIZE: Final = 4
 """Bytes of the init event's CID."""
-_FIELDS_SIZE: Final = 2 * _HASH_SIZE + _STREAM_SIZE
-"""Bytes between the network id and the event CID."""
 
 LEAST: Final = b""
 """The bound below every key, which parses as no EventId."""
@@ -83,24 +86,24 @@ class HeightlessEventId(bytes):
     def separator(self) -> bytes:
         """The hash of the model, see `model_hash`."""
         start = _fields_start(self)
-        return self[start : start + _HASH_SIZE]
+        return self[start : start + SHORT_HASH_SIZE]
 
     @property
     def controller(self) -> bytes:
         """The last 8 bytes of the controller DID's sha256."""
-        start = _fields_start(self) + _HASH_SIZE
-        return self[start : start + _HASH_SIZE]
+        start = _fields_start(self) + SHORT_HASH_SIZE
+        return self[start : start + SHORT_HASH_SIZE]
 
     @property
     def stream(self) -> bytes:
         """The last 4 bytes of the init event's CID."""
-        start = _fields_start(self) + 2 * _HASH_SIZE
+        start = _fields_start(self) + 2 * SHORT_HASH_SIZE
         return self[start : start + _STREAM_SIZE]
 
     @property
     def event_cid(self) -> CID:
         """The event's CID."""
-        return CID(self[_fields_start(self) + _FIELDS_SIZE :])
+        return CID(self[_fields_start(self) + FIELDS_SIZE :])
 
     def __str__(self) -> str:
         return self.hex()
@@ -111,22 +114,7 @@ class HeightlessEventId(bytes):
 
 def model_hash(model: StreamId) -> bytes:
     """Return the separator of a model's streams: 8 bytes."""
-    return hashlib.sha256(_SORT_KEY + model.to_bytes()).digest()[-_HASH_SIZE:]
-
-
-def without_height(event_id: bytes, separator: bytes, fields: int) -> HeightlessEventId:
-    """Return the same event's EventId of the deployed network.
-
-    Args:
-        event_id: the bytes of an `EventId`, which are not checked again.
-        separator: of the model of the event's stream, see `model_hash`.
-        fields: the offset of the separator, which all EventIds of a network have in common.
-    """
-    height = fields + _FIELDS_SIZE
-    first = event_id[height]
-    cid = height + 1 + (1 << (first - 0x18) if first >= 0x18 else 0)  # a CBOR unsigned integer
-    rest = event_id[fields + _HASH_SIZE : height] + event_id[cid:]
-    return bytes.__new__(HeightlessEventId, event_id[:fields] + separator + rest)
+    return hashlib.sha256(_SORT_KEY + model.to_bytes()).digest()[-SHORT_HASH_SIZE:]
 
 
 def check_bound(bound: bytes) -> None:
@@ -151,7 +139,7 @@ def is_fencepost(bound: bytes) -> bool:
         rest = bound[_fields_start(bound) :]
     except EventIdError:
         return False
-    return len(rest) == _FIELDS_SIZE or (len(rest) == _FIELDS_SIZE + 1 and rest[-1:] == GREATEST)
+    return len(rest) == FIELDS_SIZE or (len(rest) == FIELDS_SIZE + 1 and rest[-1:] == GREATEST)
 
 
 def network_range(network: Network) -> tuple[bytes, bytes]:
@@ -161,7 +149,7 @@ def network_range(network: Network) -> tuple[bytes, bytes]:
 
 def model_range(network: Network, model: StreamId) -> tuple[bytes, bytes]:
     """Return the fenceposts around all keys of a model's streams."""
-    return _fenceposts(_model_prefix(network, model), _HASH_SIZE)
+    return _fenceposts(_model_prefix(network, model), SHORT_HASH_SIZE)
 
 
 def controller_range(network: Network, model: StreamId, controller: str) -> tuple[bytes, bytes]:
@@ -171,13 +159,13 @@ def controller_range(network: Network, model: StreamId, controller: str) -> tupl
         EventIdError: the controller is not valid Unicode.
     """
     prefix = _controller_prefix(network, model, controller)
-    return _fenceposts(prefix, 2 * _HASH_SIZE)
+    return _fenceposts(prefix, 2 * SHORT_HASH_SIZE)
 
 
 def shard_range(network: Network, model: StreamId, shard: Shard) -> tuple[bytes, bytes]:
     """Return the fenceposts around all keys of a model's streams in a shard."""
     prefix = _model_prefix(network, model)
-    lower, upper = (_fenceposts(prefix + bound, _HASH_SIZE + len(bound)) for bound in shard)
+    lower, upper = (_fenceposts(prefix + bound, SHORT_HASH_SIZE + len(bound)) for bound in shard)
     return lower[0], upper[1]
 
 
@@ -190,12 +178,12 @@ def stream_range(
         EventIdError: the controller is not valid Unicode.
     """
     prefix = _controller_prefix(network, model, controller) + init_cid[-_STREAM_SIZE:]
-    return _fenceposts(prefix, _FIELDS_SIZE)
+    return _fenceposts(prefix, FIELDS_SIZE)
 
 
 def _fenceposts(prefix: bytes, known: int) -> tuple[bytes, bytes]:
     """Fill up a prefix that has `known` bytes of the fields, with zeros and with ff bytes."""
-    missing = _FIELDS_SIZE - known
+    missing = FIELDS_SIZE - known
     return prefix + bytes(missing), prefix + GREATEST * (missing + 1)
 
 
@@ -210,7 +198,7 @@ def _fields_start(raw: bytes) -> int:
 
 
 def _check(raw: bytes) -> None:
-    start = _fields_start(raw) + _FIELDS_SIZE
+    start = _fields_start(raw) + FIELDS_SIZE
     try:
         cid, end = read_cid(raw, start)
     except IpldError as error:

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from recon_node.ceramic import EventId, Network, StreamId
-from recon_node.ceramic.event_id import SHORT_HASH_SIZE, rendezvous, short_hash
+from recon_node.ceramic.event_id import FIELDS_SIZE, SHORT_HASH_SIZE, rendezvous, short_hash
 from recon_node.ceramic.heightless_event_id import (
     HeightlessEventId,
     model_hash,
-    without_height,
 )
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore
@@ -112,8 +111,18 @@ class RingKeys:
         return any(stream + cid in self._doubted for cid in cids)
 
     def _key(self, event_id: bytes) -> HeightlessEventId | None:
+        """Return the key of an event; None if its stream has no known model.
+
+        `event_id` is the bytes of an `EventId`, which are not checked again.
+        """
         separator = self._separators.get(event_id[self._separator])
-        return None if separator is None else without_height(event_id, separator, self._fields)
+        if separator is None:
+            return None
+        height = self._fields + FIELDS_SIZE
+        first = event_id[height]
+        cid = height + 1 + (1 << (first - 0x18) if first >= 0x18 else 0)  # a CBOR unsigned integer
+        rest = event_id[self._separator.stop : height] + event_id[cid:]
+        return bytes.__new__(HeightlessEventId, event_id[: self._fields] + separator + rest)
 
     def _learn(self, model: StreamId) -> None:
         self._separators[short_hash(str(model))] = model_hash(model)
