@@ -89,7 +89,7 @@ class Request:
 
     method: Method
     path: str
-    params: Mapping[str, str | int | float] = field(default_factory=dict)
+    params: Mapping[str, str | int | float | list[str]] = field(default_factory=dict)
     json: Any = None
     """The body, as a value; None if there is none, or `content` has it."""
     content: bytes | None = None

@@ -28,20 +28,35 @@ limit_option = click.option(
 @click.command("list")
 @click.option("--model", metavar="STREAM_ID", help="Only documents of this model.")
 @click.option("--controller", metavar="DID", help="Only streams of this controller.")
+@click.option(
+    "--where",
+    multiple=True,
+    metavar="FIELD=TEXT",
+    help="Only documents whose field holds this, such as a StreamID; needs --model.",
+)
 @limit_option
 @node_options
 @json_option
 def list_streams(
-    model: str | None, controller: str | None, limit: int, node: Connection, as_json: bool
+    model: str | None,
+    controller: str | None,
+    where: tuple[str, ...],
+    limit: int,
+    node: Connection,
+    as_json: bool,
 ) -> None:
     """List the streams of a node, those that arrived last first.
 
+    With --where, the node looks into the documents of the model, which takes longer the more there
+    are.
+
     \b
-    Examples:
+    Examples: all, the documents of a model, those that relate to a document
       recon-node stream list
       recon-node stream list --model kjzl6hvfrbw6c... --limit 0 --json
+      recon-node stream list --model kjzl6hvfrbw6c... --where post=kjzl6kcym7w8y...
     """
-    query = {"model": model, "controller": controller}
+    query = {"model": model, "controller": controller, "where": list(where) or None}
     given = {name: value for name, value in query.items() if value is not None}
     found, total = pages(node, "/ceramic/streams", "streams", given, limit)
     if as_json:
@@ -51,7 +66,10 @@ def list_streams(
     for each in found:
         kind = each["name"] or each["model_name"] or each["sort_value"]
         table.add_row(each["id"], kind, each["controller"], f"{each['events']:,}")
-    print_list(table, found, total, "streams")
+    if where:
+        print_list(table, found, len(found), "such documents")
+    else:
+        print_list(table, found, total, "streams")
 
 
 @click.command("list")

@@ -6,7 +6,8 @@ interests it has in a form that can be read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
 from recon_node.ceramic import StreamId, StreamIdError
@@ -50,7 +51,7 @@ class ListPage(Generic[T_co]):
 
     entries: tuple[T_co, ...]
     total: int
-    """Entries of the whole list."""
+    """Entries of the whole list; with `where`, all documents of the model."""
     next: int | None
     """What `after` is for the following page; None: this is the last one."""
 
@@ -79,6 +80,7 @@ def documents(
     model: StreamRef,
     *,
     controller: str | None = None,
+    where: Mapping[str, StreamRef] | None = None,
     after: int | None = None,
     limit: int = LIST_SIZE,
 ) -> Steps[ListPage[ListedDocument]]:
@@ -87,16 +89,35 @@ def documents(
     Args:
         model: of which.
         controller: a DID, whose documents only.
+        where: fields of the content, and what each holds: a document to which it relates, or just
+            this text. The node looks for it in the model's documents, and may return fewer entries
+            than `limit` though there is a next page.
         after: the `next` of the page before; by default, the first page.
-        limit: entries at most, up to 1,000.
+        limit: entries at most, up to 1,000, or 100 with `where`.
 
     Raises:
         NotFoundError: a ceramic-one node, which has no lists.
+        InvalidArgumentError: a field is to hold something else than a document or text.
     """
-    query = {"model": str(to_stream_id(model)), "controller": controller}
-    answer = yield get("/ceramic/streams", **query, after=after, limit=limit)
-    entries, total, following = answer.fields("streams", "total", "next")
-    return ListPage(tuple(map(_document, entries)), total, following)
+    of, held = str(to_stream_id(model)), {name: _held(each) for name, each in (where or {}).items()}
+    request = get(
+        "/ceramic/streams",
+        model=of,
+        controller=controller,
+        where=[f"{name}={text}" for name, text in held.items()],
+        limit=limit,
+    )
+    while True:
+        page = {} if after is None else {"after": after}
+        answer = yield replace(request, params={**request.params, **page})
+        entries, total, after = answer.fields("streams", "total", "next")
+        if entries or after is None or not limit:
+            return ListPage(tuple(map(_document, entries)), total, after)
+
+
+def _held(value: object) -> str:
+    """What a field holds, as the text that it is in the content."""
+    return value if isinstance(value, str) else str(to_stream_id(value))
 
 
 def models(

@@ -187,10 +187,9 @@ class Session:
         return chosen
 
 
-def get(path: str, **params: str | int | None) -> Request:
-    """Make a GET request; parameters that are None are left out."""
-    given = {name: str(value) for name, value in params.items() if value is not None}
-    return Request("GET", path, given)
+def get(path: str, **params: str | int | list[str] | None) -> Request:
+    """Make a GET request; parameters that are None are left out, and lists are repeated."""
+    return Request("GET", path, {name: each for name, each in params.items() if each is not None})
 
 
 def segment(text: object) -> str:

@@ -231,6 +231,21 @@ def test_a_thread(shell: Shell, tmp_path: Path) -> None:
     assert "no document" not in shell(*where, "--svg", str(tmp_path / "thread.svg")).output
 
 
+def test_documents_that_relate_to_another(shell: Shell) -> None:
+    relations = {"post": {"type": "document", "model": None}}
+    comment = {"name": "Comment", "schema": {"properties": {"post": {"type": "string"}}}}
+    post = shell.line("stream", "new", shell.line("model", "new", json.dumps(POST)), "{}")
+    model = shell.line("model", "new", json.dumps({**comment, "relations": relations}))
+    mine, _other = (
+        shell.line("stream", "new", model, json.dumps(content)) for content in ({"post": post}, {})
+    )
+    listed = shell.json("stream", "list", "--model", model, "--where", f"post={post}")
+    assert [each["id"] for each in listed] == [mine]
+    found = shell("stream", "list", "--model", model, "--where", f"post={mine}")
+    assert found.stderr == "no such documents here yet\n"
+    assert "give `model`, too" in shell("stream", "list", "--where", "a=b", exit_code=1).output
+
+
 def test_what_is_wrong_with_a_thread(shell: Shell) -> None:
     model = shell.line("model", "new", json.dumps(MESSAGE))
     plain = shell.line("stream", "new", model, '{"text": "no tangle"}')

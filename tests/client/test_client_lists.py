@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from contextlib import aclosing
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -12,22 +13,29 @@ import trio
 from client_samples import KEY, POST
 
 from recon_node.api import Services, create_app
+from recon_node.api.services import Limits
 from recon_node.ceramic import METAMODEL, EventKind
 from recon_node.client import (
     AsyncCeramic,
+    Document,
     Interest,
     InvalidArgumentError,
     Key,
     ListedDocument,
     ListedModel,
+    ModelDefinition,
     NodeError,
     NotANodeError,
     NotFoundError,
     OutsideInterestsWarning,
+    Relation,
+    StreamId,
 )
 from recon_node.store import Store
+from recon_node.store.reading import stream_lists
 
 OTHER = Key.from_seed(bytes([1]) * 32)
+KEYS = (KEY, OTHER)
 
 
 def client_of(store: Store) -> AsyncCeramic:
@@ -68,6 +76,113 @@ async def test_documents_and_models_are_listed_page_by_page(store: Store) -> Non
         assert only.id == other.id
         [listed] = (await ceramic.models()).entries
         assert listed == ListedModel(model.id, KEY.did, "Post", 4, 5)
+
+
+COMMENT = ModelDefinition(
+    name="Comment",
+    schema={
+        "properties": {
+            "post": {"type": "string"},
+            "text": {"type": "string"},
+            "who": {"type": "string"},
+            "stars": {"type": "integer"},
+        }
+    },
+    relations={"post": Relation.document(), "who": Relation.account()},
+)
+LIKE = replace(COMMENT, name="Like", account_relation="set", set_fields=["post"])
+
+
+async def found_by(
+    ceramic: AsyncCeramic, model: Document, limit: int, **where: Document | str
+) -> list[StreamId]:
+    """All documents that are listed, page by page."""
+    found: list[StreamId] = []
+    after: int | None = None
+    while True:
+        page = await ceramic.documents(model, where=where, after=after, limit=limit)
+        assert len(page.entries) <= limit
+        assert page.entries or page.next is None
+        found += [each.id for each in page.entries]
+        if (after := page.next) is None:
+            return found
+
+
+async def test_documents_by_what_they_relate_to(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each page looks at a few of them only; what counts is the content at the tip."""
+    monkeypatch.setattr(stream_lists, "_MAX_SCANNED", 3)
+    async with client_of(store) as ceramic:
+        post = await ceramic.create(await ceramic.create_model(POST), {"title": "a"})
+        other = await ceramic.create(post.model or "", {"title": "b"})
+        comments, likes = [await ceramic.create_model(each) for each in (COMMENT, LIKE)]
+        about, of = {"post": str(post.id)}, {"post": str(other.id)}
+        made = [await ceramic.create(comments, content) for content in (about, of) * 4]
+        made += [
+            await ceramic.create(comments, content, key=OTHER)
+            for content in ({**about, "who": KEY.did}, {"text": str(post.id)}, {"stars": 1}, None)
+        ]
+        await ceramic.update(made[0], of)
+        await ceramic.update(made[1], about)
+        await ceramic.update(made[2], patch=[{"op": "move", "from": "/post", "path": "/text"}])
+        await ceramic.update(made[-1], about, key=OTHER)
+        both = [await ceramic.create(likes, each, key=key) for each in (about, of) for key in KEYS]
+        contents = {each.id: (await ceramic.read(each)).content or {} for each in (*made, *both)}
+
+        def right(documents: list[Document], **where: str) -> list[StreamId]:
+            latest = [(each.id, contents[each.id]) for each in reversed(documents)]
+            return [id_ for id_, content in latest if where.items() <= content.items()]
+
+        for limit in (1, 2, 100):
+            for wanted in (post, other):
+                text = str(wanted.id)
+                assert await found_by(ceramic, comments, limit, post=wanted) == right(
+                    made, post=text
+                )
+                assert await found_by(ceramic, likes, limit, post=text) == right(both, post=text)
+            assert await found_by(ceramic, comments, limit, who=KEY.did) == [made[8].id]
+            assert await found_by(ceramic, comments, limit, who=KEY.did, post=other) == []
+        [mine] = (
+            await ceramic.documents(comments, controller=OTHER.did, where={"who": KEY.did})
+        ).entries
+        assert mine.id == made[8].id
+        with pytest.raises(InvalidArgumentError, match="not a StreamID"):
+            await ceramic.documents(comments, where={"stars": 1})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        (["post"], "'post' is not of the form FIELD=TEXT"),
+        (["=a"], "'=a' is not of the form"),
+        (["a="], "'a=' is not of the form"),
+        (["a=b", "a=c"], "up to 4 fields, each once"),
+        ([f"{name}=b" for name in "abcde"], "up to 4 fields"),
+    ],
+)
+async def test_what_is_wrong_with_where(store: Store, where: list[str], words: str) -> None:
+    async with client_of(store) as ceramic:
+        params = {"model": str((await ceramic.create_model(POST)).id), "where": where}
+        with pytest.raises(NodeError, match=words):
+            await ceramic.request("GET", "/ceramic/streams", params=params)
+        with pytest.raises(NodeError, match="give `model`"):
+            await ceramic.request("GET", "/ceramic/streams", params={"where": ["a=b"]})
+
+
+async def test_a_document_that_cannot_be_computed_is_left_out(store: Store) -> None:
+    """A stranger's cannot keep others from being listed."""
+    transport = httpx.ASGITransport(
+        create_app(Services(store=store, limits=Limits(stream_bytes=30_000)))
+    )
+    async with AsyncCeramic("node", key=KEY, transport=transport) as ceramic:
+        comments = await ceramic.create_model(COMMENT)
+        one = await ceramic.create(comments, {"who": KEY.did})
+        for size in (40_000, 100_000):
+            text = "x" * size
+            await ceramic.create(comments, {"who": KEY.did, "text": text}, key=OTHER)
+        page = await ceramic.documents(comments, where={"who": KEY.did})
+        assert [each.id for each in page.entries] == [one.id]
 
 
 async def test_interests_are_listed_and_removed(store: Store) -> None:

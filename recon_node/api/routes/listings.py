@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import bad_request
 from recon_node.api.models import Body, Parameters, Parsed, UnfitError, Whole, WholeParameter
+from recon_node.api.routes.fields import streams_where
 from recon_node.api.services import Services
 from recon_node.ceramic import (
     METAMODEL,
@@ -78,6 +79,9 @@ class StreamsQuery(PageQuery, frozen=True, rename="camel"):
     """Only with this sort value: text; a StreamID in base36, `k...`. Needs `sortKey`."""
     controller: Given | None = None
     """Only with this controller, a DID."""
+    where: list[str] = []
+    """Only documents in whose content at the tip a field holds just this text: `FIELD=TEXT`, such
+    as a relation and the StreamID of a document. Needs `model`; up to 4."""
 
 
 class ListedStreamBody(Body, frozen=True):
@@ -111,17 +115,19 @@ class StreamListBody(PageBody, frozen=True):
     streams: list[ListedStreamBody]
     """A page of them."""
     total: Whole
-    """How many the whole list has."""
+    """How many the whole list has, without `where`."""
 
 
 @endpoint("GET", "/ceramic/streams", own=True)
 async def get_streams(call: Call[StreamsQuery]) -> StreamListBody:
     """List streams, the latest first."""
     services, given = call.services, call.parameters
-    page = await services.store.log.streams(_filter(given), given.after, given.size)
+    if given.where and given.size:
+        page = await streams_where(services, _filter(given), given.where, given.after, given.size)
+    else:
+        page = await services.store.log.streams(_filter(given), given.after, given.size)
     described = await describe_streams(services, page.streams)
-    following = page.streams[-1].row if page.more and page.streams else None
-    return StreamListBody(streams=described, total=page.total, next=following)
+    return StreamListBody(streams=described, total=page.total, next=page.next)
 
 
 class ListedModelBody(Body, frozen=True):
@@ -156,8 +162,7 @@ async def get_models(call: Call[PageQuery]) -> ModelListBody:
     services, given = call.services, call.parameters
     page = await services.store.log.models(given.after, given.size)
     described = await describe_models(services, page.streams)
-    following = page.streams[-1].row if page.more and page.streams else None
-    return ModelListBody(models=described, total=page.total, next=following)
+    return ModelListBody(models=described, total=page.total, next=page.next)
 
 
 async def describe_streams(
@@ -209,6 +214,8 @@ def _is_document(stream: ListedStream) -> bool:
 
 
 def _filter(given: StreamsQuery) -> StreamFilter:
+    if given.where and given.model is None:
+        raise bad_request("`where` is about the documents of a model: give `model`, too")
     if given.model is not None and (given.sort_key or given.sort_value):
         raise bad_request("give `model`, or `sortKey` and `sortValue`, not both")
     if (given.sort_key is None) is not (given.sort_value is None):
