@@ -9,7 +9,7 @@ import click
 from recon_node.ceramic import StreamId
 from recon_node.cli.client import node_options
 from recon_node.cli.output import CommandError, interest_text
-from recon_node.connection import Connection
+from recon_node.connection import Connection, Request
 from recon_node.terminal_text import echo, json_option, print_json, print_result
 
 if TYPE_CHECKING:
@@ -79,19 +79,14 @@ def add_interest(node: Connection, interest: tuple[str, ...], as_json: bool) -> 
       recon-node interests add kh4q0ozorrgaq2mezktnrmdwleo1d
     """
     wanted = _parse(interest)
-    is_first = not _interests_of(node)
-    node.request("POST", "/ceramic/interests", json=_as_json(wanted))
+    answer = node.exchange(Request("POST", "/ceramic/interests", json=_as_json(wanted))).check()
     print_result(
         {"added": _as_json(wanted), "interests": _interests_of(node)},
         f"the node syncs {' '.join(interest)} from now on",
         as_json=as_json,
     )
-    if is_first:
-        echo(
-            "it had no interests and synced everything on its network until now; from now on it "
-            "syncs nothing else. What it has stays. `recon-node interests remove` undoes this",
-            err=True,
-        )
+    if answer.warning:
+        echo(answer.warning, err=True)
     if not isinstance(wanted, StreamId) and wanted.sort_key not in USUAL_SORT_KEYS:
         echo(
             f"note: {wanted.sort_key!r} is not a usual sort key ({', '.join(USUAL_SORT_KEYS)}); "

@@ -29,6 +29,7 @@ from recon_node.client.clients import AsyncCeramic, Ceramic
 from recon_node.client.definitions import AccountRelation, ModelDefinition, Relation, View
 from recon_node.client.errors import (
     CapabilityExpiredError,
+    FirstInterestWarning,
     InvalidArgumentError,
     InvalidContentError,
     KeyFileError,
@@ -76,6 +77,7 @@ __all__ = [
     "Expired",
     "FeedEntry",
     "FeedPage",
+    "FirstInterestWarning",
     "Interest",
     "InvalidArgumentError",
     "InvalidContentError",

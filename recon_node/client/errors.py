@@ -25,6 +25,11 @@ class OutsideInterestsWarning(UserWarning):
     peer gets it from there. Python shows it once for each model; see `warnings`."""
 
 
+class FirstInterestWarning(UserWarning):
+    """The node had no interests and fetched everything on its network: its first interest ends
+    that."""
+
+
 class KeyFileError(ClientError):
     """A key file that is missing, or does not hold a key."""
 

@@ -6,12 +6,13 @@ interests it has in a form that can be read.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
 from recon_node.ceramic import StreamId, StreamIdError
-from recon_node.client.errors import InvalidArgumentError
+from recon_node.client.errors import FirstInterestWarning, InvalidArgumentError
 from recon_node.client.session import Session, Steps, StreamRef, get, to_stream_id
 from recon_node.connection import NotANodeError, Request
 
@@ -166,6 +167,9 @@ def register_interest(
         stream: which one only; needs `controller`.
         controllers: a shard only: `1/4`, the first of four, or `00..3f`.
 
+    Warns:
+        FirstInterestWarning: from now on, the node fetches nothing else.
+
     Raises:
         InvalidArgumentError: neither `model` nor `sort_value` is given, or both are.
         NodeError: the node does not accept the interest.
@@ -174,6 +178,8 @@ def register_interest(
     answer = (yield Request("POST", "/ceramic/interests", json=body)).check()
     if answer.text and not isinstance(answer.json, dict):
         raise NotANodeError(answer.status)
+    if answer.warning:
+        warnings.warn(answer.warning, FirstInterestWarning, stacklevel=1)
 
 
 def remove_interest(

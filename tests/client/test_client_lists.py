@@ -18,6 +18,7 @@ from recon_node.ceramic import METAMODEL, EventKind
 from recon_node.client import (
     AsyncCeramic,
     Document,
+    FirstInterestWarning,
     Interest,
     InvalidArgumentError,
     Key,
@@ -211,7 +212,8 @@ async def test_who_writes_outside_of_the_interests_is_told_once_for_each_model(
             assert found == []
             await ceramic.register_interest(METAMODEL)
             other = await ceramic.create_model({**POST.to_json(), "name": "Other"})
-            assert found == []
+            assert [each.category for each in found] == [FirstInterestWarning]
+            found.clear()
             post = await ceramic.create(model, {"title": "a"})
             await ceramic.update(post, {"title": "b"})
             assert [each.category for each in found] == [OutsideInterestsWarning]
@@ -223,6 +225,20 @@ async def test_who_writes_outside_of_the_interests_is_told_once_for_each_model(
             await ceramic.register_interest(other)
             await ceramic.create(other, {"title": "b"})
             assert len(found) == 2
+
+
+async def test_only_the_first_interest_narrows_what_is_synced(store: Store) -> None:
+    async with client_of(store) as ceramic:
+        model = await ceramic.create_model(POST)
+        for _ in range(2):
+            with pytest.warns(FirstInterestWarning, match="synced everything on its network until"):
+                await ceramic.register_interest(METAMODEL)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                await ceramic.register_interest(METAMODEL)
+                await ceramic.register_interest(model)
+            await ceramic.remove_interest(model)
+            await ceramic.remove_interest(METAMODEL)
 
 
 async def test_a_ceramic_one_node_has_no_lists() -> None:

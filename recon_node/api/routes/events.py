@@ -26,7 +26,7 @@ from recon_node.streams.document_schema import as_dag_json
 MAX_READ_AT_ONCE: Final = 16_384
 """Bytes of an event that are decoded without a thread: 5 ms in the slowest base."""
 WARNING: Final = "recon-warning"
-"""The header of an answer to an event that is kept, but that no peer gets from here."""
+"""The header of an answer to what was done, but has consequences that a client may not expect."""
 MAX_EVENTS: Final = 10_000
 """Lines of an NDJSON body; its bytes are bounded as those of every body are."""
 

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Body, Parameters, read_small
+from recon_node.api.routes.events import WARNING
 from recon_node.api.services import Services
 from recon_node.ceramic import Shard, StreamId, StreamIdError
 from recon_node.ceramic.header import sort_value_of
@@ -78,7 +79,15 @@ class NodeInterestBody(Body, frozen=True, kw_only=True, rename="camel"):
     """(+) Whether it comes from the node's settings, and cannot be removed."""
 
 
-_KEPT: Final = Answer("The interest is kept.", status=204)
+_KEPT: Final = Answer(
+    "The interest is kept. The header `recon-warning` (+) says so if it is the first one, so that "
+    "the node no longer syncs everything.",
+    status=204,
+)
+_NARROWED: Final = (
+    "this node had no interests and synced everything on its network until now; from now on it "
+    "syncs nothing else. What it has stays, and removing the interest undoes this"
+)
 _GONE: Final = Answer("The interest is removed. The node keeps the events that it has.", status=204)
 
 
@@ -204,8 +213,10 @@ async def _add(services: Services, wanted: Interest | StreamId) -> Response:
         interest = await services.store.wanted.complete(wanted)
     except InvalidInterestError as error:
         raise bad_request(str(error)) from None
-    await services.store.wanted.add(interest)
-    return Response(status_code=HTTPStatus.NO_CONTENT)
+    is_new = await services.store.wanted.add(interest)
+    is_first = is_new and services.store.wanted.all == (interest,)
+    headers = {WARNING: _NARROWED} if is_first else {}
+    return Response(status_code=HTTPStatus.NO_CONTENT, headers=headers)
 
 
 async def _remove_one(services: Services, wanted: Interest) -> Response:
