@@ -25,19 +25,31 @@ if [ "${1:-}" = "--python" ]; then
 fi
 
 packages=""
+compiler=""
 if [ -z "$python" ]; then
-    packages="python3 python3-venv python3-dev"
-else
-    "$python" -c 'import ensurepip, venv' 2>/dev/null || packages="$packages python3-venv"
-    [ -n "${WHEELS:-}" ] || "$python" -c 'import os, sysconfig, sys
-sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' ||
-        packages="$packages python3-dev"
+    packages="python3 python3-venv"
+elif ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    packages="python3-venv"
 fi
+has_python_header() {
+    "${python:-false}" -c 'import os, sysconfig, sys
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
+}
 has_header() { echo "#include <$1>" | cc -E -x c - >/dev/null 2>&1; }
 if [ -z "${WHEELS:-}" ]; then
-    command -v cc >/dev/null 2>&1 || packages="$packages gcc libc6-dev"
-    has_header gmp.h || packages="$packages libgmp-dev"
+    has_python_header || compiler="$compiler python3-dev"
+    command -v cc >/dev/null 2>&1 || compiler="$compiler gcc libc6-dev"
+    has_header gmp.h || compiler="$compiler libgmp-dev"
+elif [ -n "$python" ]; then
+    tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
+    for package in cbrrr fastecdsa; do
+        ls "$WHEELS/$package"-*-"$tag"-*.whl >/dev/null 2>&1 && continue
+        echo "WHEELS=$WHEELS has no wheel of $package for $python ($tag). Releases have them, and so has the dist/" >&2
+        echo "that 'make dist' leaves on a machine with a compiler and the same version of Python." >&2
+        exit 1
+    done
 fi
+packages="$packages$compiler"
 
 [ -z "$packages" ] && exit 0
 
@@ -46,5 +58,6 @@ echo "Some required system packages are missing. On Debian or Ubuntu, install th
 echo >&2
 echo "    ${sudo}apt-get update && ${sudo}apt-get install -y$(echo " $packages" | tr -s ' ')" >&2
 echo >&2
+[ -n "$compiler" ] && echo "(Without a compiler: make install WHEELS=DIRECTORY; see docs/operations.md.)" >&2
 [ -z "$python" ] && echo "(Python 3.11, 3.12 or 3.13 is required. To use one that is not on the PATH, set PYTHON=/path/to/python.)" >&2
 exit 1
