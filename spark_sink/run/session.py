@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -367,6 +368,9 @@ def _own_interrupts() -> Iterator[None]:
 
 def _first_line(error: BaseException) -> str:
     """Return the first meaningful line of a message; Spark's are pages long."""
+    if isinstance(error, socket.gaierror):  # pyspark's accumulators listen on this name
+        said = error.strerror
+        return f"localhost has no address ({said}): add '127.0.0.1 localhost' to /etc/hosts"
     text = str(error)
     if isinstance(error, PySparkException):
         text = error.getMessage() or text

