@@ -178,7 +178,7 @@ class Ladder:
         if record.refusal is None:
             self._marks.count(record)
             self._known.add(record)
-        if moved or self._released:
+        if self._released or (moved and self._known.may_be_waited_for(record.cid)):
             yield from self._settle([record.cid] if moved else [])
 
     def resume(self, records: Iterable[Record]) -> Steps[None]:
@@ -283,7 +283,11 @@ class Ladder:
         if record.refusal is not None:
             return record.refusal.inherent
         try:
-            if record.state is State.ORPHAN and (yield from self._meet_stream(record)):
+            if record.state is State.ORPHAN and (stream := self._meet_stream(record)) is not None:
+                if self._is_signed_by_another(record, stream):
+                    yield from self._check_authority(record, stream)
+                self._check_event_id(record, stream)
+                self._known.streams[stream.init] = stream
                 record.state = State.WAITING
             if record.state is State.WAITING and self._is_next_in_feed(record):
                 self._complete(record)
@@ -310,8 +314,8 @@ class Ladder:
 
     # The steps: True when the record may stand on the next state, False when it must wait.
 
-    def _meet_stream(self, record: Record) -> Steps[bool]:
-        """ORPHAN to WAITING."""
+    def _meet_stream(self, record: Record) -> StreamRecord | None:
+        """ORPHAN to WAITING: return the stream, by which the record is to be checked."""
         height = record.height
         if (height == 0) is not (record.kind is EventKind.INIT):
             raise _FaultError(
@@ -322,11 +326,7 @@ class Ladder:
         stream = self._stream_of(record)
         if stream is None:
             self._check_base(record, record.init)
-            return False
-        yield from self._check_signer(record, stream)
-        self._check_event_id(record, stream, height)
-        self._known.streams[stream.init] = stream
-        return True
+        return stream
 
     def _meet_history(self, record: Record) -> bool:
         """WAITING to UNCOVERED."""
@@ -430,13 +430,14 @@ class Ladder:
         assert record.event is not None, "an init event waits for nothing"
         return StreamRecord.of(record.event)
 
-    def _check_signer(self, record: Record, stream: StreamRecord) -> Steps[None]:
+    def _is_signed_by_another(self, record: Record, stream: StreamRecord) -> bool:
         # Its signature was checked against its signer's key before it came here, and that of an
         # init event against its controller.
         if record.kind is not EventKind.DATA or record.fault is not None:
-            return
-        if record.signer == stream.controller:
-            return
+            return False
+        return record.signer != stream.controller
+
+    def _check_authority(self, record: Record, stream: StreamRecord) -> Steps[None]:
         model = stream.model or (yield from self._model(stream))
         event = yield from self._event(record)
         try:
@@ -458,9 +459,9 @@ class Ladder:
             yield Want(cars=[record])
         return parse_event(self._known.car(record))
 
-    def _check_event_id(self, record: Record, stream: StreamRecord, height: int) -> None:
+    def _check_event_id(self, record: Record, stream: StreamRecord) -> None:
         try:
-            right = stream.event_id(self._network, height, record.cid)
+            right = stream.event_id(self._network, record.height, record.cid)
         except EventIdError as error:
             raise _FaultError(str(error)) from None
         if right != record.event_id:

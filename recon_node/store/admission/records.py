@@ -333,8 +333,9 @@ class Known:
         self.touched[record.event_id] = record
         self._by_event_id[record.event_id] = record
         self._by_cid.setdefault(record.cid, {})[record] = None
-        for cid in record.builds_on:
-            self._waiters.setdefault(cid, {})[record] = None
+        if record.state is not State.DELIVERED:
+            for cid in record.builds_on:
+                self._waiters.setdefault(cid, {})[record] = None
 
     def remove(self, record: Record) -> None:
         """Forget a record that was refused; no-op when it is not held."""
@@ -342,7 +343,7 @@ class Known:
             return
         del self._by_cid[record.cid][record]
         for cid in record.builds_on:
-            del self._waiters[cid][record]
+            self._waiters.get(cid, {}).pop(record, None)
 
     def held(self, event_id: EventId) -> Record | None:
         """Return the record held under that EventId."""
@@ -358,6 +359,10 @@ class Known:
             if record.state >= State.UNCOVERED:
                 return record
         return None
+
+    def may_be_waited_for(self, cid: CID) -> bool:
+        """Return whether a record builds on that event, or its waiters are not known."""
+        return cid not in self.waited_for or bool(self._waiters.get(cid))
 
     def waiters(self, cids: Iterable[CID]) -> list[Record]:
         """Return the undelivered records that build on one of these events, each once."""
