@@ -3,7 +3,7 @@
 It has the paths, bodies and status codes of a ceramic-one node (events, streams, feed, interests,
 peers), and also the feed as Arrow, the state of Recon, metrics, the OpenAPI document, and pages for
 people. `create_app` makes the ASGI application over `Services`; `serve` serves it with h11 on
-trio. This room knows the store, and the network side only as `Peers`.
+trio. This room knows the store, and only the public names of the network side.
 
 A name is imported when it is first used: the processes that compute streams (`evaluation_worker`)
 need none of them, and start in half the time without.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from recon_node.api.app import create_app
     from recon_node.api.middleware.guard import Access
     from recon_node.api.server import Listener, ListenError, open_listener, serve
-    from recon_node.api.services import Limits, Peers, Services
+    from recon_node.api.services import Limits, Services
     from recon_node.api.settings import ApiSettings, split_host_port
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "Limits",
     "ListenError",
     "Listener",
-    "Peers",
     "Services",
     "create_app",
     "open_listener",
@@ -36,7 +35,7 @@ _MODULES = {
     "app": ("create_app",),
     "middleware.guard": ("Access",),
     "server": ("ListenError", "Listener", "open_listener", "serve"),
-    "services": ("Limits", "Peers", "Services"),
+    "services": ("Limits", "Services"),
     "settings": ("ApiSettings", "split_host_port"),
 }
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import trio
 from pydantic.dataclasses import dataclass as settings_dataclass
@@ -19,12 +19,10 @@ from recon_node.turns import Turns
 
 if TYPE_CHECKING:
     from recon_node.anchoring.service import Anchoring
-    from recon_node.chain import ChainReport
+    from recon_node.chain import Anchors
     from recon_node.dag import Dags
-    from recon_node.durations import Durations
-    from recon_node.p2p import Counters, PeerIdentity, PeerInfo, RendezvousReport, SyncReport
-    from recon_node.recon import KeyRange
-    from recon_node.snapshot.syncing import SnapshotSync
+    from recon_node.p2p import P2P
+    from recon_node.snapshot.service import Snapshots
     from recon_node.store import Store
     from recon_node.tangles.index import Tangles
 
@@ -32,83 +30,6 @@ T = TypeVar("T")
 
 LOOP_WINDOW: Final = 10.0
 """Seconds for which the longest hold of the event loop is kept at least."""
-
-
-class Peers(Protocol):
-    """What the API needs of the network side; `recon_node.p2p.P2P` provides it."""
-
-    @property
-    def peer_id(self) -> str:
-        """This node's libp2p peer id, as text."""
-
-    @property
-    def addresses(self) -> Sequence[str]:
-        """Multiaddrs at which this node listens, each with `/p2p/<peer id>`."""
-
-    @property
-    def protocols(self) -> Collection[str]:
-        """The libp2p protocols that this node speaks."""
-
-    @property
-    def sync_reports(self) -> Sequence[SyncReport]:
-        """The latest syncs, oldest first."""
-
-    @property
-    def transfers(self) -> Sequence[SyncReport]:
-        """The latest syncs that moved events, oldest first."""
-
-    @property
-    def counters(self) -> Counters:
-        """Totals since the start."""
-
-    @property
-    def provider_records(self) -> int:
-        """The number of provider records that this node keeps in the DHT for others."""
-
-    def rendezvous(self) -> Sequence[RendezvousReport]:
-        """Where this node announces itself in the DHT and looks for others, and what came of it."""
-
-    def peers(self) -> Sequence[PeerInfo]:
-        """Every peer that this node knows, connected or not."""
-
-    def interests_of(self, peer_id: str) -> Sequence[KeyRange]:
-        """The ranges of keys that a peer has lately said to be interested in."""
-
-    async def identify(self, peer_id: str) -> PeerIdentity | None:
-        """What a connected peer says about itself. Raises `recon_node.p2p.PeerError`."""
-
-    async def connect(self, multiaddr: str) -> None:
-        """Dial a peer. Raises `recon_node.p2p.PeerError`."""
-
-
-class ChainSide(Protocol):
-    """What the API needs of the chain side; `recon_node.chain.Anchors` provides it."""
-
-    @property
-    def reports(self) -> Sequence[ChainReport]:
-        """The lookups so far, for each chain that has a provider."""
-
-
-class SnapshotSide(Protocol):
-    """What the API needs of snapshots; `recon_node.snapshot.service.Snapshots` provides it."""
-
-    @property
-    def latest(self) -> SnapshotSync | None:
-        """The sync that is under way, or else the latest one."""
-
-    def start(self, urls: Sequence[str], signers: Sequence[str] | None) -> SnapshotSync:
-        """Start a sync. Raises `recon_node.snapshot.service.BusyError`."""
-
-    def cancel(self) -> bool:
-        """Stop the sync that is under way; return whether there was one."""
-
-    @property
-    def durations(self) -> Mapping[tuple[str, ...], Durations]:
-        """How long they took, by operation and outcome."""
-
-    @property
-    def created_at(self) -> float:
-        """When the last one was created without a fault, in Unix seconds; 0 if none was."""
 
 
 @settings_dataclass(frozen=True, slots=True, config=SETTINGS)
@@ -198,9 +119,9 @@ class Services:
     """Everything that request handlers use."""
 
     store: Store
-    peers: Peers | None = None
+    peers: P2P | None = None
     """None: a node without a network side."""
-    anchors: ChainSide | None = None
+    anchors: Anchors | None = None
     """None: a node without a chain."""
     anchoring: Anchoring | None = None
     """None: a node that anchors nothing."""
@@ -208,7 +129,7 @@ class Services:
     """None: a node without an index of DAGs."""
     tangles: Tangles | None = None
     """None: a node without an index of tangles."""
-    snapshots: SnapshotSide | None = None
+    snapshots: Snapshots | None = None
     """None: a node that cannot sync from snapshots."""
     data_dir: Path | None = None
     """The disk that is watched; None: none is."""

@@ -14,11 +14,13 @@ from prometheus_client.registry import Collector
 
 from recon_node import __version__
 from recon_node.api.metrics import catalogue as m
-from recon_node.api.services import ChainSide, Peers, Services, SnapshotSide
+from recon_node.api.services import Services
 
 if TYPE_CHECKING:
     from recon_node.anchoring.service import Anchoring
-    from recon_node.p2p import PeerInfo
+    from recon_node.chain import Anchors
+    from recon_node.p2p import P2P, PeerInfo
+    from recon_node.snapshot.service import Snapshots
 
 
 class NodeCollector(Collector):
@@ -76,7 +78,7 @@ class NodeCollector(Collector):
         )
 
 
-def _chain(anchors: ChainSide) -> Iterator[Metric]:
+def _chain(anchors: Anchors) -> Iterator[Metric]:
     reports = anchors.reports
     yield m.LOOKUPS.by(
         {
@@ -99,12 +101,12 @@ def _anchoring(anchoring: Anchoring) -> Iterator[Metric]:
     yield m.ANCHOR_ALARM.of(bool(anchoring.alarm))
 
 
-def _snapshots(snapshots: SnapshotSide) -> Iterator[Metric]:
+def _snapshots(snapshots: Snapshots) -> Iterator[Metric]:
     yield m.SNAPSHOTS.histogram(snapshots.durations)
     yield m.SNAPSHOT_TIME.of(snapshots.created_at)
 
 
-def _peers(peers: Peers) -> Iterator[Metric]:
+def _peers(peers: P2P) -> Iterator[Metric]:
     known = peers.peers()
     connected = [peer for peer in known if peer.connected]
     apart = len(known) - len(connected)
@@ -155,7 +157,7 @@ def _unknown(values: Sequence[float | None]) -> dict[str, float]:
     return {_UNKNOWN: float(values.count(None))}
 
 
-def _sessions(peers: Peers) -> Iterator[Metric]:
+def _sessions(peers: P2P) -> Iterator[Metric]:
     counters = peers.counters
     yield m.SESSIONS.histogram(counters.durations)
     yield m.SESSIONS_REFUSED.of(counters.sessions_refused)
@@ -182,7 +184,7 @@ def _sessions(peers: Peers) -> Iterator[Metric]:
     yield m.STATEMENTS.by_one({"sent": counters.gossip.sent, "received": counters.gossip.received})
 
 
-def _memory(peers: Peers) -> Iterator[Metric]:
+def _memory(peers: P2P) -> Iterator[Metric]:
     memory = peers.counters.memory
     yield m.PEER_MEMORY.by_one(memory.by_kind)
     yield m.PEER_MEMORY_LIMIT.of(memory.limit)

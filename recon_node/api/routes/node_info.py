@@ -18,9 +18,9 @@ from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Body, Parameters, Whole, WholeParameter
 from recon_node.api.routes.interests import NodeInterestBody, describe_interest
-from recon_node.api.services import Peers, Services
+from recon_node.api.services import Services
 from recon_node.ipld import IpldError, multibase
-from recon_node.p2p import PeerError, PeerInfo, RendezvousReport, SyncReport
+from recon_node.p2p import P2P, PeerError, PeerInfo, RendezvousReport, SyncReport
 
 _ED25519_PEER_ID = bytes.fromhex("002408011220")
 """Identity multihash of 36 bytes, holding the protobuf of a 32-byte Ed25519 public key."""
@@ -134,14 +134,14 @@ async def post_peers(call: Call[AddressesQuery]) -> Response:
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
-def network_side(services: Services) -> Peers:
+def network_side(services: Services) -> P2P:
     """The network side; raises `ApiError` 503 where there is none."""
     if services.peers is None:
         raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "this node runs without a network side")
     return services.peers
 
 
-async def connect_to_one(peers: Peers, addresses: Sequence[str], limit: float) -> None:
+async def connect_to_one(peers: P2P, addresses: Sequence[str], limit: float) -> None:
     """Connect to a peer at the first of its addresses that answers, within so many seconds.
 
     Raises:

@@ -11,11 +11,12 @@ from starlette.responses import Response
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Body, Parameters, Whole, read_small, reply
-from recon_node.api.services import Services, SnapshotSide
+from recon_node.api.services import Services
 from recon_node.ceramic.auth.did import public_key
 from recon_node.ceramic.errors import DidError
 
 if TYPE_CHECKING:
+    from recon_node.snapshot.service import Snapshots
     from recon_node.snapshot.syncing import SnapshotSync
 
 _SHOWN: Final = 20
@@ -151,7 +152,7 @@ def describe_sync(report: SnapshotSync) -> SyncBody:
     )
 
 
-def _side(services: Services) -> SnapshotSide:
+def _side(services: Services) -> Snapshots:
     if services.snapshots is None:
         raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "this node cannot sync from snapshots")
     return services.snapshots
