@@ -28,7 +28,8 @@ from recon_node.ceramic.builder import (
     time_event_car,
 )
 from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN, transaction_of
-from recon_node.ipld import CID, DAG_CBOR
+from recon_node.dag.events import shard_event
+from recon_node.ipld import CID, DAG_CBOR, RAW, car
 from recon_node.store import Store
 from recon_node.turns import working_for
 
@@ -141,6 +142,16 @@ async def test_unsigned_init_events_are_a_setting(opened: Callable[..., Opened])
     async with opened(unsigned=True) as (store, anchoring):
         await write(store, unsigned)
         assert anchored((await settled(store, anchoring)).values()) == {unsigned.cid: 1}
+
+
+@pytest.mark.parametrize("dags", [False, True])
+async def test_events_of_dags_are_a_setting(opened: Callable[..., Opened], dags: bool) -> None:
+    root = CID.of(RAW, b"a file")
+    shard = shard_event(KEYS[0], root, car.encode([root], {root: b"a file"}))
+    async with opened(streams=("all",), dags=dags) as (store, anchoring):
+        await write(store, shard)
+        expected = {shard.cid: 1} if dags else {}
+        assert anchored((await settled(store, anchoring)).values()) == expected
 
 
 @pytest.mark.parametrize("seed", range(4))
