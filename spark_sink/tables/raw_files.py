@@ -22,12 +22,15 @@ import pyarrow.dataset as ds
 from spark_sink.errors import cannot_read
 from spark_sink.schema import HISTORY_COLUMNS, RAW_EVENTS, partition_of
 from spark_sink.tables.location import FAULTS, Location, file_system
-from spark_sink.tables.staging import DataFile
+from spark_sink.tables.staging import DataFile, read_small_file
 
 # At least this many streams are read at once, however large they are.
 _MIN_STREAMS: Final = 32
 # Bytes in files of streams that are read at once.
 _READ_BYTES: Final = 256 * 1024 * 1024
+# Bytes of files that are kept in memory once they were read, and of all of them, as rows.
+_SMALL_BYTES: Final = 32 * 1024
+_CACHE_BYTES: Final = 16 * 1024 * 1024
 # A plain binary column holds 2 GB in one piece, and sorting makes one piece of each column.
 _LARGE: Final = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}
 # Bytes of a sorted slice, on average.
@@ -66,15 +69,21 @@ class RawFiles:
         ends = [len(ordered) * i // number for i in range(number + 1)]
         return [ordered[start:end] for start, end in pairwise(ends)]
 
-    def events_of(self, streams: Iterable[bytes], upto: int) -> pa.Table:
+    def events_of(self, streams: Collection[bytes], upto: int) -> pa.Table:
         """Return the columns `HISTORY_COLUMNS` of these streams' events, up to a position."""
         by_partition = _by_partition(streams)
-        wanted = [(self._files({p}, upto), some) for p, some in by_partition.items()]
         columns = list(HISTORY_COLUMNS)
         until = pc.field("position") <= upto
-        empty = RAW_EVENTS.empty_table().select(columns)
-        parts = (self._select(files, columns, until & _one_of(some)) for files, some in wanted)
-        return pa.concat_tables([empty, *parts])
+        parts = [RAW_EVENTS.empty_table().select(columns)]
+        small: list[DataFile] = []
+        for partition, some in by_partition.items():
+            files = self._files({partition}, upto)
+            small += (file for file in files if file.size <= _SMALL_BYTES)
+            large = [file for file in files if file.size > _SMALL_BYTES]
+            parts += [self._select(large, columns, until & _one_of(some))] if large else []
+        wanted = pa.array(streams, pa.binary())
+        parts += _small_files.select(self.location, small, wanted, upto)
+        return pa.concat_tables(parts)
 
     def later_events_of(self, after: Mapping[bytes, int], upto: int) -> pa.Table:
         """Return the events of each stream after a position of its own.
@@ -118,6 +127,43 @@ class RawFiles:
             return dataset.to_table(columns=columns, filter=where)
         except FAULTS as error:
             raise cannot_read(error) from error
+
+
+class _SmallFiles:
+    """The files of a few rows that this process has read; of too many, those read last.
+
+    Every batch adds some, and they stay until they are merged. To read them again for each batch
+    would be most of what reading takes. Files never change.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[Location, str], pa.Table] = {}
+        self._bytes = 0
+
+    def select(
+        self, location: Location, files: Iterable[DataFile], streams: pa.Array, upto: int
+    ) -> list[pa.Table]:
+        """Return rows of streams up to a position, in no order, in at most one table."""
+        tables = [self._read(location, file) for file in files]
+        if not tables:
+            return []
+        rows = pa.concat_tables(tables).combine_chunks()
+        of_them = pc.is_in(rows["stream_cid"], value_set=streams)
+        return [rows.filter(pc.and_(of_them, pc.less_equal(rows["position"], upto)))]
+
+    def _read(self, location: Location, file: DataFile) -> pa.Table:
+        known = self._files.pop((location, file.path), None)
+        if known is None:
+            schema = pa.schema(map(RAW_EVENTS.field, HISTORY_COLUMNS))
+            known = read_small_file(location, file.path, schema)
+            self._bytes += known.nbytes
+        self._files[location, file.path] = known
+        while self._bytes > _CACHE_BYTES:
+            self._bytes -= self._files.pop(next(iter(self._files))).nbytes
+        return known
+
+
+_small_files: Final = _SmallFiles()
 
 
 def _later(cid: bytes, after: int) -> pc.Expression:

@@ -112,7 +112,7 @@ class Stager:
         order = (PARTITION_COLUMN, "stream_cid", self.spec.order)
         ordered = rows.sort_by([(name, "ascending") for name in order])
         try:
-            return Staged(tuple(concurrently(self.location, self._write, _by_partition(ordered))))
+            return Staged(tuple(concurrently(self.location, self._write, by_partition(ordered))))
         except FAULTS as error:
             raise cannot_write(self.location, error) from error
 
@@ -128,6 +128,7 @@ class Stager:
                 stream,
                 row_group_size=ROW_GROUP,
                 use_dictionary=[name for name in _FEW_VALUES if name in rows.schema.names],
+                store_schema=False,  # Arrow's, 2 KB in each of many small files
             )
             size = stream.tell()
         order = self.spec.order
@@ -187,7 +188,8 @@ def folder_of(partition: int) -> str:
     return f"{PARTITION_COLUMN}={partition}"
 
 
-def _by_partition(ordered: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+def by_partition(ordered: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows of each partition, of rows that are sorted by it."""
     start = 0
     for count in pc.value_counts(ordered[PARTITION_COLUMN]).to_pylist():
         yield count["values"], ordered.slice(start, count["counts"])
@@ -218,10 +220,11 @@ def read_file_upto(
     parts = [schema.empty_table()]
     size = 0
     try:
-        with pq.ParquetFile(path, filesystem=file_system(location)) as file:
+        with pq.ParquetFile(path, filesystem=file_system(location), pre_buffer=False) as file:
             groups = map(file.metadata.row_group, range(file.num_row_groups))
             if sum(group.num_rows * group.total_byte_size for group in groups) <= most:
-                return _whole(file.read(), partition, schema)  # even if each row has every value
+                rows = file.read(use_threads=False)
+                return _whole(rows, partition, schema)  # even if each row has every value
             for batch in file.iter_batches(ROW_GROUP):
                 size += batch.nbytes
                 if size > most:
@@ -232,9 +235,36 @@ def read_file_upto(
     return pa.concat_tables(parts)
 
 
+def read_small_file(location: Location, path: str, schema: pa.Schema) -> pa.Table:
+    """Read columns of a file at once, without what makes large files faster.
+
+    Raises:
+        TablesError: as `read_file`.
+    """
+    try:
+        with file_system(location).open_input_stream(path) as stream:
+            whole = pa.BufferReader(stream.read())
+        with pq.ParquetFile(whole, pre_buffer=False) as file:
+            there = [name for name in schema.names if name in file.schema_arrow.names]
+            return conforming(file.read(there, use_threads=False), schema)
+    except FAULTS as error:
+        raise cannot_read(error) from error
+
+
 def _whole(rows: pa.Table, partition: int, schema: pa.Schema) -> pa.Table:
     """Convert rows of a file to rows of the table."""
     columns = {name: rows[name] for name in rows.schema.names}
     columns[PARTITION_COLUMN] = pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows)
-    whole = [columns.get(f.name, pa.nulls(rows.num_rows, f.type)).cast(f.type) for f in schema]
+    return conforming(pa.table(columns), schema)
+
+
+def conforming(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Convert rows to a schema; columns that they lack are null."""
+    if rows.schema.equals(schema):
+        return rows
+    there = set(rows.schema.names)
+    whole = [
+        rows[f.name].cast(f.type) if f.name in there else pa.nulls(rows.num_rows, f.type)
+        for f in schema
+    ]
     return pa.Table.from_arrays(whole, schema=schema)
