@@ -28,6 +28,7 @@ deleted `raw_events` can cause, ends the run with an error.
 """
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -62,6 +63,8 @@ _BACKLOG: Final = 20_000
 _LONGEST_WAIT: Final = 1_000_000
 # A batch with fewer rows leaves time to merge the many files of large batches before it.
 _IDLE_ROWS: Final = 1_000
+# Bytes of files of a table that are merged between two small batches: the next one must not wait.
+_TIDIED_BYTES: Final = 8 * 1024 * 1024
 # Positions of a batch that is fetched by this process.
 _SHORT_BATCH: Final = 500
 # Ranges to fetch in parallel if Spark has enough cores. More do not make a node faster, and each
@@ -237,7 +240,8 @@ class Sink:
         self.tables.clear_staging()
         streams = 0 if self._is_far_behind() else self.catch_up()
         self._keep_views()
-        self._tidy(idle=appended < _IDLE_ROWS)
+        idle = appended < _IDLE_ROWS
+        self._tidy(idle=idle, most=_TIDIED_BYTES if idle else math.inf)
         seconds = time.monotonic() - started
         positions = self.tables.positions
         return BatchReport(batch_id, appended, streams, min(positions.values()), seconds, positions)
@@ -282,10 +286,10 @@ class Sink:
                 self._doing = None
                 self._busy.release()
 
-    def _tidy(self, *, idle: bool) -> None:
+    def _tidy(self, *, idle: bool, most: float = math.inf) -> None:
         if self._goes_on():
             self._doing = "merging small files and deleting old ones"
-            self.tables.tidy(idle=idle)
+            self.tables.tidy(idle=idle, most=most)
 
     def finish(self) -> None:
         """After the last batch, let the derived tables catch up, and merge small files.

@@ -8,8 +8,9 @@ processes that write one table, which in a store nothing prevents, the second to
 The table is partitioned by `stream_cid_partition`: the history of the streams in a batch is read
 back from their partitions only. Delta has no statistics on binary columns, so it cannot skip files
 by `stream_cid`. Parquet has: in a file sorted by it, a reader decodes only the row groups with the
-stream. Event files are always sorted. Stream files are written by merges, in small row groups, and
-sorted only when `tidy` or `optimize` rewrites them.
+stream. Event files are always sorted. Stream files on a disk are sorted and small
+(`spark_sink.tables.leaves`); those in a store, or of many changes at once, are written by merges of
+delta-rs, in small row groups, and sorted only when `tidy` or `optimize` rewrites them.
 """
 
 import math
@@ -57,6 +58,7 @@ from spark_sink.tables.delta_state import (
     rules_of,
     times_forgot,
 )
+from spark_sink.tables.leaves import MOST_ROWS, Action, Leaves, commit
 from spark_sink.tables.location import Location, delete_below, file_system, files_below
 from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.retention import LEAST_KEPT, LOG, Leftovers
@@ -74,6 +76,8 @@ _STAGED_DIR: Final = "_staged"
 # small, so that most of them is not rows: with four times as many, a table takes twice the space.
 _COMMITS_PER_TIDY: Final = 16
 _MAX_NEW_FILES: Final = 256
+# As delta-rs does after commits of its own.
+_COMMITS_PER_CHECKPOINT: Final = 100
 # Commits to a store between two looks at what they left behind: each takes a request.
 _COMMITS_PER_TRIM: Final = 16
 # The last position of a file without statistics.
@@ -110,6 +114,7 @@ class DeltaStore:
         self._table = open_table(spec, path, epoch, exclude_dags=exclude_dags)
         self._tidied = self._table.version()
         self._count = len(self._table.file_uris())  # of files, after it was last tidied
+        self._leaves = self._new_leaves()
         self._leftovers: Leftovers | None = None
         self._trimmed = self._tidied
         self._kept: float | None = None
@@ -125,6 +130,11 @@ class DeltaStore:
         add_missing_columns(spec, self._table, path)
         if rules_of(self._table) != spec.rules:
             raise other_rules(path)
+
+    def _new_leaves(self) -> Leaves | None:
+        if self.spec.is_history or not isinstance(self.path, Path):
+            return None
+        return Leaves(self.spec.schema, self.path)
 
     @property
     def position(self) -> int:
@@ -236,7 +246,7 @@ class DeltaStore:
         following: tuple[str, int],
     ) -> None:
         """Replace all rows and the columns in one commit; the arguments are as in `put`."""
-        self.spec = spec
+        self.spec, self._leaves = spec, self._new_leaves()
         stager = Stager(spec, self.path)
         files = [file for some in rows if some.num_rows for file in stager.stage(some).files]
         with self._committing(position, others=_followed(following)) as properties:
@@ -327,8 +337,12 @@ class DeltaStore:
         if any(current.get(name) != value for name, value in wanted.items()):
             self._set_properties(wanted)
 
-    def tidy(self, *, idle: bool) -> bool:
+    def tidy(self, *, idle: bool, most: float = math.inf) -> bool:
         """Merge small files and vacuum, every so many commits and after large batches.
+
+        Args:
+            idle: whether there is time for the many files of large batches.
+            most: see `merge_small_files`.
 
         Returns:
             Whether it was time for that.
@@ -337,14 +351,18 @@ class DeltaStore:
         many = idle and len(self._table.file_uris()) - self._count >= _MAX_NEW_FILES
         if not many and self._round(self._table.version()) == self._round(self._tidied):
             return False
-        if actions := merge_small_files(self._table, Stager(self.spec, self.path)):
-            with self._committing(self._position) as properties:
-                self._commit(actions, properties)
+        if self._leaves is None:
+            self._merge_small_files(most)
         vacuum(self.path, self._table, None, dry_run=False)
         self._check_alone()
         self._tidied = self._table.version()
         self._count = len(self._table.file_uris())
         return True
+
+    def _merge_small_files(self, most: float) -> None:
+        if actions := merge_small_files(self._table, Stager(self.spec, self.path), most):
+            with self._committing(self._position) as properties:
+                self._commit(actions, properties)
 
     def _round(self, version: int) -> int:
         """Count the rounds of tidying, which begin at other versions for each table.
@@ -413,6 +431,11 @@ class DeltaStore:
         self._table.update_incremental()
 
     def _merge(self, rows: pa.Table, properties: CommitProperties) -> None:
+        if self._leaves is not None and rows.num_rows <= MOST_ROWS:
+            actions = self._leaves.upsert(self._table, rows)
+            if actions is not None:
+                self._commit_changes(actions, properties)
+                return
         partitions = sorted(set(rows[PARTITION_COLUMN].to_pylist()))
         match = (
             f"old.{PARTITION_COLUMN} = new.{PARTITION_COLUMN} "
@@ -436,6 +459,19 @@ class DeltaStore:
         merge.when_matched_update_all(predicate=differs).when_not_matched_insert_all().execute()
         if self._table.version() == before:  # nothing was to be done, but the position counts
             self._commit([], properties)
+
+    def _commit_changes(self, actions: Iterable[Action], properties: CommitProperties) -> None:
+        assert isinstance(self.path, Path)
+        version = self._table.version() + 1
+        transactions = properties.app_transactions or ()
+        try:
+            commit(self.path, version, transactions, actions, self.path / _STAGED_DIR)
+        except FileExistsError as error:
+            raise written_by_another(self.path) from error
+        self._table.update_incremental()
+        if version % _COMMITS_PER_CHECKPOINT == 0:
+            self._table.create_checkpoint()
+            self._table.cleanup_metadata()
 
     def select(self, columns: str, where: str) -> pa.Table:
         """Return columns of the rows that match a condition in SQL."""

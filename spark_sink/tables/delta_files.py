@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -93,11 +93,18 @@ def added(file: DataFile, *, is_new: bool = True) -> AddAction:
     )
 
 
-def merge_small_files(table: DeltaTable, stager: Stager) -> list[AddAction | RemoveAction]:
+def merge_small_files(
+    table: DeltaTable, stager: Stager, most: float = math.inf
+) -> list[AddAction | RemoveAction]:
     """Merge small files in each partition, sorted by stream; return the actions to commit.
 
     Only files of similar size are merged, so that a row is rewritten once per doubling of the table
-    instead of every time.
+    instead of every time. Partitions grow alike: all of them would have to be merged at once.
+
+    Args:
+        table: whose files are merged.
+        stager: writes files of the table.
+        most: bytes after which the rest, the larger files, is left to the next time.
     """
     found = pa.table(table.get_add_actions(flatten=True))
     columns = ("path", "size_bytes", f"partition.{PARTITION_COLUMN}")
@@ -105,10 +112,17 @@ def merge_small_files(table: DeltaTable, stager: Stager) -> list[AddAction | Rem
     for path, size, partition in zip(*(found[c].to_pylist() for c in columns), strict=True):
         if size < _TARGET_BYTES:
             files[partition].append(_SmallFile(path, size))
+    groups = [
+        (sum(file.size for file in group), partition, group)
+        for partition, small in files.items()
+        for group in _groups_of_like_size(small)
+    ]
     actions: list[AddAction | RemoveAction] = []
-    for partition, small in files.items():
-        for old in _groups_of_like_size(small):
-            actions += _merge(stager, partition, old)
+    for size, partition, group in sorted(groups, key=itemgetter(0)):
+        actions += _merge(stager, partition, group)
+        most -= size
+        if most <= 0:
+            break
     return actions
 
 

@@ -12,6 +12,7 @@ is on a directory of this machine: processes of other machines are refused when 
 and its position change together: `spark_sink.tables.delta`.
 """
 
+import math
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -247,9 +248,9 @@ class Tables:
         for table in (self.raw, *self.derived.values()):
             table.keep_history(hours, size, changes)
 
-    def tidy(self, *, idle: bool = False) -> None:
-        """Merge small files and vacuum, every so many commits."""
-        tidied = [table.tidy(idle=idle) for table in (self.raw, *self.derived.values())]
+    def tidy(self, *, idle: bool = False, most: float = math.inf) -> None:
+        """Merge small files and vacuum, every so many commits; see `DeltaStore.tidy`."""
+        tidied = [table.tidy(idle=idle, most=most) for table in (self.raw, *self.derived.values())]
         if any(tidied):
             delete_abandoned(self.directory)
 

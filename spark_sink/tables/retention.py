@@ -1,13 +1,13 @@
 """Deletes the files that only older versions of a table need, as soon as they take much space.
 
-A table of streams is changed by copying files: every small batch leaves behind files as large as
-the table, and an entry in the table's log that names them. Time alone cannot bound that, as the
-more batches there are, the more is kept. So the oldest leftovers are deleted once all together take
-more than a limit. Entries of the log are among them as soon as a later checkpoint of Delta's has
-all that they say. Two kinds of leftovers stay: those that
-were needed until a moment ago, which a reader may just be opening; and those of a version that
-somebody holds. Readers of this project hold what they read: they have a locked file in `_readers`,
-named for the version, so that the lock ends with them however they end.
+A table of streams is changed by copying files: every small batch leaves behind the files that it
+rewrote, in a store as large as the table, and an entry in the table's log that names them. Time
+alone cannot bound that, as the more batches there are, the more is kept. So the oldest leftovers
+are deleted once all together take more than a limit. Entries of the log are among them as soon as a
+later checkpoint of Delta's has all that they say. Two kinds of leftovers stay: those that were
+needed until a moment ago, which a reader may just be opening; and those of a version that somebody
+holds. Readers of this project hold what they read: they have a locked file in `_readers`, named for
+the version, so that the lock ends with them however they end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from spark_sink.tables.location import Location, concurrently, file_system, file
 
 _READERS: Final = "_readers"
 LOG: Final = "_delta_log"
-_CHANGES: Final = "_change_data"
+#: The directory of the change data feed.
+CHANGE_DATA: Final = "_change_data"
 _LAST_CHECKPOINT: Final = f"{LOG}/_last_checkpoint"
 _ENTRY: Final = re.compile(rf"{LOG}/(\d{{20}})\.[^/]+")
 #: Bytes of leftovers that are always kept.
@@ -85,7 +86,7 @@ class Leftovers:
             for file in files_below(location):
                 if file.path in live or _is_own(file.path):
                     continue
-                if with_changes or not file.path.startswith(_CHANGES):
+                if with_changes or not file.path.startswith(CHANGE_DATA):
                     self._files.append(_Leftover(file.path, file.size, self._seen, now))
         self.size = sum(file.size for file in self._files)
         self._follow_log()
@@ -158,7 +159,7 @@ class Leftovers:
 def _is_own(name: str) -> bool:
     """Return whether a file is not one with rows of some version."""
     first = PurePath(name).parts[0]
-    return first.startswith((".", "_")) and first != _CHANGES
+    return first.startswith((".", "_")) and first != CHANGE_DATA
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def small_batches(
         sink.tables.tidy(idle=True)
     sink.finish()
     found = table_status(directory)
-    assert all(table.files < 200 for table in found)
+    assert all(table.files < 300 for table in found)  # those of streams are small
     written = sum(file.size for t in found for file in files_below(directory / t.name))
     assert sum(table.total for table in found) == written
     logs = sum(f.size for t in found for f in files_below(directory / t.name, "_delta_log"))

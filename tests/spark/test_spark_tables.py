@@ -158,12 +158,13 @@ def test_what_large_batches_leave_is_tidied_when_there_is_time(
     assert_tables(tmp_path, rows.to_pylist(), ("raw_events",))
 
 
-def test_what_is_merged_into_a_table_is_in_small_row_groups(
+def test_what_delta_rs_merges_into_a_table_is_in_small_row_groups(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the first rows of streams are sorted, as those of events always are."""
     small = WriterProperties(compression="SNAPPY", max_row_group_size=4)
     monkeypatch.setattr(delta, "WRITER", small)
+    monkeypatch.setattr(delta, "MOST_ROWS", 0)
     rows = feed_rows(sample)
     sink = Sink(Tables(tmp_path, EPOCH))
     sink.tables.append(rows.slice(0, 500))
