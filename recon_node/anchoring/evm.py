@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 import trio
@@ -34,6 +34,7 @@ from recon_node.anchoring.machine import (
 )
 from recon_node.ceramic.time_proof import anchor_call
 from recon_node.chain.endpoint import AnswerError, NoAnswerError
+from recon_node.chain.rpc import Provider
 from recon_node.chain.rpc_answers import (
     read_base_fee,
     read_block,
@@ -69,17 +70,6 @@ _TOO_CHEAP: Final = (
 _USED: Final = ("nonce too low", "nonce is too low", "invalid nonce", "oldnonce")
 
 
-class Chain(Protocol):
-    """What is asked about a chain; `recon_node.chain.rpc.Provider` does it."""
-
-    @property
-    def chain_id(self) -> str: ...  # noqa: D102 - as in Provider
-
-    async def ask(self, read: Callable[[Any], T], method: str, *params: object) -> T | None: ...  # noqa: D102
-
-    async def final_block(self) -> int: ...  # noqa: D102
-
-
 class EvmAuthority:
     """Anchors roots by calls of a contract's `anchorDagCbor(bytes32)`.
 
@@ -95,7 +85,7 @@ class EvmAuthority:
 
     def __init__(
         self,
-        chain: Chain,
+        chain: Provider,
         signer: Signer,
         journal: Journal,
         contract: str,
@@ -287,7 +277,7 @@ _RECEIPT_TIMEOUT: Final = 300.0
 """Seconds to wait for the transaction's block."""
 
 
-async def deploy(chain: Chain, signer: Signer, max_fee: int) -> str:
+async def deploy(chain: Provider, signer: Signer, max_fee: int) -> str:
     """Create a contract, and return its address.
 
     Args:

@@ -28,7 +28,7 @@ from recon_node.anchoring.authority import (
     Pending,
     TimeAuthority,
 )
-from recon_node.anchoring.evm import Chain, EvmAuthority
+from recon_node.anchoring.evm import EvmAuthority
 from recon_node.anchoring.following import FeedFollower, in_thread
 from recon_node.anchoring.journal import AnchorRequest, Journal, JournalError, RequestState, Tree
 from recon_node.anchoring.keys import Signer, load_signer
@@ -38,7 +38,7 @@ from recon_node.anchoring.tree import MerkleTree
 from recon_node.ceramic import StreamId
 from recon_node.ceramic.builder import proof_block, time_event_car
 from recon_node.chain import ChainReport, ChainSettings
-from recon_node.chain.rpc import open_provider
+from recon_node.chain.rpc import Provider, open_provider
 from recon_node.ipld import CID, car
 from recon_node.store import Store, StoreError
 from recon_node.turns import ASKER
@@ -434,7 +434,7 @@ async def _open_authority(
 @asynccontextmanager
 async def open_payer(
     settings: AnchorSettings, chain: ChainSettings
-) -> AsyncIterator[tuple[Chain, Signer]]:
+) -> AsyncIterator[tuple[Provider, Signer]]:
     """Open what is asked about the chain of the settings, and the key of the account that pays.
 
     Raises:

@@ -18,20 +18,20 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 import trio
 
-from recon_node.ceramic import EventId, EventIdError, Network
+from recon_node.ceramic import EventId, EventIdError
 from recon_node.exception_groups import unwrapped
-from recon_node.recon import KeyRange, KeyView, merge_ranges
+from recon_node.recon import KeyRange, merge_ranges
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.packs import PackExtent
 from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import RootObject
 from recon_node.snapshot.tree import Branch, Leaf, matcher, whole
-from recon_node.store import Filling, Store, StoreError, Verdict
+from recon_node.store import Store, StoreError
 
 T = TypeVar("T")
 
@@ -48,20 +48,6 @@ _AT_ONCE: Final = 1000
 """Keys that are looked up at once."""
 _MAX_FAULTS: Final = 1000
 """Faults that are listed; further ones are only counted."""
-
-
-class SyncTarget(Protocol):
-    """The part of a store that a sync needs."""
-
-    network: Network
-    keys: KeyView
-    filling: Filling
-
-    async def admit_remote(self, events: Sequence[tuple[EventId, bytes]]) -> list[Verdict]:
-        """Admit events."""
-
-    def is_refused(self, event_id: EventId) -> bool:
-        """Return whether an event is known to be wrong."""
 
 
 @dataclass(slots=True)
@@ -89,7 +75,7 @@ class Synced:
 
 async def sync_snapshot(
     reader: SnapshotReader,
-    target: SyncTarget,
+    target: Store,
     result: Synced,
     ranges: Sequence[KeyRange],
     on_progress: Callable[[], None] = lambda: None,
@@ -131,7 +117,7 @@ class _Sync:
     def __init__(
         self,
         reader: SnapshotReader,
-        target: SyncTarget,
+        target: Store,
         result: Synced,
         ranges: Sequence[KeyRange],
         on_progress: Callable[[], None],

@@ -19,7 +19,6 @@
 """
 
 from recon_node.store.admission.records import State
-from recon_node.store.contents import Filling
 from recon_node.store.damage import Damage, DamagedEventError
 from recon_node.store.directory_lock import is_in_use
 from recon_node.store.errors import (
@@ -49,7 +48,6 @@ from recon_node.store.values import (
     StoreStats,
     TimeRow,
     Verdict,
-    usable_cores,
 )
 
 __all__ = [
@@ -61,7 +59,6 @@ __all__ = [
     "FeedFilter",
     "FeedRow",
     "FeedTime",
-    "Filling",
     "FoundEvent",
     "HeldRow",
     "Interest",
@@ -87,5 +84,4 @@ __all__ = [
     "is_of_a_document",
     "open_store",
     "parse_interest",
-    "usable_cores",
 ]
