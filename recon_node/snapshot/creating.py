@@ -42,6 +42,7 @@ from recon_node.snapshot.packs import (
 from recon_node.snapshot.reading import SnapshotReader
 from recon_node.snapshot.root import (
     LATEST,
+    MAX_RANGES,
     MAX_TOP_BYTES,
     Page,
     RootError,
@@ -389,9 +390,14 @@ def create_snapshot(
 
     Raises:
         DamagedBaseError: the snapshot to build on is damaged.
-        SnapshotError: what is at `latest.car` is something else.
+        SnapshotError: what is at `latest.car` is something else, or there are too many interests.
         ObjectError: the store does not take it.
     """
+    if len(source.ranges) > MAX_RANGES:
+        raise SnapshotError(
+            f"the interests are {len(source.ranges):,} key ranges, and a snapshot has at most "
+            f"{MAX_RANGES:,}: make one of fewer interests (--interest)"
+        )
     now = time.time()
     latest = _latest(source, objects, now)
     base = None

@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from nacl.signing import SigningKey
@@ -34,6 +35,7 @@ from recon_node.ceramic import InvalidEventError, Network
 from recon_node.ceramic.auth.did import DID_KEY, algorithm_of, controller_of, public_key, sign
 from recon_node.ceramic.auth.envelope import Envelope, parse_envelope
 from recon_node.ceramic.errors import DidError
+from recon_node.ceramic.strict import of_type
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, DagCborError, car, dag_cbor
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.snapshot.packs import LocatorError, PackExtent, located, split_located
@@ -49,6 +51,9 @@ MAX_ENVELOPE: Final = 32 * 1024
 """Bytes of the block that has the signature."""
 MAX_TOP_BYTES: Final = 64 * 1024
 """Nodes of up to this many bytes come with the root object."""
+MAX_RANGES: Final = 4096
+"""Key ranges of a snapshot, at most: a reader sums up its own keys in each of them, in one step."""
+_MAX_NUMBER: Final = 2**63 - 1
 
 
 class RootError(ValueError):
@@ -89,8 +94,15 @@ class SnapshotFeed:
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> SnapshotFeed:
         """Do the reverse; raises an error of any kind if that is not possible."""
-        pages = [Page(CID(cid), *map(int, others)) for cid, *others in fields["pages"]]
-        feed = cls(str(fields["epoch"]), int(fields["position"]), tuple(pages))
+        pages = [
+            Page(
+                of_type(cid, CID, "a page"),
+                *(_number(each, "a page of its feed") for each in others),
+            )
+            for cid, *others in of_type(fields["pages"], list, "the pages of its feed")
+        ]
+        epoch = of_type(fields["epoch"], str, "the epoch of its feed")
+        feed = cls(epoch, _number(fields["position"], "the position of its feed"), tuple(pages))
         ends = [0, *(page.upto for page in pages)]
         if ends[:-1] != [page.after for page in pages] or ends[-1] != feed.position:
             raise ValueError("the pages of its feed do not follow each other")
@@ -168,31 +180,56 @@ class SnapshotManifest:
                     f"{VERSION}: use a newer recon-node"
                 )
             return cls._of(fields)
-        except (DagCborError, KeyError, TypeError, ValueError, OverflowError) as error:
-            if isinstance(error, RootError):
-                raise
+        except RootError:
+            raise
+        except (DagCborError, InvalidEventError, LookupError, TypeError, ValueError) as error:
             raise RootError(f"its manifest is broken: {error!r}") from None
 
     @classmethod
     def _of(cls, fields: Mapping[str, Any]) -> SnapshotManifest:
         tree = extent = None
         if fields["root"] is not None:
-            level, count = int(fields["level"]), int(fields["count"])
-            link = Link(level, LOWEST, Sha256a(fields["ahash"]), CID(fields["root"]))
-            tree, extent = Root(link, count), PackExtent(*map(int, fields["place"]))
+            level, count = _number(fields["level"], "level"), _number(fields["count"], "count")
+            ahash = Sha256a(of_type(fields["ahash"], bytes, "ahash"))
+            link = Link(level, LOWEST, ahash, of_type(fields["root"], CID, "root"))
+            tree = Root(link, count)
+            extent = PackExtent(*(_number(each, "place") for each in fields["place"]))
         manifest = cls(
-            Network.from_id(fields["network"]),
-            tuple(map(str, fields["interests"])),
-            tuple(KeyRange(bytes(lower), bytes(upper)) for lower, upper in fields["ranges"]),
-            int(fields["created"]),
+            Network.from_id(_number(fields["network"], "network")),
+            tuple(of_type(each, str, "an interest") for each in fields["interests"]),
+            _ranges(fields["ranges"]),
+            _number(fields["created"], "created"),
             tree,
             extent,
-            tuple((CID(cid), int(size)) for cid, size in fields["packs"]),
-            int(fields["live"]),
+            tuple(
+                (of_type(cid, CID, "a pack"), _number(size, "the size of a pack"))
+                for cid, size in fields["packs"]
+            ),
+            _number(fields["live"], "live"),
             None if fields.get("feed") is None else SnapshotFeed.of_fields(fields["feed"]),
         )
         datetime.fromtimestamp(manifest.created, UTC)  # raises an error if it is out of range
         return manifest
+
+
+def _number(value: Any, what: str) -> int:
+    """Return a number as it is: what a text or a float would become takes any time and memory."""
+    if not 0 <= of_type(value, int, what) <= _MAX_NUMBER:
+        raise ValueError(f"{what} is {value}")
+    return value  # type: ignore[no-any-return]
+
+
+def _ranges(pairs: Any) -> tuple[KeyRange, ...]:
+    """Return the ranges of a manifest, which are ascending and apart."""
+    if len(of_type(pairs, list, "ranges")) > MAX_RANGES:
+        raise ValueError(f"it has {len(pairs):,} key ranges; {MAX_RANGES:,} is the limit")
+    ranges = tuple(
+        KeyRange(*(of_type(bound, bytes, "a bound") for bound in pair)) for pair in pairs
+    )
+    is_in_order = all(left.upper <= right.lower for left, right in pairwise(ranges))
+    if not is_in_order or any(each.is_empty for each in ranges):
+        raise ValueError("its key ranges are not ascending and apart")
+    return ranges
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from nacl.signing import SigningKey
 from snapshot_support import NETWORK, events, make_log
 
 from recon_node.ceramic import Network, network_range
-from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car, varint
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car, dag_cbor, varint
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.recon.keys.sha256a import spread
 from recon_node.snapshot.creating import create_snapshot
@@ -333,6 +333,37 @@ def test_whoever_signs_is_known_before_the_manifest_is_read(
     with pytest.raises(RootError, match="not trusted"):
         decode_root(data, {"did:key:z6Mkh"})
     assert not read
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("ranges", [[1 << 31, (1 << 31) + 1]]),  # as bytes(n) would have it: zeros
+        ("ranges", [[n.to_bytes(4, "big"), n.to_bytes(4, "big") + b"0"] for n in range(5000)]),
+        ("ranges", [[b"b", b"c"], [b"a", b"b"]]),
+        ("ranges", [[b"b", b"a"]]),
+        ("ranges", [[b"a", b"b", b"c"]]),
+        ("count", "9" * 4000),
+        ("count", 1 << 63),
+        ("level", True),
+        ("place", [-1, 0, 1]),
+        ("place", [0, 0]),
+        ("packs", [[CID.of(RAW, b""), "9"]]),
+        ("root", 1 << 31),
+        ("ahash", 1 << 31),
+        ("interests", [1 << 31]),
+        ("feed", {"epoch": 1, "position": 0, "pages": []}),
+        ("feed", {"epoch": "e", "position": "0", "pages": []}),
+    ],
+)
+def test_a_manifest_is_what_it_says_or_broken(field: str, value: object) -> None:
+    """200 ranges between numbers, in 3 kB, held the node for minutes: it compared gigabytes."""
+    link = Link(0, LOWEST, Sha256a(bytes(32)), CID.of(DAG_CBOR, b""))
+    manifest = make_root(Root(link, 1), PackExtent(0, 0, 1), []).manifest
+    fields = dag_cbor.decode(manifest.encode())
+    assert SnapshotManifest.decode(dag_cbor.encode(fields)).encode() == manifest.encode()
+    with pytest.raises(RootError, match="its manifest is broken"):
+        SnapshotManifest.decode(dag_cbor.encode({**fields, field: value}))
 
 
 def test_a_signature_has_no_megabytes() -> None:
