@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +31,7 @@ from benchmarks.attack.hostile import (
 )
 from benchmarks.attack.measuring import MIB, Row, memory_of
 from recon_node.ceramic.builder import data_event, init_event
-from recon_node.ipld import CID, RAW
+from recon_node.ipld import CID, RAW, dag_cbor
 from recon_node.p2p.peers.dht_server import protocol_of
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.recon import RECON_1_2, KeyRange, Sha256a
@@ -161,6 +164,57 @@ def a_store_of_full_leaves(here: Field) -> None:
             if here.get("/ceramic/snapshots/sync").json()["state"] != "running":
                 break
             time.sleep(0.1)
+
+
+class _Endless(http.server.BaseHTTPRequestHandler):
+    """A web server whose root object is a bomb, or whose errors never end."""
+
+    root: bytes | None = None
+
+    def do_GET(self) -> None:
+        with suppress(OSError):
+            if self.root is not None:
+                self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n" + self.root)
+                return
+            self.wfile.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            while True:
+                self.wfile.write(bytes(MIB))
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def _manifest_of_zeros() -> bytes:
+    """A root object with 200 key ranges whose bounds are numbers: as bytes, gigabytes of zeros."""
+    manifest = SnapshotManifest(NETWORK, (), (), int(time.time()), None, None, (), 0)
+    fields = dag_cbor.decode(manifest.encode())
+    fields["ranges"] = [[(1 << 31) + n, (1 << 31) + n + 1] for n in range(200)]
+    block = dag_cbor.encode(fields)
+
+    class Bomb(SnapshotManifest):
+        def encode(self) -> bytes:
+            return block
+
+    bomb = Bomb(NETWORK, (), (), 0, None, None, (), 0)
+    return encode_root(bomb, SigningKey.generate(), {})[1]
+
+
+@attack(short=True)
+def a_web_server_with_snapshots(here: Field) -> None:
+    """A web server sends an error without end, or a manifest of 3 kB that stands for gigabytes."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Endless)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    for _Endless.root in (None, _manifest_of_zeros()):
+        with here.attacked():
+            httpx.post(f"{here.url}/ceramic/snapshots/sync", json={"urls": [url]}, timeout=60)
+            limit = time.monotonic() + 15
+            while time.monotonic() < limit:
+                if here.get("/ceramic/snapshots/sync").json()["state"] != "running":
+                    break
+                time.sleep(0.1)
+        httpx.delete(f"{here.url}/ceramic/snapshots/sync", timeout=60)
+    server.shutdown()
 
 
 def _start(here: Field, name: str, *flags: str) -> None:

@@ -24,6 +24,7 @@ import structlog
 import trio
 
 from recon_node.backoff import Backoff
+from recon_node.bodies import read_body
 
 if TYPE_CHECKING:
     from recon_node.chain.rpc import ChainReport
@@ -132,18 +133,15 @@ class RpcEndpoint:
         """Return status, Retry-After (seconds) and body of the answer."""
         self._last_id += 1
         call = {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": list(params)}
-        body = bytearray()
         async with self._client.stream(
             "POST", self._url, content=json.dumps(call).encode(), headers=_HEADERS
         ) as response:
-            async for piece in response.aiter_raw():
-                body += piece
-                if len(body) > self._max_answer_bytes:
-                    raise AnswerError(
-                        f"{self.host}: the answer to {method} has more than "
-                        f"{self._max_answer_bytes} bytes"
-                    )
-        return response.status_code, _retry_after(response), bytes(body)
+            body = await read_body(response, self._max_answer_bytes)
+        if len(body) > self._max_answer_bytes:
+            raise AnswerError(
+                f"{self.host}: the answer to {method} has more than {self._max_answer_bytes} bytes"
+            )
+        return response.status_code, _retry_after(response), body
 
     def _result(self, status: int, retry_after: float, body: bytes) -> Any:
         try:

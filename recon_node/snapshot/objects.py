@@ -2,7 +2,8 @@
 
 A store is named by a URL: `file:///srv/snapshots`, `s3://bucket/prefix`, `gs://...`, `az://...`,
 `memory://`, and, for reading, `https://host/path`. The library is obstore: one Rust extension
-without further dependencies, whose calls release the interpreter lock, with bounded retries.
+without further dependencies, whose calls release the interpreter lock, with bounded retries. Who
+runs such a store is trusted with memory; who runs a web server is not (`web`).
 Credentials come from the environment, as the tools of each provider have it (AWS_ACCESS_KEY_ID...).
 """
 
@@ -19,7 +20,9 @@ from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import BaseError
-from obstore.store import LocalStore, MemoryStore, from_url
+from obstore.store import HTTPStore, LocalStore, MemoryStore, from_url
+
+from recon_node.snapshot.web import WebServer
 
 _FAILURES: Final = (BaseError, OSError, ValueError)
 _MAX_REASON: Final = 300
@@ -77,11 +80,13 @@ class Objects:
 
     Args:
         url: of the store; see the module.
-        store: of the library; by default the one that the URL names.
+        store: of the library.
+        web: what objects are read from instead.
     """
 
-    def __init__(self, url: str, store: Any = None) -> None:
+    def __init__(self, url: str, store: Any, web: WebServer | None = None) -> None:
         self.url = url
+        self._web = web
         self.traffic = Traffic()
         self._lock = threading.Lock()
         self._store = store
@@ -120,7 +125,9 @@ class Objects:
                 "max_retries": RETRIES,
                 "retry_timeout": timedelta(seconds=timeout * (RETRIES + 1)),
             }
-            return cls(url, from_url(url, client_options=client, retry_config=retries))
+            store = from_url(url, client_options=client, retry_config=retries)
+            web = WebServer(url, timeout, max(timeout, TOTAL_TIMEOUT), RETRIES)
+            return cls(url, store, web if isinstance(store, HTTPStore) else None)
         except _FAILURES as error:
             raise UrlError(
                 f"cannot use the object store {url!r}: {_reason(error)}. Use a URL such as "
@@ -133,7 +140,7 @@ class Objects:
         Raises:
             ObjectError: it is missing or larger, or cannot be read.
         """
-        data = self._read(name, MAX_WHOLE, {})
+        data = self._read(name, MAX_WHOLE)
         if len(data) > MAX_WHOLE:
             raise ObjectError(
                 f"{name} in {self.url} has more than {MAX_WHOLE} bytes: it is not a root object"
@@ -146,7 +153,7 @@ class Objects:
         Raises:
             ObjectError: it is missing or shorter, or cannot be read.
         """
-        data = self._read(name, size, {"range": (start, start + size)})
+        data = self._read(name, size, start)
         if len(data) != size:
             raise ObjectError(
                 f"{name} in {self.url} is truncated: it has no {size} bytes at byte {start}"
@@ -155,24 +162,31 @@ class Objects:
             )
         return data
 
-    def _read(self, name: str, most: int, options: Any) -> bytes:
-        """Return the bytes of an answer; if there are more than `most`, a few more than that.
-
-        The answer is read in pieces: nothing keeps a server from sending without end.
-        """
-        parts: list[bytes] = []
-        size = 0
+    def _read(self, name: str, most: int, start: int | None = None) -> bytes:
+        """Return the bytes of an answer; if there are more than `most`, a few more than that."""
+        data = b""
         try:
-            answer = obstore.get(self._store, name, options=options)
-            for part in answer.stream(min_chunk_size=min(_CHUNK, most + 1)):
-                parts.append(bytes(part))
-                size += len(part)
-                if size > most:
-                    break
+            if self._web is not None:
+                data = self._web.read(name, most, start)
+            else:
+                data = self._read_store(name, most, start)
         except _FAILURES as error:
             raise self._error(name, "read", error) from None
         finally:
-            self._count(received=size)
+            self._count(received=len(data))
+        return data
+
+    def _read_store(self, name: str, most: int, start: int | None) -> bytes:
+        """Read an answer in pieces: nothing keeps a server from sending without end."""
+        options: Any = {} if start is None else {"range": (start, start + most)}
+        parts: list[bytes] = []
+        size = 0
+        answer = obstore.get(self._store, name, options=options)
+        for part in answer.stream(min_chunk_size=min(_CHUNK, most + 1)):
+            parts.append(bytes(part))
+            size += len(part)
+            if size > most:
+                break
         return b"".join(parts)
 
     def fetch(self, name: str, path: Path) -> None:

@@ -11,7 +11,7 @@ third block has the nodes at the top of the tree, so that a reader gets them wit
 trip: a list of what stands at their extents (see `packs`), level by level, the root first.
 
     manifest   {type: "recon-node/snapshot", version: 1, network, interests: [text, ...],
-               ranges: [[lower, upper], ...], created: Unix seconds,
+               ranges: [[lower, upper], ...] (ascending and apart), created: Unix seconds,
                root: null | CID, level, ahash, count, place: null | [pack, offset, size],
                packs: [[CID, size], ...], live,
                feed: null | {epoch, position, pages: [[CID, size, after, upto], ...]}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 import structlog.testing
 import trio
@@ -23,7 +24,7 @@ from chain_server import (
 
 from recon_node.ceramic import TimeProof
 from recon_node.chain import ChainError, ChainReport, ChainSettings
-from recon_node.chain.endpoint import AnswerError, CoolingError, EndpointError
+from recon_node.chain.endpoint import AnswerError, CoolingError, EndpointError, RpcEndpoint
 from recon_node.chain.rpc import Provider, open_provider
 from recon_node.ipld import CID
 
@@ -163,6 +164,37 @@ async def test_a_question_without_an_answer_does_not_cost_the_endpoint(
         with pytest.raises(AnswerError):
             await provider.transaction(TX)
         assert await provider.transaction(TX) is not None
+
+
+async def test_an_answer_in_tiny_chunks_is_read_in_many_steps() -> None:
+    """10,000 chunks of one byte are here at once: they were one step of the event loop."""
+    turns = 0
+    seen: list[int] = []
+
+    class TinyChunks(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for _ in range(100_000):
+                seen.append(turns)
+                yield b" "
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=TinyChunks()))
+    async with httpx.AsyncClient(transport=transport) as client, trio.open_nursery() as nursery:
+        settings = ChainSettings({GNOSIS: ("http://127.0.0.1",)}, max_answer_bytes=65_536)
+        endpoint = RpcEndpoint(
+            "http://127.0.0.1", client, settings, ChainReport(GNOSIS), lambda: 0.5
+        )
+        nursery.start_soon(take_turns)
+        with pytest.raises(EndpointError, match="chunks of fewer than 64 bytes"):
+            await endpoint.ask("eth_chainId")
+        nursery.cancel_scope.cancel()
+    assert len(seen) < 2_000
+    assert len(set(seen)) > len(seen) // 3  # tasks that can go on do so in random order
 
 
 @pytest.mark.parametrize(

@@ -340,6 +340,13 @@ def answer_with_many_parts(side: Side, held: list[int]) -> None:
         held.append(side.session.held)
 
 
+def test_many_parts_are_compared_in_many_steps():
+    side = asking(initiator(bytes([n, 1]) for n in range(1, 200)))
+    wrong = Summary(Sha256a.of(b"?"), 50)
+    parts = tuple(RangeHash(bytes([n]), wrong, bytes([n + 1])) for n in range(1, 200))
+    assert list(side.session.receive(RangeResponse(parts))).count(None) > 5
+
+
 def test_interests_are_charged():
     interests = [KeyRange(b"%04d" % n, b"%04d~" % n) for n in range(1000)]
     two = responder()

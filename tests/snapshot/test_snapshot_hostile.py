@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -160,6 +160,63 @@ def test_a_server_that_harms_the_root(log: Path, tmp_path: Path, misdeed: str) -
     assert LATEST in str(report.sources[0].error)
     assert url in str(report.sources[0].error)
     assert report.sources[0].received < MAX_WHOLE + 64 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "400 Bad Request",
+        "302 Found\r\nLocation: /elsewhere",
+        "200 OK\r\nContent-Encoding: gzip",
+        "206 Partial Content\r\nContent-Range: bytes 7-8/9",
+    ],
+)
+@pytest.mark.parametrize("piece", [bytes(1 << 20), b"1\r\n \r\n" * 10_000])
+def test_an_answer_of_any_kind_is_not_read_without_end(head: str, piece: bytes) -> None:
+    """The body of an error was kept in memory, 70 MB of it a second."""
+    sent, most = 0, 64 << 20
+    coding = "Transfer-Encoding: chunked" if piece[0] else "Content-Length: 99999999999"
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            nonlocal sent
+            sent = 0
+            self.wfile.write(f"HTTP/1.1 {head}\r\n{coding}\r\n\r\n".encode())
+            while sent < most:
+                self.wfile.write(piece)
+                sent += len(piece)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.handle_error = lambda *args: None  # type: ignore[method-assign]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        objects = Objects.open(f"http://127.0.0.1:{server.server_address[1]}")
+        with pytest.raises(ObjectError):
+            objects.get("a")
+        with pytest.raises(ObjectError):
+            objects.get_range("a", 5, 100)
+        server.shutdown()
+    assert sent < most // 2
+
+
+def test_a_server_that_only_says_that_it_will_answer_is_left() -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1000)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        objects = Objects.open(f"http://127.0.0.1:{server.server_address[1]}", timeout=1)
+        with pytest.raises(ObjectError, match="takes too long"):
+            objects.get("a")
+        server.shutdown()
 
 
 def test_a_snapshot_of_another_network(log: Path, tmp_path: Path) -> None:

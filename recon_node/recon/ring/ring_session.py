@@ -40,7 +40,15 @@ from recon_node.recon.ring.ring_codec import (
     RangeRequest,
     RangeResponse,
 )
-from recon_node.recon.session import Actions, Admit, Send, SendValues, Session, Value
+from recon_node.recon.session import (
+    GAPS_A_STEP,
+    Actions,
+    Admit,
+    Send,
+    SendValues,
+    Session,
+    Value,
+)
 from recon_node.recon.side import RemoteProtocolError
 
 BATCH_VALUES: Final = 100
@@ -246,7 +254,9 @@ class Initiator(RingSession):
         _check_parts(asked.range, message.ranges)
         yield from self._inbox.flush()
         smaller: list[_Request] = []
-        for part in message.ranges:
+        for index, part in enumerate(message.ranges):
+            if index % GAPS_A_STEP == 0:
+                yield None
             comparison = self._ring.compare(part)
             if comparison.outcome is Outcome.PEER_LACKS:
                 yield SendValues(part.first, part.last)

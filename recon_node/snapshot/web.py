@@ -1,0 +1,137 @@
+"""Reading objects from a web server, which may be anybody's.
+
+obstore keeps the body of an answer that is an error, however long it is, and goes on after whoever
+asked has left. Here all requests run on an event loop in a thread of their own, so that each step
+of an answer is bounded, and its end can be enforced while its server sends: of an error a few bytes
+are read, of a redirect none. Calls block, and come from any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import ssl
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import quote
+
+import httpx
+import trio
+
+from recon_node.backoff import Backoff
+from recon_node.bodies import read_body
+
+_AT_ONCE: Final = 32
+"""Connections."""
+_MAX_REDIRECTS: Final = 10
+_SHOWN: Final = 300
+"""Bytes of an error's body that are read, to be shown."""
+_GAPS: Final = Backoff(first=0.2, longest=5.0)
+"""Seconds between two attempts."""
+_RANGE: Final = re.compile(r"bytes ([0-9]{1,19})-[0-9]{1,19}/.{1,20}", re.ASCII)
+_HEADERS: Final = {"accept-encoding": "identity", "user-agent": "recon-node"}
+
+
+class _LaterError(OSError):
+    """The server does not answer as it should; it may do so later."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebServer:
+    """A web server that objects are read from.
+
+    Args:
+        url: below which they are.
+        timeout: seconds in which an answer must begin, and without a byte of it.
+        total_timeout: seconds for one answer, however steadily it trickles.
+        retries: how often a request is made again.
+    """
+
+    url: str
+    timeout: float
+    total_timeout: float
+    retries: int
+
+    def read(self, name: str, most: int, start: int | None = None) -> bytes:
+        """Return an object, or `most` bytes of it from one on; a few more than `most` if more come.
+
+        Raises:
+            FileNotFoundError: it is missing.
+            OSError: it cannot be read.
+        """
+        token, client = _requests(os.getpid())
+        return trio.from_thread.run(self._read, client, name, most, start, trio_token=token)
+
+    async def _read(
+        self, client: httpx.AsyncClient, name: str, most: int, start: int | None
+    ) -> bytes:
+        for attempt in range(self.retries + 1):
+            try:
+                with trio.fail_after(self.total_timeout):
+                    return await self._get(client, name, most, start)
+            except trio.TooSlowError:
+                limits = f"{self.timeout:g} s for its head, {self.total_timeout:g} s for all"
+                raise OSError(f"the answer takes too long ({limits})") from None
+            except (httpx.HTTPError, httpx.InvalidURL, _LaterError) as error:
+                if attempt == self.retries:
+                    raise OSError(str(error) or type(error).__name__) from None
+            await trio.sleep(_GAPS.wait(attempt + 1, random.random()))
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _get(
+        self, client: httpx.AsyncClient, name: str, most: int, start: int | None
+    ) -> bytes:
+        headers = dict(_HEADERS)
+        if start is not None:
+            headers["range"] = f"bytes={start}-{start + most - 1}"
+        url = f"{self.url.rstrip('/')}/{quote(name)}"
+        request = client.build_request("GET", url, headers=headers, timeout=self.timeout)
+        for _ in range(_MAX_REDIRECTS + 1):
+            with trio.fail_after(self.timeout):
+                answer = await client.send(request, stream=True)
+            try:
+                if answer.next_request is None:
+                    return await _body(answer, most, start)
+                request = answer.next_request
+            finally:
+                await answer.aclose()
+        raise OSError(f"more than {_MAX_REDIRECTS} redirects")
+
+
+async def _body(answer: httpx.Response, most: int, start: int | None) -> bytes:
+    """Return the body of an answer, if it is one to this question."""
+    status = answer.status_code
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+        raise FileNotFoundError(status)
+    if status not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+        text = (await read_body(answer, _SHOWN)).decode("utf-8", "replace")
+        kind = _LaterError if status >= 500 or status == HTTPStatus.TOO_MANY_REQUESTS else OSError
+        raise kind(f"HTTP status {status}: {text}")
+    if start is not None:
+        sent = _RANGE.fullmatch(answer.headers.get("content-range", ""))
+        if status != HTTPStatus.PARTIAL_CONTENT or sent is None or int(sent[1]) != start:
+            raise OSError("the server does not answer requests for ranges of bytes")
+    return await read_body(answer, most)
+
+
+@lru_cache(maxsize=1)
+def _requests(process: int) -> tuple[trio.lowlevel.TrioToken, httpx.AsyncClient]:
+    """Return the event loop of all requests of this process, and what makes them."""
+    ready = threading.Event()
+    made: list[tuple[trio.lowlevel.TrioToken, httpx.AsyncClient]] = []
+
+    async def serve() -> None:
+        limits = httpx.Limits(max_connections=_AT_ONCE, max_keepalive_connections=_AT_ONCE)
+        context = ssl.create_default_context()  # the authorities that this machine trusts
+        async with httpx.AsyncClient(limits=limits, verify=context) as client:
+            made.append((trio.lowlevel.current_trio_token(), client))
+            ready.set()
+            await trio.sleep_forever()
+
+    threading.Thread(target=trio.run, args=(serve,), daemon=True, name="web").start()
+    ready.wait()
+    return made[0]
