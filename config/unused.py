@@ -23,6 +23,7 @@ _.input, _.blockHash, _.blockNumber  # pydantic's TypeAdapter: fields of an Ethe
 _.command_class  # click.Group
 (
     _.not_fetched,
+    _.removed_peers,
     _.write_policy,
     _.model_name,
     _.score,

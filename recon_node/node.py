@@ -47,8 +47,8 @@ from recon_node.dag import open_dags
 from recon_node.exception_groups import leaves
 from recon_node.feed_index import FeedIndexError
 from recon_node.files import draft_of, is_exposed, move_into_place, private_directory
-from recon_node.p2p import P2PError, open_p2p
-from recon_node.p2p.transport.identity import open_identity, signing_key_of
+from recon_node.p2p import P2P, P2PError, open_p2p
+from recon_node.p2p.transport.identity import open_identity, peer_id_of, signing_key_of
 from recon_node.program import collect_seldom, stop_signals
 from recon_node.settings import Settings
 from recon_node.snapshot.service import Snapshots, open_snapshots
@@ -148,7 +148,7 @@ async def _run_parts(
         open_anchors(settings.chain, store) as anchors,
         open_anchoring(settings.anchor, settings.chain, store, settings.data_dir) as anchoring,
         _open_snapshots(settings, store) as snapshots,  # before peers are met
-        open_p2p(settings.p2p, store, settings.data_dir) as p2p,
+        _open_p2p(settings, store) as p2p,
         trio.open_nursery() as nursery,
         trio.open_nursery() as background,
         open_evaluation() as evaluation,
@@ -177,15 +177,16 @@ async def _run_parts(
         )
         background.start_soon(services.loop.run)
         background.start_soon(evaluation.warm_up)
+        peer_id = peer_id_of(await trio.to_thread.run_sync(open_identity, settings.data_dir))
         if settings.peer_id_file is not None:
             path = settings.peer_id_file.expanduser()
-            await trio.to_thread.run_sync(_write_peer_id, path, p2p.peer_id)
+            await trio.to_thread.run_sync(_write_peer_id, path, peer_id)
         collect_seldom()
         log.info(
             "Ready",
             api=listener.url,
-            peer_id=p2p.peer_id,
-            addresses=list(p2p.addresses),
+            peer_id=peer_id,
+            addresses=[] if p2p is None else list(p2p.addresses),
             interests=[format_interest(each) for each in store.wanted.all] or "everything",
             events=len(store.keys),
             head=store.head,
@@ -244,6 +245,17 @@ async def _open_snapshots(settings: Settings, store: Store) -> AsyncIterator[Sna
     key = await trio.to_thread.run_sync(_signing_key, settings.data_dir)
     async with open_snapshots(settings.snapshot, store, key) as snapshots:
         yield snapshots
+
+
+@asynccontextmanager
+async def _open_p2p(settings: Settings, store: Store) -> AsyncIterator[P2P | None]:
+    """Open the network side, unless the node is to do without."""
+    if settings.p2p.offline:
+        log.info("Offline: no peer is dialled, and none can connect")
+        yield None
+        return
+    async with open_p2p(settings.p2p, store, settings.data_dir) as p2p:
+        yield p2p
 
 
 def _signing_key(data_dir: Path) -> SigningKey:

@@ -124,6 +124,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     node_info.get_network,
     node_info.get_peers,
     node_info.post_peers,
+    node_info.delete_peer,
     node_info.get_recon,
     node_info.get_syncs,
     node_info.get_metrics,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from typing import Any, Final
+from urllib.parse import quote
 
 import click
 from click.core import ParameterSource
@@ -18,7 +19,7 @@ from recon_node.cli.client import command_errors, node_options
 from recon_node.cli.listing import pages
 from recon_node.cli.output import CommandError, counted, interest_text, make_console, make_table
 from recon_node.connection import Connection
-from recon_node.terminal_text import echo, human_size, json_option, print_json
+from recon_node.terminal_text import echo, human_size, json_option, print_json, print_result
 
 FIRST_SYNC = 3.0
 """Seconds that `peers add` waits for the first sync."""
@@ -47,6 +48,7 @@ def peers(context: click.Context, node: Connection, as_json: bool) -> None:
     Examples:
       recon-node peers
       recon-node peers add /ip4/192.0.2.7/tcp/4101/p2p/12D3KooW...
+      recon-node peers remove 12D3KooW...
     """
     context.obj = node  # for `peers add`: which node it is
     if context.invoked_subcommand is not None:
@@ -71,10 +73,14 @@ def peers(context: click.Context, node: Connection, as_json: bool) -> None:
             _ago(peer.get("last_sync")),
             list(peer["addresses"]),
         )
-    if known:
+    if "peers" not in recon:
+        echo("the node runs offline: it has no peers")
+    elif known:
         make_console().print(table)
     else:
         echo("no peers yet; connect one with `recon-node peers add MULTIADDR`")
+    if removed := recon.get("removed_peers"):
+        echo(f"removed, and refused: {', '.join(removed)}")
 
 
 def _shared_with(peer: dict[str, Any]) -> list[str]:
@@ -119,6 +125,28 @@ def _add_peer(node: Connection, multiaddr: str, as_json: bool) -> None:
         print_json({"address": multiaddr, "peer": peer, "outcome": outcome})
     elif outcome is not None:
         echo(f"first sync: {outcome}")
+
+
+@peers.command("remove")
+@click.argument("peer")
+@node_options
+@json_option
+@click.pass_context
+def remove_peer(context: click.Context, peer: str, node: Connection, as_json: bool) -> None:
+    """Disconnect the node from PEER, a peer id or a multiaddr that ends with one, for good.
+
+    The node neither dials PEER any more nor lets it connect, also after a restart. `peers add`
+    takes it back. Events that came from it stay; other peers may bring further ones.
+
+    \b
+    Example:
+      recon-node peers remove 12D3KooW...
+    """
+    as_json = as_json or (context.parent is not None and context.parent.params["as_json"])
+    peer_id = peer.rpartition("/p2p/")[2]
+    with command_errors(node.url), _chosen_node(context, node) as chosen:
+        chosen.request("DELETE", f"/ceramic/peers/{quote(peer_id, safe='')}")
+    print_result({"removed": peer_id}, f"removed {peer_id}", as_json=as_json)
 
 
 def _chosen_node(context: click.Context, own: Connection) -> Connection:
@@ -214,7 +242,9 @@ def status(node: Connection, pending: bool, as_json: bool) -> None:
 
 
 def _peers_of(recon: dict[str, Any]) -> str:
-    known = recon.get("peers", ())
+    if "peers" not in recon:
+        return "none: the node runs offline"
+    known = recon["peers"]
     connected = sum(bool(peer["connected"]) for peer in known)
     counts = f"{connected} connected, {len(known)} known"
     if connected:

@@ -165,6 +165,8 @@ class P2P:
             addresses: multiaddrs, with or without /p2p/<peer id>.
             sort_value: at whose rendezvous it was found; None: it is a node of the network.
         """
+        if peer_id in self._book.removed:
+            return
         if self._candidates.found(peer_id, addresses, sort_value):
             self._syncer.request(peer_id)
 
@@ -242,6 +244,7 @@ class P2P:
         """
         try:
             peer_id = peer_id_in(multiaddr)
+            self._book.take_back(peer_id)
             was_connected = self._host.is_connected(peer_id)
             await self._host.connect(multiaddr, anew=True)
             reason = self._why_incompatible(await self._host.protocols_of(peer_id))
@@ -255,6 +258,17 @@ class P2P:
             raise
         self._book.reached_at(peer_id, multiaddr)
         self._syncer.request(peer_id)
+
+    async def remove(self, peer_id: str) -> None:
+        """Disconnect a peer, and refuse it until `connect` is called for it."""
+        self._book.remove(peer_id)
+        await self._host.disconnect(peer_id)
+        log.info("Removed a peer", peer=peer_id)
+
+    @property
+    def removed(self) -> list[str]:
+        """The peers that were removed, ascending."""
+        return sorted(self._book.removed)
 
     def _identified(self, peer_id: str, addresses: list[str]) -> None:
         """Take up a connected peer that has told its protocols and addresses."""
@@ -343,7 +357,9 @@ async def open_p2p(
     await load_peers(book, data_dir)
     with unwrapped():
         async with (
-            open_host(settings, identity, partial(_note_cut_off, book), swarm_key) as host,
+            open_host(
+                settings, identity, partial(_note_cut_off, book), swarm_key, book.removed
+            ) as host,
             trio.open_nursery() as nursery,
         ):
             peer_ring = None if store.ring_keys is None else _peer_ring(identity, book)
@@ -408,7 +424,9 @@ async def load_peers(book: PeerBook, data_dir: Path) -> None:
     path = data_dir / PEERS_FILE
     try:
         text = await trio.to_thread.run_sync(path.read_text)
-        book.load(json.loads(text)["peers"])
+        content = json.loads(text)
+        book.removed.update(map(str, content.get("removed", ())))
+        book.load(content["peers"])
     except FileNotFoundError:
         return
     except (*_UNUSABLE, OSError) as error:
@@ -421,7 +439,7 @@ async def load_peers(book: PeerBook, data_dir: Path) -> None:
 
 async def save_peers(book: PeerBook, data_dir: Path) -> None:
     """Save the book. If the disk fails, this is logged and the node continues."""
-    content = json.dumps({"peers": book.to_json()}, indent=1)
+    content = json.dumps({"peers": book.to_json(), "removed": sorted(book.removed)}, indent=1)
     path = data_dir / PEERS_FILE
     try:
         await trio.to_thread.run_sync(_write, path, content)

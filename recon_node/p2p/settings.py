@@ -102,6 +102,11 @@ class P2PSettings:
     """
     discovery: Annotated[bool, Flag()] = True
     """Find peers, and be found, through the DHT."""
+    offline: Annotated[bool, Flag()] = False
+    """Run without peers: the node dials nobody, and does not listen for peers. Its API works.
+
+    What its clients write reaches the peers once it runs without this.
+    """
     swarm_key_file: Annotated[OptionalPath, Flag(metavar="FILE")] = None
     """File with the key of a private network, in kubo's format (swarm.key).
 

@@ -215,6 +215,27 @@ def test_peers(node: TestnetNode) -> None:
     assert result.stderr.startswith("Error: 'not-a-multiaddr' is not a multiaddr such as /ip4/")
 
 
+def test_a_peer_is_removed_until_it_is_added(node: TestnetNode) -> None:
+    peer = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
+    removed = run(node, "peers", "remove", f"/ip4/192.0.2.7/tcp/4101/p2p/{peer}")
+    assert (removed.exit_code, removed.stdout) == (0, f"removed {peer}\n")
+    assert f"removed, and refused: {peer}" in run(node, "peers").stdout
+    assert json.loads(run(node, "peers", "remove", peer, "--json").stdout) == {"removed": peer}
+    wrong = run(node, "peers", "remove", "nonsense")
+    assert (wrong.exit_code, "'nonsense' is not a peer id" in wrong.stderr) == (1, True)
+
+
+def test_a_node_without_peers() -> None:
+    with Testnet(nodes=1, flags=["--offline"]) as net:
+        [node] = net.nodes
+        assert "the node runs offline" in run(node, "peers").stdout
+        assert "none: the node runs offline" in run(node, "status").stdout
+        added = run(node, "peers", "add", "/ip4/127.0.0.1/tcp/1/p2p/12D3KooW")
+        assert "without a network side" in added.stderr
+        assert len(node.peer_id) == 52
+        assert node.addresses == ()
+
+
 def test_errors_of_the_node_are_shown(node: TestnetNode, sample: Events) -> None:
     missing = sample[-1]["cid"]
     result = run(node, "events", "get", missing)

@@ -80,6 +80,28 @@ def new_cars(count: int, model: StreamId = METAMODEL) -> list[bytes]:
     return [init_event(key, model, {"number": number}).car for number in range(count)]
 
 
+async def test_a_removed_peer_stays_away_until_it_is_added(tmp_path):
+    """Whoever dials, and after a restart."""
+    async with node(tmp_path / "b", **QUICK) as b:
+        async with node(tmp_path / "a", **QUICK) as a:
+            await a.p2p.connect(b.address)
+            await eventually(lambda: b.p2p.peers() and b.p2p.peers()[0].connected)
+            await a.p2p.remove(b.p2p.peer_id)
+            assert a.p2p.removed == [b.p2p.peer_id]
+            await eventually(lambda: not b.p2p.peers()[0].connected)
+            with pytest.raises(PeerError):
+                await b.p2p.connect(a.address)
+            a.p2p.found(b.p2p.peer_id, [b.address])
+            assert a.p2p.peers() == []
+        async with node(tmp_path / "a", **QUICK) as a:
+            assert (a.p2p.removed, a.p2p.peers()) == ([b.p2p.peer_id], [])
+            with pytest.raises(PeerError):
+                await b.p2p.connect(a.address)
+            await a.p2p.connect(b.address)
+            assert a.p2p.removed == []
+            await eventually(lambda: a.p2p.peers() and a.p2p.peers()[0].connected)
+
+
 async def test_two_nodes_become_equal_and_stay_so(tmp_path, sdk_cars):
     quick = {**QUICK, "sync_interval": 1000}  # a starts no sync of its own at the same time
     async with (

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Literal
+from typing import Annotated, Literal
 
 import trio
 from msgspec import UNSET, UnsetType
@@ -16,7 +16,7 @@ from starlette.responses import Response
 from recon_node import __version__
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import Body, Parameters, Whole, WholeParameter
+from recon_node.api.models import Body, Parameters, Parsed, Whole, WholeParameter
 from recon_node.api.routes.interests import NodeInterestBody, describe_interest
 from recon_node.api.services import Services
 from recon_node.ipld import IpldError, multibase
@@ -134,6 +134,34 @@ async def post_peers(call: Call[AddressesQuery]) -> Response:
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
+def _checked_peer_id(text: str) -> str:
+    peer_id_bytes(text)
+    return text
+
+
+class PeerPath(Parameters, frozen=True):
+    """Which peer."""
+
+    peer_id: Annotated[str, Parsed(_checked_peer_id)]
+    """Its peer id, such as 12D3KooW..."""
+
+
+@endpoint(
+    "DELETE",
+    "/ceramic/peers/{peer_id}",
+    Answer("It is removed, whether or not it was known.", status=204),
+    errors=(503,),
+    own=True,
+)
+async def delete_peer(call: Call[PeerPath]) -> Response:
+    """Remove a peer: disconnect it, and neither dial nor admit it any more.
+
+    It stays removed when the node is restarted, until a client connects the node to it.
+    """
+    await network_side(call.services).remove(call.parameters.peer_id)
+    return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
 def network_side(services: Services) -> P2P:
     """The network side; raises `ApiError` 503 where there is none."""
     if services.peers is None:
@@ -228,13 +256,15 @@ class ReconStateBody(Body, frozen=True, kw_only=True):
     write_policy: WritePolicyBody
     """Which streams it accepts."""
     peer_id: str | UnsetType = UNSET
-    """The node's peer id. This and the next four are not there without a network side."""
+    """The node's peer id. This and the next five are not there without a network side."""
     peer_memory: MemoryBody | UnsetType = UNSET
     """What peers make it hold in memory."""
     addresses: Sequence[str] | UnsetType = UNSET
     """The multiaddrs where peers can reach it."""
     peers: Sequence[PeerInfo] | UnsetType = UNSET
     """Every peer that it knows."""
+    removed_peers: Sequence[str] | UnsetType = UNSET
+    """The peer ids that were removed."""
     rendezvous: Sequence[RendezvousReport] | UnsetType = UNSET
     """Where it announces itself in the DHT and looks for others: at the rendezvous of the network,
     then at that of the sort value of each interest. Empty without discovery."""
@@ -274,6 +304,7 @@ async def get_recon(call: Call[Parameters]) -> ReconStateBody:
         else MemoryBody(held=peers.counters.memory.held, budget=peers.counters.memory.limit),
         addresses=UNSET if peers is None else peers.addresses,
         peers=UNSET if peers is None else peers.peers(),
+        removed_peers=UNSET if peers is None else peers.removed,
         rendezvous=UNSET if peers is None else peers.rendezvous(),
         syncs=() if peers is None else list(peers.sync_reports),
         transfers=() if peers is None else list(peers.transfers)[-_TRANSFERS:],

@@ -149,6 +149,8 @@ class PeerBook:
         self._peers: dict[str, Peer] = {}
         self._random = rng or random.Random()
         self._observed: Latest[str, Peer] = Latest(MAX_OBSERVING)
+        self.removed: set[str] = set()
+        """Peers that the operator has removed: they are refused, and never in the book."""
         self.version = 0
         """Increases with every change that should be saved."""
 
@@ -174,6 +176,8 @@ class PeerBook:
                 room.
         """
         peer = self._peers.get(peer_id)
+        if peer is None and peer_id in self.removed:
+            return Peer(peer_id)  # which is not kept
         if peer is None:
             self._make_room()
             peer = self._peers[peer_id] = Peer(peer_id)
@@ -427,6 +431,17 @@ class PeerBook:
         """Remove a peer with which this node cannot sync."""
         if self._peers.pop(peer_id, None) is not None:
             self.version += 1
+
+    def remove(self, peer_id: str) -> None:
+        """Remove a peer, whatever is heard of it, until `take_back`."""
+        self.forget(peer_id)
+        self.removed.add(peer_id)
+        self.version += 1
+
+    def take_back(self, peer_id: str) -> None:
+        """No longer refuse a peer."""
+        self.removed.discard(peer_id)
+        self.version += 1
 
     def _make_room(self) -> None:
         """Remove the least useful peers while the book is full."""

@@ -328,7 +328,7 @@ class GuardedMuxing(MuxerMultistream):
         """Negotiate Yamux and start it.
 
         Raises:
-            OverBudgetError: the peer was cut off and is still refused.
+            P2PError: the peer is refused.
         """
         self._budget.check(str(peer_id))  # first, so that the peer sees its dial fail
         protocol, _ = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Final, cast
@@ -57,7 +57,7 @@ from recon_node.p2p.transport.hardening import (
     show_ipv6_addresses,
 )
 from recon_node.p2p.transport.identity import bound_peer_ids, bound_rsa_keys
-from recon_node.p2p.transport.memory_budget import MemoryBudget, OverBudgetError
+from recon_node.p2p.transport.memory_budget import MemoryBudget
 from recon_node.p2p.transport.private_network import PrivateTCP
 from recon_node.slots import AllowList, network_of
 
@@ -80,6 +80,7 @@ async def open_host(
     identity: KeyPair,
     on_cut: Callable[[str], None] = lambda peer_id: None,
     swarm_key: bytes | None = None,
+    refused: Set[str] = frozenset(),
 ) -> AsyncIterator[Host]:
     """Start a host that listens on the addresses of the settings.
 
@@ -89,11 +90,12 @@ async def open_host(
         on_cut: called with each peer that is cut off because of its memory; it must neither wait
             nor raise.
         swarm_key: of the private network to be in, if there is one.
+        refused: peers that are never to be connected; it may change.
 
     Raises:
         P2PError: it cannot listen on one of the addresses.
     """
-    budget = MemoryBudget(settings.max_peer_memory, on_cut=on_cut)
+    budget = MemoryBudget(settings.max_peer_memory, on_cut=on_cut, refused=refused)
     host = Host(settings, identity, budget, swarm_key)
     swarm = host._swarm
     manager = TrioManager(swarm)
@@ -227,7 +229,7 @@ class Host:
             raise PeerError(f"{address} is this node's own address")
         try:
             self.budget.check(peer_id)
-        except OverBudgetError as error:
+        except P2PError as error:
             raise PeerError(str(error)) from None
         while (dial := self._dials.get(peer_id)) is not None:
             await dial.wait()

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -108,6 +108,7 @@ class MemoryBudget:
         limit: the sum that is allowed.
         clock: tells the time in seconds.
         on_cut: called with each peer that is cut off; it must neither wait nor raise.
+        refused: peers that get nothing, as the operator has removed them; it may change.
     """
 
     def __init__(
@@ -115,8 +116,10 @@ class MemoryBudget:
         limit: int,
         clock: Callable[[], float] = trio.current_time,
         on_cut: Callable[[str], None] = lambda peer: None,
+        refused: Set[str] = frozenset(),
     ) -> None:
         self.limit = limit
+        self._removed = refused
         self._clock = clock
         self._on_cut = on_cut
         self._refused = Latest[str, float](_MAX_REFUSED_PEERS)
@@ -153,8 +156,11 @@ class MemoryBudget:
         """Check that a peer is not refused.
 
         Raises:
-            OverBudgetError: it is.
+            OverBudgetError: it was cut off a short while ago.
+            P2PError: it was removed.
         """
+        if peer in self._removed:
+            raise P2PError(f"peer {peer} was removed: `recon-node peers add` takes it back")
         if wait := self.refused_for(peer):
             raise OverBudgetError(
                 f"peer {peer} was cut off because it made this node use too much memory; "
