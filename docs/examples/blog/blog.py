@@ -1,10 +1,10 @@
 """A small blog on Ceramic: profiles, posts, comments of anybody, and a merge.
 
-    python blog.py models my.key                 # once: creates the models, and prints their ids
-    recon-node model codegen ID ... --out blog_models.py
-    python blog.py tour my.key                   # writes a profile, a post and comments
+    python blog.py my.key      # writes a profile, a post and comments
 
-The address of the node is that of RECON_NODE_URL. docs/how-to/blog.md goes through the code.
+Its models are deployed once, by deploy.py; here they are known by their ids, which are in
+blog_models.py. The address of the node is that of RECON_NODE_URL. docs/how-to/blog.md goes through
+the code.
 """
 
 import os
@@ -13,65 +13,7 @@ from collections.abc import Iterator
 
 import blog_models as models
 
-from recon_node.client import Ceramic, Document, Key, ModelDefinition, Relation, StreamId
-
-TEXT = {"type": "string", "maxLength": 10_000}
-LINK = {
-    "type": "object",
-    "properties": {
-        "root": {"type": ["string", "null"]},
-        "previous": {"type": ["array", "null"], "items": {"type": "string"}},
-    },
-    "required": ["root", "previous"],
-    "additionalProperties": False,
-}
-THREAD = {
-    "type": "object",
-    "properties": {"comments": {"$ref": "#/$defs/Link"}},
-    "required": ["comments"],
-    "additionalProperties": False,
-}
-
-
-def create_models(ceramic: Ceramic) -> list[StreamId]:
-    """Create the models. With the same key, they get the same StreamIDs on every node."""
-    profile = ceramic.create_model(
-        ModelDefinition(
-            name="Profile",
-            schema={"properties": {"name": TEXT, "about": TEXT}, "required": ["name"]},
-            account_relation="single",
-        )
-    )
-    post = ceramic.create_model(
-        ModelDefinition(
-            name="Post",
-            description="What an author has to say, with the comments on it",
-            schema={
-                "properties": {
-                    "title": {"type": "string", "maxLength": 200},
-                    "text": TEXT,
-                    "tags": {"type": "array", "items": {"enum": ["news", "howto", "opinion"]}},
-                    "profile": {"type": "string"},
-                    "tangles": THREAD,
-                },
-                "required": ["title", "text", "tangles"],
-                "$defs": {"Link": LINK},
-            },
-            relations={"profile": Relation.document(profile.id)},
-        )
-    )
-    comment = ceramic.create_model(
-        ModelDefinition(
-            name="Comment",
-            schema={
-                "properties": {"text": TEXT, "post": {"type": "string"}, "tangles": THREAD},
-                "required": ["text", "post", "tangles"],
-                "$defs": {"Link": LINK},
-            },
-            relations={"post": Relation.document(post.id)},
-        )
-    )
-    return [profile.id, post.id, comment.id]
+from recon_node.client import Ceramic, Document, Key, StreamId
 
 
 class Blog:
@@ -135,10 +77,7 @@ def tour(ceramic: Ceramic) -> None:
 
 
 if __name__ == "__main__":
-    command, key_file = sys.argv[1:]
+    [key_file] = sys.argv[1:]
     url = os.environ.get("RECON_NODE_URL", "http://127.0.0.1:5101")
     with Ceramic(url, key=Key.load(key_file)) as client:
-        if command == "models":
-            print(*create_models(client))
-        else:
-            tour(client)
+        tour(client)
