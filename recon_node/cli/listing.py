@@ -34,6 +34,11 @@ limit_option = click.option(
     metavar="FIELD=TEXT",
     help="Only documents whose field holds this, such as a StreamID; needs --model.",
 )
+@click.option(
+    "--indexed",
+    is_flag=True,
+    help="Only documents that their authors have not hidden (shouldIndex); needs --model.",
+)
 @limit_option
 @node_options
 @json_option
@@ -41,14 +46,15 @@ def list_streams(
     model: str | None,
     controller: str | None,
     where: tuple[str, ...],
+    indexed: bool,
     limit: int,
     node: Connection,
     as_json: bool,
 ) -> None:
     """List the streams of a node, those that arrived last first.
 
-    With --where, the node looks into the documents of the model, which takes longer the more there
-    are.
+    With --where or --indexed, the node looks into the documents of the model, which takes longer
+    the more there are.
 
     \b
     Examples: all, the documents of a model, those that relate to a document
@@ -57,6 +63,7 @@ def list_streams(
       recon-node stream list --model kjzl6hvfrbw6c... --where post=kjzl6kcym7w8y...
     """
     query = {"model": model, "controller": controller, "where": list(where) or None}
+    query["indexed"] = "true" if indexed else None
     given = {name: value for name, value in query.items() if value is not None}
     found, total = pages(node, "/ceramic/streams", "streams", given, limit)
     if as_json:
@@ -66,7 +73,7 @@ def list_streams(
     for each in found:
         kind = each["name"] or each["model_name"] or each["sort_value"]
         table.add_row(each["id"], kind, each["controller"], f"{each['events']:,}")
-    if where:
+    if where or indexed:
         print_list(table, found, len(found), "such documents")
     else:
         print_list(table, found, total, "streams")

@@ -82,6 +82,7 @@ def documents(
     *,
     controller: str | None = None,
     where: Mapping[str, StreamRef] | None = None,
+    indexed: bool = False,
     after: int | None = None,
     limit: int = LIST_SIZE,
 ) -> Steps[ListPage[ListedDocument]]:
@@ -93,8 +94,10 @@ def documents(
         where: fields of the content, and what each holds: a document to which it relates, or just
             this text. The node looks for it in the model's documents, and may return fewer entries
             than `limit` though there is a next page.
+        indexed: leave out documents that were written with `should_index=False`. The node has to
+            compute each document to see that.
         after: the `next` of the page before; by default, the first page.
-        limit: entries at most, up to 1,000, or 100 with `where`.
+        limit: entries at most, up to 1,000, or 100 with `where` or `indexed`.
 
     Raises:
         NotFoundError: a ceramic-one node, which has no lists.
@@ -106,6 +109,7 @@ def documents(
         model=of,
         controller=controller,
         where=[f"{name}={text}" for name, text in held.items()],
+        indexed="true" if indexed else None,
         limit=limit,
     )
     while True:

@@ -241,9 +241,12 @@ def test_documents_that_relate_to_another(shell: Shell) -> None:
     )
     listed = shell.json("stream", "list", "--model", model, "--where", f"post={post}")
     assert [each["id"] for each in listed] == [mine]
+    assert len(shell.json("stream", "list", "--model", model, "--indexed")) == 2
     found = shell("stream", "list", "--model", model, "--where", f"post={mine}")
     assert found.stderr == "no such documents here yet\n"
-    assert "give `model`, too" in shell("stream", "list", "--where", "a=b", exit_code=1).output
+    assert (
+        "give their `model`, too" in shell("stream", "list", "--where", "a=b", exit_code=1).output
+    )
 
 
 def test_what_is_wrong_with_a_thread(shell: Shell) -> None:

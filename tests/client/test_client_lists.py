@@ -6,6 +6,7 @@ import pickle
 import warnings
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
@@ -152,6 +153,25 @@ async def test_documents_by_what_they_relate_to(
             await ceramic.documents(comments, where={"stars": 1})  # type: ignore[dict-item]
 
 
+async def test_documents_that_their_author_has_hidden(store: Store) -> None:
+    async with client_of(store) as ceramic:
+        model = await ceramic.create_model(POST)
+        shown, hidden, born = [
+            await ceramic.create(model, {"title": "a"}, should_index=should_index)
+            for should_index in (True, None, False)
+        ]
+        await ceramic.update(hidden, should_index=False)
+
+        async def listed(**wanted: Any) -> list[StreamId]:
+            return [each.id for each in (await ceramic.documents(model, **wanted)).entries]
+
+        assert await listed() == [born.id, hidden.id, shown.id]
+        assert await listed(indexed=True) == [shown.id]
+        assert await listed(indexed=True, where={"title": "a"}) == [shown.id]
+        await ceramic.update(born, should_index=True)
+        assert await listed(indexed=True) == [born.id, shown.id]
+
+
 @pytest.mark.parametrize(
     ("where", "words"),
     [
@@ -167,7 +187,7 @@ async def test_what_is_wrong_with_where(store: Store, where: list[str], words: s
         params = {"model": str((await ceramic.create_model(POST)).id), "where": where}
         with pytest.raises(NodeError, match=words):
             await ceramic.request("GET", "/ceramic/streams", params=params)
-        with pytest.raises(NodeError, match="give `model`"):
+        with pytest.raises(NodeError, match="give their `model`"):
             await ceramic.request("GET", "/ceramic/streams", params={"where": ["a=b"]})
 
 

@@ -9,7 +9,7 @@ after some documents, bytes or seconds, whatever was found; the following page g
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -40,7 +40,12 @@ _NOT_COMPUTED: Final = (
 
 
 async def streams_where(
-    services: Services, wanted: StreamFilter, where: Sequence[str], before: int | None, limit: int
+    services: Services,
+    wanted: StreamFilter,
+    where: Sequence[str],
+    indexed: bool,
+    before: int | None,
+    limit: int,
 ) -> StreamPage:
     """Return the latest documents that match a filter and in which fields hold these texts.
 
@@ -48,6 +53,7 @@ async def streams_where(
         services: what reads, and computes.
         wanted: the filter.
         where: `FIELD=TEXT` each.
+        indexed: leave out documents that indexers should not show.
         before: a position in the list.
         limit: documents, at most.
 
@@ -62,7 +68,7 @@ async def streams_where(
     deadline = time.monotonic() + _MAX_SECONDS
     found: list[ListedStream] = []
     for each in page.streams:
-        if await _is_match(services, each, fields):
+        if await _is_match(services, each, partial(_holds, fields, indexed)):
             found.append(each)
         if time.monotonic() > deadline and each is not page.streams[-1]:
             return replace(page, streams=found, next=each.row)
@@ -81,10 +87,12 @@ def _read_fields(where: Sequence[str]) -> dict[str, str]:
     return fields
 
 
-async def _is_match(services: Services, listed: ListedStream, fields: Mapping[str, str]) -> bool:
+async def _is_match(
+    services: Services, listed: ListedStream, holds: Callable[[Stream], bool]
+) -> bool:
     id_ = listed.id
     try:
-        return await compute(services, str(id_), id_.cid, id_, partial(_holds, fields))
+        return await compute(services, str(id_), id_.cid, id_, holds)
     except ApiError as error:
         if error.status in _NOT_COMPUTED:
             return False
@@ -93,11 +101,12 @@ async def _is_match(services: Services, listed: ListedStream, fields: Mapping[st
         return False
 
 
-def _holds(fields: Mapping[str, str], stream: Stream) -> bool:
+def _holds(fields: Mapping[str, str], indexed: bool, stream: Stream) -> bool:
     try:
-        content = stream.state().data.content
+        data = stream.state().data
     except StreamShapeError:
         return False
-    if not isinstance(content, dict):
+    if indexed and not data.metadata["shouldIndex"]:
         return False
+    content = data.content if isinstance(data.content, dict) else {}
     return all(content.get(field) == text for field, text in fields.items())

@@ -11,7 +11,15 @@ from typing import Annotated, Final, Literal
 
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import bad_request
-from recon_node.api.models import Body, Parameters, Parsed, UnfitError, Whole, WholeParameter
+from recon_node.api.models import (
+    Body,
+    FlagParameter,
+    Parameters,
+    Parsed,
+    UnfitError,
+    Whole,
+    WholeParameter,
+)
 from recon_node.api.routes.fields import streams_where
 from recon_node.api.services import Services
 from recon_node.ceramic import (
@@ -82,6 +90,9 @@ class StreamsQuery(PageQuery, frozen=True, rename="camel"):
     where: list[str] = []
     """Only documents in whose content at the tip a field holds just this text: `FIELD=TEXT`, such
     as a relation and the StreamID of a document. Needs `model`; up to 4."""
+    indexed: FlagParameter = False
+    """Only documents that indexers should show: not those whose `shouldIndex` is false. Needs
+    `model`."""
 
 
 class ListedStreamBody(Body, frozen=True):
@@ -115,15 +126,17 @@ class StreamListBody(PageBody, frozen=True):
     streams: list[ListedStreamBody]
     """A page of them."""
     total: Whole
-    """How many the whole list has, without `where`."""
+    """How many the whole list has, without `where` and `indexed`."""
 
 
 @endpoint("GET", "/ceramic/streams", own=True)
 async def get_streams(call: Call[StreamsQuery]) -> StreamListBody:
     """List streams, the latest first."""
     services, given = call.services, call.parameters
-    if given.where and given.size:
-        page = await streams_where(services, _filter(given), given.where, given.after, given.size)
+    if (given.where or given.indexed) and given.size:
+        page = await streams_where(
+            services, _filter(given), given.where, given.indexed, given.after, given.size
+        )
     else:
         page = await services.store.log.streams(_filter(given), given.after, given.size)
     described = await describe_streams(services, page.streams)
@@ -214,8 +227,8 @@ def _is_document(stream: ListedStream) -> bool:
 
 
 def _filter(given: StreamsQuery) -> StreamFilter:
-    if given.where and given.model is None:
-        raise bad_request("`where` is about the documents of a model: give `model`, too")
+    if (given.where or given.indexed) and given.model is None:
+        raise bad_request("`where` and `indexed` are about documents: give their `model`, too")
     if given.model is not None and (given.sort_key or given.sort_value):
         raise bad_request("give `model`, or `sortKey` and `sortValue`, not both")
     if (given.sort_key is None) is not (given.sort_value is None):
