@@ -7,6 +7,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+RUNNABLE := $(VENV)/.runnable
 RESULTS := benchmarks/results
 
 # The tests start more than a hundred processes. Where bytecode is not cached, as containers often
@@ -25,7 +26,7 @@ HANGS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 help:  ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-demo: $(INSTALLED)  ## Run three daemons and the Spark pipeline on sample events
+demo: $(RUNNABLE)  ## Run three daemons and the Spark pipeline on sample events
 	$(BIN)/python -m recon_node.demo
 
 test: $(INSTALLED)  ## Run the test suite (a few minutes)
@@ -79,7 +80,7 @@ native: $(INSTALLED)  ## Build the native core, which is optional, into .venv (n
 # Of the lock's packages, for this version of Python and this kind of machine.
 APP := build/app
 
-dist: $(INSTALLED)  ## Build dist/: wheels for machines without a compiler, and the node as one file
+dist: $(RUNNABLE)  ## Build dist/: wheels for machines without a compiler, and the node as one file
 	@rm -rf dist $(APP)
 	@mkdir -p $(APP)
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . ./config/client
@@ -92,15 +93,21 @@ dist: $(INSTALLED)  ## Build dist/: wheels for machines without a compiler, and 
 		--site-packages $(APP)/site --console-script recon-node --output-file dist/recon-node.pyz
 	@ls -sh dist
 
-$(INSTALLED): pyproject.toml requirements.lock requirements/build.lock
+# What the node and the pipeline need: two thirds of what the tests and checks need as well.
+$(RUNNABLE): pyproject.toml requirements/spark.lock requirements/build.lock
 	@WHEELS="$(WHEELS)" sh config/preflight.sh
 	@test -x $(BIN)/python || $$(sh config/preflight.sh --python) -m venv $(VENV)
-	@echo "Installing into $(VENV) (only once; takes a few minutes) ..."
+	@echo "Installing the node and the pipeline into $(VENV) (only once: 1.3 GB, a few minutes) ..."
 	@$(PIP) --upgrade pip
 	@test -z "$(WHEELS)" || $(PIP) --no-index --no-deps --find-links "$(WHEELS)" cbrrr fastecdsa
-	@$(PIP) --require-hashes --requirement requirements.lock
+	@$(PIP) --require-hashes --requirement requirements/spark.lock
 	@$(PIP) --require-hashes --requirement requirements/build.lock
 	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(INSTALLED): $(RUNNABLE) requirements.lock
+	@echo "Installing what tests and checks need into $(VENV) (only once: 0.7 GB) ..."
+	@$(PIP) --require-hashes --requirement requirements.lock
 	@touch $@
 
 # All are made from one resolution, so that they name the same versions.

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-PREFLIGHT = Path(__file__).parents[2] / "config" / "preflight.sh"
+ROOT = Path(__file__).parents[2]
+PREFLIGHT = ROOT / "config" / "preflight.sh"
 TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 WITHOUT_COMPILER = "(Without a compiler: make install WHEELS=DIRECTORY; see docs/operations.md.)"
 
@@ -65,3 +66,20 @@ def test_a_machine_without_python_is_told_all_it_takes(bare: dict[str, str]) -> 
     _, said = preflight({**bare, "PYTHON": "missing", "WHEELS": "dist"})
     assert said.count("python3") == 2
     assert "apt-get install -y python3 python3-venv\n" in said
+
+
+def test_the_demo_does_not_install_what_only_tests_need(tmp_path: Path) -> None:
+    would_run = {
+        target: subprocess.run(
+            ["make", "--dry-run", target, f"VENV={tmp_path}"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+        for target in ("demo", "install")
+    }
+    assert all("--requirement requirements/spark.lock" in text for text in would_run.values())
+    assert "--requirement requirements.lock" in would_run["install"]
+    assert "--requirement requirements.lock" not in would_run["demo"]
