@@ -41,6 +41,7 @@ from spark_sink.tables.retention import CHANGE_DATA, LOG
 from spark_sink.tables.staging import (
     ROW_GROUP,
     by_partition,
+    conforming,
     folder_of,
     read_file_upto,
     read_small_file,
@@ -171,8 +172,8 @@ class Leaves:
     def _assigned(self, files: Mapping[int, list[_Leaf]], rows: pa.Table) -> Iterator[_Unit]:
         """Yield the files where rows belong, with these rows."""
         ordered = rows.sort_by([(PARTITION_COLUMN, "ascending"), (_KEY, "ascending")])
-        for partition, some in by_partition(ordered):
-            leaves = files[partition]
+        for partition, whole in by_partition(ordered):
+            leaves, some = files[partition], conforming(whole, self._schema)
             groups = _overlapping(leaves) or [[]]
             most = max(_LEAF_BYTES, _COMPRESSION * sum(leaf.size for leaf in leaves) // _LEAVES)
             lows = [group[0].low for group in groups if group]
@@ -180,8 +181,7 @@ class Leaves:
             places = (max(0, bisect_right(lows, cid) - 1) for cid in some[_KEY].to_pylist())
             for place, same in groupby(places):
                 number = len([*same])
-                theirs = some.slice(start, number).select(self._schema.names).cast(self._schema)
-                yield _Unit(partition, groups[place], most, theirs)
+                yield _Unit(partition, groups[place], most, some.slice(start, number))
                 start += number
 
     def _rewrite(self, units: Sequence[_Unit], feed: list[pa.Table]) -> Iterator[Action]:
