@@ -3,6 +3,10 @@
 A client that asks for a hundred things at once must not keep all others waiting: when a slot
 becomes free, it goes to the network that has waited the longest since it last got one, whatever the
 number of its requests. `InTurn` is that order, and `Turns` are slots that are taken in it.
+
+Peers of one network, and its clients, have turns of their own within those of the network. That is
+no defence, as peer ids cost nothing; but whoever shares an address with a busy peer need not wait
+for all of its requests.
 """
 
 from __future__ import annotations
@@ -19,44 +23,47 @@ T = TypeVar("T")
 
 ASKER: Final = ContextVar[str]("ASKER", default="")
 """The network for which a task works (`recon_node.slots.network_of`); "": for this node."""
+_PEER: Final = ContextVar[str]("_PEER", default="")
+"""The peer there for which it works; "": for a client."""
 
 
 @contextmanager
-def working_for(asker: str) -> Iterator[None]:
-    """Work for a network while the block runs."""
-    before = ASKER.set(asker)
+def working_for(asker: str, peer_id: str = "") -> Iterator[None]:
+    """Work for a network, and a peer of it, while the block runs."""
+    before, peer_before = ASKER.set(asker), _PEER.set(peer_id)
     try:
         yield
     finally:
         ASKER.reset(before)
+        _PEER.reset(peer_before)
 
 
 class InTurn(Generic[T]):
-    """Items of several askers, one of each in turn; those of one asker in the order of their
-    coming."""
+    """Items of several askers, one of each in turn, and of one asker one of each peer in turn;
+    those of one peer in the order of their coming."""
 
     def __init__(self) -> None:
-        self._items: dict[str, deque[T]] = {}
+        self._items: dict[str, dict[str, deque[T]]] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._items.values()))
+        return sum(len(items) for peers in self._items.values() for items in peers.values())
 
     def __bool__(self) -> bool:
         return bool(self._items)
 
     @property
     def askers(self) -> int:
-        """How many askers have an item."""
-        return len(self._items)
+        """How many askers have an item, or how many peers of the same asker."""
+        return sum(map(len, self._items.values()))
 
     @property
     def of_this_asker(self) -> int:
         """How many there are of the asker for whom this task works."""
-        return len(self._items.get(ASKER.get(), ()))
+        return sum(map(len, self._items.get(ASKER.get(), {}).values()))
 
     def put(self, item: T) -> None:
-        """Add an item of the asker for whom this task works."""
-        self._items.setdefault(ASKER.get(), deque()).append(item)
+        """Add an item of the asker and the peer for whom this task works."""
+        self._items.setdefault(ASKER.get(), {}).setdefault(_PEER.get(), deque()).append(item)
 
     def pop(self) -> T:
         """Take out the next item.
@@ -65,16 +72,23 @@ class InTurn(Generic[T]):
             StopIteration: there is none.
         """
         asker = next(iter(self._items))
-        items = self._items.pop(asker)
+        peers = self._items.pop(asker)
+        peer_id = next(iter(peers))
+        items = peers.pop(peer_id)
         item = items.popleft()
         if items:
-            self._items[asker] = items  # behind the others
+            peers[peer_id] = items  # behind the others
+        if peers:
+            self._items[asker] = peers
         return item
 
-    def remove(self, item: T, asker: str) -> None:
-        """Take out an item of an asker, whose turn stays."""
-        self._items[asker].remove(item)
-        if not self._items[asker]:
+    def remove(self, item: T, asker: str, peer_id: str) -> None:
+        """Take out an item of an asker and a peer, whose turns stay."""
+        peers = self._items[asker]
+        peers[peer_id].remove(item)
+        if not peers[peer_id]:
+            del peers[peer_id]
+        if not peers:
             del self._items[asker]
 
 
@@ -109,10 +123,10 @@ class Turns:
         await trio.lowlevel.checkpoint()
         if self.take_at_once():
             return
-        task, asker = trio.lowlevel.current_task(), ASKER.get()
+        task, asker, peer_id = trio.lowlevel.current_task(), ASKER.get(), _PEER.get()
 
         def give_up(_: object) -> trio.lowlevel.Abort:
-            self._waiting.remove(task, asker)
+            self._waiting.remove(task, asker, peer_id)
             return trio.lowlevel.Abort.SUCCEEDED
 
         self._waiting.put(task)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from recon_node.turns import ASKER, Turns
+from recon_node.turns import ASKER, InTurn, Turns, working_for
 
 
 @given(
@@ -80,3 +80,29 @@ async def test_one_who_asks_a_hundred_times_delays_another_by_one() -> None:
                 await trio.lowlevel.checkpoint()
             turns.leave()
     assert served.index("other") <= 1
+
+
+@given(st.lists(st.tuples(st.sampled_from("AB"), st.sampled_from("xyz")), max_size=30))
+def test_networks_take_turns_and_their_peers_take_turns_within_them(
+    asks: list[tuple[str, str]],
+) -> None:
+    """Against the plain rule, in three loops."""
+    items = InTurn[tuple[str, str, int]]()
+    for number, (asker, peer) in enumerate(asks):
+        with working_for(asker, peer):
+            items.put((asker, peer, number))
+    assert len(items) == len(asks)
+    assert items.askers == len(set(asks))
+    peers = {asker: [peer for each, peer in dict.fromkeys(asks) if each == asker] for asker in "AB"}
+    left = {pair: [(*pair, n) for n, each in enumerate(asks) if each == pair] for pair in set(asks)}
+    turn, expected = list(dict(asks)), []
+    while turn:
+        asker = turn.pop(0)
+        peer = peers[asker].pop(0)
+        expected.append(left[asker, peer].pop(0))
+        if left[asker, peer]:
+            peers[asker].append(peer)
+        if peers[asker]:
+            turn.append(asker)
+    assert [items.pop() for _ in asks] == expected
+    assert not items

@@ -66,6 +66,7 @@ class Recorded:
         self.told = {}
         self.memory = PeerMemory()
         self.unable = set()
+        self.seconds_of_peers = 0
 
     def told_by(self, key):
         return self.told.get(key, ())
@@ -73,8 +74,8 @@ class Recorded:
     def can_sync_with(self, peer_id):
         return peer_id not in self.unable
 
-    async def wait_for_peers_sessions(self, peer_id, limit):
-        return
+    async def wait_for_peers_sessions(self, peer_id):
+        await trio.sleep(self.seconds_of_peers)
 
     async def reconcile(self, peer_id, key_range, news=()):
         self.asked.append((peer_id, key_range))

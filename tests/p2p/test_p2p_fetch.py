@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import trio
 from p2p_support import LOOPBACK, NETWORK, Node, eventually, node
 from trio.testing import memory_stream_pair
 
-from recon_node.ceramic import parse_event
+from recon_node.ceramic import network_range, parse_event
 from recon_node.p2p.errors import StaleStreamError
 from recon_node.p2p.reports import Counters
 from recon_node.p2p.sync import fetch
@@ -27,11 +28,11 @@ from recon_node.p2p.sync.claims import (
     STALLED_AFTER,
     FetchTable,
 )
-from recon_node.p2p.sync.event_stream import serve_events
+from recon_node.p2p.sync.event_stream import serve_events, serve_events_by_id
 from recon_node.p2p.sync.fetch import Fetcher
-from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.framing import EVENTS_BY_ID_PROTOCOL, FrameStream
 from recon_node.p2p.transport.memory_budget import unlimited
-from recon_node.recon import RECON_1_2
+from recon_node.recon import RECON_1_2, FetchById, KeyRange, Missing, id_of
 from recon_node.store import open_store
 
 
@@ -62,6 +63,24 @@ class Source:
             await left.send_eof()
 
 
+class SourceById(Source):
+    """The same, asked by the ids of keys."""
+
+    async def search(self, wanted):
+        return [key for key in self.held if id_of(key) in wanted.ids]
+
+    @asynccontextmanager
+    async def open(self, protocol):
+        assert protocol == EVENTS_BY_ID_PROTOCOL
+        left, right = memory_stream_pair()
+        async with trio.open_nursery() as nursery:
+            theirs = FrameStream(right, LOOPBACK.max_frame)
+            serve = partial(serve_events_by_id, theirs, self.read_cars, self.search, LOOPBACK)
+            nursery.start_soon(serve)
+            yield FrameStream(left, LOOPBACK.max_frame)
+            await left.send_eof()
+
+
 MANY = [b"%d" % number for number in range(SMALL_CLAIM)]
 """Keys enough for a claim to be one of many."""
 
@@ -69,6 +88,25 @@ MANY = [b"%d" % number for number in range(SMALL_CLAIM)]
 def fetcher(store, source, table=None, peer="peer", settings=LOOPBACK) -> Fetcher:
     account = unlimited().account(peer)
     return Fetcher(peer, store, table or FetchTable(), source.open, settings, Counters(), account)
+
+
+async def test_who_delivers_a_key_by_its_id_has_told_it_before_others_hear_of_it(
+    store, sdk_events, monkeypatch
+):
+    """Else it would be pushed back."""
+    table, told = FetchTable(), {}
+    admit = store.admit_remote
+
+    async def admit_remote(events):
+        told.update((key, table.told_by(key)) for key, _ in events)
+        return await admit(events)
+
+    monkeypatch.setattr(store, "admit_remote", admit_remote)
+    ids = [id_of(key) for key, _ in sdk_events]
+    missing = Missing(KeyRange(*network_range(NETWORK)), ids, in_order=False)
+    source = SourceById(sdk_events)
+    await fetcher(store, source, table).perform(FetchById(missing))
+    assert told == {key: ("peer",) for key, _ in sdk_events}
 
 
 async def test_what_comes_is_admitted_and_what_does_not_is_told(store, sdk_events):

@@ -31,7 +31,14 @@ from recon_node.p2p.sync.push import (
     sort_news,
     wanted_of,
 )
-from recon_node.p2p.sync.sync_scheduler import MAX_DUE, SyncScheduler
+from recon_node.p2p.sync.sync_scheduler import (
+    MAX_DUE,
+    NEWS_AT_ONCE,
+    NEWS_TIME,
+    NEWS_TURN,
+    PEERS_TURN,
+    SyncScheduler,
+)
 from recon_node.recon import (
     VERSIONS,
     KeyRange,
@@ -220,11 +227,44 @@ async def test_what_is_due_with_a_slow_peer_does_not_grow_without_end(pushing, a
     sessions.seconds[PEERS[0]] = 1000
     for key in keys:
         await reached(store, sessions, key)
-        assert len(sessions.syncer._due.get(PEERS[0], ())) <= MAX_DUE
+        assert all(len(due or ()) <= MAX_DUE for due in sessions.syncer._due.values())
     sessions.seconds.clear()
     await trio.sleep(2000)
-    for key in keys[1:]:
+    for key in keys[NEWS_AT_ONCE:]:
         assert any(each.covers(key) for _, each in sessions.asked)
+
+
+async def test_a_key_does_not_wait_for_very_many_nor_for_keys_before_it(pushing, autojump_clock):
+    store, book, sessions = pushing
+    for peer in PEERS[1:]:
+        book.states(peer, [])
+    book.states(PEERS[0], OURS)
+    sessions.seconds[PEERS[0]] = NEVER
+    many = [real_key(number) for number in range(MAX_AGAIN + 1)]
+    sessions.told = {key: ["a stranger"] for key in many}
+    ours = [real_key(1000 + number) for number in range(NEWS_AT_ONCE)]
+    for key, others in zip(ours, (many, [], []), strict=True):
+        store.arrivals.add([*others, key])
+        await trio.sleep(LOOPBACK.push_delay + NEWS_TURN + NEWS_TIME + TOGETHER)
+        assert (PEERS[0], KeyRange(*streams_range(key, key))) in sessions.asked
+    of_many = KeyRange(*streams_range(many[0], many[-1]))
+    assert [each for _, each in sessions.asked if each == of_many] == [of_many]
+    assert len(sessions.asked) == 1 + NEWS_AT_ONCE
+
+
+async def test_news_wait_a_moment_for_a_sync_that_may_bring_them(pushing, autojump_clock):
+    _, book, sessions = pushing
+    book.states(PEERS[0], OURS)
+    key, elsewhere = (KeyRange(*streams_range(each, each)) for each in SOME_KEYS[:3:2])
+    sessions.seconds_of_peers = NEVER
+    sessions.syncer.request(PEERS[0], [elsewhere])
+    sessions.syncer.request(PEERS[0], [key], of_news=True)
+    await trio.sleep(NEWS_TURN - 0.01)
+    assert not sessions.asked
+    await trio.sleep(0.02)
+    assert sessions.asked == [(PEERS[0], key)]
+    await trio.sleep(PEERS_TURN)
+    assert sessions.asked == [(PEERS[0], key), (PEERS[0], elsewhere)]
 
 
 @given(st.sets(st.integers(0, 15)), st.data())

@@ -254,7 +254,6 @@ class Fetcher:
         self._note_asked(len(missing.ids))
         way = ById(self._store, self._table, missing)
         await self._obtain(way, missing.ids)
-        self._table.note_told(way.fetched.values(), self._peer)
         found = [way.find(each) for each in missing.ids]
         refused = [each for each in found if each is not None and each not in self._store.keys]
         pairs = zip(missing.ids, found, strict=True)
@@ -304,6 +303,8 @@ class Fetcher:
         with self._table.claim(self._peer, self._network) as claim:
 
             async def admit(events: FetchedEvents) -> None:
+                # Before the store has them: they are not pushed to the peer.
+                self._table.note_told((event_id for event_id, _ in events), self._peer)
                 await self._admit(events)
                 claim.release([way.note(event_id) for event_id, _ in events])
 

@@ -11,7 +11,8 @@ collected for the next one.
 
 A push is a sync about the changed part of a common range: the streams of the new keys, and what
 lies between them. Where the sides differ elsewhere is left to the rounds. So a push costs about the
-same in a large set as in a small one.
+same in a large set as in a small one. New keys that others told us of are apart from those of our
+own clients, and many are apart from few: what anybody sends in masses does not hold up the rest.
 
 If each node pushed an event to three others once, it would miss 6 % of them: s = exp(-3 (1 - s)),
 in Demers et al., "Epidemic Algorithms for Replicated Database Maintenance" (1987). So there are
@@ -26,7 +27,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
@@ -46,13 +47,22 @@ NEXT_ROUND: Final = 4
 """A round comes so many times `push_delay` after the one before, as long as a push takes about;
 and then twice as many."""
 MAX_AGAIN: Final = 256
-"""Of more keys at once there is but one round: they come from a sync that caught up."""
+"""Of more keys at once there is but one round: they come from a sync that caught up. More of the
+same tellers are no news, either: their push is a sync like others."""
 
 TOGETHER: Final = 0.01
 """Seconds for which the first key after a while is kept, for others that come together with it."""
 
 ToldBy = Callable[[EventId], Collection[str]]
-Request = Callable[[str, Sequence[KeyRange] | None], None]
+
+
+class Request(Protocol):
+    """Requests a sync with a peer, see `SyncScheduler.request`."""
+
+    def __call__(
+        self, peer_id: str, ranges: Sequence[KeyRange] | None = None, *, of_news: bool = False
+    ) -> None:
+        """Request it."""
 
 
 class News(NamedTuple):
@@ -64,6 +74,8 @@ class News(NamedTuple):
     """The highest of them."""
     told_by: Collection[str]
     """The peers that told us of them."""
+    number: int
+    """How many they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,9 @@ class PushedPart:
     keys: Sequence[bytes]
     """The first key of each part of the news."""
     ranges: Sequence[KeyRange]
-    """What to sync about."""
+    """What to sync about because of news."""
+    masses: Sequence[KeyRange] = ()
+    """What to sync about because of many new keys."""
 
 
 class Pusher:
@@ -85,7 +99,7 @@ class Pusher:
         near: returns the connected peers.
         told_by: returns the peers that told us of a key.
         memory: knows the peers that lately agreed with us on a range.
-        request: requests a sync with a peer, about some ranges or (None) all of them.
+        request: requests a sync with a peer.
     """
 
     def __init__(
@@ -140,7 +154,7 @@ class Pusher:
         near = self._near()
         if not near:  # a peer that we reach takes part from then on
             for peer in self._book.choose(self._settings.sync_peers):
-                self._request(peer.id, None)
+                self._request(peer.id)
             return ()
         await self._overlap.weigh(near)
         drawn = self._book.choose(len(near), near)
@@ -157,7 +171,10 @@ class Pusher:
             await trio.lowlevel.checkpoint()
         chosen = choose_receivers(wants, self._settings.sync_peers)
         for peer_id in chosen:
-            self._request(peer_id, wants[peer_id].ranges)
+            if wants[peer_id].ranges:
+                self._request(peer_id, wants[peer_id].ranges, of_news=True)
+            if wants[peer_id].masses:
+                self._request(peer_id, wants[peer_id].masses)
         return chosen
 
 
@@ -190,13 +207,16 @@ def sort_news(
     """
     bounds = sorted({bound for ranges in common for each in ranges for bound in each})
     if keys is None:
-        return [News(key, key, ()) for key in (bound + b"\0" for bound in bounds)]
-    parts: dict[tuple[int, frozenset[str]], tuple[bytes, bytes]] = {}
+        unknown = MAX_AGAIN + 1
+        return [News(key, key, (), unknown) for key in (bound + b"\0" for bound in bounds)]
+    parts: dict[tuple[int, frozenset[str]], tuple[bytes, bytes, int]] = {}
     for key in keys:
         part = bisect_left(bounds, key), frozenset(told_by(key))
-        first, last = parts.get(part, (key, key))
-        parts[part] = min(first, key), max(last, key)
-    found = (News(*ends, tellers) for (_, tellers), ends in parts.items())
+        first, last, number = parts.get(part, (key, key, 0))
+        parts[part] = min(first, key), max(last, key), number + 1
+    found = (
+        News(first, last, tellers, number) for (_, tellers), (first, last, number) in parts.items()
+    )
     return sorted(found, key=_first)
 
 
@@ -212,16 +232,22 @@ def wanted_of(
         whole: whether to sync about all of each range, not only about the streams with news.
     """
     wanted: list[bytes] = []
-    changed: dict[int, tuple[bytes, bytes]] = {}
+    few: dict[int, tuple[bytes, bytes]] = {}
+    many: dict[int, tuple[bytes, bytes]] = {}
     for index, each in _concerning(news, ranges):
         if peer_id not in each.told_by:
             wanted.append(each.first)
+            changed = many if each.number > MAX_AGAIN else few
             first, last = changed.get(index, (each.first, each.last))
             changed[index] = min(first, each.first), max(last, each.last)
-    if whole:
-        return PushedPart(wanted, [ranges[index] for index in changed])
-    streams = (streams_range(EventId(first), EventId(last)) for first, last in changed.values())
-    return PushedPart(wanted, intersect_ranges(ranges, (KeyRange(*each) for each in streams)))
+
+    def changed_ranges(changed: Mapping[int, tuple[bytes, bytes]]) -> Sequence[KeyRange]:
+        if whole:
+            return [ranges[index] for index in changed]
+        streams = (streams_range(EventId(first), EventId(last)) for first, last in changed.values())
+        return intersect_ranges(ranges, (KeyRange(*each) for each in streams))
+
+    return PushedPart(wanted, changed_ranges(few), changed_ranges(many))
 
 
 def _concerning(news: Sequence[News], ranges: Sequence[KeyRange]) -> Iterator[tuple[int, News]]:

@@ -122,10 +122,9 @@ class Reconciler:
         """Return the peers that told us of a key lately."""
         return self._table.told_by(key)
 
-    async def wait_for_peers_sessions(self, peer_id: str, limit: float) -> None:
-        """Wait until no session that a peer has started is running, at most `limit` seconds."""
-        with trio.move_on_after(limit):
-            await self.slots.wait_until_unused(peer_id)
+    async def wait_for_peers_sessions(self, peer_id: str) -> None:
+        """Wait until no session that a peer has started is running."""
+        await self.slots.wait_until_unused(peer_id)
 
     def _begin(
         self, key_range: KeyRange, news: Sequence[KeyRange], opened: OpenStream, *, is_rest: bool

@@ -439,7 +439,7 @@ class Sessions:
             with (
                 trio.move_on_after(limit) as deadline,
                 give_way or nullcontext(),
-                working_for(network_of(run.opened.stream.address)),
+                working_for(network_of(run.opened.stream.address), run.peer_id),
             ):
                 await converse(
                     run.session, run.wire, run.events, run.meter, initiates=run.role == "initiator"

@@ -1,8 +1,9 @@
 """When to sync with whom: new events soon, everything from time to time, new peers at once.
 
-One task at a time syncs with a peer. A request that arrives meanwhile is not lost: another sync
-follows, because the one under way may already have passed the range of a new key. `push` decides
-which peers new keys are pushed to.
+One task at a time syncs with a peer, and one more about news: a few keys must not wait while very
+many are fetched. A request that arrives meanwhile is not lost: another sync follows, because the
+one under way may already have passed the range of a new key. `push` decides which peers new keys
+are pushed to.
 
 With a ceramic-one node, only the side that dialled starts sessions, as such nodes do: one a
 second after the other, and after longer and longer pauses if they fail. `rings` has what they are
@@ -15,9 +16,9 @@ import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
 import trio
@@ -61,6 +62,13 @@ DIAL_TIME: Final = 30.0
 """Seconds for which the addresses of one peer are tried."""
 PEERS_TURN: Final = 10.0
 """Seconds for which our sync with a peer waits for one that the peer has started."""
+NEWS_TURN: Final = 0.25
+"""The same for a sync about news."""
+NEWS_TIME: Final = 0.5
+"""Seconds after which a sync about news no longer keeps later news waiting: where it looks for them
+it has found very much else."""
+NEWS_AT_ONCE: Final = 3
+"""Maximum syncs about news with one peer."""
 MENDING_PAUSE: Final = 5.0
 """Seconds between two rounds that fetch damaged events: damage often comes in many at once."""
 
@@ -72,6 +80,14 @@ CONNECTION_POLL: Final = 1.0
 """Seconds between two looks whether a bootstrap peer is still connected."""
 
 T = TypeVar("T")
+
+
+class _Lane(NamedTuple):
+    """Syncs with one peer, which follow one another."""
+
+    peer_id: str
+    news: int = 0
+    """Which of the lanes for news it is; 0: it is for all else."""
 
 
 async def _no_wait(peer_id: str) -> None:
@@ -114,13 +130,17 @@ class SyncScheduler:
             self.request,
         )
         self._limiter = trio.CapacityLimiter(settings.sync_peers)
-        self._push_limiter = trio.CapacityLimiter(settings.sync_peers)
-        self._push_networks: dict[str, trio.CapacityLimiter] = {}
+        self._push_limiters = [trio.CapacityLimiter(settings.sync_peers) for _ in (False, True)]
+        """The slots for pushes of masses, and of news."""
+        self._push_networks: dict[tuple[str, bool], trio.CapacityLimiter] = {}
         """How many of these slots each network has."""
         self._dials = trio.CapacityLimiter(MAX_DIALS)
-        self._running: set[str] = set()
-        self._due: dict[str, list[KeyRange] | None] = {}
-        """The peers to sync with, and about which ranges; None for all."""
+        self._running: dict[_Lane, trio.Event] = {}
+        """The lanes in which a sync runs or is due; each event tells of the end."""
+        self._due: dict[_Lane, list[KeyRange] | None] = {}
+        """Which syncs are due, and about which ranges; None for all."""
+        self._lasting: set[_Lane] = set()
+        """Lanes for news whose sync takes long."""
         self._in_rings: set[str] = set()
         self._visits: set[str] = set()
         """Peers that are dialled for one sync."""
@@ -147,26 +167,38 @@ class SyncScheduler:
             self._in_rings.add(peer_id)
             self._nursery.start_soon(self._keep_in_rings, peer_id, self._rings)
 
-    def request(self, peer_id: str, ranges: Sequence[KeyRange] | None = None) -> None:
+    def request(
+        self, peer_id: str, ranges: Sequence[KeyRange] | None = None, *, of_news: bool = False
+    ) -> None:
         """Request a sync with a peer, soon.
 
         It is about everything that both sides are interested in, or only what lies in `ranges`.
+
+        Args:
+            peer_id: the peer.
+            ranges: None for everything.
+            of_news: whether few keys are new there: then it does not wait for other syncs.
         """
-        if peer_id not in self._running:
+        lane = self._news_lane(peer_id) if of_news else _Lane(peer_id)
+        if lane not in self._running:
             if self._nursery is None or (
                 len(self._running) >= MAX_SYNCS and not self._host.is_connected(peer_id)
             ):
                 return
-            self._running.add(peer_id)
-            self._nursery.start_soon(self._sync_task, peer_id)
-        due = self._due.get(peer_id, [])
+            self._running[lane] = trio.Event()
+            self._nursery.start_soon(self._sync_task, lane)
+        due = self._due.get(lane, [])
         if ranges is None or due is None:
-            self._due[peer_id] = None
+            self._due[lane] = None
         else:
             merged = merge_ranges([*due, *ranges])
             if len(merged) > MAX_DUE:  # a slow peer: they would go on growing in number
                 merged = [KeyRange(merged[0].lower, merged[-1].upper)]
-            self._due[peer_id] = merged
+            self._due[lane] = merged
+
+    def _news_lane(self, peer_id: str) -> _Lane:
+        lanes = [_Lane(peer_id, number) for number in range(1, NEWS_AT_ONCE + 1)]
+        return next((lane for lane in lanes if lane not in self._lasting), lanes[-1])
 
     async def connect(self, peer_id: str) -> None:
         """Connect to a peer by the addresses in the book, the best first.
@@ -208,7 +240,8 @@ class SyncScheduler:
                 self.request(peer.id)
             for peer in self._book.choose(reach_out, far):
                 self.request(peer.id)
-                self._visits |= self._running & {peer.id}
+                if _Lane(peer.id) in self._running:
+                    self._visits.add(peer.id)
             await trio.sleep(jittered(self._settings.sync_interval, random.random()))
 
     async def _ask_for_new_interests(self) -> None:
@@ -242,48 +275,78 @@ class SyncScheduler:
             peer.network = self._host.network(peer.id)
         return near
 
-    async def _sync_task(self, peer_id: str) -> None:
+    async def _sync_task(self, lane: _Lane) -> None:
+        peer_id = lane.peer_id
         try:
             went_well, began = True, trio.current_time()
-            while went_well and peer_id in self._due:
-                # A session that the peer has started does the same work; two would do it twice.
-                await self._reconciler.wait_for_peers_sessions(peer_id, PEERS_TURN)
+            while went_well and lane in self._due:
+                await self._wait_for_others(lane)
                 went_well = await self._try_to_connect(peer_id)
                 if went_well:
                     await self._until_told(peer_id)
-                    is_push = self._due[peer_id] is not None
-                    async with self._push_slot(peer_id) if is_push else self._slot(self._limiter):
-                        went_well = await self._try_to_sync(peer_id, self._due.pop(peer_id))
-            if peer_id in self._visits:
+                    is_push = self._due[lane] is not None
+                    async with self._push_slot(lane) if is_push else self._slot(self._limiter):
+                        due = self._due.pop(lane)
+                        async with self._giving_way(lane) if lane.news else nullcontext():
+                            went_well = await self._try_to_sync(peer_id, due)
+            if peer_id in self._visits and not lane.news:
                 await self._end_visit(peer_id, began)
         finally:
-            self._visits.discard(peer_id)
-            self._running.discard(peer_id)
-            self._due.pop(peer_id, None)
+            if not lane.news:
+                self._visits.discard(peer_id)
+            self._running.pop(lane).set()
+            self._due.pop(lane, None)
+
+    async def _wait_for_others(self, lane: _Lane) -> None:
+        """Wait for other syncs with a peer, which do the same work: two would do it twice."""
+        with trio.move_on_after(NEWS_TURN if lane.news else PEERS_TURN):
+            if lane.news and (ours := self._running.get(_Lane(lane.peer_id))) is not None:
+                await ours.wait()
+            await self._reconciler.wait_for_peers_sessions(lane.peer_id)
 
     async def _end_visit(self, peer_id: str, began: float) -> None:
         """Let go of a peer that is not needed, unless both sides would miss it by now."""
-        await self._reconciler.wait_for_peers_sessions(peer_id, VISIT)
+        with trio.move_on_after(VISIT):
+            await self._reconciler.wait_for_peers_sessions(peer_id)
         is_short = trio.current_time() - began < VISIT
         if is_short and self._reconciler.can_sync_with(peer_id) and not self._is_needed(peer_id):
             await self._host.disconnect(peer_id)
 
     @asynccontextmanager
-    async def _push_slot(self, peer_id: str) -> AsyncIterator[None]:
+    async def _push_slot(self, lane: _Lane) -> AsyncIterator[None]:
         """Wait for a slot for a push; the peers at one address never have all of them."""
-        network, networks = self._host.network(peer_id), self._push_networks
+        of_news, networks = lane.news > 0, self._push_networks
+        network = self._host.network(lane.peer_id), of_news
         most = max(1, self._settings.sync_peers - 1)
         limiter = networks.setdefault(network, trio.CapacityLimiter(most))
         try:
             async with (
                 self._slot(limiter, PUSH_SLOT_TIME),
-                self._slot(self._push_limiter, PUSH_SLOT_TIME),
+                self._slot(self._push_limiters[of_news], PUSH_SLOT_TIME),
             ):
                 yield
         finally:
             used = limiter.statistics()
             if not used.borrowed_tokens and not used.tasks_waiting:
                 networks.pop(network, None)
+
+    @asynccontextmanager
+    async def _giving_way(self, lane: _Lane) -> AsyncIterator[None]:
+        """Have what becomes due synced in another lane if the block takes long."""
+
+        async def give_way() -> None:
+            await trio.sleep(NEWS_TIME)
+            self._lasting.add(lane)
+            if due := self._due.pop(lane, None):
+                self.request(lane.peer_id, due, of_news=True)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(give_way)
+            try:
+                yield
+            finally:
+                self._lasting.discard(lane)
+            nursery.cancel_scope.cancel()
 
     @asynccontextmanager
     async def _slot(
