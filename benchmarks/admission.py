@@ -41,8 +41,8 @@ from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.p2p import P2PSettings, open_p2p
 from recon_node.program import collect_seldom
 from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.event_sources import LogSource
 from recon_node.snapshot.objects import Objects
-from recon_node.snapshot.sources import LogSource
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
 from recon_node.store import StoreSettings, open_store
 from recon_node.store.db.log import EventLog

@@ -24,7 +24,7 @@ from eth_account import Account
 from benchmarks.ceramic_one_node import CeramicOneNode
 from benchmarks.ceramic_one_real import WRITERS, Node
 from recon_node.anchoring.evm import deploy
-from recon_node.anchoring.keys import Signer
+from recon_node.anchoring.signer import Signer
 from recon_node.ceramic import StreamId
 from recon_node.chain import ChainReport, ChainSettings
 from recon_node.chain.rpc import open_provider

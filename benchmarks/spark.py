@@ -203,7 +203,7 @@ def run_way(way: str, url: str, directory: Path) -> None:
 
 
 def _run_spark(way: str, url: str, directory: Path) -> None:
-    from spark_sink.run.session import find_java, start_session
+    from spark_sink.run.spark_session import find_java, start_session
 
     spark = start_session(find_java(), directory / "scratch")
     spark.range(1).count()

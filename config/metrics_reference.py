@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 
 from recon_node.api.metrics.catalogue import FAMILIES, Family
 from spark_sink.run.metrics import SinkMetrics
-from spark_sink.serve.server import FlightMetrics
+from spark_sink.serve.flight_server import FlightMetrics
 from spark_sink.serve.workers import QueryLimits
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "metrics.md"

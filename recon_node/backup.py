@@ -27,8 +27,8 @@ from typing import IO, Any, Final, NamedTuple, Self, cast
 
 from recon_node.age import MAGIC, DecryptionError, Decryptor, Encryptor
 from recon_node.anchoring.journal import FILE_NAME as ANCHORS
-from recon_node.dag.index import FILE as DAGS
-from recon_node.dag.index import KEY_FILE as DAG_KEY_FILE
+from recon_node.dag.dag_index import FILE as DAGS
+from recon_node.dag.dag_index import KEY_FILE as DAG_KEY_FILE
 from recon_node.files import move_into_place, private_directory, room_at, sync_directory
 from recon_node.p2p.network_side import PEERS_FILE
 from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer_id_of

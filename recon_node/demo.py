@@ -31,9 +31,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from recon_node.ceramic import Event, StreamId, parse_event
+from recon_node.cli.event_files import Item, read_items
 from recon_node.cli.output import CommandError, color_system, make_table
 from recon_node.cli.sending import SendingOutcome, send_items
-from recon_node.cli.sources import Item, read_items
 from recon_node.client import Ceramic, Key, ModelDefinition, NotFoundError
 from recon_node.connection import AsyncConnection, ClientError, Connection
 from recon_node.exception_groups import unwrapped

@@ -26,9 +26,9 @@ import trio
 from nacl.signing import SigningKey
 
 from recon_node import __version__
+from recon_node.anchoring.anchoring_service import open_anchoring
 from recon_node.anchoring.authority import AuthorityError
 from recon_node.anchoring.journal import JournalError
-from recon_node.anchoring.service import open_anchoring
 from recon_node.api import (
     Access,
     ApiSettings,
@@ -51,7 +51,7 @@ from recon_node.p2p import P2P, P2PError, open_p2p
 from recon_node.p2p.transport.identity import open_identity, peer_id_of, signing_key_of
 from recon_node.program import collect_seldom, stop_signals
 from recon_node.settings import Settings
-from recon_node.snapshot.service import Snapshots, open_snapshots
+from recon_node.snapshot.snapshot_service import Snapshots, open_snapshots
 from recon_node.store import (
     Interest,
     InvalidInterestError,

@@ -1,8 +1,8 @@
 """Errors whose messages are for users: what is wrong, where, and what to do, in one line.
 
 An error raised in one of Spark's worker processes reaches the driver as text inside a Java
-exception. `run.session.translate` finds it there by its class name, so these classes must stay
-importable from here and take the message as their only argument.
+exception. `run.spark_session.translate` finds it there by its class name, so these classes must
+stay importable from here and take the message as their only argument.
 """
 
 import re

@@ -28,7 +28,7 @@ from recon_node.store import values
 gc.disable()
 
 # What eth-account imports lets recursion go so deep that the process ends instead (see
-# recon_node.anchoring.keys). Some tests import it themselves.
+# recon_node.anchoring.signer). Some tests import it themselves.
 _limit = sys.getrecursionlimit()
 with suppress(ImportError):
     import eth_account  # noqa: F401

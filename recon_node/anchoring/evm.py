@@ -19,7 +19,6 @@ import trio
 
 from recon_node.anchoring.authority import Account, Anchored, AuthorityError, Pending
 from recon_node.anchoring.journal import Journal
-from recon_node.anchoring.keys import Signer
 from recon_node.anchoring.machine import (
     Attempt,
     Done,
@@ -32,8 +31,8 @@ from recon_node.anchoring.machine import (
     Wait,
     decide,
 )
+from recon_node.anchoring.signer import Signer
 from recon_node.ceramic.time_proof import anchor_call
-from recon_node.chain.endpoint import AnswerError, NoAnswerError
 from recon_node.chain.rpc import Provider
 from recon_node.chain.rpc_answers import (
     read_base_fee,
@@ -45,6 +44,7 @@ from recon_node.chain.rpc_answers import (
     read_transaction,
     read_wei,
 )
+from recon_node.chain.rpc_endpoint import AnswerError, NoAnswerError
 from recon_node.ipld import CID
 
 T = TypeVar("T")

@@ -18,11 +18,11 @@ from recon_node.setting_types import SETTINGS, Bytes, Count, Setting
 from recon_node.turns import Turns
 
 if TYPE_CHECKING:
-    from recon_node.anchoring.service import Anchoring
+    from recon_node.anchoring.anchoring_service import Anchoring
     from recon_node.chain import Anchors
     from recon_node.dag import Dags
     from recon_node.p2p import P2P
-    from recon_node.snapshot.service import Snapshots
+    from recon_node.snapshot.snapshot_service import Snapshots
     from recon_node.store import Store
     from recon_node.tangles.index import Tangles
 

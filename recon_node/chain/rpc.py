@@ -21,13 +21,6 @@ import httpx
 import structlog
 import trio
 
-from recon_node.chain.endpoint import (
-    AnswerError,
-    ChainError,
-    CoolingError,
-    NoAnswerError,
-    RpcEndpoint,
-)
 from recon_node.chain.rpc_answers import (
     Block,
     ShapeError,
@@ -36,6 +29,13 @@ from recon_node.chain.rpc_answers import (
     read_block_number,
     read_quantity,
     read_transaction,
+)
+from recon_node.chain.rpc_endpoint import (
+    AnswerError,
+    ChainError,
+    CoolingError,
+    NoAnswerError,
+    RpcEndpoint,
 )
 from recon_node.chain.settings import ChainSettings
 from recon_node.durations import Durations

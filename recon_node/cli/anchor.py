@@ -13,7 +13,7 @@ import trio
 from recon_node.cli.client import node_options
 from recon_node.cli.output import CommandError, counted, make_console, make_table
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
-from recon_node.client.anchors import POLL_INTERVAL
+from recon_node.client.anchor_times import POLL_INTERVAL
 from recon_node.connection import Connection
 from recon_node.exception_groups import unwrapped
 from recon_node.terminal_text import echo, json_option, print_json, print_result
@@ -160,7 +160,7 @@ def key(file: Path, as_json: bool) -> None:
     Send it some of the chain's coins, and name the file in the setting `anchor_key_file`.
     """
     from recon_node.anchoring.authority import AuthorityError
-    from recon_node.anchoring.keys import create_key
+    from recon_node.anchoring.signer import create_key
 
     try:
         address = create_key(file)
@@ -178,9 +178,9 @@ def deploy(config: Path | None, data_dir: Path | None, as_json: bool) -> None:
     `chain_rpc` and `anchor_key_file` in --config, or in the environment (RECON_NODE_ANCHOR_CHAIN).
     """
     settings = read_settings(config, {"data_dir": data_dir})
+    from recon_node.anchoring.anchoring_service import open_payer
     from recon_node.anchoring.authority import AuthorityError
-    from recon_node.anchoring.service import open_payer
-    from recon_node.chain.endpoint import NoAnswerError
+    from recon_node.chain.rpc_endpoint import NoAnswerError
 
     async def create() -> str:
         from recon_node.anchoring.evm import deploy

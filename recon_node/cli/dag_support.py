@@ -25,7 +25,7 @@ from recon_node.ceramic import CeramicError
 from recon_node.cli.output import CommandError, progress_bar
 from recon_node.connection import Connection
 from recon_node.dag import SORT_KEY, DagError, Identifier, Subject, replica_event, sort_value
-from recon_node.dag.index import KEY_FILE
+from recon_node.dag.dag_index import KEY_FILE
 from recon_node.dag.protocol.operations import ReplicaError
 from recon_node.dag.protocol.shards import ShardError
 from recon_node.dag.protocol.ucan import UcanError

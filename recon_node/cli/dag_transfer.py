@@ -31,10 +31,10 @@ from recon_node.cli.sending import send_event
 from recon_node.connection import AsyncConnection, Connection, UnreachableError
 from recon_node.dag import Identifier, shard_event
 from recon_node.dag.car_source import CarFile
+from recon_node.dag.dag_source import DagSource
 from recon_node.dag.errors import DagError
 from recon_node.dag.protocol.replica import decode_replica
 from recon_node.dag.protocol.shards import Shard, appends, split
-from recon_node.dag.sources import DagSource
 from recon_node.dag.unpack import MAX_EXTENT, Unpacked, unpack_dag
 from recon_node.files import move_into_place, room_at
 from recon_node.ipld import CID, LinksError, multibase

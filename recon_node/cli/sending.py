@@ -26,7 +26,7 @@ from typing import Any
 import trio
 
 from recon_node.backoff import Backoff
-from recon_node.cli.sources import Item
+from recon_node.cli.event_files import Item
 from recon_node.connection import Answer, AsyncConnection, NotANodeError, Request
 from recon_node.ipld import CID
 

@@ -37,11 +37,11 @@ from recon_node.p2p import P2PError
 from recon_node.p2p.transport.identity import open_identity, peer_id_of, signing_key_of
 from recon_node.settings import Settings
 from recon_node.snapshot.creating import Progress, create_snapshot
+from recon_node.snapshot.event_sources import LogSource
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError
-from recon_node.snapshot.reading import read_root
 from recon_node.snapshot.root import LATEST, RootObject
 from recon_node.snapshot.settings import parse_period
-from recon_node.snapshot.sources import LogSource
+from recon_node.snapshot.snapshot_reader import read_root
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.upkeep import collect, list_roots, tree_blocks, verify_snapshot
 from recon_node.store import (

@@ -23,7 +23,7 @@ from recon_node.client.accounts import (
     SignIn,
     SolanaAccount,
 )
-from recon_node.client.anchors import Anchor
+from recon_node.client.anchor_times import Anchor
 from recon_node.client.capabilities import Capability
 from recon_node.client.clients import AsyncCeramic, Ceramic
 from recon_node.client.definitions import AccountRelation, ModelDefinition, Relation, View
@@ -39,12 +39,12 @@ from recon_node.client.errors import (
     RefusedEventError,
     TooMuchWorkError,
 )
-from recon_node.client.feed import FeedEntry, FeedPage
+from recon_node.client.feed_entries import FeedEntry, FeedPage
 from recon_node.client.keys import Key, KeyKind
 from recon_node.client.lists import Interest, ListedDocument, ListedModel, ListPage
 from recon_node.client.reading import Document
 from recon_node.client.session import CidRef, StreamRef
-from recon_node.client.tangles import Thread, ThreadMessage
+from recon_node.client.threads import Thread, ThreadMessage
 from recon_node.client.writing import Patch
 from recon_node.connection import (
     ClientError,

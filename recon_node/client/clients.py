@@ -17,9 +17,7 @@ import anyio
 import httpx
 
 from recon_node import DEFAULT_URL
-from recon_node.client import anchors, lists, reading, session, writing
-from recon_node.client import feed as feeds
-from recon_node.client import tangles as threads
+from recon_node.client import anchor_times, feed_entries, lists, reading, session, threads, writing
 from recon_node.client.errors import TooMuchWorkError
 from recon_node.client.keys import Key
 from recon_node.client.session import CidRef, Session, Steps, StreamRef
@@ -121,36 +119,42 @@ class Ceramic(_Signing, Connection):
     reply = _blocking(threads.reply)
     event = _blocking(session.event)
     send = _blocking(session.send)
-    feed_token = _blocking(feeds.feed_token)
-    feed = _blocking(feeds.feed)
+    feed_token = _blocking(feed_entries.feed_token)
+    feed = _blocking(feed_entries.feed)
     documents = _blocking(lists.documents)
     models = _blocking(lists.models)
     interests = _blocking(lists.interests)
     register_interest = _blocking(lists.register_interest)
     remove_interest = _blocking(lists.remove_interest)
     version = _blocking(session.version)
-    anchor = _blocking(anchors.anchor)
-    request_anchor = _blocking(anchors.request_anchor)
+    anchor = _blocking(anchor_times.anchor)
+    request_anchor = _blocking(anchor_times.request_anchor)
 
     def tail(
-        self, after: str | None = None, *, limit: int = feeds.PAGE_SIZE, with_events: bool = True
-    ) -> Generator[feeds.FeedPage]:
+        self,
+        after: str | None = None,
+        *,
+        limit: int = feed_entries.PAGE_SIZE,
+        with_events: bool = True,
+    ) -> Generator[feed_entries.FeedPage]:
         """Read the feed page by page, and wait for what comes next, without end.
 
         Keep the token of a page once you have dealt with its events; arguments as for `feed`.
         """
         while True:
             started = time.monotonic()
-            page = self.feed(after, limit=limit, with_events=with_events, wait=feeds.LONG_POLL)
+            page = self.feed(
+                after, limit=limit, with_events=with_events, wait=feed_entries.LONG_POLL
+            )
             after = page.token
             if page.entries:
                 yield page
             else:
-                time.sleep(max(0.0, started + feeds.POLL_INTERVAL - time.monotonic()))
+                time.sleep(max(0.0, started + feed_entries.POLL_INTERVAL - time.monotonic()))
 
     def wait_until_anchored(
-        self, event: CidRef, *, timeout: float = anchors.ANCHOR_TIMEOUT
-    ) -> anchors.Anchor:
+        self, event: CidRef, *, timeout: float = anchor_times.ANCHOR_TIMEOUT
+    ) -> anchor_times.Anchor:
         """Wait until the time of an event is proven, and return the proof.
 
         Args:
@@ -166,11 +170,11 @@ class Ceramic(_Signing, Connection):
             found = self.anchor(event)
             if found.time is not None:
                 return found
-            if time.monotonic() + anchors.POLL_INTERVAL > deadline:
+            if time.monotonic() + anchor_times.POLL_INTERVAL > deadline:
                 raise TimeoutError(
                     f"the event was not anchored within {timeout:g} s: {found.state}"
                 )
-            time.sleep(anchors.POLL_INTERVAL)
+            time.sleep(anchor_times.POLL_INTERVAL)
 
     def watch(self, stream: StreamRef) -> Generator[reading.Document]:
         """Read a stream, and again whenever it has changed, without end.
@@ -231,33 +235,37 @@ class AsyncCeramic(_Signing, AsyncConnection):
     reply = _async(threads.reply)
     event = _async(session.event)
     send = _async(session.send)
-    feed_token = _async(feeds.feed_token)
-    feed = _async(feeds.feed)
+    feed_token = _async(feed_entries.feed_token)
+    feed = _async(feed_entries.feed)
     documents = _async(lists.documents)
     models = _async(lists.models)
     interests = _async(lists.interests)
     register_interest = _async(lists.register_interest)
     remove_interest = _async(lists.remove_interest)
     version = _async(session.version)
-    anchor = _async(anchors.anchor)
-    request_anchor = _async(anchors.request_anchor)
+    anchor = _async(anchor_times.anchor)
+    request_anchor = _async(anchor_times.request_anchor)
 
     async def tail(
-        self, after: str | None = None, *, limit: int = feeds.PAGE_SIZE, with_events: bool = True
-    ) -> AsyncGenerator[feeds.FeedPage]:
+        self,
+        after: str | None = None,
+        *,
+        limit: int = feed_entries.PAGE_SIZE,
+        with_events: bool = True,
+    ) -> AsyncGenerator[feed_entries.FeedPage]:
         """Read the feed page by page, and wait for what comes next, without end."""
         while True:
             started = anyio.current_time()
             page = await self.feed(
-                after, limit=limit, with_events=with_events, wait=feeds.LONG_POLL
+                after, limit=limit, with_events=with_events, wait=feed_entries.LONG_POLL
             )
             after = page.token
             if page.entries:
                 yield page
             else:
-                await anyio.sleep_until(started + feeds.POLL_INTERVAL)
+                await anyio.sleep_until(started + feed_entries.POLL_INTERVAL)
 
-    async def wait_until_anchored(self, event: CidRef) -> anchors.Anchor:
+    async def wait_until_anchored(self, event: CidRef) -> anchor_times.Anchor:
         """Wait until the time of an event is proven, and return the proof.
 
         Bound it as anything else: `anyio.fail_after`, `trio.fail_after` or `asyncio.timeout`.
@@ -266,7 +274,7 @@ class AsyncCeramic(_Signing, AsyncConnection):
             NotFoundError: the node does not have it.
         """
         while (found := await self.anchor(event)).time is None:  # noqa: ASYNC110 - another process
-            await anyio.sleep(anchors.POLL_INTERVAL)
+            await anyio.sleep(anchor_times.POLL_INTERVAL)
         return found
 
     async def watch(self, stream: StreamRef) -> AsyncGenerator[reading.Document]:

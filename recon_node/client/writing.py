@@ -34,7 +34,7 @@ from recon_node.client.errors import (
     InvalidContentError,
     MergeConflictError,
 )
-from recon_node.client.feed import feed
+from recon_node.client.feed_entries import feed
 from recon_node.client.keys import Key
 from recon_node.client.reading import (
     Document,

@@ -1,12 +1,12 @@
 """DAGs in the node: stored and replicated as events, assembled, published and resolved.
 
-The "DAG Replication & Publishing Protocol" over Recon. `events` turns shards, replicas and
-publishes into events; `service` indexes those in the log (`schema`, `index`) and answers from the
-index (`state`). `sources` cuts CAR files and directories into shards; `unpack` writes directories.
+The "DAG Replication & Publishing Protocol" over Recon. `dag_events` turns shards, replicas
+and publishes into events; `dag_service` indexes those in the log (`dag_index`) and answers from the
+index (`dag_state`). `dag_source` cuts CAR files and directories into shards; `unpack` writes
+directories.
 """
 
-from recon_node.dag.errors import DagError, IncompleteDagError
-from recon_node.dag.events import (
+from recon_node.dag.dag_events import (
     DAG_MODEL,
     MAX_SHARD_SIZE,
     SORT_KEY,
@@ -18,8 +18,9 @@ from recon_node.dag.events import (
     shard_event,
     sort_value,
 )
-from recon_node.dag.service import DagEntry, Dags, open_dags
-from recon_node.dag.state import Lacking, Publication
+from recon_node.dag.dag_service import DagEntry, Dags, open_dags
+from recon_node.dag.dag_state import Lacking, Publication
+from recon_node.dag.errors import DagError, IncompleteDagError
 
 __all__ = [
     "DAG_MODEL",

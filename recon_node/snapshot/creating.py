@@ -39,7 +39,6 @@ from recon_node.snapshot.packs import (
     located,
     pack_name,
 )
-from recon_node.snapshot.reading import SnapshotReader
 from recon_node.snapshot.root import (
     LATEST,
     MAX_RANGES,
@@ -52,6 +51,7 @@ from recon_node.snapshot.root import (
     decode_root,
     encode_root,
 )
+from recon_node.snapshot.snapshot_reader import SnapshotReader
 from recon_node.snapshot.tree import (
     Inner,
     Leaf,

@@ -28,8 +28,8 @@ from recon_node.exception_groups import unwrapped
 from recon_node.recon import KeyRange, merge_ranges
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.packs import PackExtent
-from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import RootObject
+from recon_node.snapshot.snapshot_reader import SnapshotReader, children_of, read_root
 from recon_node.snapshot.tree import Branch, Leaf, matcher, whole
 from recon_node.store import Store, StoreError
 

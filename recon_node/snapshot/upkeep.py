@@ -14,7 +14,6 @@ from recon_node.ipld import CID, DAG_CBOR
 from recon_node.snapshot.feed_pages import PageError, page_name, read_page
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.packs import PACKS, PackExtent, pack_name
-from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import (
     FEEDS,
     ROOTS,
@@ -22,6 +21,7 @@ from recon_node.snapshot.root import (
     RootObject,
     decode_root,
 )
+from recon_node.snapshot.snapshot_reader import SnapshotReader, children_of, read_root
 from recon_node.snapshot.tree import Branch, Leaf, whole
 
 _PART: Final = 256

@@ -37,7 +37,7 @@ from recon_node.store.policy import PolicyGate
 from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Verdict
 from recon_node.tracing import span
 from recon_node.turns import InTurn, Turns
-from recon_node.verification.pool import NATIVE_VERSION, Verifiers
+from recon_node.verification.verifiers import NATIVE_VERSION, Verifiers
 
 logger = structlog.get_logger(__name__)
 

@@ -3,8 +3,8 @@
 Reading an event and checking its signature takes most of admission's CPU time, and needs no log, no
 order and no clock. So it is done outside the node: `check_event` turns a CAR into `Facts`, and
 `python -m recon_node.verification.worker` does so for lists of CARs, over pipes. The pool of these
-processes is `verification.pool`. Apart from it, this package imports only the floors that the check
-needs, since each process pays for its imports.
+processes is `verification.verifiers`. Apart from it, this package imports only the floors that the
+check needs, since each process pays for its imports.
 """
 
 from recon_node.verification.facts import (

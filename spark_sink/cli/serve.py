@@ -12,7 +12,7 @@ import click
 from recon_node.node_options import token_in
 from recon_node.program import allow_files, stop_signals
 from recon_node.terminal_text import ByteSize
-from spark_sink.cli.events import EventPrinter, json_lines_option
+from spark_sink.cli.event_printer import EventPrinter, json_lines_option
 from spark_sink.cli.options import ADDRESS, MILLISECONDS, node_options, tables_option
 
 _MIN_TOKEN = 16
@@ -115,9 +115,9 @@ def serve(
     """
     from spark_sink.exposition import served
     from spark_sink.schema import TABLES
-    from spark_sink.serve.server import FILES, FlightMetrics, FlightServer, ServeSettings
+    from spark_sink.serve.flight_server import FILES, FlightMetrics, FlightServer, ServeSettings
     from spark_sink.serve.workers import QueryLimits
-    from spark_sink.source.feed import Feed
+    from spark_sink.source.feed_client import Feed
     from spark_sink.tables.status import is_table, no_tables
 
     if (tls_cert is None) != (tls_key is None):

@@ -278,7 +278,7 @@ def rebuild(tables: Location, name: str, url: str, token: str | None, as_json: b
       spark-sink rebuild --tables ./tables stream_tips
       spark-sink rebuild --tables ./tables raw_events --url http://127.0.0.1:5101
     """
-    from spark_sink.source.feed import DEFAULT_PATIENCE, Feed
+    from spark_sink.source.feed_client import DEFAULT_PATIENCE, Feed
     from spark_sink.tables.directory import lock
     from spark_sink.upkeep.maintenance import rebuild as rebuild_table
 

@@ -4,9 +4,9 @@ What is computed of a stream is paid for by its events (`recon_node.streams.budg
 sets a stream aside. Neither helps against a call of native code that hangs, or that ends the
 process: of a decoder, a pattern, an allocator. So strangers' content is computed in a process
 beside the one that needs the rows. It marks in shared memory which stream it is at
-(`derive.streams`). Whether the kernel ends it, because that stream has had its time, or the owner,
-or the stream itself: the stream is set aside with that reason, and the others are computed again,
-in two halves, so that many such streams cost little more than one.
+(`derive.feed_streams`). Whether the kernel ends it, because that stream has had its time, or the
+owner, or the stream itself: the stream is set aside with that reason, and the others are computed
+again, in two halves, so that many such streams cost little more than one.
 
 A process may also end because somebody kills it, or because the machine has no memory left. So what
 has not used up its time is tried twice. `raw_events` is the only state, so a process can be
@@ -33,8 +33,8 @@ from typing import Final
 from recon_node.processes.child import answer_requests
 from recon_node.processes.process import Process, ProcessDiedError
 from recon_node.program import no_garbage_collection
+from spark_sink.derive.feed_streams import SIZE, Ends, read_mark, share
 from spark_sink.derive.portion import Models, Portion, Step, compute, set_aside
-from spark_sink.derive.streams import SIZE, Ends, read_mark, share
 from spark_sink.errors import SinkError
 
 COMMAND: Final = (sys.executable, "-P", "-m", "spark_sink.derive.apart")

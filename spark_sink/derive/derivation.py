@@ -9,7 +9,7 @@ that may be killed (`derive.apart`), because the content is strangers'.
 
 Of a long stream, which would take seconds to read back, a short step reads only the events after
 its *end*, if the same process has computed the stream before and its next event builds on its tip
-(`derive.streams`).
+(`derive.feed_streams`).
 
 The content of a document depends on its model, which is another stream. Models usually come before
 their documents. When a model arrives, all its documents are read back, too; when it gets further
@@ -36,8 +36,8 @@ import pyarrow as pa
 
 from recon_node.streams import no_version
 from spark_sink.derive.apart import COMMAND, Apart, Here, compute_partition
+from spark_sink.derive.feed_streams import Aside
 from spark_sink.derive.portion import Portion, Step
-from spark_sink.derive.streams import Aside
 from spark_sink.derive.transforms import NEED_MODELS
 from spark_sink.schema import PARTITIONS, TABLES, UNPROCESSED, partition_of
 from spark_sink.tables.dags import LeaveOut

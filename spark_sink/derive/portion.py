@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from recon_node.ceramic import CeramicError, EventKind, parse_event
 from recon_node.ipld import CID
 from recon_node.streams import Definitions, ForgottenError, definitions_of
-from spark_sink.derive.streams import (
+from spark_sink.derive.feed_streams import (
     NOT_OF_A_STREAM,
     Ends,
     FeedStream,

@@ -17,7 +17,7 @@ from recon_node.ceramic import Event, EventKind
 from recon_node.ipld import CID
 from recon_node.streams import Decision, StreamData, Tip, data_json, event_metadata
 from recon_node.streams.budget import TIME_ROW
-from spark_sink.derive.streams import Entry, FeedStream, Row
+from spark_sink.derive.feed_streams import Entry, FeedStream, Row
 from spark_sink.schema import UNPROCESSED
 
 
@@ -98,7 +98,7 @@ def rows_of(stream: FeedStream, names: Iterable[str], after: int = 0) -> Iterato
         after: rows that are events are yielded for later positions only.
     """
     for name in names:
-        if name == UNPROCESSED:  # see `derive.streams`
+        if name == UNPROCESSED:  # see `derive.feed_streams`
             continue
         for row in _ROWS[name](stream, after):
             yield name, row

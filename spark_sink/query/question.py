@@ -39,7 +39,7 @@ from duckdb import (
 from spark_sink.errors import TablesError, cannot_open, store_fault
 from spark_sink.functions import register_duckdb_functions
 from spark_sink.query.show import load_json, show
-from spark_sink.query.tangles import SOURCE, TANGLES, register_tangles
+from spark_sink.query.tangles_view import SOURCE, TANGLES, register_tangles
 from spark_sink.schema import PARTITION_COLUMN, TABLES
 from spark_sink.tables import delta_files
 from spark_sink.tables.location import (

@@ -18,7 +18,7 @@ from recon_node.ceramic.event_id import FIELDS_SIZE, SHORT_HASH_SIZE, short_hash
 from spark_sink.errors import TablesError
 from spark_sink.query.question import run_query
 from spark_sink.schema import RAW
-from spark_sink.source.feed import Feed
+from spark_sink.source.feed_client import Feed
 from spark_sink.tables.location import Location
 from spark_sink.tables.status import made_from
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError
-from recon_node.snapshot.reading import read_root
 from recon_node.snapshot.root import SnapshotFeed
+from recon_node.snapshot.snapshot_reader import read_root
 from spark_sink.errors import SinkError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_sink.source.feed import Head
+    from spark_sink.source.feed_client import Head
 
 ANYONE: Final = "anyone"
 """In place of a signer's did:key: whoever signed it."""

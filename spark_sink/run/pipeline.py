@@ -44,9 +44,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.derive.derivation import Batches, Derivation, Workers, stage_frame
 from spark_sink.errors import FeedUnreachableError, SinkError, TablesError, cannot_write
-from spark_sink.run.session import translate
+from spark_sink.run.spark_session import translate
 from spark_sink.source.data_source import RangeReader, ReconRanges
-from spark_sink.source.options import SourceOptions
+from spark_sink.source.source_options import SourceOptions
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import FAULTS
 from spark_sink.tables.placement import Placement

@@ -27,7 +27,7 @@ from recon_node.slots import Slot, Slots, network_of
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import Code, RequestError
 from spark_sink.serve.ipc import Parts
-from spark_sink.serve.worker import DATA, END, ERROR, FRAME, LENGTH, PLAN, Plan, Request
+from spark_sink.serve.query_worker import DATA, END, ERROR, FRAME, LENGTH, PLAN, Plan, Request
 from spark_sink.tables.location import Location, absolute
 
 # Seconds.
@@ -36,7 +36,8 @@ _PLAN_SECONDS: Final = 20
 _EXIT_WAIT: Final = 5.0
 # Not with -m: the classes in answers would have a module that does not exist here.
 _PARENT: Final = (
-    "import socket; from spark_sink.serve.worker import serve; serve(socket.socket(fileno={}))"
+    "import socket; from spark_sink.serve.query_worker import serve; "
+    "serve(socket.socket(fileno={}))"
 )
 # Libraries would start threads when they are imported, which a fork must not have. And Arrow's own
 # allocator would take a gigabyte at once, which counts against the limit of a worker's memory. The

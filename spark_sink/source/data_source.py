@@ -58,8 +58,8 @@ from pyspark.sql.types import StructType
 
 from spark_sink.errors import FeedUnreachableError, SinkError
 from spark_sink.schema import FEED
-from spark_sink.source.feed import NOW, Feed, Head
-from spark_sink.source.options import RangePartition, SourceOptions
+from spark_sink.source.feed_client import NOW, Feed, Head
+from spark_sink.source.source_options import RangePartition, SourceOptions
 
 Offset = dict[str, Any]
 

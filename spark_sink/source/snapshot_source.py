@@ -45,8 +45,8 @@ from recon_node.recon import KeyRange, Sha256a
 from recon_node.snapshot.feed_pages import PageError, read_pages
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.packs import PackExtent
-from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import LATEST, RootObject
+from recon_node.snapshot.snapshot_reader import SnapshotReader, children_of, read_root
 from recon_node.snapshot.tree import Branch, Leaf, Link, whole
 from spark_sink.errors import SinkError
 from spark_sink.schema import FEED

@@ -34,7 +34,7 @@ from spark_sink.derive.apart import COMMAND
 from spark_sink.derive.derivation import Derivation, InProcess
 from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.schema import DERIVED, RAW, TABLES
-from spark_sink.source.feed import Feed
+from spark_sink.source.feed_client import Feed
 from spark_sink.tables import delta_files
 from spark_sink.tables.dags import LeaveOut, forgotten_streams, leave_out_for_good
 from spark_sink.tables.delta import DeltaStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 
-from recon_node.anchoring.service import Anchoring
+from recon_node.anchoring.anchoring_service import Anchoring
 from recon_node.ceramic import Network
 from recon_node.store import Store
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from anchoring_support import NETWORK, Opened
 
-from recon_node.anchoring.service import Anchoring, open_anchoring
+from recon_node.anchoring.anchoring_service import Anchoring, open_anchoring
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.chain import ChainSettings, open_anchors
 from recon_node.store import Store, StoreSettings, open_store

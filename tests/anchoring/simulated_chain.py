@@ -11,7 +11,7 @@ from eth_account import Account
 from eth_account.typed_transactions import TypedTransaction
 from hexbytes import HexBytes
 
-from recon_node.chain.endpoint import AnswerError, EndpointError
+from recon_node.chain.rpc_endpoint import AnswerError, EndpointError
 
 CHAIN_ID = 1337
 KEY = bytes(range(1, 33))

@@ -15,8 +15,8 @@ from anchoring_support import NETWORK, Opened
 from nacl.signing import SigningKey
 from support.waiting import eventually
 
+from recon_node.anchoring.anchoring_service import Anchoring, FullError
 from recon_node.anchoring.journal import FILE_NAME, Journal, RequestState
-from recon_node.anchoring.service import Anchoring, FullError
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.ceramic import Event, EventKind, StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import (
@@ -28,7 +28,7 @@ from recon_node.ceramic.builder import (
     time_event_car,
 )
 from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN, transaction_of
-from recon_node.dag.events import shard_event
+from recon_node.dag.dag_events import shard_event
 from recon_node.ipld import CID, DAG_CBOR, RAW, car
 from recon_node.store import Store
 from recon_node.turns import working_for

@@ -22,7 +22,7 @@ from support.dev_chain import ADDRESS, CHAIN, FOLDER, KEY, DevChain, dev_chain
 from support.waiting import kept_port, post_events, recon, wait_until
 
 from recon_node.anchoring import evm
-from recon_node.anchoring.keys import load_signer
+from recon_node.anchoring.signer import load_signer
 from recon_node.ceramic import Event, EventKind, StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.cli import main

@@ -18,8 +18,8 @@ from simulated_chain import ADDRESS, CONTRACT, KEY, Crash, SimulatedChain
 from recon_node.anchoring.authority import Anchored, Pending
 from recon_node.anchoring.evm import EvmAuthority
 from recon_node.anchoring.journal import Journal
-from recon_node.anchoring.keys import Signer
 from recon_node.anchoring.machine import FeeLimits
+from recon_node.anchoring.signer import Signer
 from recon_node.ceramic.time_proof import anchor_call
 from recon_node.ipld import CID, DAG_CBOR
 

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recon_node.anchoring.following import FeedEvent, select
+from recon_node.anchoring.feed_follower import FeedEvent, select
 from recon_node.anchoring.journal import Journal, RequestState
 from recon_node.ceramic import EventKind
 from recon_node.ipld import CID, DAG_CBOR

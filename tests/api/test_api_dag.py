@@ -17,10 +17,10 @@ from openapi_check import check_answer
 from recon_node.api import Services, create_app
 from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.dag import DAG_MODEL, Identifier, open_dags, replica_event, shard_event
-from recon_node.dag.index import FILE
+from recon_node.dag.dag_index import FILE
+from recon_node.dag.dag_source import open_source
 from recon_node.dag.protocol.publishing import make_publish
 from recon_node.dag.protocol.shards import appends, split, walk
-from recon_node.dag.sources import open_source
 from recon_node.ipld import CID, DAG_CBOR, RAW, car, dag_cbor, multibase
 from recon_node.store import Store
 

@@ -13,7 +13,7 @@ from openapi_check import check_answer
 from recon_node.api import Services, create_app
 from recon_node.ceramic import Network, parse_event
 from recon_node.cli import main
-from recon_node.client.feed import _entry
+from recon_node.client.feed_entries import _entry
 from recon_node.ipld import multibase
 from recon_node.store import open_store
 

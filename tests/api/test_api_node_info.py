@@ -115,7 +115,7 @@ def peer_of(**worth: Any) -> PeerInfo:
 
 
 async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -> None:
-    from recon_node.anchoring.service import Known
+    from recon_node.anchoring.anchoring_service import Known
     from recon_node.chain import ChainReport
     from recon_node.p2p import Counters
 

@@ -17,15 +17,15 @@ from page_screens import MAX_DIFFERENCE, difference_of
 from support.tangle_samples import ALL, ROOT, THREAD
 from test_api_undelivered import CHAIN, INIT, KEY, change, hand_over
 
-from recon_node.anchoring.service import Anchoring, open_anchoring
+from recon_node.anchoring.anchoring_service import Anchoring, open_anchoring
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.api import Access, Services, create_app, open_listener, serve
 from recon_node.ceramic import network_range
 from recon_node.ceramic.builder import time_event
 from recon_node.chain import ChainSettings, open_anchors
 from recon_node.dag import open_dags, shard_event
+from recon_node.dag.dag_source import DagSource, open_source
 from recon_node.dag.protocol.shards import split, walk
-from recon_node.dag.sources import DagSource, open_source
 from recon_node.ipld import multibase
 from recon_node.p2p import Counters, PeerInfo, SyncReport
 from recon_node.recon import KeyRange

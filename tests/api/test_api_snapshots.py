@@ -18,10 +18,10 @@ from recon_node.ceramic import Network
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.ipld import multibase
 from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.event_sources import LogSource
 from recon_node.snapshot.objects import Objects
-from recon_node.snapshot.service import open_snapshots
 from recon_node.snapshot.settings import SnapshotSettings
-from recon_node.snapshot.sources import LogSource
+from recon_node.snapshot.snapshot_service import open_snapshots
 from recon_node.store import Store, StoreSettings, open_store
 
 KEY = SigningKey(b"k" * 32)

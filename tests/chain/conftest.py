@@ -10,7 +10,7 @@ import pytest
 import trio.testing
 from trio import _threads
 
-from recon_node.chain.endpoint import RpcEndpoint
+from recon_node.chain.rpc_endpoint import RpcEndpoint
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from chain_server import (
 
 from recon_node.ceramic import TimeProof
 from recon_node.chain import ChainError, ChainReport, ChainSettings
-from recon_node.chain.endpoint import AnswerError, CoolingError, EndpointError, RpcEndpoint
 from recon_node.chain.rpc import Provider, open_provider
+from recon_node.chain.rpc_endpoint import AnswerError, CoolingError, EndpointError, RpcEndpoint
 from recon_node.ipld import CID
 
 PROOF = TimeProof(

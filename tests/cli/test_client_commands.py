@@ -27,7 +27,7 @@ from recon_node.cli import main
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.testnet import Testnet, TestnetNode
 from spark_sink.errors import FeedRefusedError
-from spark_sink.source.feed import Feed
+from spark_sink.source.feed_client import Feed
 
 Events = list[dict[str, str]]
 KEY = SigningKey(bytes(32))

@@ -20,6 +20,7 @@ from recon_node.api.server import open_listener, serve
 from recon_node.api.services import Limits
 from recon_node.ceramic import Network
 from recon_node.cli import sending as module
+from recon_node.cli.event_files import Item, read_items
 from recon_node.cli.sending import (
     MAX_REFUSALS,
     RefusedItem,
@@ -28,7 +29,6 @@ from recon_node.cli.sending import (
     WindowEntry,
     send_items,
 )
-from recon_node.cli.sources import Item, read_items
 from recon_node.connection import AsyncConnection, NodeError, NotANodeError
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.store import Store, open_store

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from recon_node.cli.event_files import Item, NoEventsError, read_items
 from recon_node.cli.output import CommandError
-from recon_node.cli.sources import Item, NoEventsError, read_items
 from recon_node.ipld import multibase
 
 SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"

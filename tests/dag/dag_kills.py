@@ -19,7 +19,7 @@ from dag_nodes import Row
 from dag_samples import contents, make_files
 from support.waiting import wait_until
 
-from recon_node.dag.sources import FileTree
+from recon_node.dag.dag_source import FileTree
 from recon_node.testnet import TestnetNode
 
 MB = 1_000_000

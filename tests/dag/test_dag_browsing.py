@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recon_node.dag.dag_service import MAX_BYTES, MAX_ENTRIES, MAX_TEXT, Browser, DagEntry
+from recon_node.dag.dag_source import open_source
 from recon_node.dag.errors import DagError
 from recon_node.dag.file_tree import directory
-from recon_node.dag.service import MAX_BYTES, MAX_ENTRIES, MAX_TEXT, Browser, DagEntry
-from recon_node.dag.sources import open_source
 from recon_node.dag.unixfs import UnixFsEntry
 from recon_node.ipld import CID, DAG_CBOR, RAW, dag_cbor, dag_pb
 from recon_node.ipld.dag_pb import PbLink, PbNode

@@ -25,12 +25,12 @@ from recon_node.cli import main
 from recon_node.cli.dag_support import post_replica, publication_of
 from recon_node.connection import Connection
 from recon_node.dag import Identifier, Subject, sort_value, unixfs
+from recon_node.dag.dag_source import CarFile, FileTree
 from recon_node.dag.protocol.operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish
 from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.dag.protocol.shards import walk
 from recon_node.dag.protocol.ucan import UcanCapability, issue_ucan, parse_ucan
-from recon_node.dag.sources import CarFile, FileTree
 from recon_node.dag.unixfs import NodeType, UnixFs
 from recon_node.ipld import CID, DAG_PB, RAW, car, cid_of_block, dag_pb, multibase
 from recon_node.testnet import TestnetNode

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recon_node.dag.dag_source import open_source
 from recon_node.dag.errors import DagError, UnixFsError
 from recon_node.dag.file_tree import FileTree, Preserve, directory, murmur3_x64_64
-from recon_node.dag.sources import open_source
 from recon_node.dag.unixfs import NodeType, UnixFs, UnixFsEntry, put_node
 from recon_node.dag.unpack import unpack_dag
 from recon_node.ipld import CID, RAW, dag_pb

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from recon_node import feed_index
 from recon_node.ceramic import EventKind
 from recon_node.ceramic.builder import controller_of, signed_event
-from recon_node.dag import DAG_MODEL, Identifier, index
-from recon_node.dag.events import sort_bytes, sort_value
+from recon_node.dag import DAG_MODEL, Identifier, dag_index
+from recon_node.dag.dag_events import sort_bytes, sort_value
 from recon_node.dag.protocol.publishing import make_publish
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, DAG_PB, RAW, car, dag_cbor
 from recon_node.store import FeedRow
@@ -71,7 +71,7 @@ contents = (
 )
 subjects = st.sampled_from([bytes(ROOT), sort_bytes(MINE)]) | st.binary(min_size=1, max_size=60)
 
-TAKE = partial(index.take, now=NOW)
+TAKE = partial(dag_index.take, now=NOW)
 
 
 def _row(position: int, subject: bytes, data: Any) -> FeedRow:
@@ -149,6 +149,6 @@ def database() -> Iterator[sqlite3.Connection]:
 def empty_index() -> sqlite3.Connection:
     with tempfile.TemporaryDirectory() as directory:
         connection = sqlite3.connect(":memory:")
-        with closing(index.FILE.open(Path(directory), "epoch", 1000)) as index_file:
+        with closing(dag_index.FILE.open(Path(directory), "epoch", 1000)) as index_file:
             index_file.backup(connection)
     return connection

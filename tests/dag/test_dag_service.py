@@ -31,18 +31,18 @@ from recon_node.dag import (
     Identifier,
     IncompleteDagError,
     Subject,
-    index,
+    dag_index,
     open_dags,
     replica_event,
     shard_event,
 )
-from recon_node.dag.events import sort_bytes
-from recon_node.dag.index import FILE, take
+from recon_node.dag.dag_events import sort_bytes
+from recon_node.dag.dag_index import FILE, take
+from recon_node.dag.dag_state import MAX_HEADS, read_state
 from recon_node.dag.protocol.operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish, statement_of
 from recon_node.dag.protocol.replica import Replica, join
 from recon_node.dag.protocol.shards import CAR, Shard, appends, split, walk
-from recon_node.dag.state import MAX_HEADS, read_state
 from recon_node.feed_index import FeedIndexError
 from recon_node.ipld import CID, DAG_CBOR, DAG_PB, IDENTITY, RAW, car, dag_cbor, dag_pb, varint
 from recon_node.ipld.dag_pb import PbNode
@@ -545,7 +545,7 @@ async def test_an_index_of_the_first_version_is_rebuilt(tmp_path: Path, rng: ran
     async with opened(tmp_path) as (store, dags):
         await admit(store, publish_event(publish), *dag.appends, *dag.shards)
         found = await dags.resolve(MINE)
-    with sqlite3.connect(tmp_path / index.FILE.name) as connection:
+    with sqlite3.connect(tmp_path / dag_index.FILE.name) as connection:
         for name in ("contents", "appends"):
             connection.execute(f"DROP TABLE {name}")
         for name in ("shards_by_cid", "replicas_by_cid", "bases_by_replica"):
@@ -556,7 +556,7 @@ async def test_an_index_of_the_first_version_is_rebuilt(tmp_path: Path, rng: ran
     async with opened(tmp_path) as (_, dags):
         assert await dags.resolve(MINE) == found
         assert found.current == statement_of(publish)
-    with sqlite3.connect(tmp_path / index.FILE.name) as connection:
+    with sqlite3.connect(tmp_path / dag_index.FILE.name) as connection:
         assert connection.execute("SELECT judged FROM publishes").fetchall() == [(7,)]
     connection.close()
 
@@ -590,7 +590,7 @@ async def test_a_deleted_index_is_rebuilt(
         assert state.complete
         written = await read_car(dags, root)
     for suffix in ("", "-wal", "-shm"):
-        (tmp_path / f"{index.FILE.name}{suffix}").unlink(missing_ok=True)
+        (tmp_path / f"{dag_index.FILE.name}{suffix}").unlink(missing_ok=True)
     async with opened(tmp_path) as (_, dags):
         assert await dags.state(root) == state
         assert await read_car(dags, root) == written
@@ -602,7 +602,7 @@ async def test_an_index_of_a_longer_log_is_rebuilt(tmp_path: Path, rng: random.R
     async with opened(tmp_path) as (store, dags):
         await admit(store, *shard_events(root, shards_of(root, blocks, 500)))
         assert (await dags.state(root)).complete
-    with sqlite3.connect(tmp_path / index.FILE.name) as connection:
+    with sqlite3.connect(tmp_path / dag_index.FILE.name) as connection:
         connection.execute("UPDATE marks SET position = 1000")
         connection.execute("DELETE FROM nodes")
     connection.close()
@@ -612,7 +612,7 @@ async def test_an_index_of_a_longer_log_is_rebuilt(tmp_path: Path, rng: random.R
 
 @pytest.mark.parametrize("content", [b"no database" * 100, "other"])
 async def test_a_file_that_is_not_an_index_is_refused(tmp_path: Path, content: bytes | str) -> None:
-    path = tmp_path / index.FILE.name
+    path = tmp_path / dag_index.FILE.name
     if isinstance(content, bytes):
         path.write_bytes(content)
     else:
@@ -620,7 +620,7 @@ async def test_a_file_that_is_not_an_index_is_refused(tmp_path: Path, content: b
             connection.execute("CREATE TABLE other (x)")
         connection.close()
     async with open_store(tmp_path, NETWORK) as store:
-        with pytest.raises(FeedIndexError, match=f"{index.FILE.name} (failed|is not an index)"):
+        with pytest.raises(FeedIndexError, match=f"{dag_index.FILE.name} (failed|is not an index)"):
             async with open_dags(store, tmp_path):
                 pass
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.dag import DagError, unixfs
+from recon_node.dag.dag_source import CarFile, FileTree, open_source
 from recon_node.dag.protocol.shards import NO_ROOT, block_room, split, walk
-from recon_node.dag.sources import CarFile, FileTree, open_source
 from recon_node.dag.unixfs import CHUNK_SIZE, NodeType, UnixFs
 from recon_node.dag.unpack import unpack_dag
 from recon_node.ipld import CID, DAG_PB, RAW, car, dag_cbor, dag_pb, varint

@@ -14,7 +14,7 @@ from recon_node.ceramic import parse_event
 from recon_node.ipld import multibase
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
-from spark_sink.serve.server import FlightServer, ServeSettings
+from spark_sink.serve.flight_server import FlightServer, ServeSettings
 from spark_sink.serve.shown_tables import NAMES
 from spark_sink.tables.directory import Tables
 

@@ -31,7 +31,7 @@ from nacl.signing import SigningKey
 from p2p_support import NETWORK, eventually, loopback_host, node, only_connection
 
 from recon_node.ceramic import EventId
-from recon_node.dag.events import shard_event
+from recon_node.dag.dag_events import shard_event
 from recon_node.ipld import CID, RAW
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.transport.framing import EVENTS_PROTOCOL

@@ -8,8 +8,8 @@ from pathlib import Path
 from nacl.signing import SigningKey
 
 from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.event_sources import LogSource
 from recon_node.snapshot.objects import Objects
-from recon_node.snapshot.sources import LogSource
 
 if __name__ == "__main__":
     objects = Objects.open(sys.argv[2], make=True)

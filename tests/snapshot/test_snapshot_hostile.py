@@ -19,6 +19,7 @@ from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car, dag_cbor, varint
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.recon.keys.sha256a import spread
 from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.event_sources import LogSource
 from recon_node.snapshot.objects import (
     MAX_WHOLE,
     ObjectError,
@@ -28,7 +29,6 @@ from recon_node.snapshot.objects import (
     UnavailableError,
 )
 from recon_node.snapshot.packs import PackExtent, encode_locator, located, pack_name
-from recon_node.snapshot.reading import SnapshotReader, read_root
 from recon_node.snapshot.root import (
     LATEST,
     RootError,
@@ -37,7 +37,7 @@ from recon_node.snapshot.root import (
     decode_root,
     encode_root,
 )
-from recon_node.snapshot.sources import LogSource
+from recon_node.snapshot.snapshot_reader import SnapshotReader, read_root
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.tree import (
     Branch,

@@ -10,7 +10,7 @@ from random import Random
 from snapshot_support import events, make_log
 
 from recon_node.snapshot.objects import Objects
-from recon_node.snapshot.reading import read_root
+from recon_node.snapshot.snapshot_reader import read_root
 from recon_node.snapshot.upkeep import list_roots, verify_snapshot
 
 CHILD = Path(__file__).parent / "snapshot_child.py"

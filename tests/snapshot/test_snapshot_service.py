@@ -12,8 +12,8 @@ from snapshot_support import NETWORK, events, make_log
 from trio.testing import MockClock
 
 from recon_node.snapshot.objects import Objects
-from recon_node.snapshot.service import open_snapshots
 from recon_node.snapshot.settings import SnapshotSettings, parse_period
+from recon_node.snapshot.snapshot_service import open_snapshots
 from recon_node.snapshot.upkeep import list_roots
 from recon_node.store import StoreSettings, open_store
 

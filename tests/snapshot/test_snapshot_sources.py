@@ -14,9 +14,9 @@ from nacl.signing import SigningKey
 from snapshot_support import NETWORK, events, make_log
 
 from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.event_sources import LogSource
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.packs import pack_name
-from recon_node.snapshot.sources import LogSource
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
 from recon_node.store import StoreSettings, open_store
 

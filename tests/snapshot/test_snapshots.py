@@ -20,11 +20,11 @@ from recon_node.ceramic.auth.did import controller_of
 from recon_node.ipld import CID
 from recon_node.ipld.cid import RAW
 from recon_node.snapshot.creating import Created, DamagedBaseError, create_snapshot
+from recon_node.snapshot.event_sources import LogSource, StoreSource
 from recon_node.snapshot.feed_pages import page_name, read_page
 from recon_node.snapshot.objects import Objects, SnapshotError
 from recon_node.snapshot.packs import pack_name
-from recon_node.snapshot.reading import SnapshotReader, read_root
-from recon_node.snapshot.sources import LogSource, StoreSource
+from recon_node.snapshot.snapshot_reader import SnapshotReader, read_root
 from recon_node.snapshot.syncing import Synced, sync_snapshot
 from recon_node.snapshot.upkeep import collect, list_roots, verify_snapshot
 from recon_node.store import Store, StoreSettings, open_store

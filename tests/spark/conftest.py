@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from spark_helpers import Node, NodeProcesses, sample_events
 
 from recon_node.ceramic import Event
-from spark_sink.run.session import find_java, start_session
+from spark_sink.run.spark_session import find_java, start_session
 from spark_sink.tables.location import Location, StoreUrl
 from spark_sink.upkeep import maintenance
 

@@ -16,7 +16,7 @@ from spark_samples import scenario
 from recon_node.ceramic import Event
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW
-from spark_sink.serve.server import FlightMetrics, FlightServer, ServeSettings
+from spark_sink.serve.flight_server import FlightMetrics, FlightServer, ServeSettings
 from spark_sink.serve.workers import QueryLimits
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from recon_node.streams import Stream
-from spark_sink.derive import apart, portion, streams
+from spark_sink.derive import apart, feed_streams, portion
 
 
 def end(cid: bytes) -> None:
@@ -44,11 +44,11 @@ def parse_event(car: bytes) -> Any:
 
 
 if __name__ == "__main__":
-    vars(streams).update(STREAM_TIMEOUT=0.2, TIMEOUT_PER_BYTE=0.0, SLOWNESS=5)
+    vars(feed_streams).update(STREAM_TIMEOUT=0.2, TIMEOUT_PER_BYTE=0.0, SLOWNESS=5)
     of_stream: Any = Stream.states.fget  # type: ignore[attr-defined]
-    parse = streams.parse_event
+    parse = feed_streams.parse_event
     if "read" in sys.argv[1]:
-        streams.parse_event = portion.parse_event = parse_event
+        feed_streams.parse_event = portion.parse_event = parse_event
     else:
         Stream.states = property(states)  # type: ignore[assignment,method-assign]
     apart.main()

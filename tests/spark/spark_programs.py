@@ -10,7 +10,7 @@ from pathlib import Path
 
 from support.waiting import wait_until
 
-from spark_sink.run.session import _write_python, find_java
+from spark_sink.run.spark_session import _write_python, find_java
 
 BIN = Path(sys.executable).parent
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

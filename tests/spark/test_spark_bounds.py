@@ -10,7 +10,7 @@ from spark_helpers import Node
 from recon_node.ceramic import Event
 from spark_sink.errors import FeedRefusedError, SinkError
 from spark_sink.source.data_source import ReconDataSource, ReconStreamReader
-from spark_sink.source.feed import Feed, find_time
+from spark_sink.source.feed_client import Feed, find_time
 
 
 def stream_reader(url: str, **options: str) -> ReconStreamReader:

@@ -16,7 +16,7 @@ from spark_helpers import Node, feed_rows
 from recon_node.ceramic import Event
 from recon_node.testnet import Testnet
 from spark_sink.cli import main
-from spark_sink.cli.events import print_line
+from spark_sink.cli.event_printer import print_line
 from spark_sink.errors import TablesError
 from spark_sink.run.pipeline import ROWS_PER_BATCH, Sink
 from spark_sink.run.runner import Runner, RunSettings
@@ -427,7 +427,7 @@ class Interrupted:
 
 sys.meta_path.insert(0, Interrupted())
 from spark_sink.cli import main
-from spark_sink.cli.events import print_line
+from spark_sink.cli.event_printer import print_line
 main()
 """
 

@@ -12,7 +12,7 @@ from test_spark_upkeep import EPOCH, Served, silent
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event
-from recon_node.dag.events import DAG_MODEL, Identifier, replica_event, shard_event
+from recon_node.dag.dag_events import DAG_MODEL, Identifier, replica_event, shard_event
 from recon_node.ipld import CID, DAG_CBOR
 from spark_sink.errors import TablesError
 from spark_sink.run.pipeline import Sink

@@ -19,7 +19,7 @@ from spark_sink.cli import main
 from spark_sink.errors import TablesError, cannot_write
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
-from spark_sink.source.feed import Feed
+from spark_sink.source.feed_client import Feed
 from spark_sink.tables import delta
 from spark_sink.tables.directory import Tables
 

@@ -13,7 +13,7 @@ from spark_sink.cli import main
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.query.question import run_query
 from spark_sink.run.pipeline import Sink
-from spark_sink.run.session import Java, start_session
+from spark_sink.run.spark_session import Java, start_session
 from spark_sink.schema import TABLES
 from spark_sink.serve.database import Database
 from spark_sink.tables.delta_files import query

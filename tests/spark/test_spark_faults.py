@@ -19,10 +19,10 @@ from recon_node.ceramic.builder import data_event, model_event, signed_event
 from recon_node.ipld import dag_cbor
 from recon_node.store import open_store
 from recon_node.streams import heights, shape_of
-from spark_sink.derive import streams
+from spark_sink.derive import feed_streams
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FEED, PARTITION_COLUMN, TABLES
-from spark_sink.source.feed import Feed
+from spark_sink.source.feed_client import Feed
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.delta_state import RULES_PROPERTY
 from spark_sink.tables.directory import Tables
@@ -81,7 +81,7 @@ def test_what_merges_a_badly_signed_event_is_the_tip(
     changes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a short stream, and in one whose computation goes on from where it ended."""
-    monkeypatch.setattr(streams, "LONG", 8)
+    monkeypatch.setattr(feed_streams, "LONG", 8)
     counter = StreamCounter(monkeypatch)
     figures = Figures(changes)
     rows = figures.rows

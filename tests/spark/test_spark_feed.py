@@ -19,7 +19,7 @@ from recon_node import connection
 from recon_node.ceramic import Event
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
 from spark_sink.schema import FEED
-from spark_sink.source.feed import Feed, Head
+from spark_sink.source.feed_client import Feed, Head
 
 COLUMNS = [name for name in FEED.names if name not in ("event_id", "delivered_at")]
 

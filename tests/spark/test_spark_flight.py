@@ -21,9 +21,9 @@ from recon_node.recon import Sha256a
 from spark_sink.schema import TABLES
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.flight_messages import new, packed
-from spark_sink.serve.service import IN_ALL, KEPT, PER_CLIENT, PreparedStatements
+from spark_sink.serve.flight_sql import IN_ALL, KEPT, PER_CLIENT, PreparedStatements
+from spark_sink.serve.query_worker import Plan
 from spark_sink.serve.shown_tables import NAMES
-from spark_sink.serve.worker import Plan
 from spark_sink.tables.delta_files import query
 
 MAP = "map<string, binary>"

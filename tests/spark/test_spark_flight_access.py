@@ -36,10 +36,10 @@ from spark_helpers import processes_under
 from support.waiting import wait_until
 
 from spark_sink.errors import SinkError
-from spark_sink.serve import ipc, server
+from spark_sink.serve import flight_server, ipc
 from spark_sink.serve.allowed import FUNCTIONS, OPERATORS
 from spark_sink.serve.flight_messages import new, packed, unpacked
-from spark_sink.serve.server import FlightMetrics
+from spark_sink.serve.flight_server import FlightMetrics
 from spark_sink.serve.workers import QueryLimits, QueryWorkers
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -521,8 +521,8 @@ def test_silent_and_unread_calls_shut_nobody_out(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calls whose message does not come, without the token, or whose answer nobody takes."""
-    monkeypatch.setattr(server, "_UNREAD", 0.1)
-    monkeypatch.setattr(server, "_MORE_CALLS", 4)
+    monkeypatch.setattr(flight_server, "_UNREAD", 0.1)
+    monkeypatch.setattr(flight_server, "_MORE_CALLS", 4)
     service = "/arrow.flight.protocol.FlightService/"
     over = threading.Event()
 

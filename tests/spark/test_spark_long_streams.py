@@ -30,9 +30,9 @@ from spark_samples import (
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, model_event, signed_event, time_event
 from recon_node.streams import no_version
-from spark_sink.derive import apart, derivation, streams
+from spark_sink.derive import apart, derivation, feed_streams
+from spark_sink.derive.feed_streams import Ends
 from spark_sink.derive.portion import Models, Portion, Step, compute
-from spark_sink.derive.streams import Ends
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FORMER, TABLES, UNPROCESSED, with_partition
 from spark_sink.tables.delta import DeltaStore
@@ -56,7 +56,7 @@ PATCHES: list[Any] = [
 @pytest.fixture(autouse=True, scope="module")
 def _everything_is_long() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams, "LONG", 2)
+        patch.setattr(feed_streams, "LONG", 2)
         yield
 
 
@@ -246,7 +246,7 @@ def test_a_process_goes_on_from_what_it_computed(
 
 
 def test_only_long_streams_have_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "LONG", 100)
+    monkeypatch.setattr(feed_streams, "LONG", 100)
     counter = StreamCounter(monkeypatch)
     go_on(tmp_path, *range(END - 4, END + 1))
     assert counter.later == 0
@@ -254,7 +254,7 @@ def test_only_long_streams_have_ends(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.long
 def test_ends_are_kept_within_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_MAX_BYTES", 3_000)  # one of two
+    monkeypatch.setattr(feed_streams, "_MAX_BYTES", 3_000)  # one of two
     counter = StreamCounter(monkeypatch)
     go_on(tmp_path, *range(1, END + 1))
     assert counter.later > 0

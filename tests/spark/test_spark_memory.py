@@ -12,7 +12,7 @@ from spark_sink.errors import SinkError
 from spark_sink.run import runner
 from spark_sink.run.memory import Allowance, allowance, heap_within, tasks_within, why_killed
 from spark_sink.run.runner import Runner, RunSettings
-from spark_sink.run.session import translate
+from spark_sink.run.spark_session import translate
 
 GIB = 1024**3
 

@@ -12,8 +12,8 @@ from recon_node.ceramic import Event, Shard
 from recon_node.ceramic.header import METAMODEL
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
 from spark_sink.source.data_source import ReconDataSource, lag
-from spark_sink.source.feed import Feed
-from spark_sink.source.options import SourceOptions
+from spark_sink.source.feed_client import Feed
+from spark_sink.source.source_options import SourceOptions
 
 LIMIT = ReadMaxRows(25)
 

@@ -33,7 +33,7 @@ from support.waiting import wait_until
 
 from recon_node.ceramic import Event, StreamType
 from recon_node.ceramic.header import METAMODEL
-from recon_node.dag.events import shard_event
+from recon_node.dag.dag_events import shard_event
 from recon_node.ipld import CID, RAW
 from spark_sink.cli import main
 from spark_sink.derive import derivation as derive
@@ -41,14 +41,14 @@ from spark_sink.derive.derivation import SparkWorkers
 from spark_sink.errors import FeedChangedError, SinkError, TablesError
 from spark_sink.run import cluster
 from spark_sink.run.cluster import check_workers
-from spark_sink.run.nodes import RunNodes
+from spark_sink.run.feed_reader import FeedReader
 from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink, start_query
-from spark_sink.run.reading import FeedReader
+from spark_sink.run.run_nodes import RunNodes
 from spark_sink.run.runner import Runner, RunSettings
-from spark_sink.run.session import translate
+from spark_sink.run.spark_session import translate
 from spark_sink.schema import DERIVED, FEED, TABLES
 from spark_sink.source.data_source import ReconDataSource
-from spark_sink.source.feed import Feed
+from spark_sink.source.feed_client import Feed
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import is_delta
 
@@ -487,7 +487,7 @@ def test_a_view_that_is_created_meanwhile_is_filled_and_kept(
     monkeypatch.setattr(
         "spark_sink.run.runner.start_session", lambda *args, **named: Borrowed(spark)
     )
-    monkeypatch.setattr("spark_sink.run.reading._ASK_NODE_EVERY", 0.3)
+    monkeypatch.setattr("spark_sink.run.feed_reader._ASK_NODE_EVERY", 0.3)
     models = Counter(e.header.model for e in sample[:200] if e.header is not None)
     model = models.most_common(2)[1][0] if models.most_common(1)[0][0] == METAMODEL else None
     model = model or models.most_common(1)[0][0]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_sink.run import session
+from spark_sink.run import spark_session
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from spark_sink.run import session
 def test_the_path_loses_the_zips_of_spark_and_nothing_else(
     tmp_path: Path, given: str | None, left: str
 ) -> None:
-    program = session._write_python(tmp_path)
+    program = spark_session._write_python(tmp_path)
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     code = "import json, os, sys; print(json.dumps([os.environ['PYTHONPATH'], *sys.argv[1:]]))"
     told = subprocess.run(
@@ -45,6 +45,6 @@ def test_a_python_whose_path_has_a_quote_is_started(
     real.write_text('#!/bin/sh\necho started "$@"\n')
     real.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(real))
-    program = session._write_python(tmp_path)
+    program = spark_session._write_python(tmp_path)
     told = subprocess.run([program, "-m", "x"], capture_output=True, text=True, check=True)
     assert told.stdout == "started -m x\n"

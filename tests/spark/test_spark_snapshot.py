@@ -21,15 +21,15 @@ from recon_node.api.routes.node_info import did_of_peer
 from recon_node.ceramic import Event, Network
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.event_sources import LogSource
 from recon_node.snapshot.objects import Objects
-from recon_node.snapshot.reading import read_root
-from recon_node.snapshot.sources import LogSource
+from recon_node.snapshot.snapshot_reader import read_root
 from recon_node.store import Interest, StoreSettings, open_store, parse_interest
 from spark_sink.errors import SinkError
 from spark_sink.run import runner
 from spark_sink.run.backfill import ANYONE, find_backfill
 from spark_sink.run.runner import Runner, RunSettings
-from spark_sink.source.feed import Feed, Head
+from spark_sink.source.feed_client import Feed, Head
 from spark_sink.source.snapshot_source import SNAPSHOT, ReconSnapshotSource
 
 KEY = SigningKey(b"k" * 32)

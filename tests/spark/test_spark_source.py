@@ -21,17 +21,17 @@ from spark_helpers import Node, feed_rows
 
 from recon_node.ceramic import Event
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
-from spark_sink.run.session import find_java, java_home
+from spark_sink.run.spark_session import find_java, java_home
 from spark_sink.schema import FEED
-from spark_sink.source import options as parsing
+from spark_sink.source import source_options as parsing
 from spark_sink.source.data_source import (
     RangeReader,
     ReconDataSource,
     ReconRanges,
     ReconStreamReader,
 )
-from spark_sink.source.feed import Head
-from spark_sink.source.options import SourceOptions
+from spark_sink.source.feed_client import Head
+from spark_sink.source.source_options import SourceOptions
 
 COLUMNS = [name for name in FEED.names if name not in ("event_id", "delivered_at")]
 

@@ -19,7 +19,7 @@ from support.waiting import kept_port, wait_until
 from recon_node.ceramic import Event
 from spark_sink.errors import SinkError
 from spark_sink.run.cluster import check_master
-from spark_sink.run.session import Java, find_java, start_session
+from spark_sink.run.spark_session import Java, find_java, start_session
 from spark_sink.tables.location import Location, StoreUrl, files_below
 
 pytestmark = pytest.mark.spark
@@ -151,8 +151,8 @@ def test_what_spark_submit_is_told_holds(cluster: Cluster, tmp_path: Path) -> No
     script = tmp_path / "script.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from spark_sink.run.session import find_java\n"
-        "from spark_sink.run.session import start_session\n"
+        "from spark_sink.run.spark_session import find_java\n"
+        "from spark_sink.run.spark_session import start_session\n"
         f"settings, scratch = {{'spark.x': 'given'}}, Path('{tmp_path}/scratch')\n"
         "spark = start_session(find_java(), scratch, settings=settings)\n"
         f"print([spark.sparkContext.getConf().get(name) for name in {names}])\n"

@@ -15,7 +15,7 @@ from support.forging import other_form
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event, model_event, time_event
 from recon_node.ipld import CID
-from spark_sink.derive.streams import read_streams
+from spark_sink.derive.feed_streams import read_streams
 from spark_sink.derive.transforms import rows_of
 from spark_sink.schema import DERIVED, with_partition
 

@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 from spark_sink.derive.derivation import InProcess
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
-from spark_sink.run import reading
-from spark_sink.run.nodes import RunNodes
-from spark_sink.run.reading import Follower, _pieces, delete_checkpoint
+from spark_sink.run import feed_reader
+from spark_sink.run.feed_reader import Follower, _pieces, delete_checkpoint
+from spark_sink.run.run_nodes import RunNodes
 from spark_sink.schema import FEED
 from spark_sink.serve.database import Database, Wanted
-from spark_sink.source.feed import Feed, Head
+from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.delta_state import Reading
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
@@ -182,9 +182,9 @@ def test_each_event_is_there_once_after_its_prevs_whatever_happens(
     directory = tmp_path_factory.mktemp("tables")
     world = World(random, EVENTS, nodes=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "_ROWS_PER_COMMIT", 4)
-        patch.setattr(reading, "_MOST_GAP", 2)
-        patch.setattr(reading, "_MIN_PIECE", 1)
+        patch.setattr(feed_reader, "_ROWS_PER_COMMIT", 4)
+        patch.setattr(feed_reader, "_MOST_GAP", 2)
+        patch.setattr(feed_reader, "_MIN_PIECE", 1)
         world.deliver(world.nodes[0], random.randint(5, EVENTS))
         one_run(world, directory, world.nodes[0], random)
         for _ in range(random.randint(1, 6)):

@@ -11,7 +11,7 @@ from spark_helpers import feed_rows
 from support.tangle_samples import ALL, BOTH, LEFT, LOOSE, RIGHT, ROOT, THREAD, WRONG, ids
 
 from spark_sink.query.question import run_query
-from spark_sink.query.tangles import tangles_of
+from spark_sink.query.tangles_view import tangles_of
 from spark_sink.run.pipeline import Sink
 from spark_sink.tables.directory import Tables
 

@@ -23,7 +23,7 @@ from recon_node.ceramic.builder import (
     time_event,
 )
 from recon_node.ipld import CID
-from spark_sink.derive.streams import read_streams
+from spark_sink.derive.feed_streams import read_streams
 from spark_sink.derive.transforms import stream_tips
 from spark_sink.errors import TablesError
 from spark_sink.run.pipeline import Sink

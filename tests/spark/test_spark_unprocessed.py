@@ -14,7 +14,7 @@ from recon_node.ceramic.builder import data_event, init_event, model_event, time
 from recon_node.ipld import CID
 from recon_node.streams import Stream, budget
 from spark_sink.cli import main
-from spark_sink.derive import derivation, portion, streams
+from spark_sink.derive import derivation, feed_streams, portion
 from spark_sink.derive.apart import COMMAND, in_worker
 from spark_sink.derive.derivation import Derivation, InProcess
 from spark_sink.derive.portion import Step
@@ -99,7 +99,7 @@ def test_it_is_left_out_until_another_version_takes_it_up(
         derive(tables, [MODEL, *BAD[:30], *GOOD])
     derive(tables, [MODEL, *BAD[:30], *GOOD, *BAD[30:]])
     assert BAD[0].cid not in streams_in(tables, "stream_states")  # not even without the bug
-    monkeypatch.setattr(streams, "__version__", "next")
+    monkeypatch.setattr(feed_streams, "__version__", "next")
     again = Tables(tables.directory, "epoch")
     Derivation(again).catch_up()
     states = {row["stream_cid"]: row for row in rows(again, "stream_states")}
@@ -144,7 +144,7 @@ def test_rows_of_a_stream_are_all_there_or_none(
     inits = {events[0].cid for events in bad}
     real = portion.rows_of
 
-    def rows_of(stream: streams.FeedStream, *args: Any) -> Any:
+    def rows_of(stream: feed_streams.FeedStream, *args: Any) -> Any:
         yield from real(stream, *args)
         if stream.cid in inits:
             raise ValueError("at the end")

@@ -30,7 +30,7 @@ from spark_sink.errors import SinkError, TablesError
 from spark_sink.query.question import run_query
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import RAW, RAW_EVENTS, TABLES
-from spark_sink.source.feed import Feed, Head
+from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables import delta, delta_files, staging
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import Tables

@@ -22,7 +22,7 @@ from recon_node.recon.keys.sha256a import DIGEST_SIZE
 from spark_sink.cli import main
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
-from spark_sink.source.feed import Feed
+from spark_sink.source.feed_client import Feed
 from spark_sink.tables.directory import Tables
 
 CIP = Path(__file__).parents[2] / "docs" / "tables.md"

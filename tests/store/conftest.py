@@ -2,7 +2,7 @@
 
 import pytest
 
-from recon_node.verification.pool import NATIVE_VERSION
+from recon_node.verification.verifiers import NATIVE_VERSION
 
 
 @pytest.fixture(params=[False, True], ids=["python", "native"])

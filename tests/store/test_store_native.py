@@ -25,7 +25,7 @@ from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 from recon_node.verification import Facts, Finding, check_event
 from recon_node.verification.facts import from_wire, to_wire
-from recon_node.verification.pool import NATIVE_VERSION, Verifiers, check_events
+from recon_node.verification.verifiers import NATIVE_VERSION, Verifiers, check_events
 
 if NATIVE_VERSION is None:
     pytest.skip(

@@ -19,9 +19,9 @@ from recon_node.ceramic.builder import init_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, car
 from recon_node.store import StoreSettings, open_store
 from recon_node.verification import Broken, Facts, Unreadable, check_event
-from recon_node.verification import pool as verifiers
+from recon_node.verification import verifiers as verifiers
 from recon_node.verification.facts import from_wire, to_wire
-from recon_node.verification.pool import Verifiers
+from recon_node.verification.verifiers import Verifiers
 
 STORE_TESTS = Path(__file__).parent
 

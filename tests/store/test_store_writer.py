@@ -13,7 +13,7 @@ from store_helpers import NETWORK, World, check_feed, feed_of
 from recon_node.store import Interest, Store, StoreSettings, Verdict, open_store
 from recon_node.store.db import schema
 from recon_node.turns import working_for
-from recon_node.verification import Facts, Unreadable, check_event, pool
+from recon_node.verification import Facts, Unreadable, check_event, verifiers
 
 
 async def test_callers_share_batches(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ async def test_an_event_that_breaks_the_node_is_refused_alone(
             raise RuntimeError("a bug")
         return check_event(car)
 
-    monkeypatch.setattr(pool, "check_event", failing_check)
+    monkeypatch.setattr(verifiers, "check_event", failing_check)
     async with open_store(tmp_path, NETWORK) as store:
         verdicts = await store.admit_local([*good[:2], poison, *good[2:]])
         assert [v.status for v in verdicts] == ["new", "new", "refused", "new", "new"]
@@ -251,7 +251,7 @@ async def test_events_that_cannot_be_checked_ahead_are_admitted_all_the_same(
 
     async with open_store(tmp_path, NETWORK) as store:
         with monkeypatch.context() as patch:
-            patch.setattr(pool, "_unpack", no_thread)
+            patch.setattr(verifiers, "_unpack", no_thread)
             offers = world.offers()
             verdicts = await store.admit_remote([*offers[:20], (offers[20][0], b"garbage")])
         assert [v.status for v in verdicts] == ["new"] * 20 + ["refused"]

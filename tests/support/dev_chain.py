@@ -19,7 +19,7 @@ import trio
 from eth_account import Account
 
 from recon_node.anchoring.evm import deploy
-from recon_node.anchoring.keys import Signer
+from recon_node.anchoring.signer import Signer
 from recon_node.chain import ChainReport, ChainSettings
 from recon_node.chain.rpc import open_provider
 from support import npm_packages

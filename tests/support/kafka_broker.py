@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from spark_sink.run.session import find_java
+from spark_sink.run.spark_session import find_java
 from support.waiting import kept_port, wait_until
 
 VERSION = "3.9.1"

@@ -17,10 +17,10 @@ from recon_node.api.metrics import catalogue as m
 from recon_node.api.services import Services
 
 if TYPE_CHECKING:
-    from recon_node.anchoring.service import Anchoring
+    from recon_node.anchoring.anchoring_service import Anchoring
     from recon_node.chain import Anchors
     from recon_node.p2p import P2P, PeerInfo
-    from recon_node.snapshot.service import Snapshots
+    from recon_node.snapshot.snapshot_service import Snapshots
 
 
 class NodeCollector(Collector):

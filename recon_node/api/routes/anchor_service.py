@@ -33,8 +33,8 @@ from recon_node.ceramic.auth.did import public_key
 from recon_node.ipld import CID, IpldError, car, dag_cbor
 
 if TYPE_CHECKING:
+    from recon_node.anchoring.anchoring_service import Anchoring
     from recon_node.anchoring.journal import AnchorRequest
-    from recon_node.anchoring.service import Anchoring
 
 _CAR: Final = "application/vnd.ipld.car"
 _STATUS: Final = {0: "PENDING", 1: "PROCESSING", 2: "COMPLETED", 3: "REPLACED"}
@@ -124,7 +124,7 @@ async def post_request(call: Call[Parameters]) -> Response:
 
     The body is JSON; or a CAR whose root is DAG-CBOR with `streamId` (bytes) and `tip` (a link).
     """
-    from recon_node.anchoring.service import FullError
+    from recon_node.anchoring.anchoring_service import FullError
 
     anchoring = _served(call)
     body = await call.request.body()

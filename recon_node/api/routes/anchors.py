@@ -22,8 +22,8 @@ from recon_node.streams import Stream
 from recon_node.streams.tip import earliest_times
 
 if TYPE_CHECKING:
+    from recon_node.anchoring.anchoring_service import Anchoring
     from recon_node.anchoring.journal import AnchorRequest, Tree
-    from recon_node.anchoring.service import Anchoring
 
 AnchorState = Literal["waiting", "in_tree", "anchored", "covered"]
 _STATES: Final[dict[int, AnchorState]] = {0: "waiting", 1: "in_tree", 2: "anchored", 3: "covered"}
@@ -234,7 +234,7 @@ async def get_event_anchor(call: Call[EventPath]) -> EventAnchorBody:
 )
 async def post_stream_anchor(call: Call[StreamPath]) -> Response:
     """Request that the tip of a stream is anchored, as with js-ceramic."""
-    from recon_node.anchoring.service import FullError
+    from recon_node.anchoring.anchoring_service import FullError
 
     services, stream_id = call.services, call.parameters.stream_id
     anchoring = anchoring_of(services)

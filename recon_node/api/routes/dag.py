@@ -1,6 +1,6 @@
 """DAGs: what the node has of them, their CARs and logs, and the publishes of an identifier.
 
-Shards and operations are events (see `recon_node.dag.events`): they are sent to POST
+Shards and operations are events (see `recon_node.dag.dag_events`): they are sent to POST
 /ceramic/events as all events are, and come from peers by interests with the sort key "dag".
 
 GET /ceramic/dag and /ceramic/dag/publish list the DAGs and the publishes here.
@@ -41,7 +41,7 @@ from recon_node.dag import (
     Publication,
     parse_root,
 )
-from recon_node.dag.events import sort_bytes
+from recon_node.dag.dag_events import sort_bytes
 from recon_node.ipld import CID, IpldError, dag_json
 
 CAR_TYPE: Final = "application/vnd.ipld.car"

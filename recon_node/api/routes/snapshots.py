@@ -16,7 +16,7 @@ from recon_node.ceramic.auth.did import public_key
 from recon_node.ceramic.errors import DidError
 
 if TYPE_CHECKING:
-    from recon_node.snapshot.service import Snapshots
+    from recon_node.snapshot.snapshot_service import Snapshots
     from recon_node.snapshot.syncing import SnapshotSync
 
 _SHOWN: Final = 20
@@ -96,7 +96,7 @@ async def post_snapshot_sync(call: Call[Parameters]) -> Response:
             public_key(did)
         except DidError as error:
             raise bad_request(f"'signers': {error}") from None
-    from recon_node.snapshot.service import BusyError
+    from recon_node.snapshot.snapshot_service import BusyError
 
     try:
         report = _side(call.services).start(body.urls, body.signers)

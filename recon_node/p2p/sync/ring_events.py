@@ -43,7 +43,7 @@ from recon_node.recon.ring.ring_session import Responder, RingSession
 from recon_node.recon.session import Admit, SendValues, Value
 from recon_node.store import Store
 from recon_node.verification.facts import Broken, Finding, Unreadable
-from recon_node.verification.pool import MAX_BYTES_HERE
+from recon_node.verification.verifiers import MAX_BYTES_HERE
 
 log = structlog.get_logger(__name__)
 

@@ -19,9 +19,9 @@ from rich.progress import TextColumn
 
 from recon_node.ceramic import StreamId, StreamIdError, parse_event, signer
 from recon_node.cli.client import command_errors, node_options
+from recon_node.cli.event_files import Item, read_items
 from recon_node.cli.output import CommandError, counted, progress_bar
 from recon_node.cli.sending import WORKERS, SendingOutcome, send_items
-from recon_node.cli.sources import Item, read_items
 from recon_node.connection import AsyncConnection, Connection
 from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID, IpldError, multibase

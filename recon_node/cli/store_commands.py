@@ -14,9 +14,9 @@ import click
 import trio
 
 from recon_node.ceramic import EventIdError, Network, Shard, StreamId, StreamIdError
+from recon_node.cli.event_files import read_blocks
 from recon_node.cli.output import CommandError, complete_file, counted, step_bar
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
-from recon_node.cli.sources import read_blocks
 from recon_node.exception_groups import unwrapped
 from recon_node.settings import Settings
 from recon_node.store import Interest, Policy, StoreError

@@ -35,9 +35,9 @@ from spark_sink.exposition import new_registry
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.flight_messages import MalformedError, Message, parsed
-from spark_sink.serve.service import Call, FlightSql, handshake
+from spark_sink.serve.flight_sql import Call, FlightSql, handshake
 from spark_sink.serve.workers import QueryLimits, QueryWorkers, address_of
-from spark_sink.source.feed import Feed
+from spark_sink.source.feed_client import Feed
 from spark_sink.tables.location import Location
 
 _SERVICE: Final = "arrow.flight.protocol.FlightService"

@@ -12,7 +12,7 @@ import click
 from recon_node.cli.client import node_options
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.output import CommandError
-from recon_node.cli.stream import JsonObject, client_of, show_document, writer_options
+from recon_node.cli.stream_commands import JsonObject, client_of, show_document, writer_options
 from recon_node.client import Ceramic
 from recon_node.connection import Connection
 from recon_node.tangles.classic_feed import (

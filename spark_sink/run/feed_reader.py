@@ -42,10 +42,10 @@ from spark_sink.errors import (
     damaged,
 )
 from spark_sink.run.cluster import calling_after
-from spark_sink.run.nodes import RunNodes
 from spark_sink.run.pipeline import QuerySettings, Sink, start_query
-from spark_sink.run.session import translate
-from spark_sink.source.feed import Feed, Head
+from spark_sink.run.run_nodes import RunNodes
+from spark_sink.run.spark_session import translate
+from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.dags import LeaveOut
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.placement import Placement

@@ -29,11 +29,11 @@ from recon_node.anchoring.authority import (
     TimeAuthority,
 )
 from recon_node.anchoring.evm import EvmAuthority
-from recon_node.anchoring.following import FeedFollower, in_thread
+from recon_node.anchoring.feed_follower import FeedFollower, in_thread
 from recon_node.anchoring.journal import AnchorRequest, Journal, JournalError, RequestState, Tree
-from recon_node.anchoring.keys import Signer, load_signer
 from recon_node.anchoring.machine import FeeLimits
 from recon_node.anchoring.settings import AnchorSettings
+from recon_node.anchoring.signer import Signer, load_signer
 from recon_node.anchoring.tree import MerkleTree
 from recon_node.ceramic import StreamId
 from recon_node.ceramic.builder import proof_block, time_event_car

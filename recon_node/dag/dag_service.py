@@ -1,8 +1,8 @@
 """The DAGs of a node: an index that follows the feed, and questions to it.
 
-Shards and operations come as events (`dag.events`), from this node's clients or by Recon from
-peers, and are delivered to the feed like all events. The index (`dag.index`) takes those with the
-sort key "dag", and ignores all others.
+Shards and operations come as events (`dag.dag_events`), from this node's clients or by Recon from
+peers, and are delivered to the feed like all events. The index (`dag.dag_index`) takes those with
+the sort key "dag", and ignores all others.
 
 To look into a DAG that the node has in part or whole, nothing is unpacked and little is read: of a
 directory the names, of a file its beginning. The blocks may be anybody's, so what one answer reads
@@ -23,13 +23,19 @@ from typing import Any, Final, Literal
 
 import trio
 
-from recon_node.dag import containment, index, state
+from recon_node.dag import containment, dag_index, dag_state
 from recon_node.dag.containment import Containment
+from recon_node.dag.dag_events import Identifier, read_dag_event
+from recon_node.dag.dag_index import FILE
+from recon_node.dag.dag_state import (
+    DagState,
+    ListedDag,
+    ListedIdentifier,
+    LocatedBlock,
+    Publication,
+)
 from recon_node.dag.errors import DagError, IncompleteDagError
-from recon_node.dag.events import Identifier, read_dag_event
-from recon_node.dag.index import FILE
 from recon_node.dag.protocol.replica import Replica
-from recon_node.dag.state import DagState, ListedDag, ListedIdentifier, LocatedBlock, Publication
 from recon_node.dag.unixfs import NodeType, Read, UnixFs, entry_name, read_node
 from recon_node.feed_index import FeedIndex, FeedIndexError, open_feed_index
 from recon_node.ipld import CID, DAG_CBOR, DAG_PB, IDENTITY, MAX_INLINE, RAW, car, dag_cbor, varint
@@ -62,7 +68,7 @@ async def open_dags(
     """
 
     def take(connection: sqlite3.Connection, rows: Sequence[FeedRow]) -> int:
-        return index.take(connection, rows, int(clock()))
+        return dag_index.take(connection, rows, int(clock()))
 
     async with open_feed_index(FILE, take, store, data_dir) as feed_index:
         yield Dags(store, data_dir, feed_index)
@@ -84,7 +90,7 @@ class Dags:
         Raises:
             FeedIndexError: the index cannot be read, or does not keep up with the feed.
         """
-        return await self._index.ask(partial(state.read_state, root=root))
+        return await self._index.ask(partial(dag_state.read_state, root=root))
 
     async def replicas(self, root: CID, max_bytes: int) -> dict[CID, Replica] | None:
         """Return the replicas held of a DAG; None if their blocks exceed `max_bytes`.
@@ -92,7 +98,9 @@ class Dags:
         Raises:
             FeedIndexError: the index cannot be read, or does not keep up with the feed.
         """
-        return await self._index.ask(partial(state.read_replicas, root=root, max_bytes=max_bytes))
+        return await self._index.ask(
+            partial(dag_state.read_replicas, root=root, max_bytes=max_bytes)
+        )
 
     async def resolve(self, identifier: Identifier) -> Publication:
         """Resolve an identifier to the DAG published under it.
@@ -102,7 +110,7 @@ class Dags:
         """
         if len(self._told) > _TOLD:
             self._told.clear()
-        question = partial(state.read_publication, identifier=identifier, told=self._told)
+        question = partial(dag_state.read_publication, identifier=identifier, told=self._told)
         return await self._index.ask(question)
 
     async def dags(self, after: bytes, limit: int) -> list[ListedDag]:
@@ -112,7 +120,7 @@ class Dags:
         Raises:
             FeedIndexError: the index cannot be read, or does not keep up with the feed.
         """
-        return await self._index.ask(partial(state.read_dags, after=after, limit=limit))
+        return await self._index.ask(partial(dag_state.read_dags, after=after, limit=limit))
 
     async def identifiers(self, after: bytes, limit: int) -> list[ListedIdentifier]:
         """List identifiers under which something was published, in the order of their keys, from
@@ -121,7 +129,7 @@ class Dags:
         Raises:
             FeedIndexError: the index cannot be read, or does not keep up with the feed.
         """
-        return await self._index.ask(partial(state.read_identifiers, after=after, limit=limit))
+        return await self._index.ask(partial(dag_state.read_identifiers, after=after, limit=limit))
 
     async def contains(self, origin: CID, link: CID) -> Containment:
         """Find out whether the DAG that the replica `origin` describes contains the block `link`.
@@ -143,7 +151,7 @@ class Dags:
         shards = Latest[CID, dict[CID, bytes]](_SHARDS)
 
         async def block(cid: CID) -> bytes:
-            event = await self._index.ask(partial(state.find_event, root=root, cid=cid))
+            event = await self._index.ask(partial(dag_state.find_event, root=root, cid=cid))
             if event is None:
                 raise DagError(f"the block {cid} is not here")
             return (await self._shard(event, shards))[cid]
@@ -174,7 +182,7 @@ class Dags:
         if root.hash_code == IDENTITY:
             return
         with FILE.reading(self._data_dir) as connection:
-            order = state.read_order(connection, root)
+            order = dag_state.read_order(connection, root)
             shards = Latest[CID, dict[CID, bytes]](_SHARDS)
             while found := await self._index.in_thread(partial(_next_blocks, order)):
                 for each in found:

@@ -12,7 +12,7 @@ from eth_account import Account
 from simulated_chain import ADDRESS, KEY
 
 from recon_node.anchoring.authority import AuthorityError
-from recon_node.anchoring.keys import create_key, load_signer
+from recon_node.anchoring.signer import create_key, load_signer
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,8 @@ def test_recursion_stays_bounded(tmp_path: Path) -> None:
     """Or JSON that nests deeply, and comes from anybody, would end a node that anchors."""
     create_key(tmp_path / "key")
     program = (
-        "import sys; from pathlib import Path; from recon_node.anchoring.keys import load_signer; "
+        "import sys; from pathlib import Path; "
+        "from recon_node.anchoring.signer import load_signer; "
         "load_signer(Path(sys.argv[1]), None); print(sys.getrecursionlimit())"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "key")]

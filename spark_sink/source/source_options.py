@@ -10,7 +10,7 @@ from pyspark.sql.datasource import InputPartition
 
 from recon_node.timestamps import parse_timestamp
 from spark_sink.errors import SinkError
-from spark_sink.source.feed import DEFAULT_PATIENCE, Feed, FeedTime, Head, find_time
+from spark_sink.source.feed_client import DEFAULT_PATIENCE, Feed, FeedTime, Head, find_time
 
 MAX_ROWS_PER_BATCH: Final = 10_000
 PARTITIONS: Final = 2

@@ -11,7 +11,7 @@ from spark_sink.errors import (
     FeedUnreachableError,
     SinkError,
 )
-from spark_sink.source.feed import Feed, Head
+from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.delta_state import Reading
 
 # Seconds between two rounds of questions.

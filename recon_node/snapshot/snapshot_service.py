@@ -20,9 +20,9 @@ from nacl.signing import SigningKey
 
 from recon_node.durations import Durations
 from recon_node.snapshot.creating import Created, DamagedBaseError, create_snapshot
+from recon_node.snapshot.event_sources import StoreSource
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError
 from recon_node.snapshot.settings import SnapshotSettings
-from recon_node.snapshot.sources import StoreSource
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, in_thread, sync_all
 from recon_node.snapshot.upkeep import collect
 from recon_node.store import Store, StoreError

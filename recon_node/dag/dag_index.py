@@ -21,7 +21,7 @@ judged. So if the log is another one (its epoch says so), everything but `publis
     bound      those of them whose proof was made for their position
     ignored    the number of events about a DAG or an identifier that added nothing
 
-`subject` is a sort value's bytes: a root's CID, or an identifier's key (see `dag.events`).
+`subject` is a sort value's bytes: a root's CID, or an identifier's key (see `dag.dag_events`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from recon_node.ceramic import InvalidEventError
-from recon_node.dag.errors import DagEventError
-from recon_node.dag.events import (
+from recon_node.dag.dag_events import (
     SORT_KEY,
     DagEvent,
     Identifier,
     read_dag_event,
     sort_bytes,
 )
+from recon_node.dag.errors import DagEventError
 from recon_node.dag.protocol.operations import Append, Publish, ReplicaError
 from recon_node.dag.protocol.publishing import check_publish, is_bound_to_position
 from recon_node.dag.protocol.replica import Replica, decode_replica

@@ -23,12 +23,12 @@ from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.output import CommandError, counted, refuse_existing
 from recon_node.connection import Connection
 from recon_node.dag import MAX_SHARD_SIZE, Identifier, parse_root, parse_subject
+from recon_node.dag.dag_source import open_source
 from recon_node.dag.errors import LeftOut
 from recon_node.dag.file_tree import Preserve
 from recon_node.dag.protocol.operations import Append, ReplicaError, encode_operation
 from recon_node.dag.protocol.replica import Replica, decode_replica, replica_picture
 from recon_node.dag.protocol.shards import block_room
-from recon_node.dag.sources import open_source
 from recon_node.ipld import IpldError, multibase
 from recon_node.terminal_text import (
     ByteSize,
