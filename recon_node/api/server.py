@@ -7,7 +7,9 @@ stream and the ASGI application.
 A connection is idle until the head of a request is complete, and again when it has been answered;
 its slot then goes to a newcomer if there is no other (`recon_node.slots`). A client that is gone
 has the application cancelled at the next write; `receive` tells of it earlier. Requests that wait
-behind another one are read ahead up to `MAX_AHEAD` bytes.
+behind another one are read ahead up to `MAX_AHEAD` bytes. Of all requests that were sent ahead, on
+whatever connections, one begins in a turn of the event loop: a client can send thousands at once,
+and newcomers, liveness and peers must get their turns between them.
 
 A request that can be understood in two ways ends the connection (RFC 9112, section 6.1), and so
 does one for another host (`middleware.guard.Hosts`). There is no TLS, no HTTP/2, and no upgrade.
@@ -75,10 +77,18 @@ class _RefusedError(Exception):
 class HttpConnection:
     """One connection of a client."""
 
-    def __init__(self, app: ASGIApp, stream: trio.SocketStream, hosts: Hosts, slot: Slot) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        stream: trio.SocketStream,
+        hosts: Hosts,
+        slot: Slot,
+        sent_ahead: trio.Lock,
+    ) -> None:
         self._app = app
         self._stream = stream
         self._hosts = hosts
+        self._sent_ahead = sent_ahead
         self._slot = slot
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
         self._client = _address(stream.socket.getpeername())
@@ -116,7 +126,7 @@ class HttpConnection:
 
     async def _next_request(self) -> h11.Request | None:
         """Return the next request once its head is here; None if none comes."""
-        has_begun = False
+        has_begun, was_sent_ahead = False, True
         with trio.CancelScope(deadline=trio.current_time() + KEEP_ALIVE) as self._waiting:
             while not isinstance(event := self._http.next_event(), h11.Request):
                 if event is not h11.NEED_DATA:  # the client has ended the connection
@@ -124,7 +134,11 @@ class HttpConnection:
                 if not has_begun and self._http.trailing_data[0]:
                     has_begun = True
                     self._waiting.deadline = trio.current_time() + HEAD_LIMIT
+                was_sent_ahead = False
                 self._http.receive_data(await self._stream.receive_some(MAX_HEAD))
+            if was_sent_ahead:
+                async with self._sent_ahead:
+                    await trio.lowlevel.checkpoint()
             self._waiting = None
             return event
         if has_begun and not self._closing:
@@ -432,6 +446,7 @@ async def serve(
     """
     slots = Slots(MAX_CONNECTIONS, trio.current_time, AllowList(always_admit))
     own_hosts = Hosts(listener.hosts, hosts)
+    sent_ahead = trio.Lock()
     connections: set[HttpConnection] = set()
 
     async def handle(stream: trio.SocketStream) -> None:  # trio closes the stream
@@ -439,7 +454,7 @@ async def serve(
             address = str(stream.socket.getpeername()[0])
             with slots.taken_by(address, scope.cancel, busy=False) as slot:
                 if slot is not None:
-                    await answer(HttpConnection(app, stream, own_hosts, slot))
+                    await answer(HttpConnection(app, stream, own_hosts, slot, sent_ahead))
 
     async def answer(connection: HttpConnection) -> None:
         connections.add(connection)

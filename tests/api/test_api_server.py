@@ -87,6 +87,38 @@ async def read_to_end(stream: trio.SocketStream) -> bytes:
     return data
 
 
+async def test_requests_that_were_sent_ahead_leave_turns_to_others() -> None:
+    """Each connection had one of its 200 answered in each turn of the event loop."""
+    answered = 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal answered
+        answered += scope["path"] == "/ahead"
+        await receive()
+        await Response()(scope, receive, send)
+
+    request = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    closing = trio.Event()
+    listener = await open_listener("127.0.0.1", 0)
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, app, listener, closing)
+            floods = [await connect(listener.url) for _ in range(50)]
+            for flood in floods:
+                await flood.send_all(request % b"/" + request % b"/ahead" * 200)
+            while not answered:
+                await trio.lowlevel.checkpoint()
+            before = answered
+            client = await connect(listener.url)
+            await client.send_all(request % b"/")
+            assert b" 200 " in await client.receive_some(1000)
+            meanwhile = answered - before
+            for stream in (client, *floods):
+                await stream.aclose()
+            closing.set()
+    assert meanwhile < 100
+
+
 async def test_events_go_in_and_the_feed_comes_out(
     services: Services, sample: Events, store: Store
 ) -> None:
