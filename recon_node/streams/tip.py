@@ -292,7 +292,10 @@ class _Stream(Generic[Id]):
     def _height(self, top: int) -> int:
         heights: list[int] = []
         for prevs in self.prevs[: top + 1]:
-            heights.append(1 + max([heights[prev] for prev in prevs], default=-1))
+            if len(prevs) == 1:  # nearly always
+                heights.append(1 + heights[prevs[0]])
+            else:
+                heights.append(1 + max([heights[prev] for prev in prevs], default=-1))
         return heights[top]
 
     def _last(self, branch: bytearray, counts: Callable[[int], bool]) -> tuple[Id, ...]:
@@ -361,10 +364,12 @@ class _Race(Generic[Id]):
             if not self._is_core[i]:
                 tree = tree or [_Contender(i)]
                 if stream.is_data[i]:
-                    tree = [self._fork(tree)]
+                    if len(tree) > 1:
+                        tree = [self._fork(tree)]
                     tree[0].first = i
                 if len(prevs) == 1:
-                    trees[prevs[0]] = _joined(trees.get(prevs[0], []), tree)
+                    other = trees.get(prevs[0])
+                    trees[prevs[0]] = tree if other is None else _joined(other, tree)
                     continue
                 self._trees.append((prevs, tree))
             elif tree:
