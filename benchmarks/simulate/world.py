@@ -271,7 +271,8 @@ class Node:
             dht.announce([network_rendezvous(NETWORK).key])
             await be_silent(self.host, plan.versions)
         host, store = cast(Host, self.host), cast(Store, self.store)
-        self.p2p = p2p = P2P(host, store, self.book, self.settings, plan.versions, nursery)
+        save = trio.lowlevel.checkpoint  # nothing outlives the simulation
+        self.p2p = p2p = P2P(host, store, self.book, self.settings, plan.versions, nursery, save)
         p2p.discover_by(lambda: cast(LibraryDht, dht), self._random)
         if isinstance(self.store, LyingStore):
             await self.store.lie()

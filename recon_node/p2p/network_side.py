@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -88,9 +88,11 @@ class P2P:
         settings: P2PSettings,
         versions: Sequence[Version[Any]],
         nursery: trio.Nursery,
+        save: Callable[[], Awaitable[None]],
         peer_ring: PeerRing | None = None,
     ) -> None:
         self._host, self._book, self._settings = host, book, settings
+        self._save_book = save
         self._network, self._wanted = store.network, store.wanted
         self._nursery = nursery
         self._versions = versions
@@ -244,7 +246,8 @@ class P2P:
         """
         try:
             peer_id = peer_id_in(multiaddr)
-            self._book.take_back(peer_id)
+            if self._book.take_back(peer_id):
+                await self._save_book()
             was_connected = self._host.is_connected(peer_id)
             await self._host.connect(multiaddr, anew=True)
             reason = self._why_incompatible(await self._host.protocols_of(peer_id))
@@ -260,8 +263,9 @@ class P2P:
         self._syncer.request(peer_id)
 
     async def remove(self, peer_id: str) -> None:
-        """Disconnect a peer, and refuse it until `connect` is called for it."""
+        """Disconnect a peer, and refuse it until `connect` is called for it, on disk as well."""
         self._book.remove(peer_id)
+        await self._save_book()
         await self._host.disconnect(peer_id)
         log.info("Removed a peer", peer=peer_id)
 
@@ -363,7 +367,8 @@ async def open_p2p(
             trio.open_nursery() as nursery,
         ):
             peer_ring = None if store.ring_keys is None else _peer_ring(identity, book)
-            p2p = P2P(host, store, book, settings, versions, nursery, peer_ring)
+            save = partial(save_peers, book, data_dir)
+            p2p = P2P(host, store, book, settings, versions, nursery, save, peer_ring)
             if settings.discovery:
                 p2p.discover_by(partial(LibraryDht, host, store.network))
             nursery.start_soon(_save_from_time_to_time, book, data_dir)
@@ -373,7 +378,7 @@ async def open_p2p(
             finally:
                 nursery.cancel_scope.cancel()
                 with shielded(_SAVE_LIMIT):
-                    await save_peers(book, data_dir)
+                    await save()
 
 
 async def _read_swarm_key(path: Path | None) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -88,6 +89,9 @@ async def test_a_removed_peer_stays_away_until_it_is_added(tmp_path):
             await eventually(lambda: b.p2p.peers() and b.p2p.peers()[0].connected)
             await a.p2p.remove(b.p2p.peer_id)
             assert a.p2p.removed == [b.p2p.peer_id]
+            assert (
+                json.loads((tmp_path / "a" / "peers.json").read_text())["removed"] == a.p2p.removed
+            )
             await eventually(lambda: not b.p2p.peers()[0].connected)
             with pytest.raises(PeerError):
                 await b.p2p.connect(a.address)

@@ -438,10 +438,12 @@ class PeerBook:
         self.removed.add(peer_id)
         self.version += 1
 
-    def take_back(self, peer_id: str) -> None:
-        """No longer refuse a peer."""
+    def take_back(self, peer_id: str) -> bool:
+        """No longer refuse a peer; return whether it was refused."""
+        was_removed = peer_id in self.removed
         self.removed.discard(peer_id)
-        self.version += 1
+        self.version += was_removed
+        return was_removed
 
     def _make_room(self) -> None:
         """Remove the least useful peers while the book is full."""
