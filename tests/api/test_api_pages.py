@@ -87,6 +87,7 @@ async def shown(
     peers: Any = SimpleNamespace(
         peer_id=PEER,
         addresses=[ADDRESS] * 3,
+        removed=[],
         sync_reports=syncs,
         transfers=syncs[:1],
         counters=Counters(),

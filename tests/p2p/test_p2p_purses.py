@@ -51,8 +51,10 @@ async def test_openings_of_ranges_that_nobody_has_are_paced_by_address(autojump_
         for address, streams in (("192.0.2.1", 4), ("2001:db8::1", 1)):
             for _ in range(streams):
                 nursery.start_soon(ask, address)
-    usual = 2 + SECONDS / 2  # each stream may overdraw the purse by what it has begun
-    assert all(usual - 4 <= number <= usual + 4 for number in made.values()), made
+    usual = 2 + SECONDS / 2
+    # Each of four streams may overdraw the purse by what it has begun. At the end, one can be
+    # unfinished in each, and the purse in debt for another.
+    assert all(usual - 5 <= number <= usual + 4 for number in made.values()), made
 
 
 async def test_ranges_that_this_node_wants_itself_cost_a_peer_nothing(autojump_clock):
