@@ -24,7 +24,7 @@ give it up.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +38,7 @@ from ipaddress import (
     ip_network,
 )
 from math import inf
+from operator import itemgetter
 from typing import Final
 
 from recon_node.latest import Latest
@@ -170,7 +171,8 @@ class Slots:
         self._allowed = allowed or AllowList()
         self._reserve = reserve
         self._grace = grace
-        self._held: dict[Slot, None] = {}
+        self._held = defaultdict[tuple[str, ...], dict[Slot, None]](dict)
+        """By network; in the order in which they were taken."""
         self._by_network = Counter[str]()
         self._earned = Latest[str, float](MAX_REMEMBERED_NETWORKS)
         """When each network delivered something useful."""
@@ -178,7 +180,7 @@ class Slots:
         """When each network lost a slot."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return sum(map(len, self._held.values()))
 
     def take(
         self,
@@ -203,7 +205,7 @@ class Slots:
         slot = Slot(self, address, networks_of(address), give_way, 0, busy, sure, self.clock())
         if not self._make_room(slot, size, self._reserve if vital else 0):
             return None
-        self._held[slot] = None
+        self._held[slot.networks][slot] = None
         self._add(slot, size)
         return slot
 
@@ -238,7 +240,10 @@ class Slots:
     def _leave(self, slot: Slot) -> None:
         if not slot.lost:
             slot.lost = True
-            del self._held[slot]
+            held = self._held[slot.networks]
+            del held[slot]
+            if not held:
+                del self._held[slot.networks]
             size, slot.size = slot.size, 0
             self.taken -= size
             for network in slot.networks:
@@ -254,36 +259,52 @@ class Slots:
             losers = list(self._losers(newcomer, size))
             if not losers:
                 return False
-            loser = min(losers, key=self._rank)
+            _, loser = min(losers, key=itemgetter(0))
             self._lost[loser.networks[-1]] = self.clock()
             self._leave(loser)
             loser.give_way()
         return True
 
-    def _losers(self, newcomer: Slot, size: int) -> Iterator[Slot]:
-        """Yield the slots that may be taken from others for a newcomer."""
+    def _losers(self, newcomer: Slot, size: int) -> Iterator[tuple[tuple[object, ...], Slot]]:
+        """Yield slots that may be taken from others for a newcomer, with their ranks: the first is.
+
+        Of a network, only the idle slot and the busy one that come first are ranked, so that a
+        crowd that connects again and again does not have all of its slots compared each time.
+        """
         now = self.clock()
         earned = self._with_earned_slots(now)
         resting = now < self._lost.get(newcomer.networks[-1], -inf) + REST
-        for slot in self._held:
-            if slot is newcomer or slot.is_sure or not slot.size or slot in earned:
-                continue
-            if newcomer.is_sure or self._has_more(slot.networks, newcomer.networks, size):
-                yield slot
-            elif slot.is_busy or now < slot.used_at + self._grace:
-                continue
-            elif not resting or slot.networks == newcomer.networks:
-                yield slot
+        for networks, slots in self._held.items():
+            idle = busy = None
+            for slot in slots:
+                if slot is newcomer or slot.is_sure or not slot.size or slot in earned:
+                    continue
+                if slot.is_busy:  # the first ones stay
+                    busy = slot if busy is None or slot.used_at > busy.used_at else busy
+                elif idle is None or slot.used_at < idle.used_at:  # those used last stay
+                    idle = slot
+            if not newcomer.is_sure and not self._has_more(networks, newcomer.networks, size):
+                busy = None
+                if now < (idle.used_at if idle else now) + self._grace or (
+                    resting and networks != newcomer.networks
+                ):
+                    continue
+            crowd = tuple([-self._by_network[network] for network in networks])
+            if idle is not None:
+                yield (False, crowd, idle.used_at), idle
+            if busy is not None:
+                yield (True, crowd, -busy.used_at), busy
 
     def _with_earned_slots(self, now: float) -> set[Slot]:
         """Return the slots of those who have delivered lately: the latest, up to their share."""
         since = now - LATELY
         merits = [
             (when, slot)
-            for slot in self._held
-            if (when := self._earned.get(slot.networks[-1], -inf)) > since
+            for networks, slots in self._held.items()
+            if (when := self._earned.get(networks[-1], -inf)) > since
+            for slot in slots
         ]
-        merits.sort(key=lambda each: each[0], reverse=True)
+        merits.sort(key=itemgetter(0), reverse=True)
         room = int(self.limit * EARNED_SHARE)
         return {slot for _, slot in merits[:room]}
 
@@ -293,9 +314,3 @@ class Slots:
             if their != our:
                 return self._by_network[their] > self._by_network[our] + size
         return False
-
-    def _rank(self, slot: Slot) -> tuple[object, ...]:
-        """Order the slots that may be taken; the first one is."""
-        crowd = tuple(-self._by_network[network] for network in slot.networks)
-        # Of busy ones the first stay; of idle ones those used last.
-        return slot.is_busy, crowd, -slot.used_at if slot.is_busy else slot.used_at
