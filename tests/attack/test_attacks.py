@@ -13,8 +13,8 @@ from benchmarks.attack.measuring import Bounds, Measured
 SLACK = 20.0
 
 
-QUICK = {"repeated unique fields", "a members name"}
-"""One by the HTTP API, one by a hostile peer. The others have tests without a node as well."""
+QUICK = {"repeated unique fields"}
+"""By the HTTP API. The others have tests without a node as well."""
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,7 @@ async def test_a_slow_reader_holds_the_writer_back(hosts, nursery, autojump_cloc
 # --- networks --------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_output():
     command = [sys.executable, "-m", "benchmarks.simulate", "partition", "--seed", "1"]
     command += ["--nodes", "4", "--events", "1"]

@@ -201,8 +201,7 @@ async def test_a_conflict_in_the_second_of_two_merges_leaves_nothing_half_done(
     agreeing = [branch("b", number) for number in range(257)]
     highest = max(each.cid for each in agreeing)
     last = next(each for each in map(partial(branch, "c"), count()) if each.cid > highest)
-    for event in (*agreeing, last):
-        await ceramic.send(event)
+    await store.admit_local([event.car for event in (*agreeing, last)])
     before = len(store.keys)
     with pytest.raises(MergeConflictError):
         await ceramic.merge(post)

@@ -144,7 +144,8 @@ def testnet() -> Iterator[Testnet]:
         yield testnet
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [2, 50])
 def test_kills_under_load_lose_nothing(testnet: Testnet, kills: int, rng: random.Random) -> None:
     victim, other = testnet.nodes
     writers = [Writer(victim, rng), Writer(victim, rng), Writer(other, rng)]

@@ -113,6 +113,7 @@ def pipeline(spark: SparkSession, node: Node, tmp_path: Path) -> Pipeline:
     return Pipeline(spark, node, tmp_path / "tables")
 
 
+@pytest.mark.long
 def test_whatever_is_stopped_forgotten_or_lost_each_event_counts_once(
     pipeline: Pipeline, sample: list[Event]
 ) -> None:
