@@ -32,9 +32,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import compress
 from typing import Final, Generic
 
-from recon_node.streams.graph import Id, StreamEvent, StreamShapeError, causal_order
+from recon_node.streams.graph import Id, StreamEvent, StreamShapeError, order_and_heights
 from recon_node.streams.tip_rounds import Core, Rivals
 
 MAX_RIVALS: Final = 64
@@ -110,7 +111,7 @@ def select_tip(events: Iterable[StreamEvent[Id]], now: int | None = None) -> Tip
     listed = list(events)
     if (tip := _tip_of_chain(listed, now)) is not None:
         return tip
-    return _Stream(causal_order(listed), now).tip()
+    return _Stream(*order_and_heights(listed), now).tip()
 
 
 def earliest_times(events: Iterable[StreamEvent[Id]]) -> dict[Id, int]:
@@ -181,14 +182,18 @@ class _Stream(Generic[Id]):
     """The events of a stream, by their numbers in causal order.
 
     Attributes:
+        heights: as `recon_node.streams.graph.heights` has them.
         prevs: the distinct prevs.
         time: the earliest proven one: its own, or of what covers it.
         is_data: whether it decides.
         in_graph: whether it is valid, or something valid builds on it.
     """
 
-    def __init__(self, events: Sequence[StreamEvent[Id]], now: int | None) -> None:
+    def __init__(
+        self, events: Sequence[StreamEvent[Id]], heights: Sequence[int], now: int | None
+    ) -> None:
         self.events = events
+        self.heights = heights
         self.downwards = range(len(events) - 1, -1, -1)
         number = {event.id: i for i, event in enumerate(events)}
         self.prevs = [
@@ -198,7 +203,10 @@ class _Stream(Generic[Id]):
             for event in events
         ]
         self.time = self._times()
-        self.in_graph = [event.valid and self._held(i, now) for i, event in enumerate(events)]
+        self.in_graph = [
+            event.valid and (event.expires is None or self._held(i, event.expires, now))
+            for i, event in enumerate(events)
+        ]
         self.is_data = [
             valid and event.kind != "time"
             for valid, event in zip(self.in_graph, events, strict=True)
@@ -209,18 +217,19 @@ class _Stream(Generic[Id]):
                     self.in_graph[prev] = True
 
     def _times(self) -> list[float]:
-        time = [_proven(event) for event in self.events]
+        time = [
+            _NEVER if event.kind != "time" or event.time is None or not event.valid else event.time
+            for event in self.events
+        ]
         if min(time) < _NEVER:
             for i in self.downwards:
                 for prev in self.prevs[i]:
-                    time[prev] = min(time[prev], time[i])
+                    if time[i] < time[prev]:
+                        time[prev] = time[i]
         return time
 
-    def _held(self, i: int, now: int | None) -> bool:
+    def _held(self, i: int, expires: int, now: int | None) -> bool:
         """Whether the capability by which an event was signed held then."""
-        expires = self.events[i].expires
-        if expires is None:
-            return True
         time = self.time[i] if self.time[i] < _NEVER else now
         return time is None or time <= expires
 
@@ -237,7 +246,7 @@ class _Stream(Generic[Id]):
         branch = self.branch([tip])
         return Tip(
             event=self.events[tip].id,
-            height=self._height(tip),
+            height=self.heights[tip],
             data_tip=self._last(branch, lambda i: self.is_data[i]),
             anchored_at=self._last(branch, lambda i: self.is_data[i] and self.time[i] < _NEVER),
             candidates=self.ids(candidates),
@@ -270,33 +279,26 @@ class _Stream(Generic[Id]):
         """The candidates by rules 1 and 2, and how many data events are dominant."""
         size = len(self.events)
         covered, below_data, leads = bytearray(size), bytearray(size), bytearray(size)
-        for i in self.downwards:
-            if self.in_graph[i]:
-                for prev in self.prevs[i]:
-                    covered[prev] = True
-                    below_data[prev] |= below_data[i] or self.is_data[i]
+        in_graph, is_data = self.in_graph, self.is_data
+        for i in compress(self.downwards, reversed(in_graph)):
+            is_below = below_data[i] or is_data[i]
+            for prev in self.prevs[i]:
+                covered[prev] = True
+                if is_below:
+                    below_data[prev] = True
         dominant = 0
         candidates = []
         for i, prevs in enumerate(self.prevs):
-            if self.is_data[i] and not below_data[i]:
+            if is_data[i] and not below_data[i]:
                 leads[i] = True
                 dominant += 1
             elif len(prevs) == 1:
                 leads[i] = leads[prevs[0]]
             else:
                 leads[i] = any(leads[prev] for prev in prevs)
-            if leads[i] and self.in_graph[i] and not covered[i]:
+            if leads[i] and in_graph[i] and not covered[i]:
                 candidates.append(i)
         return candidates, dominant
-
-    def _height(self, top: int) -> int:
-        heights: list[int] = []
-        for prevs in self.prevs[: top + 1]:
-            if len(prevs) == 1:  # nearly always
-                heights.append(1 + heights[prevs[0]])
-            else:
-                heights.append(1 + max([heights[prev] for prev in prevs], default=-1))
-        return heights[top]
 
     def _last(self, branch: bytearray, counts: Callable[[int], bool]) -> tuple[Id, ...]:
         """Of the events in a branch that count, those that none of the others covers."""
@@ -311,11 +313,6 @@ class _Stream(Generic[Id]):
                     for prev in self.prevs[i]:
                         below[prev] = True
         return self.ids(last)
-
-
-def _proven(event: StreamEvent[Id]) -> float:
-    """The time that an event proves."""
-    return event.time if event.kind == "time" and event.valid and event.time is not None else _NEVER
 
 
 @dataclass(slots=True, eq=False)
@@ -354,28 +351,26 @@ class _Race(Generic[Id]):
 
     def _fold(self) -> None:
         """Decide each tree; the whole stream is one, unless something merges."""
-        stream = self._stream
+        counts, is_core, is_data = self._counts, self._is_core, self._stream.is_data
         trees: dict[int, list[_Contender[Id]]] = {}  # on the events below
-        for i in stream.downwards:
-            if not self._counts[i]:
-                continue
+        for i in compress(self._stream.downwards, reversed(counts)):
             tree = trees.pop(i, None)
-            prevs = stream.prevs[i]
-            if not self._is_core[i]:
+            prevs = self._stream.prevs[i]
+            if not is_core[i]:
                 tree = tree or [_Contender(i)]
-                if stream.is_data[i]:
+                if is_data[i]:
                     if len(tree) > 1:
                         tree = [self._fork(tree)]
                     tree[0].first = i
                 if len(prevs) == 1:
-                    other = trees.get(prevs[0])
-                    trees[prevs[0]] = tree if other is None else _joined(other, tree)
+                    (prev,) = prevs
+                    trees[prev] = _joined(trees[prev], tree) if prev in trees else tree
                     continue
                 self._trees.append((prevs, tree))
             elif tree:
                 self._trees.append(([i], tree))
             for prev in prevs:
-                self._is_core[prev] = True
+                is_core[prev] = True
 
     def _fork(self, rivals: Sequence[_Contender[Id]]) -> _Contender[Id]:
         """The winner among the branches of a fork.
