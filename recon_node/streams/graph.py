@@ -89,20 +89,8 @@ def causal_order(events: Iterable[StreamEvent[Id]]) -> list[StreamEvent[Id]]:
     Raises:
         StreamShapeError: the events are not one whole stream.
     """
-    return order_and_heights(events)[0]
-
-
-def order_and_heights(
-    events: Iterable[StreamEvent[Id]],
-) -> tuple[list[StreamEvent[Id]], list[int]]:
-    """Return `causal_order` and, in that order, `heights`.
-
-    Raises:
-        StreamShapeError: the events are not one whole stream.
-    """
     by_id = _by_id(events)
-    height = _heights(by_id)
-    return [by_id[id_] for id_ in height], [*height.values()]
+    return [by_id[id_] for id_ in _heights(by_id)]
 
 
 def heights(events: Iterable[StreamEvent[Id]]) -> dict[Id, int]:

@@ -35,7 +35,7 @@ from enum import Enum
 from itertools import compress
 from typing import Final, Generic
 
-from recon_node.streams.graph import Id, StreamEvent, StreamShapeError, order_and_heights
+from recon_node.streams.graph import Id, StreamEvent, StreamShapeError, causal_order
 from recon_node.streams.tip_rounds import Core, Rivals
 
 MAX_RIVALS: Final = 64
@@ -111,7 +111,7 @@ def select_tip(events: Iterable[StreamEvent[Id]], now: int | None = None) -> Tip
     listed = list(events)
     if (tip := _tip_of_chain(listed, now)) is not None:
         return tip
-    return _Stream(*order_and_heights(listed), now).tip()
+    return _Stream(listed, now).tip()
 
 
 def earliest_times(events: Iterable[StreamEvent[Id]]) -> dict[Id, int]:
@@ -178,6 +178,34 @@ def _all_held(chain: Sequence[StreamEvent[Id]], now: int | None) -> bool:
     return True
 
 
+def _numbered(events: Sequence[StreamEvent[Id]]) -> tuple[list[list[int]], list[int]] | None:
+    """The distinct prevs of each event, as numbers, and its height.
+
+    None if these events are not one whole stream, or not in causal order, or one is repeated.
+    """
+    number: dict[Id, int] = {}
+    prevs: list[list[int]] = []
+    heights: list[int] = []
+    for event in events:
+        if (event.kind == "init") is bool(prevs):
+            return None
+        try:
+            if len(event.prev) == 1:  # nearly always
+                below = [number[event.prev[0]]]
+                height = heights[below[0]]
+            else:
+                below = [number[prev] for prev in dict.fromkeys(event.prev)]
+                height = max([heights[prev] for prev in below], default=-1)
+        except KeyError:
+            return None
+        if not below and prevs:
+            return None
+        number[event.id] = len(prevs)
+        prevs.append(below)
+        heights.append(1 + height)
+    return (prevs, heights) if len(number) == len(prevs) > 0 else None
+
+
 class _Stream(Generic[Id]):
     """The events of a stream, by their numbers in causal order.
 
@@ -189,19 +217,15 @@ class _Stream(Generic[Id]):
         in_graph: whether it is valid, or something valid builds on it.
     """
 
-    def __init__(
-        self, events: Sequence[StreamEvent[Id]], heights: Sequence[int], now: int | None
-    ) -> None:
+    def __init__(self, events: Sequence[StreamEvent[Id]], now: int | None) -> None:
+        numbered = _numbered(events)
+        if numbered is None:
+            events = causal_order(events)
+            numbered = _numbered(events)
+            assert numbered is not None
         self.events = events
-        self.heights = heights
+        self.prevs, self.heights = numbered
         self.downwards = range(len(events) - 1, -1, -1)
-        number = {event.id: i for i, event in enumerate(events)}
-        self.prevs = [
-            [number[event.prev[0]]]
-            if len(event.prev) == 1  # nearly always
-            else [number[prev] for prev in dict.fromkeys(event.prev)]
-            for event in events
-        ]
         self.time = self._times()
         self.in_graph = [
             event.valid and (event.expires is None or self._held(i, event.expires, now))
