@@ -17,7 +17,7 @@ once all tables have the one before. Beside it, `spark-sink run` keeps all table
 
 The last lines are the bounds: disk at most 3 times live (or what is always kept beside it), p99 of
 the batches at most 2 s, memory of the last quarter at most a tenth above that of the second. The
-exit code is 1 if one is not met. On two idle cores, a batch takes about a second.
+exit code is 1 if one is not met. On two idle cores, a batch takes about half a second.
 """
 
 from __future__ import annotations
