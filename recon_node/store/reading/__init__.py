@@ -9,6 +9,7 @@ In reading order:
     single_events       events by EventID or CID
     block_index         which event holds which block
     stream_lists        lists of streams, and searches by name
+    content_scan        streams in whose events a text occurs
     backlog             what the feed does not have, and why
 """
 

@@ -14,7 +14,7 @@ with the lowest digit, and filled up with the highest.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final
@@ -47,16 +47,6 @@ _SELECT: Final = (
     "FROM events {index} CROSS JOIN streams ON streams.init_cid = events.cid "
     "WHERE kind = 'init' AND events.position IS NOT NULL {terms} ORDER BY events.id DESC LIMIT ?"
 )
-_SIGNED: Final = (
-    "FROM events INDEXED BY by_stream CROSS JOIN cars USING (id) "
-    "WHERE stream = ? AND position IS NOT NULL AND kind <> 'time'"
-)
-_MAX_SCANNED: Final = 1000
-"""Streams in which texts are looked for, for one page."""
-_MAX_SCANNED_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of their events, but for those of the last one."""
-_OF_A_ROW: Final = 100
-"""Bytes that it counts to look up an event."""
 MAX_SHOWN_TEXT: Final = 300
 """Characters of a name, a controller or a sort value in a list; a longer one is cut."""
 _READ_AT_ONCE: Final = 16
@@ -144,56 +134,6 @@ def read_streams(
     rows = connection.execute(sql, (*values, limit + 1)).fetchall()
     following = rows[limit - 1][0] if 0 < limit < len(rows) else None
     return StreamPage(_listed(reader, rows[:limit]), total, following)
-
-
-def read_streams_with(
-    reader: Reader,
-    wanted: StreamFilter,
-    texts: Collection[str],
-    before: int | None,
-    limit: int,
-    max_bytes: int,
-) -> StreamPage:
-    """Return the latest streams that match a filter and in whose signed events each text occurs.
-
-    They are found by looking at the events: a page ends after 1,000 streams or 16 MiB at the
-    latest, so it may have few streams, or none, while there is a following one. What occurs in the
-    content at any time occurs in an event, as DAG-CBOR has texts as they are.
-
-    Args:
-        reader: of the log.
-        wanted: the filter.
-        texts: what is looked for.
-        before: a position in the list.
-        limit: streams to return, at most.
-        max_bytes: of the events of a stream; those that have more are left out.
-    """
-    page = read_streams(reader, wanted, before, _MAX_SCANNED)
-    found: list[ListedStream] = []
-    left = _MAX_SCANNED_BYTES
-    for each in page.streams:
-        size = _size_of(reader, each)
-        if size <= max_bytes and _has_texts(reader, each, texts):
-            found.append(each)
-        left -= size + _OF_A_ROW * each.events
-        if (left <= 0 or len(found) >= limit) and each is not page.streams[-1]:
-            return StreamPage(found, page.total, each.row)
-    return StreamPage(found, page.total, page.next)
-
-
-def _size_of(reader: Reader, stream: ListedStream) -> int:
-    sql = f"SELECT coalesce(sum(length(car)), 0) {_SIGNED}"
-    return int(reader.connection.execute(sql, (stream.row,)).fetchone()[0])
-
-
-def _has_texts(reader: Reader, stream: ListedStream, texts: Collection[str]) -> bool:
-    """Whether each text occurs in an event. CARs are looked at as they are stored: only blocks of
-    capabilities are cut out of them."""
-    sql = f"SELECT 1 {_SIGNED} AND instr(car, ?) LIMIT 1"
-    return all(
-        reader.connection.execute(sql, (stream.row, text.encode())).fetchone() is not None
-        for text in texts
-    )
 
 
 def read_models(reader: Reader, before: int | None, limit: int) -> StreamPage:
