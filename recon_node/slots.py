@@ -135,10 +135,6 @@ class Slot:
         """Never lose it: the holder turned out to be on the allow-list."""
         self.is_sure = True
 
-    def grow(self, size: int) -> bool:
-        """Take this much more; return False, with nothing changed, if it does not fit."""
-        return self._slots._grow(self, size)
-
     def leave(self) -> None:
         """Give the slot back; once it is lost, do nothing."""
         self._slots._leave(self)
@@ -202,11 +198,13 @@ class Slots:
             vital: whether it may come from the reserve.
         """
         sure = address in self._allowed
-        slot = Slot(self, address, networks_of(address), give_way, 0, busy, sure, self.clock())
-        if not self._make_room(slot, size, self._reserve if vital else 0):
+        slot = Slot(self, address, networks_of(address), give_way, size, busy, sure, self.clock())
+        if not self._make_room(slot, self._reserve if vital else 0):
             return None
         self._held[slot.networks][slot] = None
-        self._add(slot, size)
+        self.taken += size
+        for network in slot.networks:
+            self._by_network[network] += size
         return slot
 
     @contextmanager
@@ -225,18 +223,6 @@ class Slots:
         """Note that somebody at an address has delivered something useful."""
         self._earned[network_of(address)] = self.clock()
 
-    def _grow(self, slot: Slot, size: int) -> bool:
-        if slot.lost or not self._make_room(slot, size, 0):
-            return False
-        self._add(slot, size)
-        return True
-
-    def _add(self, slot: Slot, size: int) -> None:
-        slot.size += size
-        self.taken += size
-        for network in slot.networks:
-            self._by_network[network] += size
-
     def _leave(self, slot: Slot) -> None:
         if not slot.lost:
             slot.lost = True
@@ -244,19 +230,18 @@ class Slots:
             del held[slot]
             if not held:
                 del self._held[slot.networks]
-            size, slot.size = slot.size, 0
-            self.taken -= size
+            self.taken -= slot.size
             for network in slot.networks:
-                self._by_network[network] -= size
+                self._by_network[network] -= slot.size
                 if not self._by_network[network]:
                     del self._by_network[network]
 
-    def _make_room(self, newcomer: Slot, size: int, reserve: int) -> bool:
+    def _make_room(self, newcomer: Slot, reserve: int) -> bool:
         """Take slots from others until there is room; return False if there cannot be."""
-        if size > self.limit + reserve:
+        if newcomer.size > self.limit + reserve:
             return False
-        while self.taken + size > self.limit + reserve:
-            losers = list(self._losers(newcomer, size))
+        while self.taken + newcomer.size > self.limit + reserve:
+            losers = list(self._losers(newcomer))
             if not losers:
                 return False
             _, loser = min(losers, key=itemgetter(0))
@@ -265,7 +250,7 @@ class Slots:
             loser.give_way()
         return True
 
-    def _losers(self, newcomer: Slot, size: int) -> Iterator[tuple[tuple[object, ...], Slot]]:
+    def _losers(self, newcomer: Slot) -> Iterator[tuple[tuple[object, ...], Slot]]:
         """Yield slots that may be taken from others for a newcomer, with their ranks: the first is.
 
         Of a network, only the idle slot and the busy one that come first are ranked, so that a
@@ -277,13 +262,13 @@ class Slots:
         for networks, slots in self._held.items():
             idle = busy = None
             for slot in slots:
-                if slot is newcomer or slot.is_sure or not slot.size or slot in earned:
+                if slot.is_sure or slot in earned:
                     continue
                 if slot.is_busy:  # the first ones stay
                     busy = slot if busy is None or slot.used_at > busy.used_at else busy
                 elif idle is None or slot.used_at < idle.used_at:  # those used last stay
                     idle = slot
-            if not newcomer.is_sure and not self._has_more(networks, newcomer.networks, size):
+            if not newcomer.is_sure and not self._has_more(networks, newcomer):
                 busy = None
                 if now < (idle.used_at if idle else now) + self._grace or (
                     resting and networks != newcomer.networks
@@ -308,9 +293,9 @@ class Slots:
         room = int(self.limit * EARNED_SHARE)
         return {slot for _, slot in merits[:room]}
 
-    def _has_more(self, theirs: Sequence[str], ours: Sequence[str], size: int) -> bool:
+    def _has_more(self, theirs: Sequence[str], newcomer: Slot) -> bool:
         """Return whether a network would still have as much as the newcomer's, without this."""
-        for their, our in zip(theirs, ours, strict=False):
+        for their, our in zip(theirs, newcomer.networks, strict=False):
             if their != our:
-                return self._by_network[their] > self._by_network[our] + size
+                return self._by_network[their] > self._by_network[our] + newcomer.size
         return False

@@ -169,22 +169,17 @@ def test_what_is_vital_has_a_reserve() -> None:
     assert not crowd.come("10.0.0.1", busy=True, vital=True)
 
 
-def test_slots_of_a_size_grow_as_far_as_stalled_ones_give_way() -> None:
+def test_slots_of_a_size_are_taken_from_stalled_ones() -> None:
     crowd = Crowd(10, grace=1)
-    stalled, moving = crowd.come("10.0.0.1", size=0), crowd.come("10.0.0.1", size=0)
-    newcomer = crowd.come("10.0.0.1", size=0)
+    stalled, moving = crowd.come("10.0.0.1", size=5), crowd.come("10.0.0.1", size=5)
     assert stalled
     assert moving
-    assert newcomer
-    assert stalled.grow(5)
-    assert moving.grow(5)
-    assert not newcomer.grow(1), "both have just been used"
+    assert not crowd.come("10.0.0.1", size=1), "both have just been used"
     crowd.now += 1
     moving.use(busy=False)
-    assert newcomer.grow(5)
+    assert crowd.come("10.0.0.1", size=5)
     assert crowd.losers == [stalled]
-    assert not stalled.grow(1)
-    assert not newcomer.grow(100)
+    assert not crowd.come("10.0.0.1", size=100)
     assert crowd.slots.taken == 10
 
 
