@@ -2,9 +2,14 @@
 
 import hashlib
 import json
+import os
 import random
+import shutil
+import signal
+import sys
 import tempfile
-from itertools import pairwise
+from itertools import count, pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +165,55 @@ def test_of_two_writers_the_second_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TablesError, match="another process has written"):
         other.put(table_of({2: 2}), 1)
     assert rows_in(DeltaTable(path)) == {cid_of(1): 1}
+
+
+def put_and_die(path: Path, values: dict[int, int], steps: int) -> None:
+    """In a process: put rows; SIGKILL before this many files were opened, linked or deleted."""
+    left = steps
+
+    def look(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal left
+        if event in {"os.link", "os.remove"} or (event == "open" and is_written(*args)):
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def is_written(file: object, mode: str | None, flags: int) -> bool:
+        return str(path) in str(file) and bool(flags & os.O_CREAT)
+
+    store = DeltaStore(SPEC, path, EPOCH)
+    leaves._LEAF_BYTES = 2_000  # type: ignore[misc]
+    sys.addaudithook(look)
+    store.put(table_of(values), 2)
+
+
+def test_rows_are_there_before_or_after_a_kill_at_each_step_of_a_commit(tmp_path: Path) -> None:
+    before, change = dict.fromkeys(range(60), 0), {1: 1, 2: 2, 61: 3}
+    DeltaStore(SPEC, tmp_path / "before", EPOCH).put(table_of(before), 1)
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["spark_sink.tables.delta"])
+    outcomes = []
+    for steps in count():
+        path = tmp_path / SPEC.name
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(tmp_path / "before", path)
+        process = context.Process(target=put_and_die, args=(path, change, steps))
+        process.start()
+        process.join(60)
+        store = DeltaStore(SPEC, path, EPOCH)
+        outcomes.append(store.position)
+        values = before if store.position == 1 else before | change
+        assert rows_in(DeltaTable(path)) == {cid_of(each): values[each] for each in values}
+        store.clear_staging()
+        store.put(table_of({2: 5}), 3)  # and it goes on from there
+        assert rows_in(DeltaTable(path))[cid_of(2)] == 5
+        assert not [*path.glob("_staged/*")]
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+    assert outcomes == sorted(outcomes)
+    assert outcomes.count(1) > 4, "files, the entry of the log and its link"
+    assert outcomes.count(2) == 2, "killed when the version was there, and not at all"
 
 
 def test_commits_of_our_own_have_checkpoints(
