@@ -130,6 +130,8 @@ class Slot:
         """Note that something happens here now, and whether it should not be interrupted."""
         self.used_at = self._slots.clock()
         self.is_busy = busy
+        if not self.lost:
+            self._slots._held[self.networks][self] = self._slots._held[self.networks].pop(self)
 
     def keep(self) -> None:
         """Never lose it: the holder turned out to be on the allow-list."""
@@ -168,7 +170,7 @@ class Slots:
         self._reserve = reserve
         self._grace = grace
         self._held = defaultdict[tuple[str, ...], dict[Slot, None]](dict)
-        """By network; in the order in which they were taken."""
+        """By network; in the order in which they were last used."""
         self._by_network = Counter[str]()
         self._earned = Latest[str, float](MAX_REMEMBERED_NETWORKS)
         """When each network delivered something useful."""
@@ -253,31 +255,27 @@ class Slots:
     def _losers(self, newcomer: Slot) -> Iterator[tuple[tuple[object, ...], Slot]]:
         """Yield slots that may be taken from others for a newcomer, with their ranks: the first is.
 
-        Of a network, only the idle slot and the busy one that come first are ranked, so that a
-        crowd that connects again and again does not have all of its slots compared each time.
+        Of a network, only the one that comes first is ranked: the idle slot that was used first,
+        or else the busy one that was used last. As the slots are in that order, a crowd that
+        connects again and again does not have all of its slots compared each time.
         """
         now = self.clock()
         earned = self._with_earned_slots(now)
         resting = now < self._lost.get(newcomer.networks[-1], -inf) + REST
+
+        def first(slots: Iterable[Slot], *, busy: bool) -> Slot | None:
+            may_lose = (each for each in slots if not (each.is_sure or each in earned))
+            return next((each for each in may_lose if each.is_busy is busy), None)
+
         for networks, slots in self._held.items():
-            idle = busy = None
-            for slot in slots:
-                if slot.is_sure or slot in earned:
-                    continue
-                if slot.is_busy:  # the first ones stay
-                    busy = slot if busy is None or slot.used_at > busy.used_at else busy
-                elif idle is None or slot.used_at < idle.used_at:  # those used last stay
-                    idle = slot
-            if not newcomer.is_sure and not self._has_more(networks, newcomer):
-                busy = None
-                if now < (idle.used_at if idle else now) + self._grace or (
-                    resting and networks != newcomer.networks
-                ):
-                    continue
+            idle = first(slots, busy=False)
+            has_more = newcomer.is_sure or self._has_more(networks, newcomer)
             crowd = tuple([-self._by_network[network] for network in networks])
             if idle is not None:
-                yield (False, crowd, idle.used_at), idle
-            if busy is not None:
+                is_fresh = now < idle.used_at + self._grace
+                if has_more or not (is_fresh or (resting and networks != newcomer.networks)):
+                    yield (False, crowd, idle.used_at), idle
+            elif has_more and (busy := first(reversed(slots), busy=True)) is not None:
                 yield (True, crowd, -busy.used_at), busy
 
     def _with_earned_slots(self, now: float) -> set[Slot]:

@@ -53,6 +53,14 @@ def paths_into_large_blocks(here: Field) -> None:
         time.sleep(SECONDS)
 
 
+@attack()
+def requests_sent_ahead(here: Field) -> None:
+    """Clients that send 10,000 requests at once, and come again when they are cut off, take all
+    turns of the event loop."""
+    with here.attacked(), _clients(here, 8, _send_ahead):
+        time.sleep(SECONDS)
+
+
 def _large_events(count: int, content: Callable[[int], object]) -> list[Event]:
     key = SigningKey.generate()
     model, model_id = make_model(key)
@@ -119,3 +127,10 @@ def _ask_again(port: int, target: bytes, end: float) -> None:
             client.sendall(b"Content-Length: 0\r\nConnection: close\r\n\r\n")
             while client.recv(4096):
                 pass
+
+
+def _send_ahead(port: int, target: bytes, end: float) -> None:
+    requests = b"GET /ceramic/version HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10_000
+    while time.monotonic() < end:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2) as client:
+            client.sendall(requests)

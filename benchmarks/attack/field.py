@@ -9,8 +9,9 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
 
@@ -173,7 +174,11 @@ class Field:
         self._cross()
 
     def _look(self) -> None:
-        httpx.get(f"{self.url}/ceramic/liveness", timeout=60).raise_for_status()
+        host = self.url.removeprefix("http://")
+        with closing(HTTPConnection(host, timeout=60)) as client:  # httpx takes 35 ms to begin
+            client.request("GET", "/ceramic/liveness")
+            if (status := client.getresponse().status) != 200:
+                raise RuntimeError(f"liveness answered {status}")
 
     def _cross(self) -> None:
         number = next(self._numbers)

@@ -7,9 +7,9 @@ stream and the ASGI application.
 A connection is idle until the head of a request is complete, and again when it has been answered;
 its slot then goes to a newcomer if there is no other (`recon_node.slots`). A client that is gone
 has the application cancelled at the next write; `receive` tells of it earlier. Requests that wait
-behind another one are read ahead up to `MAX_AHEAD` bytes. Of all requests that were sent ahead, on
-whatever connections, one begins in a turn of the event loop: a client can send thousands at once,
-and newcomers, liveness and peers must get their turns between them.
+behind another one are read ahead up to `MAX_AHEAD` bytes. Of all requests that were sent ahead or
+have others behind them, on whatever connections, one begins in a turn of the event loop: a client
+can send thousands at once, and newcomers, liveness and peers must get their turns between them.
 
 A request that can be understood in two ways ends the connection (RFC 9112, section 6.1), and so
 does one for another host (`middleware.guard.Hosts`). There is no TLS, no HTTP/2, and no upgrade.
@@ -21,7 +21,7 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -156,11 +156,19 @@ class HttpConnection:
                 self._running.deadline = trio.current_time() + HEAD_LIMIT
             was_sent_ahead = False
             self._http.receive_data(await self._stream.receive_some(MAX_HEAD))
-        if was_sent_ahead:
+        if was_sent_ahead or self._has_more_behind(event):
             async with self._sent_ahead:
                 await trio.lowlevel.checkpoint()
         self._is_idle, self._running.deadline = False, inf
         return event
+
+    def _has_more_behind(self, request: h11.Request) -> bool:
+        """Return whether what is here goes on behind a request, whose body has a known length."""
+        here = len(self._http.trailing_data[0])
+        if not here:
+            return False
+        headers = dict(request.headers)
+        return b"transfer-encoding" not in headers and here > int(headers.get(b"content-length", 0))
 
     def _scope_of(self, request: h11.Request) -> Scope:
         """Return what the application gets to know of a request.
@@ -376,6 +384,11 @@ log = structlog.get_logger(__name__)
 GRACE = 1.0
 MAX_CONNECTIONS = 1536
 BACKLOG = 1024
+_ACCEPTED_AT_ONCE: Final = 64
+"""Connections that are accepted before others get a turn."""
+_RETRY: Final = 0.1
+"""Seconds until connections are accepted again, when this process can have no more."""
+_NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -474,8 +487,12 @@ async def serve(
     sent_ahead = trio.Lock()
     connections: set[HttpConnection] = set()
 
-    async def handle(stream: trio.SocketStream) -> None:  # trio closes the stream
-        with trio.CancelScope() as scope, suppress(OSError):  # the client is gone already
+    async def handle(stream: trio.SocketStream) -> None:
+        with (
+            stream.socket,
+            trio.CancelScope() as scope,
+            suppress(OSError),  # the client is gone already
+        ):
             address = str(stream.socket.getpeername()[0])
             with slots.taken_by(address, scope.cancel, busy=False) as slot:
                 if slot is not None:
@@ -490,16 +507,40 @@ async def serve(
         finally:
             connections.remove(connection)
 
-    listeners = [trio.SocketListener(sock) for sock in listener.sockets]
     async with trio.open_nursery() as nursery:
-        accept = partial(trio.serve_listeners, handle, listeners, handler_nursery=nursery)
         async with trio.open_nursery() as accepting:
-            accepting.start_soon(accept)
+            for sock in listener.sockets:
+                accepting.start_soon(_accept, sock, partial(nursery.start_soon, handle))
             await closing.wait()
             accepting.cancel_scope.cancel()
         for connection in list(connections):
             connection.finish()
         nursery.cancel_scope.deadline = trio.current_time() + GRACE
+
+
+async def _accept(
+    listening: trio.socket.SocketType, start: Callable[[trio.SocketStream], object]
+) -> None:
+    """Start something with each connection, until cancelled.
+
+    Of a crowd that connects again and again, all are accepted: `trio.serve_listeners` accepts one
+    in a turn of the event loop, so that newcomers would wait in the kernel's queue behind them.
+    """
+    with socket.socket(fileno=listening.detach()) as sock:
+        sock.setblocking(False)
+        while True:
+            await trio.lowlevel.wait_readable(sock.fileno())
+            try:
+                for _ in range(_ACCEPTED_AT_ONCE):
+                    accepted, _ = sock.accept()
+                    start(trio.SocketStream(trio.socket.from_stdlib_socket(accepted)))
+            except (BlockingIOError, ConnectionAbortedError):
+                pass
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                log.warning("Cannot accept API connections", reason=error.strerror)
+                await trio.sleep(_RETRY)
 
 
 def _url(address: tuple[str, int]) -> str:

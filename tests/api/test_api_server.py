@@ -119,6 +119,30 @@ async def test_requests_that_were_sent_ahead_leave_turns_to_others() -> None:
     assert meanwhile < 100
 
 
+async def test_a_crowd_that_connects_is_accepted_at_once() -> None:
+    """One was accepted in each turn of the event loop; a newcomer waited behind all of them."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response()(scope, receive, send)
+
+    closing, turns, answer = trio.Event(), 0, b""
+    listener = await open_listener("127.0.0.1", 0)
+    address = ("127.0.0.1", port_of(listener.url))
+    with trio.fail_after(PATIENCE), contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(address)) for _ in range(200)]
+        clients[-1].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        clients[-1].setblocking(False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, app, listener, closing)
+            while not answer:
+                await trio.lowlevel.checkpoint()
+                turns += 1
+                with contextlib.suppress(BlockingIOError):
+                    answer = clients[-1].recv(1000)
+            closing.set()
+    assert turns < 100
+
+
 async def test_events_go_in_and_the_feed_comes_out(
     services: Services, sample: Events, store: Store
 ) -> None:
@@ -166,7 +190,8 @@ async def test_a_request_that_waits_for_news_gives_way_to_one_that_does_not(
 
 
 async def test_one_request_too_many(autojump_clock: trio.testing.MockClock) -> None:
-    """A request that is being answered does not give way; the liveness check has a place."""
+    """A request that needs no more of its client does not give way, even before its turn comes;
+    the liveness check has a place."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await trio.sleep(1)
@@ -178,6 +203,7 @@ async def test_one_request_too_many(autojump_clock: trio.testing.MockClock) -> N
         statuses = []
 
         async def receive() -> Message:
+            await trio.sleep(1)
             return {"type": "http.request", "body": b"", "more_body": False}
 
         async def send(message: Message) -> None:

@@ -162,7 +162,8 @@ class Bound:
         answer = _Answer(send, self._limits.stall, address, self._answers, self._waiting)
         is_write = scope["path"] == WRITES and scope["method"] == "POST"
         slots = self._writes if is_write else self._requests
-        slot = slots.take(address, answer.give_way, busy=False, vital=scope["path"] in VITAL)
+        is_busy = not (_has_body(scope) or _waits(scope))
+        slot = slots.take(address, answer.give_way, busy=is_busy, vital=scope["path"] in VITAL)
         if slot is None:
             await refuse(
                 (scope, receive, send),
@@ -195,7 +196,7 @@ class Bound:
                 f"the body is longer than {self._limits.body} bytes",
             )
             return
-        slot.use(busy=b"wait=" not in scope["query_string"])
+        slot.use(busy=not _waits(scope))
         await self._app(scope, _replay(content, body.receive), answer.send)
 
 
@@ -374,6 +375,19 @@ def _declared(scope: Scope) -> int | None:
     """Return how long the body will be, if its client says so."""
     length = Headers(scope=scope).get("content-length", "")
     return int(length) if length.isascii() and length.isdigit() else None
+
+
+def _has_body(scope: Scope) -> bool:
+    """Return whether a body comes, for which the request waits."""
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+        for name, value in scope["headers"]
+    )
+
+
+def _waits(scope: Scope) -> bool:
+    """Return whether a request waits for news."""
+    return b"wait=" in scope["query_string"]
 
 
 def _address_of(scope: Scope) -> str:
