@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from adbc_driver_flightsql import DatabaseOptions
 from adbc_driver_flightsql import dbapi as flight_sql
 from pyarrow import flight
@@ -16,8 +19,9 @@ from spark_samples import scenario
 from recon_node.ceramic import Event
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW
+from spark_sink.serve import flight_server
 from spark_sink.serve.flight_server import FlightMetrics, FlightServer, ServeSettings
-from spark_sink.serve.workers import QueryLimits
+from spark_sink.serve.workers import QueryLimits, QueryWorkers
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
 
@@ -38,11 +42,32 @@ def fill(directory: Location, rows: pa.Table, names: Iterable[str] = DERIVED) ->
     sink.catch_up()
 
 
+class ServersWorkers(QueryWorkers):
+    """Forked from one process for all servers: a process of its own takes each a second to start.
+
+    Requests to the process name everything but the variables of the environment.
+    """
+
+    def _start_parent(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        shared = _shared_parent()._control
+        assert shared is not None
+        self._control = shared.dup()
+
+
+@cache
+def _shared_parent() -> QueryWorkers:
+    return QueryWorkers(Path(), QueryLimits())
+
+
 @contextmanager
 def served(
     directory: Location,
     limits: QueryLimits | None = None,
     metrics: FlightMetrics | None = None,
+    *,
+    workers: type[QueryWorkers] = ServersWorkers,
     **settings: Any,
 ) -> Iterator[str]:
     """Serve tables during the block; yields the URL."""
@@ -50,7 +75,9 @@ def served(
         tables=directory,
         **{"address": "127.0.0.1:0", "limits": limits or QueryLimits(), **settings},
     )
-    server = FlightServer(chosen, metrics)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flight_server, "QueryWorkers", workers)
+        server = FlightServer(chosen, metrics)
     try:
         yield server.url
     finally:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from adbc_driver_manager import ProgrammingError
@@ -24,6 +25,8 @@ from spark_sink.serve.flight_messages import new, packed
 from spark_sink.serve.flight_sql import IN_ALL, KEPT, PER_CLIENT, PreparedStatements
 from spark_sink.serve.query_worker import Plan
 from spark_sink.serve.shown_tables import NAMES
+from spark_sink.serve.statement import _with_bytes
+from spark_sink.serve.workers import QueryWorkers
 from spark_sink.tables.delta_files import query
 
 MAP = "map<string, binary>"
@@ -199,7 +202,7 @@ def test_times_do_not_depend_on_the_zone_of_the_server(
 ) -> None:
     monkeypatch.setenv("TZ", "America/New_York")
     sql = "SELECT TIMESTAMPTZ '2026-01-31 12:00:00Z'::TIMESTAMP t, TIMESTAMPTZ '2026-01-31 12:00' z"
-    with served(directory) as url, connected(url) as connection:
+    with served(directory, workers=QueryWorkers) as url, connected(url) as connection:
         [row] = asked(connection, sql).to_pylist()
     assert row == {"t": datetime(2026, 1, 31, 12), "z": datetime(2026, 1, 31, 12, tzinfo=UTC)}
 
@@ -345,15 +348,17 @@ QUOTES = """' '' " X' x'ab' X'AB' -- /* */ $$ $a$ e' \\"""
 PIECES = st.sampled_from([*QUOTES.split(), "\n", " "])
 
 
+@pytest.fixture(scope="module")
+def duck() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        yield connection
+
+
 @given(st.lists(PIECES | st.text(max_size=3), max_size=12).map("".join))
 @example("X'ab'")
 @example("''X'ab'")
-def test_text_in_a_query_stays_as_it_is(text: str) -> None:
+def test_text_in_a_query_stays_as_it_is(duck: duckdb.DuckDBPyConnection, text: str) -> None:
     """Whatever quotes and comments are in a literal, only true literals of bytes are rewritten."""
-    import duckdb
-
-    from spark_sink.serve.statement import _with_bytes
-
     if "\x00" in text:
         return
     literal = "'" + text.replace("'", "''") + "'"
@@ -361,8 +366,7 @@ def test_text_in_a_query_stays_as_it_is(text: str) -> None:
     sql = f"SELECT {literal} AS {name}, X'00ff' AS b -- {text.splitlines()[:1]}"
     if not text:
         sql = sql.replace(f" AS {name}", "")
-    found = duckdb.connect().execute(_with_bytes(sql))
-    assert found.fetchall() == [(text, b"\x00\xff")]
+    assert duck.execute(_with_bytes(sql)).fetchall() == [(text, b"\x00\xff")]
 
 
 def test_prepared_statements_are_forgotten() -> None:

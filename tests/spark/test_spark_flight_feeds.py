@@ -30,7 +30,7 @@ from spark_sink.serve import served_feed as feed_module
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.served_feed import ServedFeed
-from spark_sink.serve.workers import QueryLimits
+from spark_sink.serve.workers import QueryLimits, QueryWorkers
 from spark_sink.tables.delta_files import query
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
@@ -279,7 +279,7 @@ def test_tables_in_a_store_are_served(
         monkeypatch.setenv(name, value)
     fill(store, ROWS.slice(0, 12), ["event_states"])
     sql = "SELECT conclusion_event_order AS n FROM event_states"
-    with served(store) as url, connected(url) as connection:
+    with served(store, workers=QueryWorkers) as url, connected(url) as connection:
         found = asked(connection, f"{sql} WHERE event_cid = $1", (ROWS["event_cid"][4].as_py(),))
         assert found.to_pylist() == [{"n": 5}]
         with following(connection, sql.replace("event_states", "event_states_feed")) as rows:
