@@ -406,6 +406,28 @@ def test_a_list_that_comes_byte_by_byte_is_read_once(monkeypatch):
     assert reads <= most, "once for each byte that it takes"
 
 
+@pytest.mark.parametrize("items", [b"\x18", b"\x17\x18", b"\xff", b"\0"])
+def test_a_value_that_comes_in_pieces_is_read_once(monkeypatch, items):
+    """All that was here was read again with each piece: the loop was held for half a second."""
+    reads = 0
+    integers = ring_codec._SMALL_INTEGERS
+
+    class Counted:
+        def match(self, data, position):
+            nonlocal reads
+            run = integers.match(data, position)
+            reads += run.end() - run.start()
+            return run
+
+    monkeypatch.setattr(ring_codec, "_SMALL_INTEGERS", Counted())
+    value = Value(b"key", items * 100_000)
+    raw = encode(value, KeyForm.BYTES)
+    decoder = Decoder(KeyForm.BYTES, from_initiator=True)
+    pieces = (raw[at : at + 1000] for at in range(0, len(raw), 1000))
+    assert [each for piece in pieces for each in decoder.feed(piece)] == [value]
+    assert reads < len(raw) + 1000, "each byte once"
+
+
 @given(st.binary(max_size=300), st.booleans(), st.sampled_from(KeyForm))
 def test_random_bytes_are_refused_or_waited_for(data, from_initiator, form):
     decoder = Decoder(form, from_initiator=from_initiator)

@@ -20,7 +20,7 @@ integers, one a byte. Fields may come in any order, lengths must be definite.
 The reader is ours, and not a CBOR library, because it has to find the end of a value in bytes that
 are still arriving, and must not build what a hostile peer describes before its size is checked. A
 message whose end has not come is read again from its start when more bytes are here. A peer may
-send them one by one, so the items of a list, of which there can be thousands, are read only once.
+send them one by one, so the items of a list, of which there can be millions, are read only once.
 """
 
 from __future__ import annotations
@@ -194,6 +194,8 @@ _NAME_OF_MAJOR: Final = {
     MAP: "a map",
 }
 _EIGHT_BYTES_FOLLOW: Final = 27
+_PIECE: Final = 16 * 1024
+"""Bytes of a value that are waited for before it is read on."""
 _SMALL_INTEGERS: Final = re.compile(rb"(?:[\x00-\x17]++|(?:\x18[\x18-\xff])++)*+")
 """A run of integers from 0 to 255, each in its shortest form. No other data item starts so."""
 
@@ -222,8 +224,8 @@ class Decoder:
 
     @property
     def buffered(self) -> int:
-        """Bytes that have come and are not read yet; none between two messages."""
-        return len(self._buffer)
+        """Bytes of the message that is arriving; none between two messages."""
+        return len(self._buffer) + len(self._progress.value)
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """Take some bytes; yield the messages that they complete.
@@ -268,6 +270,8 @@ class _Progress:
 
     def __init__(self) -> None:
         self.items: list[Any] = []
+        self.value = bytearray()
+        """Its items, if they are the bytes of a value."""
         self.position = 0
         """Behind the last item."""
 
@@ -376,16 +380,19 @@ class _PieceReader:
         size = self._head_of(ARRAY, "a value")
         if size > MAX_VALUE:
             raise self._error(f"a value of {size} bytes; the limit is {MAX_VALUE}")
-        self._need(size)
+        progress = self._progress
+        self.position = max(self.position, progress.position)
         run = _SMALL_INTEGERS.match(self._data, self.position)
         integers = run.group() if run else b""
         # Aligned as they are, two bytes 18 18 are the number 24, and any other 18 is a prefix.
-        value = b"\x18".join(part.replace(b"\x18", b"") for part in integers.split(b"\x18\x18"))
-        self.position += len(integers)
-        if len(value) == size:
-            return value
-        if len(value) < size and len(self._data) - self.position <= 1:  # perhaps half an integer
-            raise _IncompleteError(len(self._data) + size - len(value))
+        parts = integers.split(b"\x18\x18")
+        progress.value += b"\x18".join([part.replace(b"\x18", b"") for part in parts])
+        progress.position = self.position = self.position + len(integers)
+        missing = size - len(progress.value)
+        if missing == 0:
+            return bytes(progress.value)
+        if missing > 0 and len(self._data) - self.position <= 1:  # perhaps half an integer
+            raise _IncompleteError(len(self._data) + min(missing, _PIECE))
         raise self._error(f"a value that is not an array of {size} integers from 0 to 255")
 
     def _list(self, what: str, limit: int, read: Callable[[], _T]) -> tuple[_T, ...]:
