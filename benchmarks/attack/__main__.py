@@ -35,6 +35,7 @@ from benchmarks.attack import (  # noqa: F401 - they enter their attacks in the 
     lists,
     outsiders,
     pipeline,
+    rings,
     singles,
     statements,
     unsigned,
