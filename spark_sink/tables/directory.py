@@ -9,7 +9,7 @@
 
 A lock on the directory ensures that only one process writes the tables. For tables in a store, it
 is on a directory of this machine: processes of other machines are refused when they commit. A table
-and its position change together: `spark_sink.tables.delta`.
+and its position change together: `spark_sink.tables.commits`.
 """
 
 import math

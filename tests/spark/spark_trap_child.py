@@ -16,7 +16,7 @@ from typing import Any
 from spark_sink.cli import main
 from spark_sink.derive import derivation
 from spark_sink.derive.apart import compute_partition
-from spark_sink.tables import delta, delta_files
+from spark_sink.tables import delta_files, tidying
 from spark_sink.tables.staging import stage_feed
 
 
@@ -44,7 +44,7 @@ def trapped(function: Callable[..., Any], trap: str, directory: Path) -> Callabl
 
 if __name__ == "__main__":
     small = {
-        delta: {"_COMMITS_PER_TIDY": 4},
+        tidying: {"_COMMITS_PER_TIDY": 4},
         delta_files: {"_MIN_FILES": 2},
         derivation: {"_SHORT_POSITIONS": 5},
     }

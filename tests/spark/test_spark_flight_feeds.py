@@ -93,7 +93,7 @@ def test_whoever_follows_a_feed_has_the_table(
 ) -> None:
     """Whatever the commits: each row comes, in its last form last, and events come in order."""
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(feed_module, "_WINDOW", window)
+        patch.setattr(feed_module, "_POSITIONS_PER_STEP", window)
         directory = Path(name)
         commits = [partial(fill, directory, ROWS.slice(0, cut), [table]) for cut in cuts]
         commits.append(partial(fill, directory, ROWS, [table]))

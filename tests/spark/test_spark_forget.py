@@ -24,6 +24,7 @@ from spark_sink.cli import main
 from spark_sink.query.changes import Changes
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW
+from spark_sink.tables.commits import Commits
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import Tables
 
@@ -164,8 +165,8 @@ def test_it_goes_on_after_a_kill(tables: Path, monkeypatch: pytest.MonkeyPatch) 
         return call
 
     with monkeypatch.context() as patch:
-        for name in ("_commit", "forget_history"):
-            patch.setattr(DeltaStore, name, until(getattr(DeltaStore, name)))
+        for kind, name in ((Commits, "write"), (DeltaStore, "forget_history")):
+            patch.setattr(kind, name, until(getattr(kind, name)))
         for steps in (0, 1, 2, 5):
             left = steps
             with pytest.raises(KilledError):

@@ -24,7 +24,7 @@ from spark_helpers import feed_rows
 from recon_node.ceramic import Event
 from spark_sink.errors import TablesError
 from spark_sink.schema import RAW, TABLES, partition_of
-from spark_sink.tables import delta, delta_files, leaves, raw_files
+from spark_sink.tables import commits, delta_files, leaves, raw_files, tidying, upserts
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.delta_files import optimize, query
 from spark_sink.tables.directory import Tables
@@ -102,8 +102,8 @@ def test_a_table_is_what_was_put_into_it_and_so_is_its_change_feed(
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(leaves, "_LEAF_BYTES", 2_000)
         patch.setattr(leaves, "_PORTION_BYTES", 20_000)
-        patch.setattr(delta, "_COMMITS_PER_TIDY", 1)
-        patch.setattr(delta, "_COMMITS_PER_CHECKPOINT", 3)
+        patch.setattr(tidying, "_COMMITS_PER_TIDY", 1)
+        patch.setattr(commits, "_COMMITS_PER_CHECKPOINT", 3)
         path = Path(name) / SPEC.name
         store = DeltaStore(SPEC, path, EPOCH)
         position = 0
@@ -117,7 +117,7 @@ def test_a_table_is_what_was_put_into_it_and_so_is_its_change_feed(
                 store = DeltaStore(SPEC, path, EPOCH)
             else:
                 position += 1
-                patch.setattr(delta, "MOST_ROWS", -1 if step == "many" else 10_000)
+                patch.setattr(upserts, "MOST_ROWS", -1 if step == "many" else 10_000)
                 store.put(table_of(values), position)
                 expected |= {cid_of(stream): value for stream, value in values.items()}
         table = DeltaTable(path)
@@ -219,7 +219,7 @@ def test_rows_are_there_before_or_after_a_kill_at_each_step_of_a_commit(tmp_path
 def test_commits_of_our_own_have_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta, "_COMMITS_PER_CHECKPOINT", 4)
+    monkeypatch.setattr(commits, "_COMMITS_PER_CHECKPOINT", 4)
     path = tmp_path / SPEC.name
     store = DeltaStore(SPEC, path, EPOCH)
     for position in range(1, 7):
@@ -232,7 +232,7 @@ def test_commits_of_our_own_have_checkpoints(
 def test_merging_goes_on_next_time_where_it_was_too_much(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta, "_COMMITS_PER_TIDY", 1)
+    monkeypatch.setattr(tidying, "_COMMITS_PER_TIDY", 1)
     monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
     tables = Tables(tmp_path, EPOCH, ())
     for end in (100, 200, 300):
@@ -270,6 +270,6 @@ def test_small_files_are_read_once_and_not_all_are_kept(
     read.clear()
     assert raw.events_of(streams, 150).num_rows == 150
     assert not read
-    monkeypatch.setattr(raw_files, "_CACHE_BYTES", 5_000)
+    kept._files._limit = 5_000
     assert raw.events_of(streams, 200).num_rows == 200
-    assert kept._bytes <= 5_000
+    assert sum(rows.nbytes for _, rows in kept._files.items()) <= 5_000

@@ -16,7 +16,7 @@ from test_spark_crashes import Bomb, KilledError
 from recon_node.ceramic import Event
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
-from spark_sink.tables import delta, delta_files
+from spark_sink.tables import delta_files, tidying
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.raw_files import ordered_slices
@@ -86,7 +86,7 @@ def test_files_that_workers_wrote_in_vain_are_gone_when_the_next_run_begins(
 def test_small_files_are_merged_however_many_commits_a_step_makes(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta, "_COMMITS_PER_TIDY", 10)
+    monkeypatch.setattr(tidying, "_COMMITS_PER_TIDY", 10)
     rows = feed_rows(sample[:400])
     sink = Sink(Tables(tmp_path, EPOCH, ["event_states"]))
     store = sink.tables.derived["event_states"]
@@ -114,7 +114,7 @@ def test_files_whose_rows_do_not_fit_into_memory_are_not_merged(
     for most in (1, 5_000, 20_000, 10**9):
         monkeypatch.setattr(delta_files, "_MAX_ROW_BYTES", most)
         store = DeltaStore(TABLES["raw_events"], tmp_path / "raw_events", EPOCH)
-        store._tidied = -1_000
+        store._tidying._tidied = -1_000
         store.tidy(idle=False)
         counts.append(len(DeltaTable(store.path).file_uris()))
         assert_tables(tmp_path, rows.to_pylist(), ("raw_events",))

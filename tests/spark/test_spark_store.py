@@ -19,7 +19,7 @@ from spark_sink.cli import main
 from spark_sink.errors import TablesError, store_fault
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, TABLES
-from spark_sink.tables import delta, directory
+from spark_sink.tables import directory, tidying
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import STAGING_DIR, Tables, lock
 from spark_sink.tables.location import (
@@ -139,7 +139,7 @@ def test_what_workers_wrote_for_a_killed_run_is_deleted_when_it_is_old(
     store: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unlike on a disk, it may be for a run that is about to commit it, on another machine."""
-    monkeypatch.setattr(delta, "_COMMITS_PER_TIDY", 1)
+    monkeypatch.setattr(tidying, "_COMMITS_PER_TIDY", 1)
     names = ("stream_tips",)
     killed = fill(store, 12, names=names).tables
     rows = open_delta_table(store / "stream_tips").to_pyarrow_table()

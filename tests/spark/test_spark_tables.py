@@ -27,7 +27,7 @@ from spark_sink.query.question import run_query
 from spark_sink.query.show import show
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FEED, TABLES
-from spark_sink.tables import delta, delta_files
+from spark_sink.tables import delta, delta_files, tidying, upserts
 from spark_sink.tables.directory import Tables, lock
 from spark_sink.tables.status import table_status
 from spark_sink.tables.versions import At
@@ -114,7 +114,7 @@ def test_any_order_of_steps_ends_in_the_same_tables(steps: list[tuple[str, int]]
 def test_tidying_makes_few_files_and_keeps_what_they_say(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta, "_COMMITS_PER_TIDY", 10)
+    monkeypatch.setattr(tidying, "_COMMITS_PER_TIDY", 10)
     monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
     rows = feed_rows(sample[:200])
     sink = Sink(Tables(tmp_path, EPOCH))
@@ -136,7 +136,7 @@ def test_tidying_makes_few_files_and_keeps_what_they_say(
 def test_what_large_batches_leave_is_tidied_when_there_is_time(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta, "_MAX_NEW_FILES", 30)
+    monkeypatch.setattr(tidying, "_MAX_NEW_FILES", 30)
     monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
     rows = feed_rows(sample[:300])
     tables = Tables(tmp_path, EPOCH, ())
@@ -163,8 +163,8 @@ def test_what_delta_rs_merges_into_a_table_is_in_small_row_groups(
 ) -> None:
     """And the first rows of streams are sorted, as those of events always are."""
     small = WriterProperties(compression="SNAPPY", max_row_group_size=4)
-    monkeypatch.setattr(delta, "WRITER", small)
-    monkeypatch.setattr(delta, "MOST_ROWS", 0)
+    monkeypatch.setattr(upserts, "WRITER", small)
+    monkeypatch.setattr(upserts, "MOST_ROWS", 0)
     rows = feed_rows(sample)
     sink = Sink(Tables(tmp_path, EPOCH))
     sink.tables.append(rows.slice(0, 500))

@@ -31,7 +31,8 @@ from spark_sink.query.question import run_query
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import RAW, RAW_EVENTS, TABLES
 from spark_sink.source.feed_client import Feed, Head
-from spark_sink.tables import delta, delta_files, staging
+from spark_sink.tables import delta_files, staging, tidying
+from spark_sink.tables.commits import Commits
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import Staged
@@ -351,7 +352,7 @@ def test_a_crash_before_the_commit_leaves_files_for_vacuum(
 
     def killed(*args: Any) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(DeltaStore, "_commit", commit)
+            patch.setattr(Commits, "write", commit)
             swap(*args)
 
     with monkeypatch.context() as patch:
@@ -370,7 +371,7 @@ def test_many_commits_of_a_rebuild_leave_few_files(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are merged meanwhile, and those merged are not kept."""
-    monkeypatch.setattr(delta, "_COMMITS_PER_TIDY", 4)
+    monkeypatch.setattr(tidying, "_COMMITS_PER_TIDY", 4)
     monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
     monkeypatch.setattr(maintenance, "_ROWS_PER_READ", 10)
     rows = feed_rows(sample[:200])
@@ -478,9 +479,7 @@ def old_raw_events(directory: Path, rows: pa.Table, lacking: Sequence[str] = ADD
         raise_if_key_not_exists=False,
     )
     columns = [{name: row[name] for name in names} for row in kept]
-    store = delta.DeltaStore(
-        TABLES["raw_events"], directory / "raw_events", EPOCH, for_replacement=True
-    )
+    store = DeltaStore(TABLES["raw_events"], directory / "raw_events", EPOCH, for_replacement=True)
     old = pa.Table.from_pylist(columns, schema=schema)
     store.append(Staged(tables=(old,)), len(rows))
     assert table.metadata().partition_columns == ["stream_cid_partition"]
