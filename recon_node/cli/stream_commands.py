@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -34,7 +34,7 @@ from recon_node.client import (
 from recon_node.client.definitions import with_defaults
 from recon_node.connection import Connection
 from recon_node.ipld import CID, IpldError
-from recon_node.streams import StreamEvent, StreamShapeError
+from recon_node.streams import Expired, StreamEvent, StreamShapeError
 from recon_node.streams.document_schema import as_dag_json
 from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
 from recon_node.terminal_text import echo, json_option, print_json
@@ -275,12 +275,12 @@ def merge_stream(
         proposal = ceramic.propose_merge(stream_id, content, prefer=prefer)
         print_json(None if proposal is None else describe_proposal(proposal))
         return
-    for cid, why in ceramic.read(stream_id).expired.items():
-        echo(f"repairs: {why}; --prefer {cid} would take its changes over", err=True)
     try:
         merged = ceramic.merge(stream_id, content, prefer=prefer)
     except MergeConflictError as error:
+        _show_repaired(error.proposal.expired)
         raise CommandError(_conflicts_text(error.proposal)) from None
+    _show_repaired(merged.repaired)
     if not merged.sent:
         echo("nothing to merge: the stream has not diverged; its tip is", err=True)
     show_document(merged, as_json, tip=True)
@@ -320,6 +320,11 @@ def describe_proposal(proposal: MergeProposal) -> dict[str, Any]:
         ],
         "expired": {str(prev): str(reason) for prev, reason in proposal.expired.items()},
     }
+
+
+def _show_repaired(expired: Mapping[CID, Expired]) -> None:
+    for cid, why in expired.items():
+        echo(f"repairs: {why}; --prefer {cid} would take its changes over", err=True)
 
 
 def _conflicts_text(proposal: MergeProposal) -> str:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from recon_node.ceramic import (
@@ -71,6 +72,8 @@ class Document:
     """Those of `open_tips` whose branch an expired capability keeps from becoming the tip."""
     errors: tuple[str, ...] = ()
     """Why `event` itself was rejected, if it was asked for."""
+    repaired: Mapping[CID, Expired] = field(default_factory=dict[CID, Expired], compare=False)
+    """Of a merge: those of the stream's `open_tips` that had `expired`."""
     sent: tuple[CID, ...] = field(default=(), compare=False)
     """The events that the call sent that returned this: none if nothing had to change."""
 
@@ -78,7 +81,12 @@ class Document:
         return f"Document({str(self.id)!r}, event={str(self.event)!r}, content={self.content!r})"
 
 
-def document_at(stream: Stream, at: CID | None = None, sent: Iterable[Event] = ()) -> Document:
+def document_at(
+    stream: Stream,
+    at: CID | None = None,
+    sent: Iterable[Event] = (),
+    repaired: Mapping[CID, Expired] = MappingProxyType({}),
+) -> Document:
     """Return the document at an event of a stream, by default at the tip.
 
     Raises:
@@ -100,6 +108,7 @@ def document_at(stream: Stream, at: CID | None = None, sent: Iterable[Event] = (
         rejected=stream.rejected,
         expired=stream.expired,
         errors=state.validation_errors,
+        repaired=repaired,
         sent=tuple(event.cid for event in sent),
     )
 

@@ -381,7 +381,7 @@ def merge(
     """
     signing = session.key_or(key)
     wanted = None if content is None else to_object(content)
-    loaded = yield from fetch_stream(session, stream)
+    loaded = before = yield from fetch_stream(session, stream)
     winner = _tip_of(loaded, prefer)
     events: list[Event] = []
     # Several times, if there are more tips than one event can merge; only then is any of it sent.
@@ -398,7 +398,7 @@ def merge(
         winner = None if winner is None else event.cid  # it has the winner's values
     for event in events:
         yield from send(session, event)
-    return document_at(loaded, events[-1].cid if events else None, events)
+    return document_at(loaded, events[-1].cid if events else None, events, before.expired)
 
 
 def propose_merge(
