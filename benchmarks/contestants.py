@@ -32,10 +32,10 @@ from recon_node.recon import (
     SessionSettings,
     Side,
     Version,
-    all_at_once,
     find,
     turn_of,
 )
+from recon_node.steps import run_steps
 
 WHOLE: Final = KeyRange(*map(bytes, network_range(IN_MEMORY)))
 LONG_MESSAGES: Final = SessionSettings(message_bytes=8 * MIB)
@@ -127,14 +127,14 @@ def make_sketches(protocol: Version[Any], *stores: KeyStore) -> None:
     """Make what 1.2.0 keeps beside the tree: neither of them is made for a session."""
     if protocol is RECON_1_2:
         for store in stores:
-            all_at_once(store.sketch(WHOLE))
-            all_at_once(store.lthash(WHOLE))
+            run_steps(store.sketch(WHOLE))
+            run_steps(store.lthash(WHOLE))
 
 
 def look_up(missing: Missing, other: KeyStore) -> list[bytes]:
     """Return the keys of some ids, found in the store of the side that has them, as a node does."""
     ids = np.frombuffer(b"".join(missing.ids), "<u8")
-    return [key for _, key in all_at_once(find(other, missing.key_range, ids))]
+    return [key for _, key in run_steps(find(other, missing.key_range, ids))]
 
 
 def ceramic_one_wire(pair: Pair) -> Cost:

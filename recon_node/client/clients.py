@@ -22,6 +22,7 @@ from recon_node.client.errors import TooMuchWorkError
 from recon_node.client.keys import Key
 from recon_node.client.session import CidRef, Session, Steps, StreamRef
 from recon_node.connection import TIMEOUT, AsyncConnection, Connection
+from recon_node.steps import run_steps
 from recon_node.streams.budget import BudgetError
 
 P = ParamSpec("P")
@@ -191,12 +192,7 @@ class Ceramic(_Signing, Connection):
 
     def _perform(self, steps: Steps[T]) -> T:
         try:
-            request = next(steps)
-            while True:
-                request = steps.send(self.exchange(request))
-        except StopIteration as done:
-            result: T = done.value
-            return result
+            return run_steps(steps, self.exchange)
         except BudgetError as error:
             raise TooMuchWorkError(str(error)) from None
 

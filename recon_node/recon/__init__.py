@@ -30,7 +30,6 @@ from recon_node.recon.session import (
     Send,
     Session,
     Version,
-    all_at_once,
     turn_of,
 )
 from recon_node.recon.side import (
@@ -70,7 +69,6 @@ __all__ = [
     "Side",
     "Summary",
     "Version",
-    "all_at_once",
     "covers",
     "find",
     "id_of",

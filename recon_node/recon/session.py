@@ -57,6 +57,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.side import Side
+from recon_node.steps import run_steps
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -229,16 +230,6 @@ def fetch(side: Side, keys: list[bytes]) -> Generator[Fetch, Failed, None]:
         side.give_up(failed.keys)
 
 
-def all_at_once(steps: Steps[T]) -> T:
-    """Do all the steps of a computation without a pause; return its result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-
 def turn_of(
     actions: Actions[M], fetch: Callable[[Fetch | FetchById], Failed | None] | None = None
 ) -> list[M]:
@@ -249,15 +240,14 @@ def turn_of(
         fetch: gets events; by default, all of them by their keys, and none by their ids.
     """
     turn: list[M] = []
-    reply = None
-    while True:
-        try:
-            action = actions.send(reply)
-        except StopIteration:
-            return turn
-        reply = None
+
+    def perform(action: Action[M]) -> Failed | None:
         if isinstance(action, Send):
-            turn += action.messages
+            turn.extend(action.messages)
         elif isinstance(action, Fetch | FetchById):
             by_key = Failed() if isinstance(action, Fetch) else None
-            reply = by_key if fetch is None else fetch(action)
+            return by_key if fetch is None else fetch(action)
+        return None
+
+    run_steps(actions, perform)
+    return turn

@@ -64,6 +64,7 @@ from recon_node.snapshot.tree import (
     update,
 )
 from recon_node.snapshot.tree.nodes import HIGHEST, decode
+from recon_node.steps import run_steps
 
 _PAGE: Final = 1000
 """Events read at once."""
@@ -214,13 +215,8 @@ class SnapshotWriter:
         return any(range_.covers(key) for range_ in self._source.ranges)
 
     def _build(self) -> Root | None:
-        steps = build(self._written(self._all_keys(), self._source.count()))
-        while True:
-            try:
-                self._add_node(next(steps))
-            except StopIteration as end:
-                tree: Root | None = end.value
-                return tree
+        keys = self._written(self._all_keys(), self._source.count())
+        return run_steps(build(keys), self._add_node)
 
     def _all_keys(self) -> Iterator[bytes]:
         for range_ in self._source.ranges:

@@ -41,6 +41,7 @@ from recon_node.snapshot.tree import (
     open_node,
 )
 from recon_node.snapshot.tree.nodes import HIGHEST, LOWEST, decode, level_of
+from recon_node.steps import run_steps
 
 T = TypeVar("T")
 
@@ -168,16 +169,8 @@ class SnapshotReader:
         Raises:
             SnapshotError: one of them cannot be read.
         """
-        while True:
-            try:
-                wanted = next(steps)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            except NodeFormatError as error:
-                raise SnapshotError(
-                    f"the snapshot in {self.objects.url} is broken: {error}"
-                ) from None
+
+        def read(wanted: Sequence[CID]) -> None:
             found = self._nodes(wanted)
             lost = [cid for cid in wanted if cid not in found]
             if lost:
@@ -185,6 +178,11 @@ class SnapshotReader:
             for cid, (block, locator) in found.items():
                 blocks[cid] = block
                 self._note(cid, block, locator)
+
+        try:
+            return run_steps(steps, read)
+        except NodeFormatError as error:
+            raise SnapshotError(f"the snapshot in {self.objects.url} is broken: {error}") from None
 
     def note_extent(self, link: Link, extent: PackExtent) -> None:
         """Say where a node is whose parent was read by somebody else."""

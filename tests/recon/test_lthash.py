@@ -12,9 +12,10 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.recon import KeyRange, KeyStore, all_at_once
+from recon_node.recon import KeyRange, KeyStore
 from recon_node.recon.keys import key_store
 from recon_node.recon.keys.sketch import LtHash
+from recon_node.steps import run_steps
 
 VECTORS = json.loads((Path(__file__).parent.parent / "data" / "lthash.json").read_text())
 WHOLE = KeyRange(b"", b"\xff" * 9)
@@ -81,11 +82,11 @@ def test_a_kept_hash_is_that_of_a_new_store_after_any_changes(
                 next(making.pop()[1], None)
         for key_range in RANGES:
             held = [key for key in store if key_range.covers(key)]
-            assert all_at_once(store.lthash(key_range)).digest() == LtHash.of(*held).digest()
+            assert run_steps(store.lthash(key_range)).digest() == LtHash.of(*held).digest()
 
 
 def test_a_store_keeps_a_bounded_number_of_hashes() -> None:
     store = KeyStore(b"%04d" % n for n in range(600))
     for n in range(key_store.MAX_HASHES + 10):
-        all_at_once(store.lthash(KeyRange(b"%04d" % n, b"%04d" % (n + 300))))
+        run_steps(store.lthash(KeyRange(b"%04d" % n, b"%04d" % (n + 300))))
     assert len(store._sketches._kept) == key_store.MAX_HASHES

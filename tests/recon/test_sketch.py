@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.recon import KeyRange, KeyStore, all_at_once, find, id_of
+from recon_node.recon import KeyRange, KeyStore, find, id_of
 from recon_node.recon.keys import ids as key_ids
 from recon_node.recon.keys import key_store, sketch
 from recon_node.recon.keys.ids import not_held
@@ -32,6 +32,7 @@ from recon_node.recon.keys.sketch import (
     ids_of,
     symbols_for,
 )
+from recon_node.steps import run_steps
 
 T = TypeVar("T")
 
@@ -224,7 +225,7 @@ def test_a_sketch_is_that_of_a_new_store_after_any_changes(
                 if end.value is not None:
                     assert_right(end.value, store, key_range)
     for key_range, steps in making:
-        sketch = all_at_once(steps)
+        sketch = run_steps(steps)
         if sketch is not None:
             assert_right(sketch, store, key_range)
 
@@ -237,11 +238,11 @@ def assert_right(sketch: Sketch, store: KeyStore, key_range: KeyRange) -> None:
 def test_changes_are_made_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_store, "_BATCH", 8)
     store = KeyStore(b"%d" % n for n in range(500))
-    all_at_once(store.sketch(WHOLE))
+    run_steps(store.sketch(WHOLE))
     for n in range(400, 600):
         store.add(b"%d" % n)
         store.discard(b"%d" % (n - 300))
-    sketch = all_at_once(store.sketch(WHOLE))
+    sketch = run_steps(store.sketch(WHOLE))
     assert sketch is not None
     assert_right(sketch, store, WHOLE)
 
@@ -249,7 +250,7 @@ def test_changes_are_made_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_store_keeps_a_few_sketches_only() -> None:
     store = KeyStore(b"%d" % n for n in range(500))
     for key_range in RANGES:
-        assert all_at_once(store.sketch(key_range)) is not None
+        assert run_steps(store.sketch(key_range)) is not None
     assert len(store._sketches._kept) == key_store.MAX_SKETCHES
 
 
@@ -259,7 +260,7 @@ def test_no_slot_is_left_while_all_sketches_are_in_the_making() -> None:
     making = [store.sketch(key_range) for key_range in ranges]
     for steps in making[:-1]:
         next(steps)
-    assert all_at_once(making[-1]) is None
+    assert run_steps(making[-1]) is None
 
 
 # --- keys by their ids --------------------------------------------------------------------------
@@ -272,7 +273,7 @@ def test_keys_are_found_by_their_ids(
     store = KeyStore(keys, leaf_size=2, fan_out=3)
     key_range = KeyRange(min(one, other), max(one, other))
     wanted = ids_of(b"".join(sha256(key).digest() for key in sought))
-    found = all_at_once(find(store, key_range, wanted, with_lower=with_lower))
+    found = run_steps(find(store, key_range, wanted, with_lower=with_lower))
     assert [key for _, key in found] == sorted(
         key
         for key in keys & sought

@@ -38,6 +38,7 @@ from recon_node.snapshot.tree.nodes import (
     Root,
     decode,
 )
+from recon_node.steps import run_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +75,8 @@ def update(root: Root | None, changes: Sequence[TreeChange], blocks: Mapping[CID
         NodeFormatError: a block is not the node that its parent describes.
     """
     if root is None:
-        steps, new = build(key for change in changes for key in change.keys), list[NewNode]()
-        while True:
-            try:
-                new.append(next(steps))
-            except StopIteration as end:
-                return end.value, new
+        new: list[NewNode] = []
+        return run_steps(build(key for change in changes for key in change.keys), new.append), new
     if not changes:
         return root, []
     work = _Update(root, changes, blocks)

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 from recon_node.ceramic import EventId, EventKind
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange
+from recon_node.steps import run_steps
 from recon_node.store.admission.ladder import Ladder
 from recon_node.store.admission.records import (
     Judgement,
@@ -75,12 +76,7 @@ class History:
 
     def carry_out(self, steps: Steps[T]) -> T:
         """Take the steps to their end, with all that they want to know; return what they do."""
-        try:
-            while True:
-                self._load(next(steps))
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        return run_steps(steps, self._load)
 
     def load_uncovered(self, after: int) -> list[Record]:
         """Load the next UNCOVERED records beyond a row that are not badly signed themselves."""

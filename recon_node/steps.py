@@ -1,0 +1,28 @@
+"""Runs computations that are generators: they yield what they want, and return their result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Want = TypeVar("Want")
+
+
+def run_steps(
+    steps: Generator[Want, Any, T], answer: Callable[[Want], object] = lambda wanted: None
+) -> T:
+    """Run a computation to its end, and return its result.
+
+    Args:
+        steps: the computation.
+        answer: called with what it yields; returns what it is sent. By default it is sent None.
+    """
+    reply = None
+    while True:
+        try:
+            wanted = steps.send(reply)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        reply = answer(wanted)
