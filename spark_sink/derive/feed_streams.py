@@ -40,6 +40,7 @@ from recon_node.ceramic import (
 )
 from recon_node.ceramic.header import METAMODEL
 from recon_node.ipld import CID
+from recon_node.latest import Remembered
 from recon_node.streams import (
     Definitions,
     ForgottenError,
@@ -303,14 +304,12 @@ class Ends:
     """The ends of streams; of too many, those that were used last."""
 
     def __init__(self) -> None:
-        self._ends: dict[bytes, KeptEnd] = {}
-        self._bytes = 0
+        self._ends = Remembered[bytes, KeptEnd](_MAX_BYTES, weigh=lambda kept: kept.end.weight)
 
     def take(self, streams: Iterable[bytes], after: int) -> dict[bytes, KeptEnd]:
         """Remove the ends of streams that get events; return those that are not ahead of a step."""
-        taken = {cid: self._ends.pop(cid) for cid in streams if cid in self._ends}
-        self._bytes -= sum(kept.end.weight for kept in taken.values())
-        return {cid: kept for cid, kept in taken.items() if kept.position <= after}
+        taken = ((cid, self._ends.pop(cid)) for cid in streams)
+        return {cid: kept for cid, kept in taken if kept is not None and kept.position <= after}
 
     def keep(self, stream: FeedStream, position: int) -> None:
         """Keep the end of a stream that is complete up to a position, if it is long."""
@@ -320,15 +319,7 @@ class Ends:
         end = stream.stream.end()
         if end is None or end.weight > _MAX_BYTES:
             return
-        self._ends[stream.cid] = KeptEnd(end, position)
-        self._bytes += end.weight
-        while self._bytes > _MAX_BYTES:
-            self._bytes -= self._ends.pop(next(iter(self._ends))).end.weight
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._ends.clear()
-        self._bytes = 0
+        self._ends.put(stream.cid, KeptEnd(end, position))
 
 
 # What is wrong with the tables or the machine, and not with a stream.

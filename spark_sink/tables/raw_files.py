@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from recon_node.latest import Remembered
 from spark_sink.errors import cannot_read
 from spark_sink.schema import HISTORY_COLUMNS, RAW_EVENTS, partition_of
 from spark_sink.tables.location import FAULTS, Location, file_system
@@ -137,8 +138,7 @@ class _SmallFiles:
     """
 
     def __init__(self) -> None:
-        self._files: dict[tuple[Location, str], pa.Table] = {}
-        self._bytes = 0
+        self._files = Remembered[tuple[Location, str], pa.Table](_CACHE_BYTES, weigh=_bytes_of)
 
     def select(
         self, location: Location, files: Iterable[DataFile], streams: pa.Array, upto: int
@@ -152,15 +152,17 @@ class _SmallFiles:
         return [rows.filter(pc.and_(of_them, pc.less_equal(rows["position"], upto)))]
 
     def _read(self, location: Location, file: DataFile) -> pa.Table:
-        known = self._files.pop((location, file.path), None)
+        known = self._files.get((location, file.path), None)
         if known is None:
             schema = pa.schema(map(RAW_EVENTS.field, HISTORY_COLUMNS))
             known = read_small_file(location, file.path, schema)
-            self._bytes += known.nbytes
-        self._files[location, file.path] = known
-        while self._bytes > _CACHE_BYTES:
-            self._bytes -= self._files.pop(next(iter(self._files))).nbytes
+        self._files.put((location, file.path), known)
         return known
+
+
+def _bytes_of(rows: pa.Table) -> int:
+    size: int = rows.nbytes
+    return size
 
 
 _small_files: Final = _SmallFiles()

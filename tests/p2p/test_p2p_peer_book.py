@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from recon_node.backoff import SPREAD
 from recon_node.files import draft_of
+from recon_node.latest import Remembered
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.network_side import PEERS_FILE, load_peers, save_peers
 from recon_node.p2p.peers.book import (
@@ -27,7 +28,6 @@ from recon_node.p2p.peers.book import (
     MISLED_HALF_LIFE,
     PeerBook,
 )
-from recon_node.p2p.sync.peer_memory import Remembered
 from recon_node.recon import KeyRange
 from recon_node.slots import LATELY
 

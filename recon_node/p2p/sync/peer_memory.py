@@ -5,20 +5,15 @@ forgotten after a while.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import inf
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 import trio
 
+from recon_node.latest import Remembered
 from recon_node.recon import KeyRange
 from recon_node.recon.ring.differences import Differences
-
-K = TypeVar("K")
-V = TypeVar("V")
-D = TypeVar("D")
 
 AGREED_FOR: Final = 10.0
 """Seconds for which it is remembered that a peer agreed with this node."""
@@ -34,79 +29,6 @@ MAX_STRANGERS: Final = 1000
 MAX_DIFFERENCES: Final = 50_000
 """Maximum events that either side refuses on the model ring, of all peers: about 15 MB. The peer
 whose last session was the longest ago makes room."""
-
-
-class Remembered(Generic[K, V]):
-    """A map of the latest entries, bounded in number or weight and in time.
-
-    Args:
-        limit: entries at most, or the sum of their weights. The latest entry always stays.
-        lifetime: seconds after which an entry is gone.
-        clock: returns the time in seconds; needed if there is a lifetime.
-        weigh: returns the weight of a value.
-    """
-
-    def __init__(
-        self,
-        limit: float,
-        *,
-        lifetime: float = inf,
-        clock: Callable[[], float] = lambda: 0.0,
-        weigh: Callable[[V], int] = lambda value: 1,
-    ) -> None:
-        self._limit = limit
-        self._lifetime = lifetime
-        self._clock = clock
-        self._weigh = weigh
-        self._weight = 0
-        self._entries: OrderedDict[K, tuple[float, int, V]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, key: K) -> bool:
-        return self._live(key) is not None
-
-    def get(self, key: K, default: D) -> V | D:
-        """Return what was put in under a key."""
-        entry = self._live(key)
-        return default if entry is None else entry[2]
-
-    def put(self, key: K, value: V, *, renew: bool = True) -> None:
-        """Put in a value as the latest one; the oldest ones make room.
-
-        Args:
-            key: what it is found by; a value before it is replaced.
-            value: to keep.
-            renew: whether its lifetime starts again if the key is known.
-        """
-        known = self._live(key)
-        since = known[0] if known is not None and not renew else self._clock()
-        self.pop(key)
-        weight = self._weigh(value)
-        self._entries[key] = since, weight, value
-        self._weight += weight
-        while self._weight > self._limit and len(self._entries) > 1:
-            _, (_, freed, _) = self._entries.popitem(last=False)
-            self._weight -= freed
-
-    def pop(self, key: K) -> None:
-        """Remove a key, if it is there."""
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._weight -= entry[1]
-
-    def items(self) -> Iterator[tuple[K, V]]:
-        """Iterate over what has not expired, the oldest first."""
-        horizon = self._clock() - self._lifetime
-        return ((key, value) for key, (since, _, value) in self._entries.items() if since > horizon)
-
-    def _live(self, key: K) -> tuple[float, int, V] | None:
-        entry = self._entries.get(key)
-        if entry is None or self._lifetime == inf or entry[0] > self._clock() - self._lifetime:
-            return entry
-        self.pop(key)
-        return None
 
 
 @dataclass(slots=True)
