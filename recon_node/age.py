@@ -24,7 +24,7 @@ WORK: Final = 18
 """The binary logarithm of scrypt's cost: a second, and 256 MiB of memory."""
 _MOST_WORK: Final = 20
 """What age accepts at most."""
-_CHUNK: Final = 64 * 1024
+_CHUNK_BYTES: Final = 64 * 1024
 _TAG: Final = 16
 _LAST: Final = b"\x01"
 _NOT_LAST: Final = b"\x00"
@@ -61,13 +61,13 @@ class Encryptor:
     def write(self, data: bytes) -> int:
         """Encrypt the next bytes."""
         self._pending += data
-        while len(self._pending) > _CHUNK:  # the last chunk is only known by `close`
-            self._encrypt(_CHUNK, _NOT_LAST)
+        while len(self._pending) > _CHUNK_BYTES:  # the last chunk is only known by `close`
+            self._encrypt(_CHUNK_BYTES, _NOT_LAST)
         return len(data)
 
     def close(self) -> None:
         """Write the end. Without it, nobody can take what was written for the whole."""
-        self._encrypt(_CHUNK, _LAST)
+        self._encrypt(_CHUNK_BYTES, _LAST)
 
     def _encrypt(self, size: int, mark: bytes) -> None:
         piece = bytes(self._pending[:size])
@@ -90,7 +90,7 @@ class Decryptor:
         file_key = _open_header(lines, passphrase)
         self._source = source
         self._cipher = ChaCha20Poly1305(_derived(file_key, source.read(16), b"payload"))
-        self._next = source.read(_CHUNK + _TAG)
+        self._next = source.read(_CHUNK_BYTES + _TAG)
         self._ready = b""
         self._count = 0
         self._is_done = False
@@ -102,7 +102,7 @@ class Decryptor:
             DecryptionError: the data was changed or cut off.
         """
         while len(self._ready) < size and not self._is_done:
-            piece, self._next = self._next, self._source.read(_CHUNK + _TAG)
+            piece, self._next = self._next, self._source.read(_CHUNK_BYTES + _TAG)
             self._is_done = not self._next
             mark = _LAST if self._is_done else _NOT_LAST
             try:

@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 _LOCK_TIMEOUT: Final = 5.0
 """Seconds to wait for a lock of the file."""
-_WINDOW: Final = 20_000
+_POSITIONS_PER_STEP: Final = 20_000
 """Positions of the feed in one step."""
-_EVENTS: Final = 64
+_EVENTS_PER_STEP: Final = 64
 """Events in one step."""
 _BYTES: Final = 4 * 1024 * 1024
 """Bytes of their CARs."""
@@ -244,17 +244,19 @@ class FeedIndex:
     async def _step(self) -> bool:
         """Read one step of the feed; return whether it had anything for the index.
 
-        If not, the position is written once per `_WINDOW`: after a kill, at most that many are read
-        again.
+        If not, the position is written once per `_POSITIONS_PER_STEP`: after a kill, at most that
+        many are read again.
         """
-        upto = min(self._store.head, self._position + _WINDOW)
+        upto = min(self._store.head, self._position + _POSITIONS_PER_STEP)
         key = self._file.sort_key
         rows: list[FeedRow] = []
         if self._store.inits_upto[key] > self._position:  # else there is nothing to look for
-            rows = await self._store.log.sort_key(key, self._position, upto, _EVENTS, _BYTES)
-        if len(rows) == _EVENTS or sum(len(row.car) for row in rows) >= _BYTES:
+            rows = await self._store.log.sort_key(
+                key, self._position, upto, _EVENTS_PER_STEP, _BYTES
+            )
+        if len(rows) == _EVENTS_PER_STEP or sum(len(row.car) for row in rows) >= _BYTES:
             upto = rows[-1].position
-        if rows or upto - self._noted >= _WINDOW:
+        if rows or upto - self._noted >= _POSITIONS_PER_STEP:
             await self._write(rows, upto)
         self._position = upto
         self._moved.unpark_all()

@@ -29,7 +29,7 @@ from recon_node.anchoring.authority import (
     TimeAuthority,
 )
 from recon_node.anchoring.evm import EvmAuthority
-from recon_node.anchoring.feed_follower import FeedFollower, in_thread
+from recon_node.anchoring.feed_follower import AFTER_BUG, AFTER_FAULT, FeedFollower, in_thread
 from recon_node.anchoring.journal import AnchorRequest, Journal, JournalError, RequestState, Tree
 from recon_node.anchoring.machine import FeeLimits
 from recon_node.anchoring.settings import AnchorSettings
@@ -47,10 +47,6 @@ log = structlog.get_logger(__name__)
 
 _MADE_AT_ONCE: Final = 500
 """Time events that are made and admitted together."""
-_AFTER_FAULT: Final = 5.0
-"""Seconds to wait after the disk failed."""
-_AFTER_BUG: Final = 600.0
-"""Seconds to wait after a bug: the rest of the node goes on."""
 _COLLECTING: Final = 12
 """A tree is not built before its first event has waited for this part of the interval."""
 
@@ -234,11 +230,11 @@ class Anchoring:
                     await self._finish(tree)
             except (StoreError, JournalError) as error:
                 log.error("Anchoring failed; trying again in a while", reason=str(error))
-                await trio.sleep(_AFTER_FAULT)
+                await trio.sleep(AFTER_FAULT)
             except Exception:
                 log.exception("A bug stopped anchoring; trying again in a while")
                 self._pending = Pending("a bug: see the log", is_alarming=True)
-                await trio.sleep(_AFTER_BUG)
+                await trio.sleep(AFTER_BUG)
 
     def _due_at(self) -> float | None:
         """Return when a tree should be built; None while nothing waits."""

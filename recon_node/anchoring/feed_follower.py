@@ -30,9 +30,9 @@ _PAGE_EVENTS: Final = 2000
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 _READ_AT_ONCE: Final = 64
 """Events in memory at once, each of up to 1 MiB."""
-_AFTER_FAULT: Final = 5.0
+AFTER_FAULT: Final = 5.0
 """Seconds to wait after the disk failed."""
-_AFTER_BUG: Final = 600.0
+AFTER_BUG: Final = 600.0
 """Seconds to wait after a bug: the rest of the node goes on."""
 
 
@@ -68,13 +68,13 @@ class FeedFollower:
                 await self._read_page()
                 self._on_news()
             except DamagedEventError:
-                await trio.sleep(_AFTER_FAULT)  # until it is repaired
+                await trio.sleep(AFTER_FAULT)  # until it is repaired
             except (StoreError, JournalError) as error:
                 log.error("Cannot select events to anchor", reason=str(error))
-                await trio.sleep(_AFTER_FAULT)
+                await trio.sleep(AFTER_FAULT)
             except Exception:
                 log.exception("A bug keeps events from being anchored; trying again in a while")
-                await trio.sleep(_AFTER_BUG)
+                await trio.sleep(AFTER_BUG)
 
     async def _read_page(self) -> None:
         page = await self._store.log.feed_columns(

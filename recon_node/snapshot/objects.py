@@ -36,7 +36,7 @@ MAX_WHOLE: Final = 1024 * 1024
 """Bytes of an object that is read as a whole, at most: only root objects are."""
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AZURITE_BLOB_STORAGE_URL", "STORAGE_EMULATOR_HOST")
 """Variables with the address of a server that speaks a provider's protocol."""
-_CHUNK: Final = 1024 * 1024
+_READ_BYTES: Final = 1024 * 1024
 
 
 class ObjectError(Exception):
@@ -182,7 +182,7 @@ class Objects:
         parts: list[bytes] = []
         size = 0
         answer = obstore.get(self._store, name, options=options)
-        for part in answer.stream(min_chunk_size=min(_CHUNK, most + 1)):
+        for part in answer.stream(min_chunk_size=min(_READ_BYTES, most + 1)):
             parts.append(bytes(part))
             size += len(part)
             if size > most:
@@ -199,7 +199,7 @@ class Objects:
         size = 0
         with path.open("xb") as file:
             try:
-                for part in obstore.get(self._store, name).stream(min_chunk_size=_CHUNK):
+                for part in obstore.get(self._store, name).stream(min_chunk_size=_READ_BYTES):
                     size += file.write(part)
             except OSError as error:
                 if error.errno is not None:  # of the file, not of the store

@@ -44,7 +44,7 @@ _PART_BYTES: Final = 2 * 1024 * 1024
 keys of a node that somebody packed as densely as possible take 30 times its bytes."""
 _LEAST_EVENT: Final = 256
 """Bytes as which an event counts, at least: its size is what a snapshot says."""
-_AT_ONCE: Final = 1000
+_LOOKED_UP_AT_ONCE: Final = 1000
 """Keys that are looked up at once."""
 _MAX_FAULTS: Final = 1000
 """Faults that are listed; further ones are only counted."""
@@ -216,8 +216,8 @@ class _Sync:
         """Return the keys that the node lacks and wants."""
         held = self._target.keys
         missing: list[tuple[bytes, PackExtent]] = []
-        for start in range(0, len(keys), _AT_ONCE):
-            some = slice(start, start + _AT_ONCE)
+        for start in range(0, len(keys), _LOOKED_UP_AT_ONCE):
+            some = slice(start, start + _LOOKED_UP_AT_ONCE)
             missing += (
                 (key, extent)
                 for key, extent in zip(keys[some], extents[some], strict=True)

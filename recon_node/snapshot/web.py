@@ -25,7 +25,7 @@ import trio
 from recon_node.backoff import Backoff
 from recon_node.bodies import read_body
 
-_AT_ONCE: Final = 32
+_MAX_CONNECTIONS: Final = 32
 """Connections."""
 _MAX_REDIRECTS: Final = 10
 _SHOWN: Final = 300
@@ -125,7 +125,9 @@ def _requests(process: int) -> tuple[trio.lowlevel.TrioToken, httpx.AsyncClient]
     made: list[tuple[trio.lowlevel.TrioToken, httpx.AsyncClient]] = []
 
     async def serve() -> None:
-        limits = httpx.Limits(max_connections=_AT_ONCE, max_keepalive_connections=_AT_ONCE)
+        limits = httpx.Limits(
+            max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS
+        )
         context = ssl.create_default_context()  # the authorities that this machine trusts
         async with httpx.AsyncClient(limits=limits, verify=context) as client:
             made.append((trio.lowlevel.current_trio_token(), client))

@@ -123,7 +123,7 @@ MAX_BYTES_HERE: Final = 64 * 1024
 in which nothing else runs."""
 MAX_BYTES_NOW: Final = 4096
 """Bytes of an event that comes alone and is verified at once: to wait for a thread takes longer."""
-CHUNK: Final = 48
+CHUNK_EVENTS: Final = 48
 """Events that a process gets at a time: some milliseconds of work."""
 CHUNK_BYTES: Final = 1024 * 1024
 """Bytes of these events, unless one has more."""
@@ -257,7 +257,7 @@ def _chunks(cars: Sequence[bytes]) -> Iterator[slice]:
     """Divide events among processes, by number and size."""
     start = size = 0
     for at, car in enumerate(cars):
-        if at > start and (at - start == CHUNK or size + len(car) > CHUNK_BYTES):
+        if at > start and (at - start == CHUNK_EVENTS or size + len(car) > CHUNK_BYTES):
             yield slice(start, at)
             start, size = at, 0
         size += len(car)

@@ -22,7 +22,7 @@ from spark_sink.tables.views import view_names
 #: What is followed unless tables are named, besides all views.
 STATES: Final = "stream_states"
 # Seconds to wait for a target that cannot be reached: the first time, and at most.
-_PAUSE: Final = 1.0
+_FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 
 Since = Callable[[Token | None], Changes]
@@ -77,7 +77,7 @@ def follow(
     Raises:
         SinkError: a table cannot be read, or the target refuses.
     """
-    pause = _PAUSE
+    pause = _FIRST_PAUSE
     while True:
         try:
             for name in names or (STATES, *view_names(directory)):
@@ -92,5 +92,5 @@ def follow(
             continue
         if every is None:
             return
-        pause = _PAUSE
+        pause = _FIRST_PAUSE
         time.sleep(every)

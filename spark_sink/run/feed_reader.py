@@ -223,7 +223,7 @@ _ASK_NODE_EVERY: Final = 5.0
 # Seconds without an answer after which `waiting` is reported.
 _SILENCE: Final = 1.0
 # Seconds before another node is chosen when the last one was of no use.
-_PAUSE: Final = 1.0
+_FAILOVER_PAUSE: Final = 1.0
 # At least so many questions before a node counts as silent.
 _ASKS_BEFORE_FAILOVER: Final = 3
 # What Spark writes to a checkpoint. By the last of them, a file, one is told from a directory that
@@ -306,7 +306,7 @@ class FeedReader:
             # Its log may be there and unreadable: that there was no progress says so.
             avoid = found.epoch if self._tables.reading == begun else None
             if avoid is not None:
-                self._stop.wait(_PAUSE)
+                self._stop.wait(_FAILOVER_PAUSE)
             found = self._next_node(avoid)
 
     def _next_node(self, avoid: str | None) -> Head | None:

@@ -29,7 +29,7 @@ from spark_sink.tables.delta_files import data_files
 from spark_sink.tables.delta_state import epoch_of, identity_of, position_of
 
 # Positions per step, at most.
-_WINDOW: Final = 50_000
+_POSITIONS_PER_STEP: Final = 50_000
 # Seconds between two looks at a table on a disk, and at one in a store.
 _POLL: Final = 0.2
 _STORE_POLL: Final = 1.0
@@ -49,7 +49,7 @@ class ServedFeed:
         self._database = database
         self._spec = database.specs[name]
         self._wait = partial(wait, _POLL if database.is_local else _STORE_POLL)
-        self._window = _WINDOW
+        self._window = _POSITIONS_PER_STEP
         self._repeat = False
 
     def shrink(self) -> bool:

@@ -104,7 +104,7 @@ async def test_a_piece_without_a_row_is_an_empty_batch(
     headers: dict[bytes, tuple[InitHeader, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(arrow, "_PIECE", 10)
+    monkeypatch.setattr(arrow, "_SEARCHED_AT_ONCE", 10)
     answer = await api.get(ARROW, params={"sortValue": "none has it", "upto": 35})
     assert [batch.num_rows for batch in pa.ipc.open_stream(answer.content)] == [0, 0, 0, 0]
 

@@ -578,7 +578,7 @@ async def test_a_deleted_index_is_rebuilt(
     tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In many steps, over a log that has other events between those of DAGs."""
-    monkeypatch.setattr(feed_index, "_WINDOW", 70)
+    monkeypatch.setattr(feed_index, "_POSITIONS_PER_STEP", 70)
     root, blocks = make_dag(100, 6400, rng)
     shards = shards_of(root, blocks, 7000)
     assert len(shards) > 100

@@ -8,8 +8,8 @@ from recon_node.p2p.errors import PeerError
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import (
     AGAIN,
-    AT_ONCE,
-    AT_ONCE_IF_BACK,
+    DIALLED_AT_ONCE,
+    DIALLED_AT_ONCE_IF_BACK,
     GIVE_WAY,
     LOOK_EVERY,
     LOST_FOR,
@@ -122,7 +122,7 @@ async def test_peers_that_are_gone_are_given_up_and_strangers_are_left_alone(
     network.cut(*network.connected)
     begun = trio.current_time()
     while trio.current_time() < begun + LOST_FOR + 10:
-        assert network.dialling <= AT_ONCE
+        assert network.dialling <= DIALLED_AT_ONCE
         await trio.sleep(1)
     tried = {peer for _, peer in network.dials}
     assert len(tried) <= MAX_LOST
@@ -143,7 +143,7 @@ def test_who_is_due(rng):
         connected = {each for each in peers if random.random() < 0.9 or each in connected}
         connected -= set(random.sample(peers, random.choice((0, 0, 0, 30))))
         due = lost.due(connected, trying, float(step))
-        assert len(trying) + len(due) <= max(AT_ONCE_IF_BACK, len(trying))
+        assert len(trying) + len(due) <= max(DIALLED_AT_ONCE_IF_BACK, len(trying))
         assert trying.isdisjoint(due)
         assert connected.isdisjoint(due)
         assert seen.issuperset(due)

@@ -21,7 +21,7 @@ from recon_node.snapshot.tree import (
     open_node,
     whole,
 )
-from recon_node.snapshot.tree.nodes import WINDOW, decode
+from recon_node.snapshot.tree.nodes import NEIGHBOURS, decode
 from recon_node.snapshot.tree.update import Branch
 
 # Of one size, as no EventId is a prefix of another. Small numbers make neighbours.
@@ -62,7 +62,7 @@ def test_a_set_has_one_tree_whatever_came_before(
     assert grown == root
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, WINDOW, 4095, 4096, 4097, 5000])
+@pytest.mark.parametrize("size", [0, 1, 2, NEIGHBOURS, 4095, 4096, 4097, 5000])
 def test_trees_of_sizes_around_the_chunk(size: int) -> None:
     blocks = Blocks()
     rng = random.Random(size)
@@ -99,8 +99,8 @@ def test_nodes_have_a_least_size_and_a_depth() -> None:
     root = blocks.build({rng.randbytes(12) for _ in range(10_000)})
     assert root is not None
     sizes = [len(dag_cbor.decode(block)) // 2 for block in blocks.values() if block[1] == 0]
-    assert sorted(sizes)[2] > WINDOW  # all but the first and the last leaf
-    assert max(sizes) < 10 * WINDOW
+    assert sorted(sizes)[2] > NEIGHBOURS  # all but the first and the last leaf
+    assert max(sizes) < 10 * NEIGHBOURS
     assert root.link.level <= 8
 
 

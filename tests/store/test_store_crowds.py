@@ -128,7 +128,7 @@ def test_no_event_is_left_waiting_whose_history_is_here(
 ) -> None:
     """Each waits for several events of a batch, which are looked up in parts."""
     monkeypatch.setattr(log_changes, "MAX_WAITERS", 16)
-    monkeypatch.setattr(sql, "_CHUNK", 5)
+    monkeypatch.setattr(sql, "_VALUES_PER_STATEMENT", 5)
     world = World(seed, streams=10, events=100)
     offers = submissions(world.offers())
     Random(seed).shuffle(offers)

@@ -133,7 +133,7 @@ def test_what_an_earlier_version_changes_in_between_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_the_version_before(tmp_path / "log", 100)
-    monkeypatch.setattr(event_table, "_PIECE_ROWS", 30)
+    monkeypatch.setattr(event_table, "_COPIED_AT_ONCE", 30)
     interrupt_after(monkeypatch, 3)
     with pytest.raises(Interrupted):
         EventLog(tmp_path / "log", NETWORK, StoreSettings())

@@ -76,7 +76,7 @@ def test_chunks_have_few_events_and_few_bytes(sizes: list[int]) -> None:
     chunks = list(verifiers._chunks(cars))  # type: ignore[arg-type]
     assert [size for each in chunks for size in sizes[each]] == sizes
     for each in chunks:
-        assert 1 <= len(sizes[each]) <= verifiers.CHUNK
+        assert 1 <= len(sizes[each]) <= verifiers.CHUNK_EVENTS
         assert len(sizes[each]) == 1 or sum(sizes[each]) <= verifiers.CHUNK_BYTES
 
 
@@ -169,7 +169,7 @@ async def test_a_killed_process_is_replaced_and_loses_nothing() -> None:
 async def test_what_kills_two_processes_is_named_and_its_neighbours_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verifiers, "CHUNK", 4)
+    monkeypatch.setattr(verifiers, "CHUNK_EVENTS", 4)
     good = some_cars(60)
     poison = init_event(KEYS[0], World(0).headers[next(iter(World(0).headers))].model, "poison").car
     pool = Verifiers(2, child(DIES_OF_POISON))

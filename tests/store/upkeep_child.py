@@ -39,7 +39,7 @@ async def act(action: str, directory: Path, *files: Path) -> None:
         async with open_store(directory, NETWORK):
             pass
     elif action == "migrate":
-        event_table._PIECE_ROWS = int(files[0].name)  # type: ignore[misc]
+        event_table._COPIED_AT_ONCE = int(files[0].name)  # type: ignore[misc]
         EventLog(directory, NETWORK, SETTINGS).close()
     elif action == "forget":
         await trio.to_thread.run_sync(forget_streams, directory, [CID.parse(files[0].name)])

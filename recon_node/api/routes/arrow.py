@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 
-_PIECE = 20_000
+_SEARCHED_AT_ONCE = 20_000
 """Positions that are searched at a time."""
 
 MAX_CIDS: Final = 10_000
@@ -200,7 +200,7 @@ async def stream(
     cars = _CAR in columns
     yield await services.in_thread(partial(schema_message, columns, filters))
     while after < upto:
-        end = min(upto, after + _PIECE) if wanted else upto
+        end = min(upto, after + _SEARCHED_AT_ONCE) if wanted else upto
         async with services.reading_pages.taken():
             rows = await store.log.feed_columns(
                 after, limits.arrow_rows, end, limits.arrow_bytes, wanted, cars=cars

@@ -61,7 +61,7 @@ MAX_BYTES: Final = 16 * 1024 * 1024
 _SECONDS: Final = 10.0
 _SECONDS_EACH: Final = 1.0
 """For all messages, and for each and its model."""
-_AT_ONCE: Final = 100
+_READ_AT_ONCE: Final = 100
 """Messages that are read at once."""
 _ROWS: Final = 200
 """Rows of a drawing, at most."""
@@ -254,8 +254,8 @@ async def _read(services: Services, root: StreamId, name: str) -> _Read:
     log = services.store.log
     found, is_cut = await _tangles(services).candidates(root.cid, name, MAX_MESSAGES, MAX_BYTES)
     messages: list[tuple[bytes, int | None]] = []
-    for start in range(0, len(found), _AT_ONCE):
-        some = found[start : start + _AT_ONCE]
+    for start in range(0, len(found), _READ_AT_ONCE):
+        some = found[start : start + _READ_AT_ONCE]
         cars = await log.cars_by_cid([each.cid for each in some])
         messages += [
             (car, each.received) for each, car in zip(some, cars, strict=True) if car is not None

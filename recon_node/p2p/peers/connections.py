@@ -191,9 +191,9 @@ LOST_FOR: Final = 900.0
 """Seconds for which a lost peer is tried; after that, the rounds get to it."""
 MAX_LOST: Final = 100
 """Maximum lost peers, the latest ones."""
-AT_ONCE: Final = 4
+DIALLED_AT_ONCE: Final = 4
 """Maximum peers that are tried at once."""
-AT_ONCE_IF_BACK: Final = 8
+DIALLED_AT_ONCE_IF_BACK: Final = 8
 """The same when one of them has come back: the others are likely to answer quickly."""
 GIVE_WAY: Final = 1.5
 """Seconds for which one side leaves the dial to the other."""
@@ -245,7 +245,7 @@ class LostPeers:
         waiting = [
             peer for peer, lost in self._lost.items() if lost.try_at <= now and peer not in trying
         ]
-        room = max(0, (AT_ONCE_IF_BACK if back else AT_ONCE) - len(trying))
+        room = max(0, (DIALLED_AT_ONCE_IF_BACK if back else DIALLED_AT_ONCE) - len(trying))
         chosen = self._random.sample(waiting, min(room, len(waiting)))
         for peer in chosen:
             lost = self._lost[peer]

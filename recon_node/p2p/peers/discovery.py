@@ -62,7 +62,7 @@ has just started. Connected peers hear of each at once (`interest_gossip`)."""
 AT_LEISURE: Final = 5
 """So many times as long they are gathered while a connected peer shares each new interest: then its
 events are on their way, and come sooner if nobody has to answer for the DHT meanwhile."""
-PAUSE: Final = 0.1
+ROUND_PAUSE: Final = 0.1
 """The least seconds between two rounds."""
 FEW_PEERS: Final = 8
 """With fewer connections, every peer that joins starts the first rounds again. In a large network
@@ -230,7 +230,7 @@ class Discovery:
                 keys = schedule.take(now, at_most)
                 if keys:
                     await work(keys)
-                await trio.sleep(PAUSE)
+                await trio.sleep(ROUND_PAUSE)
                 until = schedule.next_at
             with trio.move_on_at(until):
                 await changed.wait()

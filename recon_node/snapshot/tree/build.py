@@ -16,7 +16,7 @@ from recon_node.recon.keys.sha256a import DIGEST_SIZE, spread
 from recon_node.snapshot.tree.nodes import (
     ALWAYS_SMALLER,
     LOWEST,
-    WINDOW,
+    NEIGHBOURS,
     Inner,
     Leaf,
     Link,
@@ -27,7 +27,7 @@ from recon_node.snapshot.tree.nodes import (
     starts,
 )
 
-_CHUNK = 4096
+_KEYS_AT_ONCE = 4096
 """Keys that are looked at together."""
 
 
@@ -72,11 +72,11 @@ def _leaves(keys: Iterable[bytes]) -> Iterator[tuple[list[bytes], list[bytes], b
     ranks: list[bytes] = []
     lower, checked, more = LOWEST, 0, True
     while more:
-        fresh = list(islice(source, _CHUNK))
-        more = len(fresh) == _CHUNK
+        fresh = list(islice(source, _KEYS_AT_ONCE))
+        more = len(fresh) == _KEYS_AT_ONCE
         held += fresh
         ranks += _ranks(held, len(ranks), lower)
-        end = len(held) - WINDOW if more else len(held)
+        end = len(held) - NEIGHBOURS if more else len(held)
         begin = 0
         for at in starts(ranks, checked, end):
             yield held[begin:at], ranks[begin:at], lower

@@ -17,13 +17,13 @@ A node ends before an item whose rank is the smallest for some items around. The
 the length of the bound between it and the item before, then its hash. So boundaries look random,
 but they follow from the set alone, and they lie where bounds are short: at the first event of a
 stream rather than between two of its events. They are *local minima* (Bjørner, Blass and Gurevich,
-2010): an item starts a node if no rank among the `WINDOW` items on either side is smaller than its
-own. So
+2010): an item starts a node if no rank among the `NEIGHBOURS` items on either side is smaller than
+its own. So
 
-- a node has at least `WINDOW` + 1 items, except the last of a level, and about 2 `WINDOW` + 1 on
-  average, with few far from it: half of what Merkle search trees waste by their uneven nodes;
+- a node has at least `NEIGHBOURS` + 1 items, except the last of a level, and about 2 `NEIGHBOURS`
+  + 1 on average, with few far from it: half of what Merkle search trees waste by uneven nodes;
 - whether an item starts a node depends on its neighbours only: a change moves no boundary
-  further away than `WINDOW` + 1 items (the bound below an item depends on the one before it).
+  further away than `NEIGHBOURS` + 1 items (the bound below an item depends on the one before it).
 
 The second property is what makes updates local: beside each changed node, one unchanged neighbour
 on either side is enough context.
@@ -55,7 +55,7 @@ from recon_node.recon import KeyRange, Sha256a
 from recon_node.recon.keys.ranges import common_prefix
 from recon_node.recon.keys.sha256a import DIGEST_BITS, DIGEST_SIZE, lanes_of, spread
 
-WINDOW: Final = 3
+NEIGHBOURS: Final = 3
 """Items on either side with which an item is compared. Part of the format: it decides every CID."""
 
 ALWAYS_SMALLER: Final = b""
@@ -75,12 +75,12 @@ def rank(item: bytes, bound: bytes) -> bytes:
 def starts(ranks: Sequence[bytes], first: int, end: int) -> Iterator[int]:
     """Yield the indices from `first` to before `end` that start a node.
 
-    Index 0 is known to start one, and no other node starts within `WINDOW` items of it. So levels
-    get smaller, up to a single node.
+    Index 0 is known to start one, and no other node starts within `NEIGHBOURS` items of it. So
+    levels get smaller, up to a single node.
     """
-    for at in range(max(WINDOW + 1, first), end):
+    for at in range(max(NEIGHBOURS + 1, first), end):
         own = ranks[at]
-        if own < ranks[at - 1] and own == min(ranks[at - WINDOW : at + WINDOW + 1]):
+        if own < ranks[at - 1] and own == min(ranks[at - NEIGHBOURS : at + NEIGHBOURS + 1]):
             yield at
 
 

@@ -8,7 +8,7 @@ The index by stream has the row of its init event. That is a small number, and w
 streams lately is in the same few pages: only the index by CID is written all over.
 
 Theory of the migration. Rows are copied to a table of another name, in transactions of
-`_PIECE_ROWS`, and so are the indexes built, one in each. Until the last transaction, which
+`_COPIED_AT_ONCE`, and so are the indexes built, one in each. Until the last transaction, which
 exchanges the tables, everything else reads the log as it was: readers in other processes go on all
 the time. A process that is killed leaves what it has copied, and the next one continues there. In
 between, an earlier version may have run and changed the log: triggers take each row that it changes
@@ -29,7 +29,7 @@ from recon_node.store.errors import DamagedRowError
 
 logger = structlog.get_logger(__name__)
 
-_PIECE_ROWS: Final = 20_000
+_COPIED_AT_ONCE: Final = 20_000
 _REPORT_SECONDS: Final = 5.0
 
 # What an init event's `name` ends with: two hashes, 4 bytes of the stream, the height 0.
@@ -112,7 +112,7 @@ def _copy(connection: sqlite3.Connection) -> None:
     told = time.monotonic()
     while True:
         (done,) = connection.execute("SELECT coalesce(max(id), 0) FROM slim").fetchone()
-        copied = connection.execute(f"{_COPY} id > ? ORDER BY id LIMIT {_PIECE_ROWS}", (done,))
+        copied = connection.execute(f"{_COPY} id > ? ORDER BY id LIMIT {_COPIED_AT_ONCE}", (done,))
         if not copied.rowcount:
             return
         _commit(connection)

@@ -26,12 +26,12 @@ from recon_node.store.db import (
 from recon_node.store.db import proofs as anchors
 from recon_node.store.db.blocks import is_packed, sections
 from recon_node.store.db.event_table import slim_events
+from recon_node.store.db.sql import MIGRATED_AT_ONCE
 
 logger = structlog.get_logger(__name__)
 
 Migration = str | Callable[[sqlite3.Connection], None]
 
-_PIECE_ROWS: Final = 1000
 _REPORT_SECONDS: Final = 5.0
 
 
@@ -57,7 +57,7 @@ def cut_out_shared_blocks(connection: sqlite3.Connection) -> None:
     (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM cars").fetchone()
     row, told = 0, time.monotonic()
     while rows := connection.execute(
-        "SELECT id, car FROM cars WHERE id > ? ORDER BY id LIMIT ?", (row, _PIECE_ROWS)
+        "SELECT id, car FROM cars WHERE id > ? ORDER BY id LIMIT ?", (row, MIGRATED_AT_ONCE)
     ).fetchall():
         candidates = [(each, event) for each, car in rows if (event := _sharing(car)) is not None]
         stored = blocks.cut_out_shared(connection, [event for _, event in candidates])

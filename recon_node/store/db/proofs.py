@@ -44,7 +44,7 @@ from recon_node.ipld import CID, CarError
 from recon_node.store.admission.records import ProofVerdict, Record, State
 from recon_node.store.db.blocks import BlockReader
 from recon_node.store.db.rows import MAX_REASON
-from recon_node.store.db.sql import read_in_pieces, select_in, short, short_of
+from recon_node.store.db.sql import MIGRATED_AT_ONCE, read_in_pieces, select_in, short, short_of
 from recon_node.verification import Refusal
 
 logger = structlog.get_logger(__name__)
@@ -73,8 +73,6 @@ _TABLES: Final = (
     "CREATE INDEX anchors_by_proof ON anchors (proof)",
 )
 
-_PIECE_ROWS: Final = 1000
-"""Rows that the migration reads at a time."""
 _LONGEST_DELAY: Final = 2 * 86_400.0
 """Seconds; no lookup is postponed by more."""
 
@@ -261,7 +259,7 @@ def add_proofs(connection: sqlite3.Connection) -> None:
     while rows := connection.execute(
         "SELECT id, cid, state, car FROM events JOIN cars USING (id) "
         "WHERE id > ? AND kind = 'time' ORDER BY id LIMIT ?",
-        (row, _PIECE_ROWS),
+        (row, MIGRATED_AT_ONCE),
     ).fetchall():
         for row, cid, state, car in rows:
             _add_proof(connection, row, cid, state, car)

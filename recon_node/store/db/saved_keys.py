@@ -47,7 +47,7 @@ SAVING: Final = Event()
 _MAGIC: Final = b"recon-node keys 1\n"
 _HEAD_SIZE: Final = len(_MAGIC) + 16 + 8
 _DIGEST_SIZE: Final = 32
-_PIECE: Final = 1024 * 1024
+_HASHED_AT_ONCE: Final = 1024 * 1024
 
 
 def load_keys(
@@ -147,8 +147,8 @@ def _decode(data: mmap, token: bytes) -> tuple[list[bytes], bytes]:
     if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : len(_MAGIC) + 16] != token:
         raise ValueError("it does not belong to this state of the log")
     checksum = sha256()
-    for at in range(0, len(data) - _DIGEST_SIZE, _PIECE):
-        checksum.update(data[at : min(at + _PIECE, len(data) - _DIGEST_SIZE)])
+    for at in range(0, len(data) - _DIGEST_SIZE, _HASHED_AT_ONCE):
+        checksum.update(data[at : min(at + _HASHED_AT_ONCE, len(data) - _DIGEST_SIZE)])
     if checksum.digest() != data[-_DIGEST_SIZE:]:
         raise ValueError("it is damaged: its checksum is wrong")
     count = int.from_bytes(data[_HEAD_SIZE - 8 : _HEAD_SIZE], "little")

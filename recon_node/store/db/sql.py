@@ -22,8 +22,12 @@ from recon_node.store.errors import (
     StoreError,
 )
 
-_CHUNK: Final = 500
+_VALUES_PER_STATEMENT: Final = 500
 """Values of a list in one statement."""
+CARS_AT_ONCE: Final = 500
+"""Rows with CARs that are read at a time."""
+MIGRATED_AT_ONCE: Final = 1000
+"""Rows that a migration reads at a time."""
 _BUGS: Final = (
     sqlite3.IntegrityError,
     sqlite3.ProgrammingError,
@@ -66,8 +70,8 @@ def select_in(
     connection: sqlite3.Connection, sql: str, values: Sequence[object]
 ) -> Iterator[tuple[Any, ...]]:
     """Run a statement whose `(?)` stands for a list of values; long lists are split."""
-    for start in range(0, len(values), _CHUNK):
-        chunk = values[start : start + _CHUNK]
+    for start in range(0, len(values), _VALUES_PER_STATEMENT):
+        chunk = values[start : start + _VALUES_PER_STATEMENT]
         marks = ", ".join("?" * len(chunk))
         yield from connection.execute(sql.replace("(?)", f"({marks})"), chunk)
 
@@ -83,8 +87,8 @@ def select_named(
         names: the CIDs, or the EventIds.
         column: of the rows, in which their names are.
     """
-    for start in range(0, len(names), _CHUNK):
-        chunk = names[start : start + _CHUNK]
+    for start in range(0, len(names), _VALUES_PER_STATEMENT):
+        chunk = names[start : start + _VALUES_PER_STATEMENT]
         wanted = set(chunk)
         for row in select_in(connection, sql, list({short(name) for name in chunk})):
             if row[column] in wanted:

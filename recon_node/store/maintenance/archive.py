@@ -28,7 +28,7 @@ from recon_node.ipld import CID, DAG_CBOR, DagCborError, car, dag_cbor
 from recon_node.recon import KeyRange, covers
 from recon_node.store.damage import FORGOTTEN, Damage, DamagedEventError, car_fault
 from recon_node.store.db.blocks import BlockReader, full_size, references, section, sections
-from recon_node.store.db.sql import read_in_pieces
+from recon_node.store.db.sql import CARS_AT_ONCE, read_in_pieces
 from recon_node.store.errors import StoreError
 from recon_node.store.interests import key_ranges
 from recon_node.store.maintenance.closed_log import Progress, no_progress, opened_log
@@ -160,9 +160,6 @@ def _all_cids(value: Any) -> TypeGuard[list[CID]]:
     return isinstance(value, list) and all(isinstance(each, CID) for each in value)
 
 
-_PIECE_ROWS: Final = 500
-
-
 @dataclass(slots=True)
 class _PageWithBlocks:
     """A page and the blocks that are written with it."""
@@ -269,6 +266,6 @@ def _events(connection: sqlite3.Connection) -> Iterator[tuple[EventId, bytes]]:
     )
     for column, more in (("position", ""), ("id", " AND position IS NULL")):
         sql = f"{select.format(column)}{more} ORDER BY {column} LIMIT ?"
-        for rows in read_in_pieces(connection, sql, _PIECE_ROWS):
+        for rows in read_in_pieces(connection, sql, CARS_AT_ONCE):
             for _, event_id, stored in rows:
                 yield EventId(event_id), stored

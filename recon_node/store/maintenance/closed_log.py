@@ -28,7 +28,7 @@ from recon_node.store.errors import StoreError
 Progress = Callable[[str, int, int | None], None]
 """Called with the current step, how much of it is done, and of how much (None: unknown)."""
 
-_PIECE_ROWS: Final = 10_000
+_PACKED_AT_ONCE: Final = 10_000
 
 
 def no_progress(step: str, done: int, total: int | None) -> None:
@@ -174,7 +174,7 @@ def remove_unused_blocks(connection: sqlite3.Connection, progress: Progress) -> 
     packed = (
         "SELECT id, car FROM cars WHERE id > ? AND substr(car, 1, 1) = x'00' ORDER BY id LIMIT ?"
     )
-    for rows in read_in_pieces(connection, packed, _PIECE_ROWS):
+    for rows in read_in_pieces(connection, packed, _PACKED_AT_ONCE):
         used.update(block for _, car in rows for block in references(car))
         progress("looking for unused blocks", rows[-1][0], last)
     blocks = connection.execute("SELECT id FROM blocks")

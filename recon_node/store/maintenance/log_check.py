@@ -36,7 +36,7 @@ from recon_node.store.db.rows import (
     select_streams,
 )
 from recon_node.store.db.saved_keys import KEYS, load_keys
-from recon_node.store.db.sql import read_in_pieces, select_in
+from recon_node.store.db.sql import CARS_AT_ONCE, read_in_pieces, select_in
 from recon_node.store.errors import DamagedLogError, DamagedRowError
 from recon_node.store.maintenance.closed_log import Progress, no_progress, opened_log
 
@@ -162,9 +162,6 @@ def _check_saved_keys(connection: sqlite3.Connection, data_dir: Path, report: Re
         report.add("keys.saved", f"the saved keys have the hash {keys.summarize().hash.hex()}")
 
 
-_PIECE_ROWS: Final = 500
-
-
 class EventRow(NamedTuple):
     """An event as the log has it."""
 
@@ -189,7 +186,7 @@ def read_event_rows(connection: sqlite3.Connection) -> Iterator[list[EventRow]]:
         "LEFT JOIN cars ON cars.id = events.id LEFT JOIN anchors ON anchors.event = events.id "
         "WHERE events.id > ? ORDER BY events.id LIMIT ?"
     )
-    for piece in read_in_pieces(connection, sql, _PIECE_ROWS):
+    for piece in read_in_pieces(connection, sql, CARS_AT_ONCE):
         yield [EventRow(*row) for row in piece]
 
 

@@ -36,7 +36,7 @@ from recon_node.store.maintenance.salvage import Salvage, Salvaged
 from recon_node.store.store import Store, open_store
 from recon_node.store.values import StoreSettings
 
-_PIECE_EVENTS: Final = 1000
+_EVENTS_AT_ONCE: Final = 1000
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ async def _rebuild(
     async with open_store(folder, network, settings=settings, guarded=guarded) as store:
         rows = salvage.read()
         total, done = salvage.events, 0
-        while piece := await run_sync(lambda: list(islice(rows, _PIECE_EVENTS))):
+        while piece := await run_sync(lambda: list(islice(rows, _EVENTS_AT_ONCE))):
             kept &= await _admit(store, piece, repaired)
             done += len(piece)
             progress("saving events", done, total)
