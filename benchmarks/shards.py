@@ -45,7 +45,7 @@ from recon_node.recon.keys.sha256a import lanes_of
 from recon_node.store import StoreSettings
 from recon_node.store.db.log import EventLog
 from recon_node.store.db.log_changes import commit_batch
-from recon_node.store.interests import key_ranges
+from recon_node.store.kept_interests import key_ranges
 from recon_node.store.values import Submission
 from recon_node.testnet import TestnetNode
 from recon_node.verification import check_event

@@ -37,7 +37,7 @@ from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 from recon_node.store import StoreError, open_store
 from recon_node.store.admission.records import State
-from recon_node.store.db.schema import open_database
+from recon_node.store.db.log_schema import open_database
 
 NETWORK = Network.local(5)
 KEY = SigningKey(bytes([7]) * 32)

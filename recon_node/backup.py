@@ -33,8 +33,8 @@ from recon_node.files import move_into_place, private_directory, room_at, sync_d
 from recon_node.p2p.network_side import PEERS_FILE
 from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer_id_of
 from recon_node.store.db.log import HEAD_FILE
+from recon_node.store.db.log_schema import FILE_NAME as LOG_FILE
 from recon_node.store.db.saved_keys import FILE_NAMES as SAVED_KEYS
-from recon_node.store.db.schema import FILE_NAME as LOG_FILE
 from recon_node.store.directory_lock import LOCK_FILE, directory_lock
 from recon_node.store.maintenance import (
     BackedUp,

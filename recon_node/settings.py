@@ -43,7 +43,7 @@ from recon_node.setting_types import (
 )
 from recon_node.snapshot.settings import SnapshotSettings
 from recon_node.store import Interest, PolicySettings, StoreSettings, parse_interest
-from recon_node.store.interests import check_interest
+from recon_node.store.kept_interests import check_interest
 
 ENV_PREFIX: Final = "RECON_NODE_"
 _OTHER_VARIABLES: Final = frozenset({"RECON_NODE_CONFIG", "RECON_NODE_KEY", "RECON_NODE_URL"})

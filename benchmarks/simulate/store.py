@@ -18,7 +18,7 @@ from recon_node.ipld import CID, DAG_CBOR, CarError, car, dag_cbor
 from recon_node.recon import KeyRange, KeyStore, KeyView, covers
 from recon_node.store import Interest, Verdict
 from recon_node.store.contents import Arrivals, Filling
-from recon_node.store.interests import key_ranges
+from recon_node.store.kept_interests import key_ranges
 
 NETWORK: Final = Network.local(7)
 ADMISSION: Final = 0.01

@@ -78,7 +78,7 @@ class Subject(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class SetAsideStream:
     """A stream, or a tangle, that is set aside."""
 
     subject: Subject
@@ -107,14 +107,14 @@ class Evaluation:
         self._count = count
         self._processes = Processes(_COMMAND, max(1, count))
         self._one = trio.CapacityLimiter(1)
-        self._aside = Latest[Subject, Aside](MAX_REMEMBERED_STREAMS)
+        self._aside = Latest[Subject, SetAsideStream](MAX_REMEMBERED_STREAMS)
         self._long_since = Latest[Subject, float](MAX_REMEMBERED_STREAMS)
         self._long = Turns(1)
         self._having_long: set[trio.lowlevel.Task] = set()
         self.slots = Turns(PROCESSES)
 
     @property
-    def aside(self) -> list[Aside]:
+    def aside(self) -> list[SetAsideStream]:
         """The streams that are set aside, the latest last."""
         return list(self._aside.values())
 
@@ -165,7 +165,7 @@ class Evaluation:
             return await self._call(subject, function)
         except ProcessDiedError as error:
             reason = f"a process that computed it took too much memory or time: {error}"
-        aside = self._aside[subject] = Aside(subject, events, reason, time.time())
+        aside = self._aside[subject] = SetAsideStream(subject, events, reason, time.time())
         stream, tangle = str(subject.init), subject.tangle
         logger.error(
             "A stream is set aside", stream=stream, tangle=tangle, events=events, reason=reason
@@ -286,7 +286,7 @@ def _busy() -> ApiError:
     )
 
 
-def _set_aside(stream: Aside) -> ApiError:
+def _set_aside(stream: SetAsideStream) -> ApiError:
     return ApiError(
         HTTPStatus.UNPROCESSABLE_ENTITY,
         f"this node has set the {'stream' if stream.subject.tangle is None else 'tangle'} aside: "

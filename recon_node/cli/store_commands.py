@@ -20,7 +20,7 @@ from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.exception_groups import unwrapped
 from recon_node.settings import Settings
 from recon_node.store import Interest, Policy, StoreError
-from recon_node.store.db.schema import FILE_NAME
+from recon_node.store.db.log_schema import FILE_NAME
 from recon_node.store.directory_lock import directory_lock
 from recon_node.store.maintenance import (
     ImportResult,

@@ -32,7 +32,7 @@ from recon_node.ceramic.auth.wallets import challenge, signed_text
 from recon_node.client.capabilities import Capability
 from recon_node.client.errors import InvalidArgumentError
 from recon_node.client.keys import Key
-from recon_node.client.session import StreamRef, to_stream_id
+from recon_node.client.operations import StreamRef, to_stream_id
 from recon_node.ipld import dag_cbor, multibase
 
 EVERYTHING: Final = "ceramic://*"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from recon_node.client.session import (
+from recon_node.client.operations import (
     CidRef,
     Session,
     Steps,

@@ -1,7 +1,7 @@
 """The two clients: `Ceramic` for ordinary programs, `AsyncCeramic` for asyncio and trio.
 
-Their methods are the operations (see `recon_node.client.session`), whose texts and arguments they
-have; what differs is only how requests and answers are carried.
+Their methods are the operations (see `recon_node.client.operations`), whose texts and arguments
+they have; what differs is only how requests and answers are carried.
 """
 
 from __future__ import annotations
@@ -17,10 +17,18 @@ import anyio
 import httpx
 
 from recon_node import DEFAULT_URL
-from recon_node.client import anchor_times, feed_entries, lists, reading, session, threads, writing
+from recon_node.client import (
+    anchor_times,
+    feed_entries,
+    lists,
+    operations,
+    reading,
+    threads,
+    writing,
+)
 from recon_node.client.errors import TooMuchWorkError
 from recon_node.client.keys import Key
-from recon_node.client.session import CidRef, Session, Steps, StreamRef
+from recon_node.client.operations import CidRef, Session, Steps, StreamRef
 from recon_node.connection import TIMEOUT, AsyncConnection, Connection
 from recon_node.steps import run_steps
 from recon_node.streams.budget import BudgetError
@@ -118,8 +126,8 @@ class Ceramic(_Signing, Connection):
     tangles = _blocking(threads.tangles)
     tangle = _blocking(threads.tangle)
     reply = _blocking(threads.reply)
-    event = _blocking(session.event)
-    send = _blocking(session.send)
+    event = _blocking(operations.event)
+    send = _blocking(operations.send)
     feed_token = _blocking(feed_entries.feed_token)
     feed = _blocking(feed_entries.feed)
     documents = _blocking(lists.documents)
@@ -127,7 +135,7 @@ class Ceramic(_Signing, Connection):
     interests = _blocking(lists.interests)
     register_interest = _blocking(lists.register_interest)
     remove_interest = _blocking(lists.remove_interest)
-    version = _blocking(session.version)
+    version = _blocking(operations.version)
     anchor = _blocking(anchor_times.anchor)
     request_anchor = _blocking(anchor_times.request_anchor)
 
@@ -229,8 +237,8 @@ class AsyncCeramic(_Signing, AsyncConnection):
     tangles = _async(threads.tangles)
     tangle = _async(threads.tangle)
     reply = _async(threads.reply)
-    event = _async(session.event)
-    send = _async(session.send)
+    event = _async(operations.event)
+    send = _async(operations.send)
     feed_token = _async(feed_entries.feed_token)
     feed = _async(feed_entries.feed)
     documents = _async(lists.documents)
@@ -238,7 +246,7 @@ class AsyncCeramic(_Signing, AsyncConnection):
     interests = _async(lists.interests)
     register_interest = _async(lists.register_interest)
     remove_interest = _async(lists.remove_interest)
-    version = _async(session.version)
+    version = _async(operations.version)
     anchor = _async(anchor_times.anchor)
     request_anchor = _async(anchor_times.request_anchor)
 

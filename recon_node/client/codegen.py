@@ -24,7 +24,7 @@ from urllib.parse import unquote
 from recon_node.ceramic import StreamId, StreamIdError, StreamType
 from recon_node.client.clients import Ceramic
 from recon_node.client.errors import InvalidArgumentError
-from recon_node.client.session import StreamRef, to_stream_id
+from recon_node.client.operations import StreamRef, to_stream_id
 
 _WIDTH: Final = 88
 """Characters of a line, as ruff and Black have it."""

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from recon_node.ceramic import Event, EventKind, StreamId
-from recon_node.client.session import Session, Steps, get, read_event
+from recon_node.client.operations import Session, Steps, get, read_event
 from recon_node.connection import NotANodeError
 from recon_node.ipld import CID, IpldError
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.client.errors import FirstInterestWarning, InvalidArgumentError
-from recon_node.client.session import Session, Steps, StreamRef, get, to_stream_id
+from recon_node.client.operations import Session, Steps, StreamRef, get, to_stream_id
 from recon_node.connection import NotANodeError, Request
 
 T_co = TypeVar("T_co", covariant=True)

@@ -32,8 +32,8 @@ from recon_node.ceramic import (
     check_authority,
     verify_signature,
 )
-from recon_node.client import session as node
-from recon_node.client.session import (
+from recon_node.client import operations as node
+from recon_node.client.operations import (
     CidRef,
     Session,
     Steps,

@@ -9,8 +9,7 @@ from typing import Any
 from recon_node.ceramic import StreamId
 from recon_node.client.errors import InvalidArgumentError
 from recon_node.client.keys import Key
-from recon_node.client.reading import Document
-from recon_node.client.session import (
+from recon_node.client.operations import (
     Session,
     Steps,
     StreamRef,
@@ -19,6 +18,7 @@ from recon_node.client.session import (
     to_object,
     to_stream_id,
 )
+from recon_node.client.reading import Document
 from recon_node.client.writing import create
 
 

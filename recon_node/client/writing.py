@@ -36,15 +36,7 @@ from recon_node.client.errors import (
 )
 from recon_node.client.feed_entries import feed
 from recon_node.client.keys import Key
-from recon_node.client.reading import (
-    Document,
-    document_at,
-    fetch_stream,
-    load_model,
-    not_accepted,
-    whole,
-)
-from recon_node.client.session import (
+from recon_node.client.operations import (
     CidRef,
     Session,
     Steps,
@@ -56,6 +48,14 @@ from recon_node.client.session import (
     to_object,
     to_patch,
     to_stream_id,
+)
+from recon_node.client.reading import (
+    Document,
+    document_at,
+    fetch_stream,
+    load_model,
+    not_accepted,
+    whole,
 )
 from recon_node.connection import NotFoundError
 from recon_node.ipld import CID, DagCborError, dag_cbor

@@ -21,10 +21,10 @@ from recon_node.recon import KeyRange, KeyStore, Sha256a
 from recon_node.snapshot.feed_pages import Row
 from recon_node.snapshot.tree import matcher
 from recon_node.store import Interest, Store, format_interest
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.db.rows import select_withheld
 from recon_node.store.db.sql import explained_errors
-from recon_node.store.interests import key_ranges
+from recon_node.store.kept_interests import key_ranges
 from recon_node.store.maintenance import find_log, network_of
 from recon_node.store.reading import Reader
 from recon_node.store.reading.feed_rows import read_head, read_positions
@@ -59,7 +59,7 @@ class LogSource:
                 for each in self.ranges:
                     keys = (key for (key,) in cursor.execute(sql, tuple(each)))
                     found += [key for key in keys if key not in withheld]
-                self._epoch = schema.read_meta(connection, "epoch") or ""
+                self._epoch = log_schema.read_meta(connection, "epoch") or ""
                 self._reader.head = read_head(self._reader)
             connection.execute("COMMIT")
             self._keys.load(found)

@@ -28,7 +28,7 @@ from recon_node.store.errors import (
     StoreError,
     UnknownTimeError,
 )
-from recon_node.store.interests import format_interest, is_of_a_document, parse_interest
+from recon_node.store.kept_interests import format_interest, is_of_a_document, parse_interest
 from recon_node.store.policy import (
     Policy,
     PolicySettings,

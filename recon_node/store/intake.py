@@ -32,7 +32,7 @@ from recon_node.store.contents import Writer
 from recon_node.store.damage import DamageWatch
 from recon_node.store.db.log_changes import commit_batch, commit_release
 from recon_node.store.errors import DiskFullError, StoreError
-from recon_node.store.interests import Interests
+from recon_node.store.kept_interests import Interests
 from recon_node.store.policy import PolicyGate
 from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Verdict
 from recon_node.tracing import span

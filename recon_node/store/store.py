@@ -26,7 +26,7 @@ from recon_node.store.db.sql import explained_errors
 from recon_node.store.directory_lock import directory_lock
 from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.intake import Intake
-from recon_node.store.interests import Interests, load_interests
+from recon_node.store.kept_interests import Interests, load_interests
 from recon_node.store.policy import Policy, PolicyGate
 from recon_node.store.reading.feed_rows import find_time
 from recon_node.store.reading.log_reader import LogReader

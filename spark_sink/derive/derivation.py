@@ -5,7 +5,7 @@ position, all its events are read back from `raw_events`, and what changed is co
 (`derive.portion`). Tables at the same position, which is nearly always the case, share the reading.
 A long step is divided by the partitions of the tables, which Spark's workers compute in parallel. A
 short step, of up to a few hundred events, is computed without them. Both are computed in processes
-that may be killed (`derive.apart`), because the content is strangers'.
+that may be killed (`derive.child_process`), because the content is strangers'.
 
 Of a long stream, which would take seconds to read back, a short step reads only the events after
 its *end*, if the same process has computed the stream before and its next event builds on its tip
@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import pyarrow as pa
 
 from recon_node.streams import no_version
-from spark_sink.derive.apart import COMMAND, Apart, Here, compute_partition
-from spark_sink.derive.feed_streams import Aside
+from spark_sink.derive.child_process import COMMAND, ChildProcess, ThisProcess, compute_partition
+from spark_sink.derive.feed_streams import SetAsideStreams
 from spark_sink.derive.portion import Portion, Step
 from spark_sink.derive.transforms import NEED_MODELS
 from spark_sink.schema import PARTITIONS, TABLES, UNPROCESSED, partition_of
@@ -61,11 +61,11 @@ class Workers(Protocol):
     """Calls a function for each of some items.
 
     Attributes:
-        apart: the command of processes in which strangers' content is computed
-            (`derive.apart`), by whoever does so; None: it does so itself.
+        command: the command of processes in which strangers' content is computed
+            (`derive.child_process`), by whoever does so; None: it does so itself.
     """
 
-    apart: Sequence[str] | None
+    command: Sequence[str] | None
 
     def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
         """Return the results, in any order."""
@@ -74,8 +74,8 @@ class Workers(Protocol):
 class InProcess:
     """Works in this process, one item after the other."""
 
-    def __init__(self, apart: Sequence[str] | None = None) -> None:
-        self.apart = apart
+    def __init__(self, command: Sequence[str] | None = None) -> None:
+        self.command = command
 
     def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
         """Yield the results in order, each computed on demand."""
@@ -88,9 +88,9 @@ class SparkWorkers:
     Items and results are pickled; results should be small.
     """
 
-    def __init__(self, spark: SparkSession, apart: Sequence[str] | None = COMMAND) -> None:
+    def __init__(self, spark: SparkSession, command: Sequence[str] | None = COMMAND) -> None:
         self._spark = spark
-        self.apart = apart
+        self.command = command
 
     def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
         """Return the results, in any order, when all are there."""
@@ -178,9 +178,9 @@ class Derivation:
     def __init__(self, tables: Tables, workers: Workers | None = None) -> None:
         self._tables = tables
         self._workers = workers or InProcess()
-        apart = self._workers.apart
-        self._portions = Here() if apart is None else Apart(apart)
-        self._aside = Aside.read(tables.derived.get(UNPROCESSED))
+        command = self._workers.command
+        self._portions = ThisProcess() if command is None else ChildProcess(command)
+        self._aside = SetAsideStreams.read(tables.derived.get(UNPROCESSED))
         self.doing = "computing tables"
         tables.clear_staging()
 
@@ -244,16 +244,16 @@ class Derivation:
             self._revise(name, portion.revised.get(name, Staged()), upto)
             self._finish(name, portion.rows[name], upto)
         if portion.rows.get(UNPROCESSED, Staged()).num_rows:
-            self._aside = Aside.read(self._tables.derived[UNPROCESSED])
+            self._aside = SetAsideStreams.read(self._tables.derived[UNPROCESSED])
         self._tables.clear_staging()
         return portion.streams
 
     def _long(self, step: Step) -> Portion:
         self._portions.close()  # for its memory
-        aside = {name: self._tables.staged_aside(name) for name in step.names}
-        whole = replace(step, stagers={**aside, **step.stagers}, aside=aside)
+        rewritten = {name: self._tables.scratch_stager(name) for name in step.names}
+        whole = replace(step, stagers={**rewritten, **step.stagers}, rewritten=rewritten)
         portion = Portion()
-        work = partial(compute_partition, whole, self._workers.apart)
+        work = partial(compute_partition, whole, self._workers.command)
         for part in self._workers.map(work, range(PARTITIONS)):
             portion.add(part)
         if UNPROCESSED in portion.rows:
@@ -324,7 +324,7 @@ class Derivation:
             for name, rows in self._portions.compute(anew, some).rows.items():
                 if name in self._tables.derived:
                     self._revise(name, rows, step.upto)
-            self._aside = Aside.read(self._tables.derived.get(UNPROCESSED))
+            self._aside = SetAsideStreams.read(self._tables.derived.get(UNPROCESSED))
 
     def close(self) -> None:
         """End the process that computes short steps. It is started again when it is needed."""

@@ -5,12 +5,13 @@ The ends of long streams are kept in memory from one short step to the next (`En
 tip. `recon_node.streams.StreamEnd` is what such an event needs of the others. Nothing depends on an
 end being here: without one, after a start for example, the stream is read whole once.
 
-One bad stream never stops a table: it is set aside (`Aside`). A stream of which rows cannot be
-computed (it takes more work than its events pay for, or meets a fault of this software) is left out
-of the derived tables from then on, and gets a row in the table `unprocessed_streams` that says why.
-Another version of the software takes it up again: its rows are computed from all of its events.
+One bad stream never stops a table: it is set aside (`SetAsideStreams`). A stream of which rows
+cannot be computed (it takes more work than its events pay for, or meets a fault of this software)
+is left out of the derived tables from then on, and gets a row in the table `unprocessed_streams`
+that says why. Another version of the software takes it up again: its rows are computed from all of
+its events.
 
-A process of `spark_sink.derive.apart` says in shared memory which stream it is computing
+A process of `spark_sink.derive.child_process` says in shared memory which stream it is computing
 (`Marked`), and is ended in time. Anywhere else, nothing is marked or bounded.
 """
 
@@ -328,7 +329,7 @@ _MAX_REASON: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class SetAsideStreams:
     """The streams that are set aside, by their CIDs.
 
     Attributes:
@@ -340,7 +341,7 @@ class Aside:
     by_others: frozenset[bytes] = frozenset()
 
     @classmethod
-    def read(cls, table: DeltaStore | None) -> "Aside":
+    def read(cls, table: DeltaStore | None) -> "SetAsideStreams":
         """Read the table `unprocessed_streams`; without one, no stream is set aside."""
         if table is None or not table.position:
             return cls()

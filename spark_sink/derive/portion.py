@@ -59,7 +59,7 @@ class Step:
 
     Attributes:
         stagers: of the tables whose rows the worker writes to files.
-        aside: stagers for earlier rows that change because a model did.
+        rewritten: stagers for earlier rows that change because a model did.
         without: streams that are set aside.
         taken_up: those that were, by another version of this software.
     """
@@ -69,7 +69,7 @@ class Step:
     after: int
     upto: int
     stagers: Mapping[str, Stager] = field(default_factory=dict)
-    aside: Mapping[str, Stager] = field(default_factory=dict)
+    rewritten: Mapping[str, Stager] = field(default_factory=dict)
     without: frozenset[bytes] = frozenset()
     taken_up: frozenset[bytes] = frozenset()
 
@@ -180,7 +180,7 @@ class _Work:
         self._ends = ends
         self._rows = {n: _Rows(TABLES[n], step.stagers.get(n)) for n in step.names}
         self._revised = {
-            n: _Rows(TABLES[n], step.aside.get(n)) for n in NEED_MODELS.intersection(step.names)
+            n: _Rows(TABLES[n], step.rewritten.get(n)) for n in NEED_MODELS.intersection(step.names)
         }
 
     def add_later(self, streams: Sequence[bytes]) -> list[bytes]:

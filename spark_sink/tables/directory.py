@@ -182,7 +182,7 @@ class Tables:
         """Return what writes rows of raw_events to files, also in a worker."""
         return self.raw.stager()
 
-    def staged_aside(self, name: str) -> Stager:
+    def scratch_stager(self, name: str) -> Stager:
         """Return what writes rows of a table to files that `clear_staging` deletes."""
         return Stager(TABLES[name], self.directory / self._staging / name)
 

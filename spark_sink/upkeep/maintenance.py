@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from spark_sink.derive.apart import COMMAND
+from spark_sink.derive.child_process import COMMAND
 from spark_sink.derive.derivation import Derivation, InProcess
 from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.schema import DERIVED, RAW, TABLES

@@ -19,7 +19,7 @@ from recon_node.ceramic import InitHeader, Network, Shard, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import FeedFilter, Store
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.reading import columns
 
 ARROW = "/ceramic/feed/arrow"
@@ -132,7 +132,7 @@ async def test_a_stream_is_found_by_its_index_and_the_rest_without_cars(
 ) -> None:
     """What SQLite does first decides how much of the log a filter reads."""
     network = Network.local(7)
-    connection = schema.open_reader(tmp_path / "node")
+    connection = log_schema.open_reader(tmp_path / "node")
 
     def plan(wanted: FeedFilter) -> list[str]:
         terms, values = columns._where(wanted, network)

@@ -13,7 +13,7 @@ from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.recon import covers
 from recon_node.store import Interest, PolicySettings, Store
-from recon_node.store.interests import key_ranges, ring_ranges
+from recon_node.store.kept_interests import key_ranges, ring_ranges
 from recon_node.store.policy import Policy, hashes_of_event_ids, hashes_of_ring_keys
 
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"a model"))

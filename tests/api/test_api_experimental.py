@@ -20,7 +20,7 @@ from recon_node.ceramic.builder import controller_of, data_event, init_event, si
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor, multibase
 from recon_node.recon import KeyRange
 from recon_node.store import Interest, Store
-from recon_node.store.interests import key_ranges
+from recon_node.store.kept_interests import key_ranges
 
 Events = list[dict[str, str]]
 PATH = "/ceramic/experimental/events"

@@ -21,7 +21,7 @@ from recon_node.p2p.peers.interest_statement import (
 )
 from recon_node.recon import KeyRange, covers
 from recon_node.store import Interest
-from recon_node.store.interests import key_ranges, parse_interest
+from recon_node.store.kept_interests import key_ranges, parse_interest
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "interest_statements.json").read_text())
 DIGEST = st.binary(min_size=8, max_size=8)

@@ -15,7 +15,7 @@ from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.overlap import COUNTED_AT_ONCE, WEIGHED_EVERY, Overlap
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.store import Interest, format_interest
-from recon_node.store.interests import key_ranges
+from recon_node.store.kept_interests import key_ranges
 
 OURS = tuple(Interest("family", f"family {number}") for number in range(50))
 EACH = [key_ranges(NETWORK, [interest])[0] for interest in OURS]

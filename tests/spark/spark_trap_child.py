@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_sink.cli import main
 from spark_sink.derive import derivation
-from spark_sink.derive.apart import compute_partition
+from spark_sink.derive.child_process import compute_partition
 from spark_sink.tables import delta_files, tidying
 from spark_sink.tables.staging import stage_feed
 

@@ -282,7 +282,7 @@ def test_a_stream_that_holds_a_worker_s_process(
     pipeline.node.add(sample[:30])
     documents = (event for event in sample[:30] if event.header and event.header.model)
     bad = next(e.cid for e in documents if e.stream_id().type == StreamType.MODEL_INSTANCE)
-    child = Path(__file__).with_name("spark_apart_child.py")
+    child = Path(__file__).with_name("spark_child_process.py")
     workers = SparkWorkers(pipeline.spark, (sys.executable, str(child), "hangs", bad.hex()))
     tables = Tables(pipeline.directory, pipeline.node.epoch)
     pipeline.run_once(Sink(tables, pipeline.reports.append, workers=workers))

@@ -152,13 +152,13 @@ def test_what_workers_wrote_for_a_killed_run_is_deleted_when_it_is_old(
             told("vacuum", "--tables", store)
         return len(files_below(store, STAGING_DIR))
 
-    killed.staged_aside("stream_tips").stage(rows)
+    killed.scratch_stager("stream_tips").stage(rows)
     staged = len(files_below(store, STAGING_DIR))
     assert staged
     assert clean("vacuum", 12) == clean("run", 20) == staged
     monkeypatch.setattr(directory, "_ABANDONED_AFTER", timedelta(0))
     assert clean("vacuum", 20) == 0
-    killed.staged_aside("stream_tips").stage(rows)
+    killed.scratch_stager("stream_tips").stage(rows)
     assert clean("run", len(ROWS)) == 0
     assert_tables(store, ROWS.to_pylist(), ("raw_events", *names))
 

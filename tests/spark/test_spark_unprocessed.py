@@ -15,7 +15,7 @@ from recon_node.ipld import CID
 from recon_node.streams import Stream, budget
 from spark_sink.cli import main
 from spark_sink.derive import derivation, feed_streams, portion
-from spark_sink.derive.apart import COMMAND, in_worker
+from spark_sink.derive.child_process import COMMAND, in_worker
 from spark_sink.derive.derivation import Derivation, InProcess
 from spark_sink.derive.portion import Step
 from spark_sink.errors import SinkError, TablesError
@@ -23,7 +23,7 @@ from spark_sink.schema import DERIVED, UNPROCESSED
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.status import read_unprocessed
 
-CHILD = Path(__file__).with_name("spark_apart_child.py")
+CHILD = Path(__file__).with_name("spark_child_process.py")
 KEY = SigningKey(bytes(range(32)))
 DEFINITION = {
     "version": "2.0",

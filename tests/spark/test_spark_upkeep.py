@@ -25,7 +25,7 @@ from test_spark_crashes import Bomb, KilledError
 
 from recon_node.ceramic import Event
 from spark_sink.cli import main
-from spark_sink.derive import apart
+from spark_sink.derive import child_process
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.query.question import run_query
 from spark_sink.run.pipeline import Sink
@@ -162,7 +162,7 @@ def test_a_derived_table_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """In one commit, after which it goes on as if nothing had been."""
-    monkeypatch.setattr(maintenance, "COMMAND", apart.COMMAND)
+    monkeypatch.setattr(maintenance, "COMMAND", child_process.COMMAND)
     trap = scenario()
     rows = feed_rows(trap.events, trap.times)
     fill(tmp_path, rows.slice(0, 20))

@@ -24,7 +24,7 @@ from recon_node.store.admission.records import (
     share_limits,
 )
 from recon_node.store.admission.rules import Rules, Terms
-from recon_node.store.interests import key_ranges
+from recon_node.store.kept_interests import key_ranges
 from recon_node.store.values import Submission
 from recon_node.verification import Refusal
 

@@ -16,7 +16,7 @@ from recon_node.ceramic import Event, EventId, InitHeader, Network, StreamId, St
 from recon_node.ceramic.builder import controller_of, data_event, init_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.store import FeedRow, Store
-from recon_node.store.db import migrations, schema
+from recon_node.store.db import log_schema, migrations
 from recon_node.store.db.blocks import BlockReader
 
 NETWORK = Network.local(7)
@@ -172,13 +172,13 @@ def make_version_1(source: Path, directory: Path) -> None:
     """A log as the first version wrote it, with the rows of another log."""
     directory.mkdir()
     with (
-        closing(sqlite3.connect(source / schema.FILE_NAME)) as old,
-        closing(sqlite3.connect(directory / schema.FILE_NAME)) as new,
+        closing(sqlite3.connect(source / log_schema.FILE_NAME)) as old,
+        closing(sqlite3.connect(directory / log_schema.FILE_NAME)) as new,
     ):
         first = migrations.MIGRATIONS[0]
         assert isinstance(first, str)
         new.executescript(first)
-        new.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        new.execute(f"PRAGMA application_id = {log_schema.APPLICATION_ID}")
         new.execute("PRAGMA user_version = 1")
         for table, columns in TABLES.items():
             found = columns.replace("state", OLD_STATE)

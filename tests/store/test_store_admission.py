@@ -28,7 +28,7 @@ from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 from recon_node.store import Store, StoreSettings, open_store
 from recon_node.store.db.log import EventLog
 from recon_node.store.db.log_changes import commit_batch
-from recon_node.store.interests import key_ranges
+from recon_node.store.kept_interests import key_ranges
 from recon_node.store.values import Cause, Submission
 
 

@@ -18,7 +18,7 @@ from recon_node.ceramic import EventId, EventKind
 from recon_node.ceramic.builder import data_event, time_event
 from recon_node.ipld import CID
 from recon_node.store import Store, StoreSettings, open_store
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.db.migrations import MIGRATIONS
 
 SLOW = settings(
@@ -215,12 +215,12 @@ async def test_proofs_stand_in_line_by_the_time_at_which_they_are_due(tmp_path: 
 def log_of_version_1(directory: Path, source: Path, cars: Iterable[tuple[int, bytes]]) -> None:
     """A log as the first version wrote it, with the rows of another."""
     directory.mkdir()
-    connection = sqlite3.connect(directory / schema.FILE_NAME)
+    connection = sqlite3.connect(directory / log_schema.FILE_NAME)
     assert isinstance(MIGRATIONS[0], str)
     connection.executescript(MIGRATIONS[0])
-    connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+    connection.execute(f"PRAGMA application_id = {log_schema.APPLICATION_ID}")
     connection.execute("PRAGMA user_version = 1")
-    connection.execute("ATTACH ? AS source", (str(source / schema.FILE_NAME),))
+    connection.execute("ATTACH ? AS source", (str(source / log_schema.FILE_NAME),))
     events = "id, event_id, cid, init_cid, kind, signer, state, position"
     for table, columns in [
         ("meta", "name, value"),

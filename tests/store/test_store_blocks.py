@@ -17,7 +17,7 @@ from recon_node.ceramic import EventId
 from recon_node.ceramic.builder import init_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, CarError, car
 from recon_node.store import DamagedLogError, Store, StoreError, open_store
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.db.blocks import full_size, is_packed, pack, references, section, unpack
 from recon_node.store.reading import Reader, block_index
 
@@ -172,7 +172,7 @@ async def test_a_shared_block_that_is_gone_is_told_as_damage(tmp_path: Path) -> 
     event = next(each for each in world.events.values() if each.proof is not None)
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_remote(world.offers())
-    with closing(sqlite3.connect(tmp_path / schema.FILE_NAME)) as connection:
+    with closing(sqlite3.connect(tmp_path / log_schema.FILE_NAME)) as connection:
         connection.execute("DELETE FROM blocks")
         connection.commit()
     async with open_store(tmp_path, NETWORK) as store:

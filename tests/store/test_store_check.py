@@ -12,7 +12,7 @@ import pytest
 from store_helpers import NETWORK, World, check_feed, contents, feed_of
 
 from recon_node.store import DamagedLogError, Interest, StoreError, StoreSettings, open_store
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.maintenance import check_log, compact_log, read_info, repair_log
 
 SETTINGS = StoreSettings(verifiers=0)
@@ -45,7 +45,7 @@ def log(original: Path, tmp_path: Path) -> Path:
 
 
 def change(directory: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(directory / schema.FILE_NAME)) as connection:
+    with closing(sqlite3.connect(directory / log_schema.FILE_NAME)) as connection:
         for statement in statements:
             assert connection.execute(statement).rowcount, statement
         connection.commit()
@@ -58,7 +58,7 @@ def test_a_sound_log_is_sound(log: Path) -> None:
     assert (report.events, report.delivered) == (info.events, info.head)
     assert info.waiting > 0
     assert info.pending > 0
-    assert info.schema == len(schema.MIGRATIONS)
+    assert info.schema == len(log_schema.MIGRATIONS)
 
 
 FAULTS = {
@@ -105,8 +105,8 @@ async def test_a_feed_that_is_not_in_causal_order_is_found(log: Path) -> None:
 
 
 async def feed_and_epoch(directory: Path) -> tuple[str, list[tuple[int, bytes]]]:
-    with closing(sqlite3.connect(directory / schema.FILE_NAME)) as connection:
-        epoch = schema.read_meta(connection, "epoch") or ""
+    with closing(sqlite3.connect(directory / log_schema.FILE_NAME)) as connection:
+        epoch = log_schema.read_meta(connection, "epoch") or ""
         sql = "SELECT position, event_id FROM events WHERE position NOTNULL ORDER BY position"
         return epoch, connection.execute(sql).fetchall()
 
@@ -114,7 +114,7 @@ async def feed_and_epoch(directory: Path) -> tuple[str, list[tuple[int, bytes]]]
 async def check_repair(log: Path, before: Path | None = None) -> None:
     """Repair gives a sound log, and a position of an epoch never means another event."""
     epoch, feed = await feed_and_epoch(before or log)
-    damaged = contents(log)[schema.FILE_NAME]
+    damaged = contents(log)[log_schema.FILE_NAME]
     repaired = await repair_log(log, SETTINGS)
     assert repaired.damaged_file.read_bytes() == damaged
     assert check_log(log).faults == []
@@ -191,7 +191,7 @@ DAMAGES = [
 async def test_a_damaged_file_is_told_never_replaced_and_can_be_repaired(
     log: Path, original: Path, damage: Callable[[Path], None]
 ) -> None:
-    path = log / schema.FILE_NAME
+    path = log / log_schema.FILE_NAME
     damage(path)
     before = path.read_bytes()
     told = ""
@@ -211,7 +211,7 @@ async def test_a_damaged_file_is_told_never_replaced_and_can_be_repaired(
 
 
 async def test_nothing_is_lost_where_two_copies_are(log: Path, original: Path) -> None:
-    page("events")(log / schema.FILE_NAME)
+    page("events")(log / log_schema.FILE_NAME)
     epoch, feed = await feed_and_epoch(original)
     repaired = await repair_log(log, SETTINGS)
     assert (repaired.lost, repaired.nameless) == ([], 0)
@@ -243,12 +243,12 @@ async def test_a_car_whose_type_is_damaged_is_lost_alone(log: Path) -> None:
 
 
 async def test_damage_that_leaves_nothing_changes_nothing(log: Path) -> None:
-    path = log / schema.FILE_NAME
+    path = log / log_schema.FILE_NAME
     path.write_bytes(b"\xa5" * path.stat().st_size)
     before = contents(log)
     with pytest.raises(StoreError, match="nothing can be saved"):
         await repair_log(log, SETTINGS)
-    assert contents(log)[schema.FILE_NAME] == before[schema.FILE_NAME]
+    assert contents(log)[log_schema.FILE_NAME] == before[log_schema.FILE_NAME]
 
 
 async def test_compacting_takes_out_what_nothing_refers_to(log: Path) -> None:
@@ -258,15 +258,15 @@ async def test_compacting_takes_out_what_nothing_refers_to(log: Path) -> None:
     done = compact_log(log)
     assert done.blocks_removed == 1
     assert done.after < done.before - 900_000
-    assert done.after == (log / schema.FILE_NAME).stat().st_size
+    assert done.after == (log / log_schema.FILE_NAME).stat().st_size
     assert check_log(log).faults == []
     async with open_store(log, NETWORK, settings=SETTINGS) as store:
         assert (store.keys.summarize(), await feed_of(store), store.epoch) == (keys, feed, epoch)
 
 
 def test_a_damaged_log_is_not_compacted(log: Path) -> None:
-    page("cars")(log / schema.FILE_NAME)
-    before = contents(log)[schema.FILE_NAME]
+    page("cars")(log / log_schema.FILE_NAME)
+    before = contents(log)[log_schema.FILE_NAME]
     with pytest.raises(DamagedLogError, match="recon-node store check --repair"):
         compact_log(log)
-    assert contents(log)[schema.FILE_NAME][100:] == before[100:]
+    assert contents(log)[log_schema.FILE_NAME][100:] == before[100:]

@@ -16,7 +16,7 @@ from recon_node.store import StoreSettings, open_store
 from recon_node.store.db import log_changes, sql
 from recon_node.store.db.log import EventLog
 from recon_node.store.db.log_changes import commit_batch, commit_proofs, commit_release
-from recon_node.store.interests import key_ranges
+from recon_node.store.kept_interests import key_ranges
 from recon_node.store.values import Submission
 
 QUICK = StoreSettings(synchronous="normal", verifiers=0)

@@ -18,14 +18,14 @@ from recon_node.ceramic import Event, parse_event
 from recon_node.ipld import CID
 from recon_node.store import DamagedEventError, Store, StoreSettings, open_store
 from recon_node.store.damage import car_fault
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.maintenance import check_log, export_events
 
 SETTINGS = StoreSettings(verifiers=0)
 
 
 def edit(directory: Path, sql: str, *values: object) -> int:
-    with closing(sqlite3.connect(directory / schema.FILE_NAME)) as connection:
+    with closing(sqlite3.connect(directory / log_schema.FILE_NAME)) as connection:
         changed = connection.execute(sql, values).rowcount
         connection.commit()
     return changed
@@ -33,7 +33,7 @@ def edit(directory: Path, sql: str, *values: object) -> int:
 
 def flip(directory: Path, cid: CID, at: int = 200, mask: int = 1) -> None:
     """Flip bits of a byte of the stored CAR of an event."""
-    with closing(sqlite3.connect(directory / schema.FILE_NAME)) as connection:
+    with closing(sqlite3.connect(directory / log_schema.FILE_NAME)) as connection:
         of_event = "id IN (SELECT id FROM events WHERE cid = ?)"
         [(car,)] = connection.execute(f"SELECT car FROM cars WHERE {of_event}", (cid,))
         spoilt = bytearray(car)

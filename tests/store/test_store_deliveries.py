@@ -16,7 +16,7 @@ from test_store_migrations import make_version_1
 
 from recon_node.store import FeedTime, Store, UnknownTimeError, open_store
 from recon_node.store.admission.records import Marks
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.maintenance.repair import repair_log
 
 
@@ -96,7 +96,7 @@ async def test_a_repair_keeps_the_times_if_it_keeps_the_positions(
         await store.admit_remote(World(5, events=20).offers())
         head = store.head
     if lost:
-        with closing(sqlite3.connect(tmp_path / schema.FILE_NAME)) as connection:
+        with closing(sqlite3.connect(tmp_path / log_schema.FILE_NAME)) as connection:
             sql = "DELETE FROM cars WHERE id = (SELECT id FROM events WHERE position = ?)"
             connection.execute(sql, (head,))
             connection.commit()
@@ -136,7 +136,7 @@ async def test_a_time_among_events_without_times_has_no_place(tmp_path: Path) ->
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_remote(offers[:15])
         old = store.head
-    with closing(sqlite3.connect(tmp_path / schema.FILE_NAME)) as connection:
+    with closing(sqlite3.connect(tmp_path / log_schema.FILE_NAME)) as connection:
         connection.execute("DELETE FROM deliveries")
         connection.commit()
     async with open_store(tmp_path, NETWORK) as store:

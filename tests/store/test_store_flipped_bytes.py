@@ -12,7 +12,7 @@ import trio
 from store_helpers import NETWORK, World
 
 from recon_node.store import StoreError, StoreSettings, open_store
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.maintenance import check_log, read_info, repair_log
 
 SETTINGS = StoreSettings(verifiers=0)
@@ -40,7 +40,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def flip(log: Path, directory: Path, at: int, value: int) -> Path:
     shutil.copytree(log, directory, dirs_exist_ok=True)
-    file = directory / schema.FILE_NAME
+    file = directory / log_schema.FILE_NAME
     content = bytearray(file.read_bytes())
     content[at] ^= value
     file.write_bytes(content)
@@ -51,7 +51,7 @@ def flip(log: Path, directory: Path, at: int, value: int) -> Path:
 def test_a_flipped_byte_is_told_and_repaired(
     log: Path, tmp_path: Path, rng: Random, flips: int
 ) -> None:
-    size = (log / schema.FILE_NAME).stat().st_size
+    size = (log / log_schema.FILE_NAME).stat().st_size
     events = read_info(log).events
     found = 0
     for number in range(flips):
@@ -74,13 +74,13 @@ def test_a_flipped_byte_in_the_list_of_tables(
     log: Path, tmp_path: Path, rng: Random, flips: int
 ) -> None:
     """Without the list nothing can be read, but a fresh log has the same."""
-    content = (log / schema.FILE_NAME).read_bytes()
+    content = (log / log_schema.FILE_NAME).read_bytes()
     assert content[100] == 5, "the list fits on the first page again"
     below = int.from_bytes(content[108:112], "big")
     events = read_info(log).events
     for number in range(flips):
         page, value = rng.choice([1, below, below, below]), 1 << rng.randrange(8)
-        at = (page - 1) * schema.PAGE_SIZE + rng.randrange(schema.PAGE_SIZE)
+        at = (page - 1) * log_schema.PAGE_SIZE + rng.randrange(log_schema.PAGE_SIZE)
         if 60 <= at < 64:  # the version: another one is another program's file
             continue
         directory = flip(log, tmp_path / str(number), at, value)
@@ -94,7 +94,7 @@ def test_a_flipped_byte_in_the_list_of_tables(
 @pytest.mark.parametrize("flips", [10, pytest.param(300, marks=pytest.mark.long)])
 def test_a_node_starts_or_says_why_not(log: Path, tmp_path: Path, rng: Random, flips: int) -> None:
     """And gives no wrong byte away: what it serves is what was written."""
-    size = (log / schema.FILE_NAME).stat().st_size
+    size = (log / log_schema.FILE_NAME).stat().st_size
     whole = trio.run(partial(read_all, log))
     for number in range(flips):
         at, value = rng.randrange(size), rng.randrange(1, 256)

@@ -31,7 +31,7 @@ from recon_node.store import (
     open_store,
     parse_interest,
 )
-from recon_node.store.interests import key_ranges
+from recon_node.store.kept_interests import key_ranges
 
 
 @pytest.fixture

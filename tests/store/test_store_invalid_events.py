@@ -23,7 +23,7 @@ from recon_node.ceramic.builder import data_event, time_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.store import FeedRow, Store, StoreSettings, open_store
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.db.proofs import DOUBTED
 from recon_node.store.maintenance import check_log, repair_log
 from recon_node.streams import select_tip, shape_of
@@ -134,7 +134,7 @@ async def test_the_check_of_a_log_looks_at_faults(tmp_path: Path, change: str, w
         *before, _, last = world.offers()
         await store.admit_remote([*before, last])
     assert check_log(tmp_path).clean
-    with closing(sqlite3.connect(tmp_path / schema.FILE_NAME)) as connection:
+    with closing(sqlite3.connect(tmp_path / log_schema.FILE_NAME)) as connection:
         assert connection.execute(change).rowcount == 1
         connection.commit()
     found = check_log(tmp_path).faults

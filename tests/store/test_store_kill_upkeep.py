@@ -17,7 +17,7 @@ from upkeep_child import act
 
 from recon_node.ceramic import EventId, EventKind
 from recon_node.store import FeedRow, open_store
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.maintenance import check_log, export_events
 
 CHILD = Path(__file__).with_name("upkeep_child.py")
@@ -132,7 +132,7 @@ async def test_an_import_that_is_killed_goes_on_when_started_again(
     before: list[FeedRow] = []
     for _ in range(kills):
         run_child("import", directory, file, statements=rng.randrange(1, statements))
-        if (directory / schema.FILE_NAME).exists():
+        if (directory / log_schema.FILE_NAME).exists():
             assert check_log(directory).faults == []
             _, feed, _ = await contents_of(directory)
             assert feed[: len(before)] == before
@@ -148,13 +148,13 @@ async def test_a_replacement_that_was_broken_off_is_finished_by_whoever_comes_ne
     old = await make_log(tmp_path / "old", 1)
     new = await make_log(tmp_path / "new", 2)
     expected = await contents_of(new)
-    with closing(sqlite3.connect(old / schema.FILE_NAME)) as connection:
+    with closing(sqlite3.connect(old / log_schema.FILE_NAME)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute("UPDATE meta SET value = 'another' WHERE name = 'epoch'")
         connection.commit()
         wal = (old / "events.sqlite3-wal").read_bytes()
     (old / "events.sqlite3-wal").write_bytes(wal)  # as if the process had been killed
-    (new / schema.FILE_NAME).rename(old / "events.sqlite3.replacement")
+    (new / log_schema.FILE_NAME).rename(old / "events.sqlite3.replacement")
     assert await contents_of(old) == expected
     assert not (old / "events.sqlite3-wal").exists()

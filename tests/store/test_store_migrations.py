@@ -10,7 +10,7 @@ import pytest
 from store_helpers import NETWORK, World, feed_of, make_version_1, timeless
 
 from recon_node.store import open_store
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.maintenance import check_log
 
 
@@ -40,7 +40,7 @@ async def test_a_car_that_is_damaged_does_not_stop_the_migration(tmp_path: Path)
     async with open_store(tmp_path / "new", NETWORK) as store:
         await store.admit_remote(world.offers())
     make_version_1(tmp_path / "new", tmp_path / "old")
-    with closing(sqlite3.connect(tmp_path / "old" / schema.FILE_NAME)) as connection:
+    with closing(sqlite3.connect(tmp_path / "old" / log_schema.FILE_NAME)) as connection:
         connection.execute("UPDATE cars SET car = x'0102' WHERE id = 3")
         connection.commit()
     async with open_store(tmp_path / "old", NETWORK) as store:

@@ -16,7 +16,7 @@ from store_helpers import NETWORK, World, contents, feed_of
 
 from recon_node.ceramic import Network
 from recon_node.store import Interest, StoreError, open_store
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.directory_lock import directory_lock
 
 
@@ -166,7 +166,7 @@ def drop_position(path: Path) -> None:
 
 def newer_schema(path: Path) -> None:
     connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")
+    connection.execute(f"PRAGMA user_version = {len(log_schema.MIGRATIONS) + 1}")
     connection.execute("UPDATE meta SET value = '9.8.7' WHERE name = 'written_by'")
     connection.commit()
     connection.close()
@@ -210,8 +210,8 @@ async def test_an_older_log_is_brought_up_to_date(
     await make_log(tmp_path)
     async with open_store(tmp_path, NETWORK) as store:
         rows = await feed_of(store)
-    newer = (*schema.MIGRATIONS, "CREATE TABLE more (x); INSERT INTO more VALUES (1);")
-    monkeypatch.setattr(schema, "MIGRATIONS", newer)
+    newer = (*log_schema.MIGRATIONS, "CREATE TABLE more (x); INSERT INTO more VALUES (1);")
+    monkeypatch.setattr(log_schema, "MIGRATIONS", newer)
     for _ in range(2):
         async with open_store(tmp_path, NETWORK) as store:
             assert await feed_of(store) == rows
@@ -224,9 +224,9 @@ async def test_a_migration_that_fails_leaves_the_log_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make_log(tmp_path)
-    broken = (*schema.MIGRATIONS, "CREATE TABLE more (x); SELECT * FROM nowhere;")
+    broken = (*log_schema.MIGRATIONS, "CREATE TABLE more (x); SELECT * FROM nowhere;")
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "MIGRATIONS", broken)
+        patch.setattr(log_schema, "MIGRATIONS", broken)
         await refused(tmp_path, "no such table: nowhere")
     async with open_store(tmp_path, NETWORK) as store:
         assert store.head > 0

@@ -14,7 +14,7 @@ import pytest
 from store_helpers import NETWORK
 
 from recon_node.store import DamagedLogError, StoreSettings
-from recon_node.store.db import event_table, schema
+from recon_node.store.db import event_table, log_schema
 from recon_node.store.db.log import EventLog
 from recon_node.store.db.migrations import MIGRATIONS, migrate
 from recon_node.store.maintenance import compact_log
@@ -31,8 +31,8 @@ def of_the_version_before(directory: Path, events: int, seed: int = 1) -> None:
     """A log of made-up events as written before: two of three streams are delivered."""
     rng = random.Random(seed)
     directory.mkdir()
-    with closing(sqlite3.connect(directory / schema.FILE_NAME, isolation_level=None)) as log:
-        log.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+    with closing(sqlite3.connect(directory / log_schema.FILE_NAME, isolation_level=None)) as log:
+        log.execute(f"PRAGMA application_id = {log_schema.APPLICATION_ID}")
         migrate(log, MIGRATIONS[:VERSION])
         log.execute("PRAGMA journal_mode = WAL")
         log.execute("PRAGMA synchronous = OFF")
@@ -63,14 +63,14 @@ def rows(rng: random.Random, events: int) -> Iterator[tuple[object, ...]]:
 
 
 def contents(directory: Path) -> list[tuple[object, ...]]:
-    with closing(sqlite3.connect(directory / schema.FILE_NAME)) as log:
+    with closing(sqlite3.connect(directory / log_schema.FILE_NAME)) as log:
         return log.execute(f"SELECT {NAMES} FROM events ORDER BY id").fetchall()
 
 
 def check(directory: Path, expected: list[tuple[object, ...]]) -> None:
     """The log is of this version, sound, and says what it said."""
     assert contents(directory) == expected
-    with closing(sqlite3.connect(directory / schema.FILE_NAME)) as log:
+    with closing(sqlite3.connect(directory / log_schema.FILE_NAME)) as log:
         assert log.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
         assert log.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         names = {name for (name,) in log.execute("SELECT name FROM sqlite_schema")}
@@ -90,7 +90,7 @@ def migrate_and_kill(directory: Path, piece: int, statements: int) -> list[tuple
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.read(statements)
-        with closing(schema.open_reader(directory)) as log:
+        with closing(log_schema.open_reader(directory)) as log:
             seen = log.execute(f"SELECT {NAMES} FROM events ORDER BY id").fetchall()
         child.kill()
     return seen
@@ -98,7 +98,7 @@ def migrate_and_kill(directory: Path, piece: int, statements: int) -> list[tuple
 
 def progress(directory: Path, events: int) -> int:
     """Return how many rows are copied, and `events` + 1 once the migration is done."""
-    with closing(sqlite3.connect(directory / schema.FILE_NAME)) as log:
+    with closing(sqlite3.connect(directory / log_schema.FILE_NAME)) as log:
         if log.execute("PRAGMA user_version").fetchone() != (VERSION,):
             return events + 1
         if not log.execute("SELECT 1 FROM sqlite_schema WHERE name = 'slim'").fetchall():
@@ -112,7 +112,7 @@ def test_a_killed_migration_goes_on_and_readers_see_the_log_all_the_time(
 ) -> None:
     of_the_version_before(tmp_path / "log", events)
     expected = contents(tmp_path / "log")
-    size = (tmp_path / "log" / schema.FILE_NAME).stat().st_size
+    size = (tmp_path / "log" / log_schema.FILE_NAME).stat().st_size
     seen = [0]
     while seen[-1] <= events:
         found = migrate_and_kill(
@@ -137,7 +137,7 @@ def test_what_an_earlier_version_changes_in_between_is_not_lost(
     interrupt_after(monkeypatch, 3)
     with pytest.raises(Interrupted):
         EventLog(tmp_path / "log", NETWORK, StoreSettings())
-    with closing(sqlite3.connect(tmp_path / "log" / schema.FILE_NAME)) as log:
+    with closing(sqlite3.connect(tmp_path / "log" / log_schema.FILE_NAME)) as log:
         assert log.execute("SELECT count(*) FROM slim").fetchone() == (90,)
         (head,) = log.execute("SELECT max(position) FROM events").fetchone()
         for row in range(1, 11):  # a stream that waited is delivered
@@ -179,7 +179,7 @@ def test_a_damaged_row_is_told_and_the_table_stays(tmp_path: Path) -> None:
         "UPDATE events SET kind = NULL WHERE id = 7",
         *change.format(loose, strict).split("; "),
     ):
-        with closing(sqlite3.connect(tmp_path / "log" / schema.FILE_NAME)) as log:
+        with closing(sqlite3.connect(tmp_path / "log" / log_schema.FILE_NAME)) as log:
             log.execute("PRAGMA writable_schema = ON")
             log.execute(statement)
             log.commit()

@@ -8,7 +8,7 @@ from store_helpers import NETWORK, World, feed_of
 
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import open_store
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.reading.columns import OF_STREAM
 
 
@@ -30,7 +30,7 @@ async def test_a_stream_is_the_feed_s_rows_of_that_stream(tmp_path: Path) -> Non
 
 async def test_a_stream_is_found_by_an_index(tmp_path: Path) -> None:
     async with open_store(tmp_path, NETWORK):
-        connection = schema.open_reader(tmp_path)
+        connection = log_schema.open_reader(tmp_path)
         plan = connection.execute(
             "EXPLAIN QUERY PLAN SELECT position FROM events CROSS JOIN cars USING (id) "
             f"WHERE {OF_STREAM} AND position IS NOT NULL ORDER BY position LIMIT ?",

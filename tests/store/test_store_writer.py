@@ -11,7 +11,7 @@ import trio.testing
 from store_helpers import NETWORK, World, check_feed, feed_of
 
 from recon_node.store import Interest, Store, StoreSettings, Verdict, open_store
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.turns import working_for
 from recon_node.verification import Facts, Unreadable, check_event, verifiers
 
@@ -224,13 +224,13 @@ async def test_readers_share_a_few_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Path] = []
-    open_reader = schema.open_reader
+    open_reader = log_schema.open_reader
 
     def counting_open_reader(data_dir: Path) -> sqlite3.Connection:
         opened.append(data_dir)
         return open_reader(data_dir)
 
-    monkeypatch.setattr(schema, "open_reader", counting_open_reader)
+    monkeypatch.setattr(log_schema, "open_reader", counting_open_reader)
     settings = StoreSettings(readers=2)
     async with open_store(tmp_path, NETWORK, settings=settings) as store:
         async with trio.open_nursery() as nursery:

@@ -32,7 +32,7 @@ from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import dag_cbor, multibase
 from recon_node.recon import KeyRange, KeyView
 from recon_node.store import Interest, Store
-from recon_node.store.interests import key_range_of, key_ranges, ring_range_of
+from recon_node.store.kept_interests import key_range_of, key_ranges, ring_range_of
 
 _KEYS_A_TURN = 4096
 """Keys to walk over before other tasks get a turn."""

@@ -43,7 +43,7 @@ from recon_node.p2p.peers.dht_server import LIFETIME
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import is_dialable, is_loopback
 from recon_node.p2p.transport.host import Host
-from recon_node.store.interests import Interests
+from recon_node.store.kept_interests import Interests
 
 ENOUGH_SHARING: Final = 5
 """With so many connected peers that share an interest, no more of them are dialled when found. As

@@ -33,7 +33,7 @@ from recon_node.p2p.peers.schedule import (
 )
 from recon_node.p2p.reports import RendezvousReport
 from recon_node.store import Interest
-from recon_node.store.interests import Interests
+from recon_node.store.kept_interests import Interests
 
 log = structlog.get_logger(__name__)
 

@@ -20,7 +20,7 @@ from recon_node.ceramic import sort_value_range
 from recon_node.p2p.peers.book import Peer, PeerBook
 from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
 from recon_node.store import Interest, Store, format_interest
-from recon_node.store.interests import key_ranges
+from recon_node.store.kept_interests import key_ranges
 
 MAX_COUNTED: Final = 100
 """Maximum ranges in which keys are counted; of more ranges, a sample of this size."""

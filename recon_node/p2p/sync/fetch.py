@@ -4,7 +4,8 @@ One session at a time fetches a key. It first claims it in `claims.FetchTable`, 
 few requests' worth of others, so that sessions with several peers share the work. Keys that another
 session has claimed are left for last, and fetched if they have not arrived by then.
 
-An event is asked for by its EventId, or by the id of that: its *name* (`ByKey`, `ById`).
+An event is asked for by its key, which is its EventId, or by the id of that (`ByKey`, `ById`).
+Where either is meant, it is a *name*.
 """
 
 from __future__ import annotations
@@ -257,7 +258,7 @@ class Fetcher:
         found = [way.find(each) for each in missing.ids]
         refused = [each for each in found if each is not None and each not in self._store.keys]
         pairs = zip(missing.ids, found, strict=True)
-        return refused, [name for name, each in pairs if each is None]
+        return refused, [id_ for id_, each in pairs if each is None]
 
     def _note_unwanted(self, keys: list[EventId]) -> None:
         if not keys:
@@ -390,26 +391,26 @@ class ByKey:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def untried(self, names: list[bytes]) -> list[bytes]:
+    def untried(self, keys: list[bytes]) -> list[bytes]:
         """Return the EventIds that are neither held nor refused."""
         store = self._store
-        wanted = map(EventId, names)
+        wanted = map(EventId, keys)
         return [each for each in wanted if each not in store.keys and not store.is_refused(each)]
 
     def note(self, event_id: EventId) -> bytes:
-        """Return the name of an event that has come. The store knows that it has."""
+        """Return the key of an event that has come. The store knows that it has."""
         return event_id
 
     async def fetch(
         self,
         frames: FrameStream,
-        names: list[bytes],
+        keys: list[bytes],
         deliver: Deliver,
         patience: float,
         per_request: int,
     ) -> list[bytes]:
         """Fetch events; return the EventIds of those that the peer does not hold."""
-        wanted = [EventId(each) for each in names]
+        wanted = [EventId(each) for each in keys]
         return [*await fetch_events(frames, wanted, deliver, patience, per_request)]
 
 
@@ -427,34 +428,34 @@ class ById:
         self.fetched: dict[bytes, EventId] = {}
         """The EventIds that have come, by their ids."""
 
-    def untried(self, names: list[bytes]) -> list[bytes]:
+    def untried(self, ids: list[bytes]) -> list[bytes]:
         """Return the ids of events that have not come, to this session or lately to another."""
-        return [each for each in names if self.find(each) is None]
+        return [each for each in ids if self.find(each) is None]
 
-    def find(self, name: bytes) -> EventId | None:
+    def find(self, id_: bytes) -> EventId | None:
         """Return the EventId of an id, if its event has come, or need not come."""
-        if (found := self.fetched.get(name) or self._store.find_refused(name)) is not None:
+        if (found := self.fetched.get(id_) or self._store.find_refused(id_)) is not None:
             return found
-        found = self._table.find_fetched(name)
+        found = self._table.find_fetched(id_)
         return found if found in self._store.keys else None  # it may have been damaged since
 
     def note(self, event_id: EventId) -> bytes:
-        """Take note that an event has come; return its name."""
-        name = id_of(event_id)
-        self.fetched[name] = event_id
-        self._table.note_fetched(name, event_id)
-        return name
+        """Take note that an event has come; return its id."""
+        id_ = id_of(event_id)
+        self.fetched[id_] = event_id
+        self._table.note_fetched(id_, event_id)
+        return id_
 
     async def fetch(
         self,
         frames: FrameStream,
-        names: list[bytes],
+        ids: list[bytes],
         deliver: Deliver,
         patience: float,
         per_request: int,
     ) -> list[bytes]:
         """Fetch events; return the ids of those that the peer does not hold."""
-        wanted = Missing(self._range, names)
+        wanted = Missing(self._range, ids)
         return await fetch_events_by_id(frames, wanted, deliver, patience, per_request)
 
 

@@ -26,7 +26,7 @@ from recon_node.p2p.sync.event_stream import EventStreams
 from recon_node.p2p.sync.fetch import Fetcher, is_excused
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.purses import Purses
-from recon_node.p2p.sync.sessions import Meter, PeerSlots, Run, Sessions
+from recon_node.p2p.sync.sessions import Meter, PeerSlots, SessionRun, Sessions
 from recon_node.p2p.transport.framing import FrameStream, OpenStream
 from recon_node.recon import KeyRange, Send, Side, Version, intersect_ranges
 from recon_node.recon.session import SendValues, TurnSession
@@ -104,10 +104,10 @@ class Reconciler:
             f"the peer cut one range into more than {MAX_SESSIONS_PER_RANGE} parts"
         )
 
-    def answer(self, opened: OpenStream) -> TurnRun:
+    def answer(self, opened: OpenStream) -> ReconRun:
         """Begin a session that a peer starts."""
         side = Side.responder(self._store.keys, self._store.wanted.ranges, self._of_sessions)
-        return TurnRun(self, side, opened)
+        return ReconRun(self, side, opened)
 
     def keeps_stream(self, protocol: str) -> bool:
         """Return whether a stream may carry another session after one that ended well."""
@@ -128,9 +128,9 @@ class Reconciler:
 
     def _begin(
         self, key_range: KeyRange, news: Sequence[KeyRange], opened: OpenStream, *, is_rest: bool
-    ) -> TurnRun:
+    ) -> ReconRun:
         side = Side.initiator(self._store.keys, key_range, self._of_sessions, news)
-        return TurnRun(self, side, opened, is_rest=is_rest)
+        return ReconRun(self, side, opened, is_rest=is_rest)
 
     def _session(
         self, side: Side, opened: OpenStream
@@ -161,7 +161,7 @@ class Reconciler:
         )
 
 
-class TurnRun(Run[Any]):
+class ReconRun(SessionRun[Any]):
     """A session of a reconciler.
 
     Args:

@@ -27,7 +27,7 @@ from recon_node.p2p.peers.book import MAX_INTERESTS
 from recon_node.p2p.reports import AGREED, NO_COMMON_INTEREST, SyncReport
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.ring_events import RingEvents, RingWire
-from recon_node.p2p.sync.sessions import PeerSlots, Run, Sessions, Tally
+from recon_node.p2p.sync.sessions import PeerSlots, SessionRun, Sessions, Tally
 from recon_node.p2p.transport.framing import OpenStream
 from recon_node.recon import Failed, Fetch, FetchById, KeyRange, KeyView
 from recon_node.recon.ring.differences import Ending, Exchange
@@ -218,7 +218,7 @@ class PeerEntries:
             yield Value(key, b"")
 
 
-class RingRun(Run[Message]):
+class RingRun(SessionRun[Message]):
     """A session of either ring."""
 
     keeps_idle = False  # the rings are synced every second: these would push out all others

@@ -209,7 +209,7 @@ class Meter:
             await trio.lowlevel.checkpoint()
 
 
-class Run(ABC, Generic[M]):
+class SessionRun(ABC, Generic[M]):
     """A session under way, and what its protocol has to say of its end."""
 
     role: Role
@@ -323,7 +323,7 @@ async def _perform(actions: Actions[M], wire: Wire[M], events: Events, meter: Me
                 reply = await events.perform(action)
 
 
-R = TypeVar("R", bound=Run[Any])
+R = TypeVar("R", bound=SessionRun[Any])
 
 
 class Answerer(Protocol):
@@ -336,7 +336,7 @@ class Answerer(Protocol):
         """Return whether a stream may carry another session after one that ended well."""
         ...
 
-    def answer(self, opened: OpenStream) -> Run[Any]:
+    def answer(self, opened: OpenStream) -> SessionRun[Any]:
         """Begin a session that a peer starts."""
         ...
 
@@ -422,7 +422,7 @@ class Sessions:
             self._book.failed(stream.peer_id, misled=True)
         return True
 
-    async def _run(self, run: Run[Any], give_way: trio.CancelScope | None = None) -> None:
+    async def _run(self, run: SessionRun[Any], give_way: trio.CancelScope | None = None) -> None:
         """Run a session to its end, and report it, however it ends.
 
         Args:

@@ -52,7 +52,7 @@ from recon_node.store.values import Cause, Submission, Verdict
 from recon_node.verification import Broken, Facts, Refusal, Unreadable, check_event
 
 
-class _Placed(NamedTuple):
+class _Recorded(NamedTuple):
     """A submission that has a record, which came with it or was held before."""
 
     record: Record
@@ -108,7 +108,7 @@ class Rules:
         )
         # Those of an event that is here are loaded when it moves: anyone can offer it once more.
         yield Want(waiters=[event.cid for event in events if not known.claims(event.cid)])
-        outcomes: list[_Placed | Verdict] = []
+        outcomes: list[_Recorded | Verdict] = []
         for submission, each in zip(batch, screened, strict=True):
             if isinstance(each, Facts):
                 outcomes.append((yield from self._place(submission, each)))
@@ -119,18 +119,18 @@ class Rules:
         late = sorted(
             (each.record.height, at)
             for at, each in enumerate(outcomes)
-            if isinstance(each, _Placed) and _is_passing(each.record.refusal)
+            if isinstance(each, _Recorded) and _is_passing(each.record.refusal)
         )
         for _, at in late:
             event = screened[at]
             assert isinstance(event, Facts)
             outcomes[at] = yield from self._place(batch[at], event)
         for submission, each in zip(batch, outcomes, strict=True):
-            if isinstance(each, _Placed) and _is_written(submission, each.record):
+            if isinstance(each, _Recorded) and _is_written(submission, each.record):
                 self.own_streams.add(each.record.init)
         return [each if isinstance(each, Verdict) else _verdict(each) for each in outcomes]
 
-    def _screen(self, submission: Submission) -> Facts | _Placed | Verdict:
+    def _screen(self, submission: Submission) -> Facts | _Recorded | Verdict:
         """Look at a submission alone."""
         event_id = submission.event_id
         if event_id is not None:
@@ -160,11 +160,11 @@ class Rules:
             return _refused(event_id, reason, "car")
         return found
 
-    def _screen_event_id(self, event_id: EventId) -> _Placed | Verdict | None:
+    def _screen_event_id(self, event_id: EventId) -> _Recorded | Verdict | None:
         """Look at a peer's EventId alone; what it settles needs no look at the CAR."""
         held = self._known.held(event_id)
         if held is not None:
-            return _Placed(held)
+            return _Recorded(held)
         if not covers(self._ranges, event_id):  # which all are of this node's network
             reason = "the EventId lies outside this node's interests"
             if event_id.network_id != self._network.id:
@@ -176,14 +176,14 @@ class Rules:
         before = self._known.refused_event_ids.get(event_id)
         return None if before is None else _refused(event_id, before, "event")
 
-    def _place(self, submission: Submission, event: Facts) -> Steps[_Placed | Verdict]:
+    def _place(self, submission: Submission, event: Facts) -> Steps[_Recorded | Verdict]:
         """Put an event under its EventId and let it move on."""
         event_id, ring_key = submission.event_id, submission.ring_key
         known = self._known
         if event_id is None:
             claims = known.claims(event.cid)
             if claims:
-                return _Placed(known.checked(event.cid) or claims[0])
+                return _Recorded(known.checked(event.cid) or claims[0])
             if event.fault is not None:
                 return _refused(None, event.fault.reason, _cause(event.fault, ring_key))
             unwanted = yield from self._policy_refusal(event)
@@ -202,7 +202,7 @@ class Rules:
                 return _refused(None, reason, "event")
         held = known.held(event_id)
         if held is not None:
-            return _Placed(held)
+            return _Recorded(held)
         fault = None if event.is_invalid else event.fault  # an invalid event may be covered
         if fault is None and self._judgement is not None:
             unwanted = yield from self._policy_refusal(event)
@@ -217,7 +217,7 @@ class Rules:
         yield from self._ladder.enter(record, fault, must_be_valid=is_local, is_own=is_own)
         if ring_key is not None and record.refusal is not None:
             return _refused(event_id, record.refusal.reason, _cause(record.refusal, ring_key))
-        return _Placed(record, new=True)
+        return _Recorded(record, new=True)
 
     def _policy_refusal(self, event: Facts) -> Steps[PolicyRefusal | None]:
         """Return why the write policy refuses the stream of an event; None if it does not.
@@ -335,7 +335,7 @@ def _out_of_time(validity: Validity, now: int) -> str:
     )
 
 
-def _verdict(placed: _Placed) -> Verdict:
+def _verdict(placed: _Recorded) -> Verdict:
     """Say what became of a submission, as it stands at the end of the batch."""
     record = placed.record
     if record.refusal is not None:

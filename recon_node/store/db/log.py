@@ -40,7 +40,7 @@ from recon_node.store.admission.records import (
     share_of,
 )
 from recon_node.store.damage import Damage
-from recon_node.store.db import proofs, schema
+from recon_node.store.db import log_schema, proofs
 from recon_node.store.db.blocks import full_size
 from recon_node.store.db.rows import (
     FAULT,
@@ -158,7 +158,7 @@ class EventLog:
         epoch: a UUID; feed positions are meaningful only together with it.
 
     Raises:
-        StoreError: it cannot be opened, see `recon_node.store.db.schema`.
+        StoreError: it cannot be opened, see `recon_node.store.db.log_schema`.
     """
 
     def __init__(
@@ -171,18 +171,18 @@ class EventLog:
         guarded: bool = False,
     ) -> None:
         self._data_dir = data_dir
-        self.path = data_dir / schema.FILE_NAME
+        self.path = data_dir / log_schema.FILE_NAME
         self.network = network
         self.settings = settings
         self.now = now
         self.guarded = guarded
         self.limits = share_limits(settings, guarded=guarded)
-        self.connection = schema.open_database(data_dir, network, settings.synchronous)
+        self.connection = log_schema.open_database(data_dir, network, settings.synchronous)
         with explained_errors(self.path):
             try:
                 self.marks = self._read_marks()
                 self._keys_are_saved = has_saved_keys(self.connection)
-                self.epoch = schema.read_meta(self.connection, "epoch") or ""
+                self.epoch = log_schema.read_meta(self.connection, "epoch") or ""
                 self._shown_head = ShownHead(data_dir)
                 self._forget_outdated_refusals()
                 proofs.forget_far_dues(self.connection, now())
@@ -428,7 +428,7 @@ class EventLog:
         return Marks(head, row, waiting, shares, is_releasing)
 
     def _forget_outdated_refusals(self) -> None:
-        if schema.read_meta(self.connection, "rules") == str(RULES):
+        if log_schema.read_meta(self.connection, "rules") == str(RULES):
             return
         with self.transaction():
             self.connection.execute("DELETE FROM refused")

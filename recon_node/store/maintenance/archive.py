@@ -30,7 +30,7 @@ from recon_node.store.damage import FORGOTTEN, Damage, DamagedEventError, car_fa
 from recon_node.store.db.blocks import BlockReader, full_size, references, section, sections
 from recon_node.store.db.sql import CARS_AT_ONCE, read_in_pieces
 from recon_node.store.errors import StoreError
-from recon_node.store.interests import key_ranges
+from recon_node.store.kept_interests import key_ranges
 from recon_node.store.maintenance.closed_log import Progress, no_progress, opened_log
 from recon_node.store.values import Interest
 

@@ -19,9 +19,9 @@ from recon_node.ceramic.auth.did import did_spellings
 from recon_node.ipld import CID
 from recon_node.store.admission.records import State
 from recon_node.store.damage import FORGOTTEN
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.db.blocks import references
-from recon_node.store.db.schema import finish_replacement, replace_log
+from recon_node.store.db.log_schema import finish_replacement, replace_log
 from recon_node.store.db.sql import damaged, explained_errors, read_in_pieces, short
 from recon_node.store.errors import StoreError
 
@@ -49,7 +49,7 @@ def find_log(data_dir: Path) -> Path:
     Raises:
         StoreError: there is none.
     """
-    path = data_dir / schema.FILE_NAME
+    path = data_dir / log_schema.FILE_NAME
     with explained_errors(path):
         finish_replacement(path)
         if not path.exists():
@@ -68,7 +68,7 @@ def opened_log(data_dir: Path) -> Iterator[ClosedLog]:
     """
     path = find_log(data_dir)
     network = network_of(path)
-    connection = schema.open_database(data_dir, network, "full")
+    connection = log_schema.open_database(data_dir, network, "full")
     with explained_errors(path), closing(connection):
         yield ClosedLog(path, network, connection)
 
@@ -82,7 +82,7 @@ def network_of(path: Path) -> Network:
     # For writing: whoever opens the file rolls back what a killed process left unfinished.
     with explained_errors(path), closing(sqlite3.connect(path)) as connection:
         try:
-            stored = schema.read_meta(connection, "network_id")
+            stored = log_schema.read_meta(connection, "network_id")
             return Network.from_id(int(stored or ""))
         except (ValueError, NetworkError) as error:
             raise damaged(path, f"its network cannot be read: {error}") from error
@@ -124,7 +124,7 @@ def read_info(data_dir: Path) -> LogInfo:
             path=log.path,
             network=log.network,
             schema=number("PRAGMA user_version"),
-            epoch=schema.read_meta(log.connection, "epoch") or "",
+            epoch=log_schema.read_meta(log.connection, "epoch") or "",
             events=number("SELECT count(*) FROM events"),
             head=number("SELECT coalesce(max(position), 0) FROM events WHERE position IS NOT NULL"),
             waiting=number(f"{undelivered} < {State.PENDING}"),
@@ -304,7 +304,7 @@ def backup_log(data_dir: Path, target: Path, progress: Progress = no_progress) -
         StoreError: there is no log, it cannot be read or is damaged, or the copy cannot be written.
     """
     path = find_log(data_dir)
-    with closing(schema.open_reader(data_dir)) as source:
+    with closing(log_schema.open_reader(data_dir)) as source:
         with explained_errors(path):
             source.execute("BEGIN")
             source.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # the moment is now
@@ -332,7 +332,7 @@ def check_copy(path: Path, progress: Progress = no_progress) -> BackedUp:
         events, head = copy.execute(
             "SELECT count(*), coalesce(max(position), 0) FROM events"
         ).fetchone()
-        epoch = schema.read_meta(copy, "epoch") or ""
+        epoch = log_schema.read_meta(copy, "epoch") or ""
     return BackedUp(events, head, epoch, path.stat().st_size)
 
 

@@ -27,7 +27,7 @@ from recon_node.recon import Sha256a
 from recon_node.recon.keys.sha256a import spread
 from recon_node.store.admission.records import Record, State, StreamRecord
 from recon_node.store.damage import FORGOTTEN
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.db.blocks import BlockReader
 from recon_node.store.db.rows import (
     FAULT,
@@ -211,7 +211,7 @@ class EventChecker:
         self._connection = connection
         self._blocks = BlockReader(connection, remember=True)
         self._report = report
-        self._network = Network.from_id(int(schema.read_meta(connection, "network_id") or ""))
+        self._network = Network.from_id(int(log_schema.read_meta(connection, "network_id") or ""))
         self._forgotten = forgotten_streams(connection)
 
     def check(self, piece: Sequence[EventRow]) -> int:

@@ -27,8 +27,8 @@ from typing import Final
 from trio.to_thread import run_sync
 
 from recon_node.ceramic import EventId, Network
-from recon_node.store.db import saved_keys, schema
-from recon_node.store.db.schema import replace_log
+from recon_node.store.db import log_schema, saved_keys
+from recon_node.store.db.log_schema import replace_log
 from recon_node.store.db.sql import explained_errors
 from recon_node.store.errors import StoreError
 from recon_node.store.maintenance.closed_log import Progress, find_log, no_progress
@@ -103,7 +103,7 @@ async def _rebuild(
             "away to start over (peers will send their events again)"
         )
     network = Network.from_id(salvage.network_id)
-    with closing(schema.open_database(folder, network, "full")) as connection:
+    with closing(log_schema.open_database(folder, network, "full")) as connection:
         for table in ("proofs", "forgotten"):
             _copy_rows(connection, table, salvage)
     repaired = Repaired(_free_name(path), "", epoch_kept=False)
@@ -159,7 +159,7 @@ def _kind(event: Salvaged) -> tuple[bool, bool]:
 
 def _finish(folder: Path, network: Network, salvage: Salvage, repaired: Repaired) -> None:
     """Give the new log the interests and its epoch, and merge it into one file."""
-    with closing(schema.open_database(folder, network, "full")) as connection:
+    with closing(log_schema.open_database(folder, network, "full")) as connection:
         _copy_rows(connection, "interests", salvage)
         if repaired.epoch_kept:  # else the positions are new
             connection.execute("DELETE FROM deliveries")
@@ -191,4 +191,4 @@ def _swap(path: Path, folder: Path, repaired: Repaired) -> None:
             os.link(old, f"{repaired.damaged_file}{suffix}")
     for name in saved_keys.FILE_NAMES.values():
         path.with_name(name).unlink(missing_ok=True)
-    replace_log(path, folder / schema.FILE_NAME)
+    replace_log(path, folder / log_schema.FILE_NAME)

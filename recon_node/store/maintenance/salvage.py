@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from recon_node.ceramic import EventId, EventIdError, InvalidEventError, parse_event
 from recon_node.ipld import CarError
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.db.blocks import BlockReader
 from recon_node.store.db.migrations import MIGRATIONS, migrate
 from recon_node.store.errors import StoreError
@@ -163,7 +163,7 @@ class Salvage:
 
     def _meta(self, name: str) -> str | None:
         try:
-            return schema.read_meta(self._connection, name)
+            return log_schema.read_meta(self._connection, name)
         except _UNREADABLE:
             return None
 
@@ -256,8 +256,8 @@ def _mend_list(path: Path, fresh: Path) -> None:
     if version != len(MIGRATIONS).to_bytes(4, "big"):
         return
     with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
-        connection.execute(f"PRAGMA page_size = {schema.PAGE_SIZE}")
-        connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        connection.execute(f"PRAGMA page_size = {log_schema.PAGE_SIZE}")
+        connection.execute(f"PRAGMA application_id = {log_schema.APPLICATION_ID}")
         migrate(connection, MIGRATIONS)
     right, found = _read_list(fresh), _read_list(path)
     roots = {name: row[-1] for name, row in right.items()}
@@ -271,7 +271,7 @@ def _mend_list(path: Path, fresh: Path) -> None:
             roots = _own_roots(found, roots) or roots
     _set_roots(fresh, roots)
     with path.open("rb") as file:
-        before = file.read(schema.PAGE_SIZE)
+        before = file.read(log_schema.PAGE_SIZE)
     _put_list(path, fresh.read_bytes())
     _mend_header(path)
     if not _has_events(path):  # a wrong guess: no list is better than one that loses everything
@@ -281,7 +281,7 @@ def _mend_list(path: Path, fresh: Path) -> None:
 
 def _put_list(path: Path, fresh: bytes) -> None:
     """Give the file the first page of a fresh log, and at its end the pages below that."""
-    size = schema.PAGE_SIZE
+    size = log_schema.PAGE_SIZE
     first, pages = bytearray(fresh[:size]), path.stat().st_size // size
     with path.open("r+b") as file:
         file.seek(pages * size)
@@ -357,9 +357,9 @@ def _mend_header(path: Path) -> None:
         header = bytearray(file.read(_HEADER_SIZE))
         if len(header) < _HEADER_SIZE:
             return
-        pages = path.stat().st_size // schema.PAGE_SIZE
+        pages = path.stat().st_size // log_schema.PAGE_SIZE
         header[:16] = b"SQLite format 3\0"
-        header[16:18] = schema.PAGE_SIZE.to_bytes(2, "big")
+        header[16:18] = log_schema.PAGE_SIZE.to_bytes(2, "big")
         header[18:20] = b"\2\2"  # WAL
         header[20:24] = bytes((0, 64, 32, 32))  # reserved bytes, and fixed payload fractions
         header[28:32] = pages.to_bytes(4, "big")

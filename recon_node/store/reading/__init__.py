@@ -21,7 +21,7 @@ from pathlib import Path
 
 from recon_node.ceramic import Network
 from recon_node.store.damage import Damage
-from recon_node.store.db import schema
+from recon_node.store.db import log_schema
 from recon_node.store.db.blocks import BlockReader
 
 
@@ -38,7 +38,7 @@ class Reader:
 
     def __init__(self, data_dir: Path, network: Network) -> None:
         self.network = network
-        self.connection: sqlite3.Connection = schema.open_reader(data_dir)
+        self.connection: sqlite3.Connection = log_schema.open_reader(data_dir)
         self.blocks = BlockReader(self.connection, remember=True)
         self.head = 0
         self.damaged: list[Damage] = []

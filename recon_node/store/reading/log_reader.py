@@ -16,7 +16,7 @@ import trio
 from recon_node.ceramic import Network
 from recon_node.ipld import CID
 from recon_node.store.damage import Damage, DamagedEventError
-from recon_node.store.db.schema import FILE_NAME
+from recon_node.store.db.log_schema import FILE_NAME
 from recon_node.store.db.sql import explained_errors
 from recon_node.store.errors import StoreError
 from recon_node.store.reading import (

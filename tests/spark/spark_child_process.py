@@ -1,6 +1,6 @@
 """A process that computes portions, in which the content of some streams does not end well.
 
-python spark_apart_child.py WAY CID... IDLE FILE
+python spark_child_process.py WAY CID... IDLE FILE
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from recon_node.streams import Stream
-from spark_sink.derive import apart, feed_streams, portion
+from spark_sink.derive import child_process, feed_streams, portion
 
 
 def end(cid: bytes) -> None:
@@ -51,4 +51,4 @@ if __name__ == "__main__":
         feed_streams.parse_event = portion.parse_event = parse_event
     else:
         Stream.states = property(states)  # type: ignore[assignment,method-assign]
-    apart.main()
+    child_process.main()

@@ -37,7 +37,7 @@ from spark_sink.derive.feed_streams import SIZE, Ends, read_mark, share
 from spark_sink.derive.portion import Models, Portion, Step, compute, set_aside
 from spark_sink.errors import SinkError
 
-COMMAND: Final = (sys.executable, "-P", "-m", "spark_sink.derive.apart")
+COMMAND: Final = (sys.executable, "-P", "-m", "spark_sink.derive.child_process")
 """Starts a process. -P: no modules are taken from the working directory."""
 IDLE: Final = 60.0
 """Seconds without work after which a process of Spark's worker ends."""
@@ -49,7 +49,7 @@ _LOOK_EVERY: Final = 0.5
 _Request = Callable[[Models, Ends], Portion]
 
 
-class Here:
+class ThisProcess:
     """Computes portions in this process."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Here:
         self._models, self._ends = Models(), Ends()
 
 
-class Apart:
+class ChildProcess:
     """Computes portions in a process of its own, which is started when it is needed.
 
     Args:
@@ -167,16 +167,16 @@ class Apart:
 
 
 @cache
-def in_worker(command: Sequence[str] | None) -> Here | Apart:
-    """Return what computes portions for this process, one of Spark's; see `Workers.apart`."""
-    return Here() if command is None else Apart(command, IDLE)
+def in_worker(command: Sequence[str] | None) -> ThisProcess | ChildProcess:
+    """Return what computes portions for this process, one of Spark's; see `Workers.command`."""
+    return ThisProcess() if command is None else ChildProcess(command, IDLE)
 
 
 def compute_partition(step: Step, command: Sequence[str] | None, partition: int) -> Portion:
     """Compute the portion of the streams in a partition.
 
     Raises:
-        SinkError: as `Apart.compute`.
+        SinkError: as `ChildProcess.compute`.
     """
     streams = step.raw.streams_between(step.after, step.upto, [partition])
     return in_worker(command).compute(step, streams)
