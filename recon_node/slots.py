@@ -1,11 +1,11 @@
 """Who gets a slot where slots are limited: connections, requests, bodies, sessions, statements.
 
-Peer ids and connections cost nothing, and addresses cost little. So whoever comes first must not
-keep all the slots, nor whoever has the most addresses. Slots go to those who earn them:
+Peer ids and connections cost nothing, and addresses cost little. So the first to come must not
+keep all the slots, nor those with the most addresses. Slots go to those who earn them:
 
 - An address on the allow-list always gets a slot, and keeps it.
 - Who has lately delivered something useful has *earned* its slot. Up to three quarters of the
-  slots are kept by those who did so last, whoever else wants them, and also if they come again.
+  slots are kept by those who did so last, even if others want them, and also if they come again.
 - An *idle* slot, in which nothing happens that would be lost, goes to any newcomer: first one of
   the network that has the most, then the one that has been idle for the longest time. A network
   that has lost a slot takes none from another network for some seconds, so that a crowd cannot
@@ -143,7 +143,7 @@ class Slot:
 
 
 class Slots:
-    """Slots of which each goes to whoever earns it most. See the module's docstring.
+    """Slots, each of which goes to the one who earns it most. See the module's docstring.
 
     Args:
         limit: the number of slots, or the sum of their sizes.

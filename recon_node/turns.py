@@ -5,8 +5,8 @@ becomes free, it goes to the network that has waited the longest since it last g
 number of its requests. `InTurn` is that order, and `Turns` are slots that are taken in it.
 
 Peers of one network, and its clients, have turns of their own within those of the network. That is
-no defence, as peer ids cost nothing; but whoever shares an address with a busy peer need not wait
-for all of its requests.
+no defence, as peer ids cost nothing; but a peer that shares an address with a busy one need not
+wait for all of its requests.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ wrongly costs a call for each, so each time it is believed after twice the time;
 the account's nonce far back is not believed.
 
 `decide` looks at what was signed, all of which is on disk, and at what the chain says now, and
-returns one step. It keeps nothing itself. So it does not matter when the process ends: whoever asks
-again after a restart, a reorganisation, or an hour without an endpoint gets a step that fits.
+returns one step. It keeps nothing itself. So it does not matter when the process ends: the next to
+ask again after a restart, a reorganisation, or an hour without an endpoint gets a step that fits.
 """
 
 from __future__ import annotations

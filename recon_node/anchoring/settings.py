@@ -141,8 +141,8 @@ class AnchorSettings:
     serve: Annotated[bool, Flag(name="anchor_serve")] = False
     """Anchor for other nodes, too: answer POST /api/v0/requests, as Ceramic's anchor service."""
     clients: Annotated[TextList, Setting("anchor_clients")] = ()
-    """Nodes that may use it: did:keys, by which they sign their requests. Empty: whoever may write
-    by this API."""
+    """Nodes that may use it: did:keys, by which they sign their requests. Empty: everyone who may
+    write by this API."""
     max_requests: Annotated[Count, Setting("anchor_max_requests")] = 1_000_000
     """Requests of other nodes that may wait at once."""
     pause: float = 5.0

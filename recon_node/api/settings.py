@@ -61,8 +61,8 @@ class ApiSettings:
     )
     """Where the HTTP API listens.
 
-    Without a token, whoever reaches it can write events: set one before you open the API to others,
-    and put a proxy with TLS in front of it.
+    Without a token, anyone who reaches it can write events: set one before you open the API to
+    others, and put a proxy with TLS in front of it.
     """
     token: Annotated[
         SecretStr | None,

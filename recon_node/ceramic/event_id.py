@@ -348,7 +348,7 @@ def _hash(text: str) -> bytes:
 MAX_SHARDS: Final = 4096
 """Into how many shards a sort value can be cut."""
 _ONE_BYTE: Final = 16
-"""Up to so many shards are cut at one byte of the hash, which takes fewer prefixes to tell peers;
+"""Up to this many shards are cut at one byte of the hash, which takes fewer prefixes to tell peers;
 with more, they would differ too much in size."""
 
 _PART: Final = re.compile(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", re.ASCII)

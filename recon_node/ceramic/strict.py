@@ -1,7 +1,7 @@
 """Strict readers for what strangers write: the fields of blocks, and JSON.
 
 Unknown fields are refused everywhere: a node that drops what it does not know cannot serve the
-event again byte for byte, and whoever signed it meant something by them.
+event again byte for byte, and its signer meant something by them.
 
 What `json.loads` makes of a text depends on more than the text: on the depth of the call stack, and
 on the environment. If one process accepted an event that another cannot read, nodes would not agree

@@ -2,9 +2,9 @@
 
 An answer is bounded in time, in size (compression is refused, since it would evade that bound) and
 in depth. Errors are divided by their consequences. After an `EndpointError` the endpoint is left
-alone for a while, longer each time. An `AnswerError` is about one question only: whoever chooses
-the question (an attacker may put a transaction on the chain) must not be able to deprive all other
-questions of the endpoint.
+alone for a while, longer each time. An `AnswerError` is about one question only: the one who
+chooses the question (an attacker may put a transaction on the chain) must not be able to deprive
+all other questions of the endpoint.
 
 The URL is a secret, because providers put API keys into its path, query or user. Messages name the
 host only, and text from outside is searched for the other parts of the URL before it is shown.

@@ -289,7 +289,7 @@ def _class_text(name: str, fields: dict[str, str], about: list[str], notes: dict
 
 
 def _call_text(name: str, fields: dict[str, str], about: list[str], notes: dict[str, str]) -> str:
-    """The other syntax, for members that are no identifiers."""
+    """The other syntax, for members that are not identifiers."""
     lines = [f"# {line.replace('#', '')}" for line in about]
     lines += [f"{name} = TypedDict(", f'{_TAB}"{name}",', f"{_TAB}{{"]
     for field, kind in fields.items():

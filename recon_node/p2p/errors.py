@@ -31,7 +31,7 @@ class PeerProtocolError(Exception):
 
 
 MISBEHAVED: Final = 4
-"""Breaking a protocol counts as so many failures."""
+"""Breaking a protocol counts as this many failures."""
 BROKEN_PROTOCOL: Final = (PeerProtocolError, RemoteProtocolError)
 PEER_FAILURES: Final = (P2PError, *BROKEN_PROTOCOL, trio.BrokenResourceError)
 """The errors of a session that a peer, or the connection to it, can cause."""

@@ -48,10 +48,10 @@ T = TypeVar("T")
 NODE_GAP: Final = 64
 EVENT_GAP: Final = 512
 """Bytes between two ranges that are read rather than asked for separately: a request has headers of
-about so many."""
+about this many."""
 BULK_GAP: Final = 1024
 BULK: Final = 200
-"""When so many nodes are read at once, nodes in between that are no longer used are read, too."""
+"""When this many nodes are read at once, nodes in between that are no longer used are read, too."""
 MAX_NODE: Final = 4 * 1024 * 1024
 """Bytes of a node. A long search for keys can make a leaf of 100,000."""
 

@@ -73,7 +73,7 @@ class Filling:
         self._over.unpark_all()
 
     async def wait(self, seconds: float) -> None:
-        """Wait until it is over or has stalled, so many seconds at most."""
+        """Wait until it is over or has stalled, for some seconds at most."""
         with trio.move_on_after(seconds):
             while self.ranges:
                 with trio.move_on_at(self._until):
@@ -238,7 +238,7 @@ class Contents:
             for event_id in (*committed.added, *committed.removed):
                 self._withheld.pop(id_of(event_id), None)
         for event_id in committed.withheld:
-            self._keys.discard(event_id)  # it was thought to be signed by whoever may do so
+            self._keys.discard(event_id)  # it was thought to be signed by one who may
             self._withheld[id_of(event_id)] = event_id
         if self._ring_keys is not None:
             for event_id in committed.removed:

@@ -41,7 +41,7 @@ _KINDS: Final = frozenset(kind.value for kind in EventKind)
 _EVENT_ID_PREFIX: Final = bytes.fromhex("ce0105")
 """The codes that every EventId starts with (CIP-124)."""
 _MIN_STREAM_OFFSET: Final = 20
-"""An EventId has at least so many bytes before those of its stream."""
+"""An EventId has at least this many bytes before those of its stream."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def is_in_use(data_dir: Path) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        return False  # whoever takes the lock hears what is wrong
+        return False  # the next to take the lock sees what is wrong
     return False
 
 

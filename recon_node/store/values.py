@@ -241,7 +241,7 @@ class StoreSettings:
     """full: an acknowledged event survives a power cut. normal: faster, and an acknowledged event
     survives a crash of the node, but not of the machine."""
     max_batch_events: int = 1000
-    """A transaction takes no further callers' events once it has so many."""
+    """A transaction takes no further callers' events once it has this many."""
     max_batch_bytes: int = 4 * 1024 * 1024
     """The same, by the size of their CARs."""
     queue_size: int = 1024

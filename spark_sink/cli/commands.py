@@ -342,7 +342,7 @@ class _Divert:
     """
 
     def __init__(self, *, quiet: bool) -> None:
-        # Under spark-submit, Java is our parent, and whoever started it has its output.
+        # Under spark-submit, Java is our parent, and its own parent has its output.
         self._is_on = quiet and "PYSPARK_GATEWAY_PORT" not in os.environ
         self._path: Path | None = None
 

@@ -136,7 +136,7 @@ _DECODED: Final = re.compile(r"\bdecode\s*\(|\bas\s+\"?data\b", re.IGNORECASE)
 
 
 class Findings:
-    """Observes the rows of a result with so many columns while they are read."""
+    """Observes the rows of a result with some columns while they are read."""
 
     def __init__(self, columns: int) -> None:
         self._rows = 0

@@ -13,8 +13,8 @@ its *end*, if the same process has computed the stream before and its next event
 
 The content of a document depends on its model, which is another stream. Models usually come before
 their documents. When a model arrives, all its documents are read back, too; when it gets further
-events, those that name a version which was not here: other versions stay what they are. So whoever
-writes to a model cannot have all of its documents computed again and again.
+events, those that name a version which was not here: other versions stay what they are. So someone
+who writes to a model cannot have all of its documents computed again and again.
 
 Each table takes a step in one commit, which moves its position. When a model changes, many rows of
 documents may change: they are written before that commit, a few thousand streams at a time, without
@@ -62,7 +62,7 @@ class Workers(Protocol):
 
     Attributes:
         command: the command of processes in which strangers' content is computed
-            (`derive.child_process`), by whoever does so; None: it does so itself.
+            (`derive.child_process`); None: in the worker itself.
     """
 
     command: Sequence[str] | None
@@ -200,7 +200,7 @@ class Derivation:
 
         Args:
             window: positions per step; None: as many as memory allows.
-            steps: stop after so many.
+            steps: stop after this many.
             goes_on: asked before each step.
 
         Returns:

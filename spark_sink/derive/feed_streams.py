@@ -413,7 +413,7 @@ def share(file: int) -> None:
 
 @contextmanager
 def computing(cid: bytes, size: int) -> Iterator[None]:
-    """Mark a stream while the block computes something of it, from events of so many bytes.
+    """Mark a stream while the block computes something of it, from events of some bytes.
 
     When that takes too long, the kernel ends the process (SIGPROF), whatever code it is in.
     """

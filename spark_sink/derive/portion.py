@@ -256,7 +256,7 @@ class _Work:
             portion.versions.update(versions)
 
     def finish(self, streams: int) -> Portion:
-        """Return the portion, of so many streams."""
+        """Return the portion, of some streams."""
         self.portion.streams = streams
         self.portion.rows = {name: rows.finish() for name, rows in self._rows.items()}
         self.portion.revised = {name: rows.finish() for name, rows in self._revised.items()}

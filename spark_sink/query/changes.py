@@ -4,8 +4,9 @@ A token is a version of the table and its position. Rows with new events have la
 latest version tells them, whatever has become of those in between. Rows that changed without an
 event, because their model got one, are in the change data feed, which reaches back only as far as
 its files are kept. If it does not reach back to the token, or the table was rebuilt, all rows come
-again, after a change of the kind `reset`: whoever writes rows by their keys has the right ones in
-the end in any case. Only `spark-sink forget` deletes rows, and then all others come again, too.
+again, after a change of the kind `reset`: a program that writes rows by their keys has the right
+ones in the end in any case. Only `spark-sink forget` deletes rows, and then all others come again,
+too.
 """
 
 from __future__ import annotations

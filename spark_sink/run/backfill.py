@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spark_sink.source.feed_client import Head
 
 ANYONE: Final = "anyone"
-"""In place of a signer's did:key: whoever signed it."""
+"""In place of a signer's did:key: any signer."""
 
 
 @dataclass(frozen=True, slots=True)

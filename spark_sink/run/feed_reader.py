@@ -176,7 +176,7 @@ class Follower:
 
 
 def _pieces(ranges: Iterable[Range], tasks: int) -> list[list[Range]]:
-    """Divide ranges (after, upto] among so many tasks, fewer if there is little to do."""
+    """Divide ranges (after, upto] among some tasks, fewer if there is little to do."""
     all_ = list(ranges)
     total = sum(upto - after for after, upto in all_)
     size = max(_MIN_PIECE, -(-total // tasks))
@@ -224,7 +224,7 @@ _ASK_NODE_EVERY: Final = 5.0
 _SILENCE: Final = 1.0
 # Seconds before another node is chosen when the last one was of no use.
 _FAILOVER_PAUSE: Final = 1.0
-# At least so many questions before a node counts as silent.
+# At least this many questions before a node counts as silent.
 _ASKS_BEFORE_FAILOVER: Final = 3
 # What Spark writes to a checkpoint. By the last of them, a file, one is told from a directory that
 # was named by mistake.

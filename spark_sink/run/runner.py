@@ -148,7 +148,7 @@ class Runner:
         return self._began
 
     def tell_stopping(self, patience: float) -> None:
-        """Report what the end waits for, at most so many seconds."""
+        """Report what the end waits for, for some seconds at most."""
         doing = None if self._reader is None else self._reader.doing
         facts = {"doing": doing or "ending Spark", "patience": patience}
         self._on_event("stopping", facts)

@@ -4,7 +4,7 @@ A query takes two calls: `GetFlightInfo` returns the columns of the answer and a
 with the ticket returns the rows. The ticket has the statement and the values of its parameters, so
 the server need not remember it. A prepared statement takes three more: the action that creates it,
 a `DoPut` with the values, the action that closes it. A client may forget to close its statements,
-as the Ceramic SDK's does. So each client has only so many: a new one takes the place of the one
+as the Ceramic SDK's does. So each client has a limited number: a new one takes the place of the one
 that was used the longest ago. All are forgotten when they are not used for a while. Other commands
 ask about the tables.
 

@@ -4,7 +4,8 @@ A reader opens the table's latest version again and again, and shows DuckDB a st
 
 - In `raw_events`, `conclusion_events` and `event_states`, a row is an event. New ones come in the
   order of their positions, in windows of positions. If the rows of a window do not fit in memory,
-  the window becomes smaller. So whoever notes the position of the last row can continue behind it.
+  the window becomes smaller. So a client that notes the position of the last row can continue
+  behind it.
 - In `stream_tips` and `stream_states`, a row is a stream, and changes. First come the rows that the
   table has, by their positions. Then the change data feed of each commit says what is new.
 - Rows of `event_states` change too, when the stream's model gets an event. They come again.

@@ -4,8 +4,8 @@ Statements wait for a slot in the order in which they come, by network: a client
 wait does not stand before the others. The slots follow the policy of `recon_node.slots`: a client
 of another network gets its share at once, at the cost of the one that has the most. Within a
 network, the first half of the slots is for statements of any length. The rest is a *quick lane*: a
-statement there gives way after `QUICK` seconds if another one waits. So whoever fills all slots
-with long statements, on purpose or not, does not keep short ones out, not even its own.
+statement there gives way after `QUICK` seconds if another one waits. So a client that fills all
+slots with long statements, on purpose or not, does not keep short ones out, not even its own.
 """
 
 from __future__ import annotations
@@ -383,7 +383,7 @@ class StatementTurns:
         return [each for each in self._waiting if each.network == waiter.network]
 
     def _settle(self) -> None:
-        """Let those that came first take as long as they need, and whoever waits look again."""
+        """Let those that came first take as long as they need, and those that wait look again."""
         self._running = [each for each in self._running if not each.lost]
         for slot in self._running[: self._lasting]:
             slot.is_busy = True

@@ -32,7 +32,7 @@ Times are ISO 8601, in UTC unless they name a zone, or Unix milliseconds. A stre
 event.
 
 A second source, "recon_ranges", has ranges of positions, for workers that read the rows themselves.
-Rows of the source "recon" go through Java to whoever wants them. If that is a Python worker that
+Rows of the source "recon" go through Java to their reader. If that is a Python worker that
 writes them to files, the way there and back takes more time than everything that the worker does.
 So the pipeline streams ranges, a few for each batch, and its workers read and write the rows of a
 range in one go. It has the options and the offsets of "recon", and so the same batches: a

@@ -131,7 +131,7 @@ class Feed:
         Args:
             patience: seconds to wait for an answer; None: the feed's own.
             on_failure: called after each try that failed.
-            news: `after` and `wait`: wait up to so many seconds for an event after a position.
+            news: `after` and `wait`: wait up to this many seconds for an event after a position.
 
         Raises:
             FeedUnreachableError: no answer in time.

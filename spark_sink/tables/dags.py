@@ -93,6 +93,6 @@ def _is_dag(car: bytes) -> bool:
     """Return whether a CAR is an init event with the sort key of DAGs."""
     try:
         header = parse_event(car).header
-    except CeramicError:  # reported by whoever needs the event
+    except CeramicError:  # reported where the event is needed
         return False
     return header is not None and header.sep_key == DAG_SORT_KEY

@@ -278,7 +278,7 @@ class DeltaStore:
         self._tidying.keep_history(hours, size, changes)
 
     def tidy(self, *, idle: bool, most: float = math.inf) -> bool:
-        """Merge small files and vacuum, every so many commits and after large batches.
+        """Merge small files and vacuum, after some commits and after large batches.
 
         Args:
             idle: whether there is time for the many files of large batches.

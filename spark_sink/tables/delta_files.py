@@ -45,7 +45,7 @@ _HOURS: Final = {
 _PLAIN_TYPES: Final = {pa.binary_view(): pa.binary(), pa.string_view(): pa.string()}
 # Files of this size are not merged.
 _TARGET_BYTES: Final = 32 * 1024 * 1024
-# Merge at least this many files, none of which is more than so many times as large as all smaller
+# Merge at least this many files, none of which is more than this many times as large as all smaller
 # ones together; limits in bytes per merge, on disk and in memory.
 _MIN_FILES: Final = 8
 _MAX_RATIO: Final = 2

@@ -249,7 +249,7 @@ class Tables:
             table.keep_history(hours, size, changes)
 
     def tidy(self, *, idle: bool = False, most: float = math.inf) -> None:
-        """Merge small files and vacuum, every so many commits; see `DeltaStore.tidy`."""
+        """Merge small files and vacuum, after some commits; see `DeltaStore.tidy`."""
         tidied = [table.tidy(idle=idle, most=most) for table in (self.raw, *self.derived.values())]
         if any(tidied):
             delete_abandoned(self.directory)
@@ -258,7 +258,7 @@ class Tables:
 def delete_abandoned(directory: Location) -> None:
     """Delete staged files of killed processes from a store, once no one can be about to use them.
 
-    On a disk, whoever holds the lock deletes them all: `Tables.clear_staging`.
+    On a disk, the holder of the lock deletes them all: `Tables.clear_staging`.
     """
     if isinstance(directory, Path):
         return

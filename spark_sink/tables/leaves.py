@@ -312,7 +312,7 @@ def _in_portions(units: Iterable[_Unit]) -> Iterator[list[_Unit]]:
 
 
 def _divided(rows: pa.Table, most: int) -> Iterator[pa.Table]:
-    """Divide rows if they take more than twice so many bytes."""
+    """Divide rows if they take more than twice `most` bytes."""
     parts = min(rows.num_rows, rows.nbytes // most) if rows.nbytes > 2 * most else 1
     ends = [rows.num_rows * part // parts for part in range(parts + 1)]
     return (rows.slice(start, end - start) for start, end in pairwise(ends))

@@ -198,7 +198,7 @@ def _one_of(streams: list[bytes]) -> pc.Expression:
 
 
 def ordered_slices(table: pa.Table, names: Sequence[str], most_rows: int) -> Iterator[pa.Table]:
-    """Yield the rows sorted by some columns, at most so many at a time, fewer if they are large.
+    """Yield the rows sorted by some columns, up to a number at a time, fewer if they are large.
 
     Bytes and text become Arrow's large types, which makes no difference in Python.
     """

@@ -83,7 +83,7 @@ class Staged:
 
 
 def _in_portions(tables: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
-    """Concatenate tables up to so many bytes at a time, or a single larger table."""
+    """Concatenate tables up to `most` bytes at a time, or a single larger table."""
     kept: list[pa.Table] = []
     size = 0
     for table in tables:

@@ -118,7 +118,7 @@ class LogOverlap:
 
 
 def all_ids(parts: Iterable[pa.Array], count: int) -> Ids:
-    """Return the identities of so many events whose CIDs come in parts.
+    """Return the identities of `count` events whose CIDs come in parts.
 
     Raises:
         ValueError: it is another number of events.

@@ -1,6 +1,6 @@
 """Where the typed views of models are: Delta tables below `views`, which know their models.
 
-A table's name is unique among tables and views, so whoever has a name has the table.
+A table's name is unique among tables and views, so a name is enough to find the table.
 """
 
 import re

@@ -10,7 +10,7 @@ client sees a broken answer, not a short one.
 that makes no progress for `Limits.stall` seconds (503). It reads the whole body before a handler
 runs: at most `Limits.body` bytes of it (413), and at most `Limits.bodies` of all bodies; others
 wait until there is room. Of large answers, at most `Limits.answers` bytes wait to be sent. Slots
-for requests, bodies and answers go to whoever earns them (`recon_node.slots`): a request that
+for requests, bodies and answers go to those who earn them (`recon_node.slots`): a request that
 waits for its body, for news (`wait`), or for its client to read, gives way to others.
 The liveness check and the metrics have slots of their own, and so have requests that add events:
 very many of them wait for the disk at once, which takes all that wait in one transaction.

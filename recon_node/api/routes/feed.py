@@ -6,7 +6,7 @@ increasing, so a resume token is simply the position of the last event that a cl
 `wait`, which a ceramic-one node does not know, turns the first and the last into long polls: if
 there is nothing new, the answer comes as soon as there is, or after that many seconds.
 
-/ceramic/feed/sha256a is the hash of the feed's events, for whoever wants to compare a copy. The
+/ceramic/feed/sha256a is the hash of the feed's events, for those who compare a copy. The
 hash of the node's keys (`sha256a` of /ceramic/recon) has events that are not delivered yet, and
 changes with each that comes. This one is of the events up to a position, and of parts of them: so a
 copy finds where it differs as Recon does, by asking for the parts of parts that differ.
@@ -345,7 +345,7 @@ class HashQuery(Parameters, frozen=True):
     """Only those whose EventIDs have these bytes after the network id, in hexadecimal: 8 of the
     sort value, 8 of the controller, 4 of the stream."""
     size: Annotated[int, Parsed(_size, Annotated[int, Meta(ge=1, le=FIELDS_SIZE)])] = 8
-    """Divide them by so many bytes after the prefix; by default 8, the sort value."""
+    """Divide them by this many bytes after the prefix; by default 8, the sort value."""
 
 
 class HashPartBody(Body, frozen=True):

@@ -170,7 +170,7 @@ def network_side(services: Services) -> P2P:
 
 
 async def connect_to_one(peers: P2P, addresses: Sequence[str], limit: float) -> None:
-    """Connect to a peer at the first of its addresses that answers, within so many seconds.
+    """Connect to a peer at the first of its addresses that answers, within `limit` seconds.
 
     Raises:
         ApiError: 400, none of them answers.

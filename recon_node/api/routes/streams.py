@@ -5,7 +5,7 @@ The state is computed from the stream's events on request, in another process
 which is checked after each event. See `recon_node.streams.state` for what a state is.
 
 GET /ceramic/streams/{stream_id}/merge has the event that would merge a diverged stream (CIP-145).
-The node proposes, and whoever has the controller's key signs. See `recon_node.streams.merging` for
+The node proposes, and the owner of the controller's key signs. See `recon_node.streams.merging` for
 how branches are merged.
 """
 

@@ -46,19 +46,19 @@ from recon_node.p2p.transport.host import Host
 from recon_node.store.kept_interests import Interests
 
 ENOUGH_SHARING: Final = 5
-"""With so many connected peers that share an interest, no more of them are dialled when found. As
+"""With this many connected peers that share an interest, no more of them are dialled when found. As
 others dial this node, it has about twice as many in the end. More would not make events spread
 faster, but each new event would be offered to more peers that have it already.
 """
 FEWEST_SHARING: Final = 3
 """The same for a node that has very many interests."""
 ENOUGH_IN_ALL: Final = 64
-"""Nodes with several interests connect to so many peers for all of them together, unless that is
+"""Nodes with several interests connect to this many peers for all of them together, unless that is
 less than `FEWEST_SHARING` for each."""
 ENOUGH_OTHERS: Final = 8
-"""With so many other connected peers, no more of these are dialled when found."""
+"""With this many other connected peers, no more of these are dialled when found."""
 MOST_IN_USE: Final = 2
-"""Nobody is dialled when found while one in so many of all connections is in use."""
+"""Nobody is dialled when found while one in this many of all connections is in use."""
 DIALLING: Final = 30.0
 """Seconds for which a peer that is being dialled counts as connected."""
 MAX_FOUND_PEERS: Final = 200

@@ -194,7 +194,7 @@ class InterestGossip:
     def _take(self, peer_id: str, statement: Statement) -> None:
         """Note what a peer states; sync about what is new if that is up to us."""
         self.counters.received += 1
-        is_first = peer_id not in self._heard  # whoever dialled syncs about everything anyway
+        is_first = peer_id not in self._heard  # the dialler syncs about everything anyway
         self._heard[peer_id] = statement.digest
         self.counters.peers = len(self._heard)
         if statement.network_id == self._network.id:  # else the first session says what is wrong

@@ -63,7 +63,7 @@ class PeerMemory:
         """Note a session that has ended in agreement.
 
         The peer has every key of the range that we had when it began. So there is no need to push
-        such a key to it, whoever of the two started the session.
+        such a key to it, no matter which of the two started the session.
 
         Args:
             peer_id: the peer.

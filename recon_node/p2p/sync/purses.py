@@ -3,12 +3,12 @@
 Some bytes of a peer can make this node go through all its keys: a request for an id, which no index
 has, or an opening of a range that nobody else asks for, of which a sketch and a hash have to be
 made. So the keys that are looked at are counted. Each network (an IPv4 address, an IPv6 /56) has a
-purse of `KEYS_AT_ONCE` looks, which fills up by `KEYS_A_SECOND`; whoever has spent it waits.
+purse of `KEYS_AT_ONCE` looks, which fills up by `KEYS_A_SECOND`; a peer that has spent it waits.
 Peer ids cost nothing, so they do not count.
 
 `sessions.Meter` has sessions pay, `Searches` requests for ids. A request for a single id may
 take a look at every key, about 10 ms for a million; those who are sent events get looks back for
-them, because sending an event takes longer than looking at so many keys. So an honest peer, which
+them, because sending an event takes longer than looking at that many keys. So an honest peer, which
 asks for hundreds of events at a time, never waits. One search runs at a time, so that all of them
 together take at most every other step of the event loop.
 """

@@ -44,11 +44,11 @@ ALL_OF_FEW: Final = 2
 ROUNDS: Final = 3
 """How often a key is pushed, each time to others."""
 NEXT_ROUND: Final = 4
-"""A round comes so many times `push_delay` after the one before, as long as a push takes about;
+"""A round comes this many times `push_delay` after the one before, as long as a push takes about;
 and then twice as many."""
 MAX_AGAIN: Final = 256
 """Of more keys at once there is but one round: they come from a sync that caught up. More of the
-same tellers are no news, either: their push is a sync like others."""
+same tellers are not news, either: their push is a sync like others."""
 
 TOGETHER: Final = 0.01
 """Seconds for which the first key after a while is kept, for others that come together with it."""

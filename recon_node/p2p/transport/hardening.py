@@ -15,7 +15,7 @@ class                  defects of the library
 `GuardedHost`        an exception of a stream handler, or a negotiation that is not UTF-8, ends
                        the host; a peer may have any number of streams open; what a peer said of
                        itself is kept for its next connection, or forgotten too early
-`GuardedSwarm`       inbound slots are never given back, and belong to whoever comes first; a
+`GuardedSwarm`       inbound slots are never given back, and belong to the first to come; a
                        cancelled dial leaks a count of the resource manager; two nodes that dial
                        each other keep two connections; every peer that was heard of is dialled
 `GuardedYamux`       a cancelled write leaves half a frame on the wire; frozen peers stay
@@ -107,7 +107,7 @@ _TWINS_WITHIN: Final = 10.0
 """Seconds between the beginnings of two connections that can come from dialling each other at the
 same time: as long as a dial may take."""
 _DIALLED_SHARE: Final = 4
-"""One in so many connections is reserved for those that this node dials."""
+"""One in this many connections is reserved for those that this node dials."""
 _CLEANUP_LIMIT: Final = 5.0
 """Seconds in which a closing connection must be gone."""
 _DRAIN_LIMIT: Final = 10.0
@@ -251,7 +251,7 @@ class GuardedSwarm(Swarm):
     ) -> None:
         """Serve an inbound connection while it has a slot.
 
-        Stock gives the slots to whoever comes first, and takes them back when the swarm ends.
+        Stock gives the slots to the first to come, and takes them back when the swarm ends.
         """
         if self._swarm_key is not None:
             read_write_closer = PrivateStream(read_write_closer, self._swarm_key)

@@ -49,7 +49,7 @@ FIRST_SYMBOLS: Final = 8
 HINTED_PARTS: Final = 12
 """Parts of the range that an estimate has hints of."""
 _CLUSTERED: Final = HINTED_PARTS // 4
-"""If at most so many parts differ, although many keys do, these lie close together."""
+"""If at most this many parts differ, although many keys do, these lie close together."""
 _MANY_BITS: Final = 48
 """Differing bits in the tables from which that matters: about 64 keys differ."""
 

@@ -120,7 +120,7 @@ def find(
 
 
 def _searcher(wanted: Ids, among: int) -> Callable[[Ids], NDArray[np.intp]]:
-    """Return what finds the indices of wanted ids in an array, of so many ids in all arrays.
+    """Return what finds the indices of wanted ids in an array, of this many ids in all arrays.
 
     `among` may be 0 for a single one.
     """

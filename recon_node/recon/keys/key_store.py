@@ -18,7 +18,7 @@ is made by going through the keys, a group at a time, while the store may change
 go are noted in a journal. Before a sum is used, and whenever the journal is full, they are added to
 it or taken out, if it has come past them by then: what lies ahead will be met on the way. So a sum
 is always that of the keys that its range holds. Each sum has a part of its own in the journal:
-whoever uses one does not wait for the others.
+the user of one does not wait for the others.
 """
 
 from __future__ import annotations

@@ -288,7 +288,7 @@ _FEWEST: Final = 4
 
 
 def symbols_for(differences: int) -> int:
-    """Return how many symbols decode almost surely if so many differences are estimated."""
+    """Return how many symbols decode almost surely for an estimate of differences."""
     most = differences * (1 + _ERROR)
     return _FEWEST + round(_SYMBOLS_EACH * most + _SPREAD * sqrt(most))
 

@@ -250,9 +250,9 @@ _NODE_HEAD: Final = cid_head(DAG_CBOR)
 _HEADS: Final = (b"", cid_head(DAG_CBOR), cid_head(DAG_JOSE))
 _LEAST_ITEM: Final = 16
 _MOST_TIMES: Final = 8
-"""An item takes so many bytes of a packed node, at least, and the items have at most so many times
-its bytes: each has the digest of a CID, of 32 bytes, that no other one shares. Otherwise a megabyte
-could be unpacked to fifty."""
+"""An item takes at least this many bytes of a packed node, and the items have at most this many
+times its bytes: each has the digest of a CID, of 32 bytes, that no other one shares. Otherwise a
+megabyte could be unpacked to fifty."""
 _ROOM: Final = 4096
 """Bytes more, for small nodes."""
 _KIND_BITS: Final = 2

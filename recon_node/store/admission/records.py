@@ -17,7 +17,7 @@ chain does not have make room for others.
 `Known` has what is known of the events around one batch: loaded in bulk, kept current as it is
 judged. There is one `Record` object for each EventId, so that what one event of the batch changes
 is what the next one sees. The rules and the ladder are pure: what they have to know they yield as a
-`Want`, and whoever runs them adds it to `Known` before they go on
+`Want`, and their runner adds it to `Known` before they go on
 (`recon_node.store.db.log_changes` from the log).
 """
 

@@ -209,7 +209,7 @@ def replace_log(path: Path, new: Path) -> None:
     A log is its file and the write-ahead log or journal beside it: two files, which no system
     replaces at once, and either of them beside the wrong file would destroy that one. So the new
     file is first renamed to `events.sqlite3.replacement`, when it is complete and on the disk. From
-    then on it *is* the log, and whoever opens the log takes the remaining steps.
+    then on it *is* the log, and the next to open it takes the remaining steps.
 
     Args:
         path: nobody has it open.

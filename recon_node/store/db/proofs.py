@@ -154,7 +154,7 @@ def await_lookup(connection: sqlite3.Connection, records: Iterable[Record], now:
 
 def look_up_first(connection: sqlite3.Connection, records: Iterable[Record], now: float) -> None:
     """Move the proofs of time events to the front of the queue if valid data events build on them:
-    whoever may write to the stream stands for these, as nobody does for made-up ones."""
+    the stream's writers stand for these, as nobody does for made-up ones."""
     vouched = {
         cid
         for record in records

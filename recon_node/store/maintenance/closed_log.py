@@ -79,7 +79,7 @@ def network_of(path: Path) -> Network:
     Raises:
         StoreError: it cannot be read.
     """
-    # For writing: whoever opens the file rolls back what a killed process left unfinished.
+    # For writing: the first to open the file rolls back what a killed process left unfinished.
     with explained_errors(path), closing(sqlite3.connect(path)) as connection:
         try:
             stored = log_schema.read_meta(connection, "network_id")

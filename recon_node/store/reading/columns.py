@@ -1,8 +1,8 @@
 """What bulk readers ask of the feed: its rows, in columns.
 
 Rows with their CARs are checked before they leave, see `recon_node.store.damage`. Rows without
-them, which take a third of the time, are not: whoever gets the CARs elsewhere can compare them with
-the CIDs.
+them, which take a third of the time, are not: a reader who gets the CARs elsewhere can compare them
+with the CIDs.
 
 The EventId of a row says which sort value and controller its stream has (CIP-124: the last 8 bytes
 of the hash of each), and `init_cid` which stream it is. So a filter skips a row without a look at
@@ -114,7 +114,7 @@ def read_columns_of(reader: Reader, cids: Sequence[CID], max_bytes: int) -> tupl
 
 @lru_cache(maxsize=8)
 def _rows_of(count: int) -> str:
-    """Return a SELECT of the rows of so many CIDs, each with its place among them.
+    """Return a SELECT of the rows of some CIDs, each with its place among them.
 
     `CROSS JOIN` keeps SQLite to that order without sorting, so that no more is read than is taken.
     """

@@ -68,7 +68,7 @@ def read_feed(
     CARs where they are forgotten.
 
     They end at the head, before a damaged event, or, with `max_bytes`, with the event that takes
-    the CARs to so many bytes.
+    the CARs to `max_bytes`.
 
     Raises:
         DamagedEventError: the first of them is damaged.
@@ -225,7 +225,7 @@ def read_signed(
     """Return at most `limit` delivered events of the stream that the event `init` starts, in feed
     order, which is causal, without time events; none when the stream is not here.
 
-    With `max_bytes`, the last one is the event that takes the CARs to so many bytes.
+    With `max_bytes`, the last one is the event that takes the CARs to `max_bytes`.
 
     Raises:
         DamagedEventError: one of them is damaged.

@@ -433,7 +433,7 @@ def _digits_of(number: int) -> int:
 
 
 def _numbers(prefix: str, alphabet: str, digits: int) -> tuple[int, int] | None:
-    """Return the least and the greatest number of so many digits that starts with a prefix."""
+    """Return the least and the greatest number of some digits that starts with a prefix."""
     if len(prefix) > digits or not set(prefix) <= set(alphabet):
         return None
     base, number = len(alphabet), 0
