@@ -15,7 +15,6 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE, Popen, TimeoutExpired
 from types import TracebackType
 from typing import Any, Self
 
@@ -78,7 +78,7 @@ class TestnetNode:
         self._flags = list(flags)
         self._host = host
         self._prefix = list(prefix)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Popen[bytes] | None = None
         self._ready: _Ready | None = None
         self._log_offset = 0
         self._kept_ports: list[socket.socket] = []
@@ -127,9 +127,9 @@ class TestnetNode:
         command = [*self._prefix, sys.executable, "-m", "recon_node", "run", "--watch-stdin"]
         command += ["--data-dir", str(self.data_dir), "--log-format", "json", *self._flags]
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = Popen(
                 [*command, *self._port_flags()],
-                stdin=subprocess.PIPE,
+                stdin=PIPE,
                 stdout=log,
                 stderr=log,
                 env=_environment(),
@@ -173,7 +173,7 @@ class TestnetNode:
             raise TestnetError(f"{self.name} was never started")
         try:
             code = self._process.wait(limit)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             raise TestnetError(f"{self.name} did not stop in {limit:g} s") from None
         if self._process.stdin is not None:
             self._process.stdin.close()

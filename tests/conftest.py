@@ -17,6 +17,7 @@ import httpx
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
+from support import forking
 from support.watchdog import limited
 from xdist.scheduler.loadfile import LoadFileScheduling
 
@@ -126,6 +127,14 @@ def stores_check_in_the_same_process() -> Iterator[None]:
         patch.setattr(
             testnet, "_environment", lambda: environment() | {"RECON_NODE_VERIFIERS": "0"}
         )
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def testnets_are_forked() -> Iterator[None]:
+    """A node's imports would take most of a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(testnet, "Popen", forking.Popen)
         yield
 
 

@@ -90,15 +90,16 @@ def test_public_rsa_keys_are_read_as_by_the_library(bits: int):
     assert deserialize_public_key(message).impl == RSAPublicKey.from_bytes(data).impl
 
 
-def rsa_key(bits: int, exponent: int) -> bytes:
-    return RSA.construct(((1 << bits) + 1, exponent), consistency_check=False).export_key("DER")
+def rsa_key(bits: int, *parts: int) -> bytes:
+    """A key of this exponent; a private one if that of decryption and two factors follow."""
+    return RSA.construct(((1 << bits) + 1, *parts), consistency_check=False).export_key("DER")
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
         (rsa_key(32768, 65537), "are read"),
-        (RSA.generate(2048).export_key("DER"), "are read"),
+        (rsa_key(2048, 65537, 3, 5, 7), "not a public key"),
         (rsa_key(2048, (1 << 40) + 1), "31 bits"),
         (b"no key", "not a public key"),
     ],

@@ -1,0 +1,115 @@
+"""Python programs as processes that are forked from one that has imported the node already.
+
+The imports of a node take more than a second of CPU, a fork of them a few milliseconds. The process
+that forks is one of its own, without threads; tests that are about starting use `subprocess`.
+
+    python forking.py SOCKET    forks what `Popen` sends over the socket, until it closes
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+IMPORTED: Final = ("recon_node.cli.run", "recon_node.node")
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_MAX_REQUEST: Final = 1 << 20
+
+
+class Popen(subprocess.Popen[Any]):
+    """`subprocess.Popen` for commands that begin with `sys.executable` and `-m` or a file."""
+
+    def _execute_child(self, args: list[str], *rest: Any) -> None:
+        _, _, _, _, cwd, env, _, _, _, *pipes = rest[:15]
+        new_session = rest[-2]
+        taken, given, errors = pipes[0], pipes[3], pipes[5]
+        files = [0 if taken == -1 else taken, 1 if given == -1 else given]
+        files.append(2 if errors == -1 else errors)
+        request = {
+            "argv": [str(each) for each in args[1:]],
+            "environment": dict(os.environ if env is None else env),
+            "cwd": str(cwd or Path.cwd()),
+            "new_session": new_session,
+        }
+        server = _server()
+        socket.send_fds(server, [json.dumps(request).encode()], files)
+        self.pid = int(server.recv(100))
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+
+@cache
+def _server() -> socket.socket:
+    """Start the process that forks; it ends with this one. What it forks becomes a child of this
+    process, since whatever forked it for that ends at once."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot become a subreaper")
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        subprocess.Popen(
+            [sys.executable, __file__, str(its.fileno())],
+            pass_fds=[its.fileno()],
+            start_new_session=True,  # Ctrl-C is for the tests
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    return ours
+
+
+def _fork_for(requests: socket.socket) -> dict[str, Any]:
+    """Fork for each request; return only in the processes that were forked, with their request."""
+    while True:
+        message, files, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 3)
+        if not message:
+            os._exit(0)
+        told, tell = os.pipe()
+        between = os.fork()
+        if between == 0:
+            if pid := os.fork():
+                os.write(tell, str(pid).encode())
+                os._exit(0)
+            for number, file in enumerate(files):
+                os.dup2(file, number)
+            for file in (*files, told, tell, requests.detach()):
+                os.close(file)
+            return dict(json.loads(message))
+        os.waitpid(between, 0)  # only now is its child one of the tests
+        requests.send(os.read(told, 100))
+        for file in (*files, told, tell):
+            os.close(file)
+
+
+def _run(request: dict[str, Any]) -> None:
+    """Be the program, as if Python had just started."""
+    if request["new_session"]:
+        os.setsid()
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
+    first, *more = request["argv"]
+    if first == "-m":
+        name, *more = more
+        sys.argv = [name, *more]
+        sys.path[0] = request["cwd"]
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [first, *more]
+        sys.path[0] = str(Path(first).parent)
+        runpy.run_path(first, run_name="__main__")
+
+
+if __name__ == "__main__":
+    for module in IMPORTED:
+        importlib.import_module(module)
+    gc.freeze()  # a collection would copy all pages
+    _run(_fork_for(socket.socket(fileno=int(sys.argv[1]))))
