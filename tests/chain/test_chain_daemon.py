@@ -7,12 +7,14 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from subprocess import PIPE
 
 import httpx
 import pytest
 import trio
 from chain_server import ANSWERS, KEY, Chain, serving
 from click.testing import CliRunner
+from support import forking
 from support.waiting import eventually, kept_port
 
 from recon_node.ceramic import parse_event
@@ -101,16 +103,16 @@ async def test_an_endpoint_of_another_chain_is_one_line_and_the_end(tmp_path: Pa
         args = ["run", "--network", "local-1", "--data-dir", str(tmp_path), "--no-discovery"]
         args += ["--api", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0"]
         args += ["--chain-rpc", f"eip155:1={url}"]
-        process = await trio.run_process(
-            [sys.executable, "-m", "recon_node", *args], capture_stderr=True, check=False
+        process = await trio.to_thread.run_sync(
+            lambda: forking.run([sys.executable, "-m", "recon_node", *args], stderr=PIPE, text=True)
         )
     assert process.returncode == 1
-    last = process.stderr.decode().splitlines()[-1]
+    last = process.stderr.splitlines()[-1]
     host = url.partition("/v3")[0]
     assert last == (
         f"Error: the RPC endpoint {host} is set for eip155:1 but serves eip155:5: correct chain_rpc"
     )
-    assert KEY not in process.stderr.decode()
+    assert KEY not in process.stderr
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 from nacl.signing import SigningKey
+from support import forking
 from support.waiting import kept_port
 
 from recon_node import __version__
@@ -69,7 +70,7 @@ def test_the_feed_is_followed(node: TestnetNode) -> None:
     start = str(head(node))
     command = [sys.executable, "-m", "recon_node", "feed", "tail", "--from", start, "--follow"]
     env = {**os.environ, "RECON_NODE_URL": node.api_url}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as following:
+    with forking.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as following:
         assert following.stdout is not None
         for number in range(2):
             event = init_event(KEY, MODEL, {"n": number}, unique=b"followed")
@@ -464,7 +465,7 @@ def test_refusals_are_capped(node: TestnetNode) -> None:
 def test_an_interrupt_while_it_waits_for_input(node: TestnetNode, sample: Events) -> None:
     command = [sys.executable, "-m", "recon_node", "events", "add", "-", "--url", node.api_url]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
+    with forking.Popen(command, **pipes) as process:  # type: ignore[call-overload]
         line = json.dumps(sample[0]).encode() + b"\n"
         process.stdin.write(line * (300_000 // len(line)))  # no pipe holds that: it is reading
         process.stdin.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -27,6 +28,7 @@ from recon_node.api.server import GRACE
 from recon_node.ceramic import Network
 from recon_node.cli import main
 from recon_node.cli.run import _give_up
+from recon_node.program import allow_files
 from recon_node.store import open_store
 from recon_node.store.db.saved_keys import SAVING
 from recon_node.testnet import Testnet, TestnetError, TestnetNode
@@ -299,14 +301,13 @@ def test_a_user_without_a_home_directory_can_run_a_node(tmp_path: Path) -> None:
 
 
 def test_the_node_may_open_more_files_than_is_usual() -> None:
-    code = (
-        "import resource; _, hard = resource.getrlimit(resource.RLIMIT_NOFILE); "
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard)); "
-        "from recon_node.cli.run import FILES; from recon_node.program import allow_files; "
-        "allow_files(FILES); "
-        "assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(FILES, hard)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[0] // 2, before[1]))
+        allow_files(before[0])
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_shutdown_that_takes_long_waits_for_the_keys_to_be_saved(

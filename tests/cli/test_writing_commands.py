@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 from eth_account import Account as EthAccount
 from eth_account.messages import encode_defunct
+from support import forking
 
 from recon_node.cli import main
 from recon_node.client import METAMODEL, Ceramic, Key, OutsideInterestsWarning
@@ -121,7 +122,7 @@ def test_a_key_writes_for_an_account(shell: Shell, tmp_path: Path) -> None:
     did = f"did:pkh:eip155:1:{wallet.address.lower()}"
     command = [sys.executable, "-m", "recon_node", "key", "sign-in", str(tmp_path / "my.key")]
     command += [str(tmp_path / "my.cacao"), "--account", did, "--expires", "1h", "--json"]
-    with subprocess.Popen(
+    with forking.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as asking:
         assert asking.stderr is not None

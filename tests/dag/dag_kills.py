@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 from dag_nodes import Row
 from dag_samples import contents, make_files
+from support import forking
 from support.waiting import wait_until
 
 from recon_node.dag.dag_source import FileTree
@@ -30,7 +31,7 @@ PAUSE = 0.02
 
 
 def command(node: TestnetNode, home: Path, *args: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return forking.Popen(
         [sys.executable, "-m", "recon_node", "dag", *args, "--url", node.api_url],
         env={"RECON_NODE_DATA_DIR": str(home), "PATH": ""},
         stdout=subprocess.PIPE,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import forking
 
 from recon_node.dag import unixfs
 from recon_node.dag.errors import DagError
@@ -152,7 +153,7 @@ with output_draft(target):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_nothing_is_left_when_it_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
-    child = subprocess.Popen(
+    child = forking.Popen(
         [sys.executable, "-c", CHILD, str(tmp_path / "out")],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 from snapshot_support import events, make_log
+from support import forking
 
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.snapshot_reader import read_root
@@ -22,7 +23,7 @@ def test_a_killed_process_leaves_whole_snapshots(tmp_path: Path) -> None:
     rng = Random(10)
     for _ in range(2):
         command = [sys.executable, str(CHILD), str(tmp_path / "node"), url]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        with forking.Popen(command, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None
             for _ in range(rng.randint(1, 4)):
                 assert child.stdout.readline() == b"made\n"

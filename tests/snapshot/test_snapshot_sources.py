@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from subprocess import PIPE
@@ -12,6 +11,7 @@ import pytest
 import trio
 from nacl.signing import SigningKey
 from snapshot_support import NETWORK, events, make_log
+from support import forking
 
 from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.event_sources import LogSource
@@ -88,9 +88,9 @@ def test_a_killed_sync_is_continued(log: Path, tmp_path: Path) -> None:
     write(log, tmp_path / "url")
     command = [sys.executable, str(CHILD), str(tmp_path / "node"), str(tmp_path / "url")]
     for after in (3, 1):
-        killed = subprocess.run([*command, str(after)], check=False, timeout=100)
+        killed = forking.run([*command, str(after)])
         assert killed.returncode == -signal.SIGKILL
-    done = subprocess.run([*command, "0"], stdout=PIPE, check=True, timeout=100)
+    done = forking.run([*command, "0"], stdout=PIPE)
     assert 0 < int(done.stdout) < EVENTS  # those that were admitted are not fetched again
     report, count = trio.run(sync, tmp_path / "node", tmp_path / "url")
     assert count == EVENTS

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from support import forking
 
 from recon_node import files
 from recon_node.files import (
@@ -37,7 +38,7 @@ def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from recon_node.files import open_locked\n"
         "file = open_locked(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     )
-    with subprocess.Popen(
+    with forking.Popen(
         [sys.executable, "-c", program, str(tmp_path / "lock")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

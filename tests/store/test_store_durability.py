@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 from store_helpers import NETWORK, World, check_feed, contents, feed_of
+from support import forking
 
 from recon_node.ceramic import EventId, parse_event
 from recon_node.store import FeedRow, Store, StoreError, StoreSettings, open_store
@@ -20,7 +21,7 @@ CHILD = Path(__file__).with_name("store_child.py")
 
 def write_until_killed(directory: Path, seed: int, lines: int) -> dict[EventId, int | None]:
     """Let a process write, kill it after so many acknowledgements; return all that it gave."""
-    with subprocess.Popen(
+    with forking.Popen(
         [sys.executable, str(CHILD), str(directory), str(seed)],
         stdout=subprocess.PIPE,
         text=True,

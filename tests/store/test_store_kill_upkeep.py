@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from store_helpers import NETWORK, World, feed_of, make_version_1
+from support import forking
 from upkeep_child import act
 
 from recon_node.ceramic import EventId, EventKind
@@ -26,7 +27,7 @@ KILLS = [1, pytest.param(25, marks=pytest.mark.long)]
 
 def run_child(action: str, directory: Path, *files: Path, statements: int | None = None) -> int:
     """Run the child, up to so many statements or its end; return how many it made."""
-    with subprocess.Popen(
+    with forking.Popen(
         [sys.executable, str(CHILD), action, str(directory), *map(str, files)],
         stdout=subprocess.PIPE,
     ) as child:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from store_helpers import NETWORK, World, contents, feed_of
+from support import forking
 
 from recon_node.ceramic import Network
 from recon_node.store import Interest, StoreError, open_store
@@ -99,7 +100,7 @@ def lock_in_a_process(directory: Path) -> subprocess.Popen[bytes]:
         "from recon_node.store.directory_lock import directory_lock\n"
         "with directory_lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
-    holder = subprocess.Popen(
+    holder = forking.Popen(
         [sys.executable, "-c", program, str(directory)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

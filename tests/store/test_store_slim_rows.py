@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from store_helpers import NETWORK
+from support import forking
 
 from recon_node.store import DamagedLogError, StoreSettings
 from recon_node.store.db import event_table, log_schema
@@ -87,7 +88,7 @@ def check(directory: Path, expected: list[tuple[object, ...]]) -> None:
 def migrate_and_kill(directory: Path, piece: int, statements: int) -> list[tuple[object, ...]]:
     """Return what a reader sees before a process is killed that migrates the log."""
     command = [sys.executable, str(CHILD), "migrate", str(directory), str(piece)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+    with forking.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.read(statements)
         with closing(log_schema.open_reader(directory)) as log:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refused_events import LOCAL, Case
 from store_helpers import KEYS, MODEL, NETWORK, World, check_feed, feed_of, sdk_cars
+from support import forking
 from support.waiting import wait_until
 
 from recon_node.ceramic.builder import init_event, time_event
@@ -233,7 +234,7 @@ def test_processes_do_not_outlive_a_killed_node(tmp_path: Path) -> None:
         "        await trio.sleep_forever()\n"
         "trio.run(main)\n"
     )
-    node = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    node = forking.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert node.stdout is not None
     with node.stdout:
         processes = [int(pid) for pid in node.stdout.readline().split()]

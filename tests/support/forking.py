@@ -17,6 +17,8 @@ import runpy
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -24,10 +26,11 @@ from typing import Any, Final
 IMPORTED: Final = ("recon_node.cli.run", "recon_node.node")
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _MAX_REQUEST: Final = 1 << 20
+_ASKING: Final = threading.Lock()
 
 
 class Popen(subprocess.Popen[Any]):
-    """`subprocess.Popen` for commands that begin with `sys.executable` and `-m` or a file."""
+    """`subprocess.Popen` of Python, with a module (`-m`), code (`-c`) or a file."""
 
     def _execute_child(self, args: list[str], *rest: Any) -> None:
         _, _, _, _, cwd, env, _, _, _, *pipes = rest[:15]
@@ -41,11 +44,19 @@ class Popen(subprocess.Popen[Any]):
             "cwd": str(cwd or Path.cwd()),
             "new_session": new_session,
         }
-        server = _server()
-        socket.send_fds(server, [json.dumps(request).encode()], files)
-        self.pid = int(server.recv(100))
+        with _ASKING:
+            server = _server()
+            socket.send_fds(server, [json.dumps(request).encode()], files)
+            self.pid = int(server.recv(100))
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+
+def run(command: Sequence[object], **options: Any) -> subprocess.CompletedProcess[Any]:
+    """`subprocess.run` with this `Popen`."""
+    with Popen(command, **options) as process:
+        stdout, stderr = process.communicate(timeout=100)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 @cache
@@ -102,6 +113,11 @@ def _run(request: dict[str, Any]) -> None:
         sys.argv = [name, *more]
         sys.path[0] = request["cwd"]
         runpy.run_module(name, run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        code, *more = more
+        sys.argv = [first, *more]
+        sys.path[0] = request["cwd"]
+        exec(code, {"__name__": "__main__"})
     else:
         sys.argv = [first, *more]
         sys.path[0] = str(Path(first).parent)
