@@ -14,6 +14,7 @@ whether there was an end to go on from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -170,9 +171,9 @@ class Stream:
         faults = faults or {}
         statements = statements_of(events, faults)
         known = dict(times or {})
-        for copy, shown in statements.copies.items():
-            if copy in known:
-                known.setdefault(shown, known[copy])
+        for other, shown in statements.copies.items():
+            if other in known:
+                known.setdefault(shown, known[other])
         return cls(statements, known, faults, definitions, on_event=on_event)
 
     @property
@@ -373,14 +374,11 @@ class Stream:
 
     def with_definitions(self, definitions: Definitions | None) -> Stream:
         """Return the stream, with definitions of its model."""
-        return Stream(
-            self.statements,
-            self.times,
-            self.faults,
-            definitions,
-            on_event=self._on_event,
-            end=self._end,
-        )
+        stream = copy(self)  # with what was computed, but for what depends on the content
+        stream.definitions, stream._states = definitions, None
+        for name in ("accepted_tip", "open_tips"):
+            stream.__dict__.pop(name, None)
+        return stream
 
     def with_event(self, event: Event, definitions: Definitions | None = None) -> Stream:
         """Return the stream with one more event; the content before it is not computed again.
