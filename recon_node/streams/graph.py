@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from recon_node.ceramic import Event, EventKind
 from recon_node.ceramic.auth.did import has_low_s
@@ -61,8 +61,7 @@ class ForgottenError(LookupError):
     """A summary of a stream lacks what a question needs: read the whole stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEvent(Generic[Id]):
+class StreamEvent(NamedTuple, Generic[Id]):
     """An event of a stream, without its content.
 
     `time` is the block time (Unix seconds) that a time event proves; None if its anchor was not

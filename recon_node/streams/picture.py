@@ -6,7 +6,7 @@ Event ids must sort as CIP-145 demands: a `CID` does; its text does not.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -80,7 +80,7 @@ def stream_picture(
     parts.append(f"{len(tip.pruned)} pruned" if tip.pruned else "nothing pruned")
     notes = [judge.why(decision) for decision in tip.reasons]
     notes = notes or ["There is one candidate: no fork had to be decided."]
-    lasting, _ = _select([replace(shape, expires=None) for shape in delivered], None)
+    lasting, _ = _select([shape._replace(expires=None) for shape in delivered], None)
     if lasting is not None and lasting.event != tip.event:
         name = _name(lasting.event, full)
         notes.append(f"A capability has expired: if it held, {name} would be the tip.")

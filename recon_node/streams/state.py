@@ -41,7 +41,7 @@ from __future__ import annotations
 import json
 from collections import ChainMap, Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -119,8 +119,7 @@ _MAX_KEPT: Final = 32 * 1024 * 1024
 """Weight of the states that are kept because they may be asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventState:
+class EventState(NamedTuple):
     """A stream's data after one of its events."""
 
     event_cid: CID
@@ -445,7 +444,7 @@ def accepted_tip(shapes: Iterable[StreamEvent[CID]], rejected: Collection[CID]) 
     Raises:
         StreamShapeError: no event was accepted, or the events are not one whole stream.
     """
-    return select_tip(replace(s, valid=False) if s.id in rejected else s for s in shapes)
+    return select_tip(s._replace(valid=False) if s.id in rejected else s for s in shapes)
 
 
 def stream_state(

@@ -68,8 +68,7 @@ _ROWS_AT_ONCE: Final = 4096
 _MODEL_HEADER: Final = METAMODEL.to_bytes()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """An event with its columns in the feed.
 
     Attributes:
@@ -273,7 +272,9 @@ def _stream_of(cid: bytes, entries: dict[CID, Entry], end: StreamEnd | None) -> 
         )
     if end is not None:
         _ = stream.tip, stream.versions  # raises `ForgottenError`
-    shown = (replace(entries[event.cid], event=event) for event in statements.events)
+    shown: Iterable[Entry] = entries.values()
+    if statements.copies:
+        shown = (entries[event.cid]._replace(event=event) for event in statements.events)
     return FeedStream(cid, tuple(shown), stream)
 
 

@@ -26,13 +26,12 @@ def conclusion_events(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     for entry, shape in zip(stream.entries, stream.stream.shapes, strict=True):
         if entry.position <= after:
             continue
-        yield {
-            **_event_columns(entry),
-            "data": _payload(entry.event),
-            "previous": entry.event.prevs,
-            "expires": shape.expires,
-            "fault": entry.fault,
-        }
+        row = _event_columns(entry)
+        row["data"] = _payload(entry.event)
+        row["previous"] = entry.event.prevs
+        row["expires"] = shape.expires
+        row["fault"] = entry.fault
+        yield row
 
 
 def event_states(stream: FeedStream, after: int = 0) -> Iterator[Row]:
@@ -41,12 +40,11 @@ def event_states(stream: FeedStream, after: int = 0) -> Iterator[Row]:
     for state in stream.stream.states.all():
         if (entry := entries.get(state.event_cid)) is None:
             continue
-        yield {
-            **_event_columns(entry),
-            "event_height": state.height,
-            "data": _content_after(entry.event, state.data),
-            "validation_errors": state.validation_errors,
-        }
+        row = _event_columns(entry)
+        row["event_height"] = state.height
+        row["data"] = _content_after(entry.event, state.data)
+        row["validation_errors"] = state.validation_errors
+        yield row
 
 
 def stream_tips(stream: FeedStream, after: int = 0) -> Iterator[Row]:

@@ -5,7 +5,6 @@ import random
 import time
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -310,7 +309,7 @@ def _judged(events: list[StreamEvent[str]], now: int | None) -> list[StreamEvent
         ]
         time = min(times, default=now)
         good = event.expires is None or time is None or time <= event.expires
-        judged.append(replace(event, valid=event.valid and good, expires=None))
+        judged.append(event._replace(valid=event.valid and good, expires=None))
     return judged
 
 
@@ -318,7 +317,7 @@ def _judged(events: list[StreamEvent[str]], now: int | None) -> list[StreamEvent
 def _expiring(draw: st.DrawFn) -> list[StreamEvent[str]]:
     expires = st.none() | st.integers(1, 6)
     return [
-        replace(event, expires=draw(expires)) if event.kind == "data" else event
+        event._replace(expires=draw(expires)) if event.kind == "data" else event
         for event in draw(streams(max_size=10))
     ]
 
