@@ -160,9 +160,9 @@ class DocumentSchema:
             BudgetError: it takes too much work.
         """
         # A value weighs at least 2, so most content need not be measured.
-        is_cheap = self._price.of_check(weight // 2, weight, 0, 0) <= _SMALL
-        if self._validator and not self._price.is_recursive and is_cheap:
-            price = self._price.of_check(weight // 2, weight, 0, dearness(content))
+        price = self._price.of_check(weight // 2, weight, 0, 0)
+        if self._validator and not self._price.is_recursive and price <= _SMALL:
+            price += self._price.of_dear(dearness(content))
             budget.spend(price)
             return self._error_as_json(self._validator, content, _Paid(budget, price, weight, 0))
         if self._by_member is None or not isinstance(content, dict):

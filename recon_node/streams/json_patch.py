@@ -30,6 +30,7 @@ from recon_node.streams.json_values import (
     MAX_WEIGHT,
     MEMBER_WEIGHT,
     TEXT_A_STEP,
+    VALUE_WEIGHT,
     JsonPatchError,
     JsonSize,
     check_depth,
@@ -65,12 +66,12 @@ _MAX_SHOWN: Final = 60
 
 # Steps of a budget for each step here, of about 0.1 µs. `_Run` says what is counted.
 _UNIT: Final = 25
-# Measured: steps of an operation, of a token of a path, of measuring a value, of comparing one; and
+# Measured: of an operation, of a token of a path, of measuring a value, of comparing one; and
 # members that are copied, or shifted, in one step.
-_OPERATION: Final = 15
-_TOKEN: Final = 3
-_MEASURED: Final = 15
-_COMPARED: Final = 5
+_OPERATION: Final = 15 * _UNIT
+_TOKEN: Final = 3 * _UNIT
+_MEASURED: Final = 15 * _UNIT
+_COMPARED: Final = 5 * _UNIT
 _COPIED_A_STEP: Final = 8
 _SHIFTED_A_STEP: Final = 256
 
@@ -142,7 +143,17 @@ class _Run:
     for all copies of a container) or compared, and for members that are copied or shifted.
     """
 
-    __slots__ = ("_budget", "_own", "_shared", "_sizes", "document", "is_new", "touched", "weight")
+    __slots__ = (
+        "_budget",
+        "_own",
+        "_shared",
+        "_sizes",
+        "_spend",
+        "document",
+        "is_new",
+        "touched",
+        "weight",
+    )
 
     def __init__(self, document: Any, weight: int, budget: Budget) -> None:
         self.document = document
@@ -150,6 +161,7 @@ class _Run:
         self.is_new = False
         self.touched: set[str] = set()
         self._budget = budget
+        self._spend = budget.spend
         # By id; holding the object keeps its id from being used again.
         self._own: dict[int, Any] = {}
         self._shared: dict[int, Any] = {}  # left `_own`, though some members may still be in it
@@ -213,7 +225,7 @@ class _Run:
             self._set(parent, last, value, size)
             return
         index = len(parent) if last == "-" else _index(last, len(parent) + 1)
-        self._spend((len(parent) - index) // _SHIFTED_A_STEP)
+        self._spend(_UNIT * ((len(parent) - index) // _SHIFTED_A_STEP))
         parent.insert(index, value)
         self.weight += size.weight
 
@@ -254,7 +266,7 @@ class _Run:
             self.weight -= MEMBER_WEIGHT + weigh_text(last)
             del parent[last]
         else:
-            self._spend((len(parent) - int(last)) // _SHIFTED_A_STEP)
+            self._spend(_UNIT * ((len(parent) - int(last)) // _SHIFTED_A_STEP))
             del parent[int(last)]
         return size
 
@@ -279,9 +291,9 @@ class _Run:
     def _mine(self, container: Any) -> Any:
         if not isinstance(container, CONTAINERS) or id(container) in self._own:
             return container
-        self._spend(1 + len(container) // _COPIED_A_STEP)
+        self._spend(_UNIT * (1 + len(container) // _COPIED_A_STEP))
         if id(container) in self._shared:
-            self._spend(len(container))
+            self._spend(_UNIT * len(container))
             for member in _members(container):
                 self._share(member)
         own = container.copy()
@@ -294,11 +306,10 @@ class _Run:
             self._shared[id(value)] = value
 
     def _weight(self, value: Any) -> int:
-        if isinstance(value, CONTAINERS):
-            return self._size(value).weight
         if isinstance(value, str):
-            self._spend(len(value) // TEXT_A_STEP)
-        return weigh_leaf(value)
+            self._spend(_UNIT * (len(value) // TEXT_A_STEP))
+            return VALUE_WEIGHT + weigh_text(value)
+        return self._size(value).weight if isinstance(value, CONTAINERS) else weigh_leaf(value)
 
     def _size(self, value: Any) -> JsonSize:
         if not isinstance(value, CONTAINERS):
@@ -307,14 +318,11 @@ class _Run:
         if known is not None:
             return known[1]
         size = measure(value, self._budget.left // _UNIT)
-        self._spend(_MEASURED + size.steps + size.weight // TEXT_A_STEP)
+        self._spend(_MEASURED + _UNIT * (size.steps + size.weight // TEXT_A_STEP))
         return size
 
     def _spend_compared(self, values: int) -> None:
         self._spend(_COMPARED * values)
-
-    def _spend(self, steps: int) -> None:
-        self._budget.spend(_UNIT * steps)
 
 
 def _members(container: Any) -> Iterable[Any]:

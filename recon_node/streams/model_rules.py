@@ -24,8 +24,7 @@ affect existing documents.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, StreamIdError, StreamType
 from recon_node.ipld import CID, IpldError
@@ -55,8 +54,7 @@ _BYTES: Final = 8
 """Bytes that are joined, or compared, in one step."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContentChange:
+class ContentChange(NamedTuple):
     """A change of content.
 
     Attributes:
@@ -224,8 +222,9 @@ class _DocumentRules:
             budget.spend(change.weight // _BYTES + len(self._locked))
             errors += self._check_locked(change)
         if after is not None:
-            budget.spend(_OF_A_FIELD * len(self._links))
-            errors += self._check_links(after)
+            if self._links:
+                budget.spend(_OF_A_FIELD * len(self._links))
+                errors += self._check_links(after)
             if self._schema is None:
                 errors.append(self._schema_error)
             else:

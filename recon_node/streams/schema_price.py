@@ -204,6 +204,10 @@ class SchemaPrice:
         conversion = _CALL + _CONVERSION * (values + 1) + weight + dear
         return conversion + self._times(self._loops.branching, depth) * once
 
+    def of_dear(self, dear: int) -> int:
+        """What content costs in addition for its `dearness`, unless the schema is recursive."""
+        return dear * (1 + self._whole.numbers)
+
     def of_reason(self, weight: int, depth: int) -> int:
         """The bytes copied to say why content does not conform: what fails in each alternative."""
         return self._times(2 * self._loops.branching, depth) * self._whole.alternatives * weight
@@ -360,7 +364,7 @@ def dearness(value: Any) -> int:
     """Return by how much the values in a document are dearer than small integers and text, each
     time that one of them is compared. Values that share parts count for each place."""
     dear = 0
-    level: list[Any] = [value]
+    level: list[Any] = [*value.values()] if type(value) is dict else [value]
     while level:
         kinds = set(map(type, level))
         if not kinds.isdisjoint(_DEAR):

@@ -253,12 +253,13 @@ class StreamStates:
             state = self._apply(event, height, before, paying)
             if cid in uses:
                 states[cid] = state
-            self._keep_state(state, cid in self._keep, cid in forks)
+            if cid in forks or cid in self._keep:
+                self._keep_state(state, cid in self._keep)
             if state.validation_errors:
                 rejected[cid] = state.validation_errors
             for prev in event.prevs:
                 if state.validation_errors and prev in states:
-                    self._keep_state(states[prev], False, True)
+                    self._keep_state(states[prev], False)
                 uses[prev] -= 1
                 if not uses[prev]:  # nothing builds on it any more
                     states.pop(prev, None)
@@ -266,9 +267,9 @@ class StreamStates:
         self._rejected = rejected
         self._spent, self._written = paying.work.spent, paying.rows.spent
 
-    def _keep_state(self, state: EventState, must: bool, may: bool) -> None:
-        """Keep a state for `at`, if it must be or if it may be and there is room."""
-        if must or (may and self._kept_weight + state.data.weight <= _MAX_KEPT):
+    def _keep_state(self, state: EventState, must: bool) -> None:
+        """Keep a state for `at`, if it must be or if there is room."""
+        if must or self._kept_weight + state.data.weight <= _MAX_KEPT:
             self._kept_weight += state.data.weight
             self._kept[state.event_cid] = state
 
@@ -406,9 +407,27 @@ class StreamStates:
                 return [no_version(metadata.get("modelVersion"))]
         if version not in self._rules:
             definition = self._definitions[version] if self._definitions and version else None
-            self._unpaid += _COMPILED * measure(definition, MAX_DEFINITION).weight
+            self._unpaid += _COMPILED * _weigh_definition(definition)
             self._rules[version] = ContentRules(self._header, definition)
         return self._rules[version].check(change, budget)
+
+
+def _weigh_definition(definition: Any) -> int:
+    """Return the weight of a model's definition, once for all documents: they share it."""
+    recent = _weighed.get(id(definition))
+    if recent is not None:
+        return recent[1]
+    weight = measure(definition, MAX_DEFINITION).weight
+    if len(_weighed) >= _WEIGHED:
+        _weighed.clear()
+    _weighed[id(definition)] = definition, weight
+    return weight
+
+
+_WEIGHED: Final = 32
+"""Definitions whose weight is kept."""
+# By id; holding the object keeps its id from being used again.
+_weighed: Final[dict[int, tuple[Any, int]]] = {}
 
 
 class _Paying(NamedTuple):
