@@ -24,7 +24,8 @@ from recon_node.store import StoreSettings, open_store
 from recon_node.verification import facts
 
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
-REFUSED = fetch.MAX_INVALID + 100
+MAX_INVALID = 100
+REFUSED = MAX_INVALID + 50
 """Events of each side that the other refuses."""
 
 
@@ -69,6 +70,7 @@ async def fill(data_dir, cars: list[bytes], monkeypatch) -> None:
 
 async def test_all_others_arrive_and_nothing_is_asked_for_again(tmp_path, version, monkeypatch):
     monkeypatch.setattr(book, "AFTER_FAILURE", Backoff(first=0.05, longest=0.2))
+    monkeypatch.setattr(fetch, "MAX_INVALID", MAX_INVALID)
     good = {side: [each.car for each in events(side, 20)] for side in "ab"}
     bad = {side: [forged(each).car for each in events(f"bad {side}", REFUSED)] for side in "ab"}
     for side in "ab":

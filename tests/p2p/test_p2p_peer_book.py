@@ -18,13 +18,12 @@ from recon_node.files import draft_of
 from recon_node.latest import Remembered
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.network_side import PEERS_FILE, load_peers, save_peers
+from recon_node.p2p.peers import book as peer_book
 from recon_node.p2p.peers.book import (
     AFTER_FAILURE,
     HOPELESS_FAILURES,
     INTEREST_LIFETIME,
     MAX_ADDRESSES,
-    MAX_OBSERVED,
-    MAX_OBSERVING,
     MISLED_HALF_LIFE,
     PeerBook,
 )
@@ -239,17 +238,19 @@ async def test_a_book_that_cannot_be_written_is_no_failure(tmp_path: Path):
     assert not (tmp_path / "not there").exists()
 
 
-async def test_what_peers_ask_for_is_bounded(autojump_clock) -> None:
+async def test_what_peers_ask_for_is_bounded(autojump_clock, monkeypatch) -> None:
+    monkeypatch.setattr(peer_book, "MAX_OBSERVING", 12)
+    monkeypatch.setattr(peer_book, "MAX_OBSERVED", 16)
     book = PeerBook(capacity=1000)
-    for number in range(MAX_OBSERVING + 10):
-        for at in range(MAX_OBSERVED + 10):
+    for number in range(20):
+        for at in range(20):
             book.asked_for(f"peer {number}", KeyRange(b"%d" % at, b"%d~" % at))
             book.answered(f"peer {number}", KeyRange(b"x%d" % at, b"x%d~" % at), None)
     kept = [peer for peer in book.peers() if peer.interests or peer.declined]
-    assert len(kept) == MAX_OBSERVING
-    assert {len(peer.interests) for peer in kept} == {MAX_OBSERVED}
-    assert {len(peer.declined) for peer in kept} == {MAX_OBSERVED}
-    assert kept[-1].id == f"peer {MAX_OBSERVING + 9}"
+    assert len(kept) == 12
+    assert {len(peer.interests) for peer in kept} == {16}
+    assert {len(peer.declined) for peer in kept} == {16}
+    assert kept[-1].id == "peer 19"
 
 
 async def test_a_peer_that_has_delivered_comes_first(autojump_clock):
