@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
+from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Any
 
 from recon_node.processes.child import read_frame, write_frame
@@ -26,10 +26,10 @@ class Process:
 
     def __init__(self, command: Sequence[str], files: Sequence[int] = ()) -> None:
         path = os.pathsep.join(entry for entry in sys.path if entry)
-        self._process = subprocess.Popen(
+        self._process = Popen(
             command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=PIPE,
+            stdout=PIPE,
             env={**os.environ, "PYTHONPATH": path},
             pass_fds=files,
         )
@@ -65,7 +65,7 @@ class Process:
         """Let the process end, or kill it after a second."""
         with contextlib.suppress(OSError):
             self._requests.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(TimeoutExpired):
             self._process.wait(1)
         self.reap()
 

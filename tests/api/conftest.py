@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from openapi_check import check_answer
+from support import forking
 
 from recon_node.api import Services, create_app
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
+from recon_node.processes import process
 from recon_node.store import Store, open_store
 
 SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
@@ -24,6 +26,13 @@ def sample() -> list[dict[str, str]]:
     """Events that the Ceramic JavaScript SDK wrote, each after its prevs."""
     with SAMPLE.open() as lines:
         return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def evaluations_are_forked() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "Popen", forking.Popen)
+        yield
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ that forks is one of its own, without threads; tests that are about starting use
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
 import importlib
 import json
@@ -23,6 +24,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from recon_node.processes import process
+
 IMPORTED: Final = ("recon_node.cli.run", "recon_node.node")
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _MAX_REQUEST: Final = 1 << 20
@@ -33,20 +36,21 @@ class Popen(subprocess.Popen[Any]):
     """`subprocess.Popen` of Python, with a module (`-m`), code (`-c`) or a file."""
 
     def _execute_child(self, args: list[str], *rest: Any) -> None:
-        _, _, _, _, cwd, env, _, _, _, *pipes = rest[:15]
+        _, _, _, passed, cwd, env, _, _, _, *pipes = rest[:15]
         new_session = rest[-2]
-        taken, given, errors = pipes[0], pipes[3], pipes[5]
-        files = [0 if taken == -1 else taken, 1 if given == -1 else given]
-        files.append(2 if errors == -1 else errors)
+        standard = enumerate((pipes[0], pipes[3], pipes[5]))
+        files = {number: number if file == -1 else file for number, file in standard}
+        files |= {file: file for file in passed}
         request = {
-            "argv": [str(each) for each in args[1:]],
+            "argv": [str(each) for each in args[1:] if each != "-P"],
+            "files": list(files),
             "environment": dict(os.environ if env is None else env),
             "cwd": str(cwd or Path.cwd()),
             "new_session": new_session,
         }
         with _ASKING:
             server = _server()
-            socket.send_fds(server, [json.dumps(request).encode()], files)
+            socket.send_fds(server, [json.dumps(request).encode()], [*files.values()])
             self.pid = int(server.recv(100))
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
@@ -63,9 +67,7 @@ def run(command: Sequence[object], **options: Any) -> subprocess.CompletedProces
 def _server() -> socket.socket:
     """Start the process that forks; it ends with this one. What it forks becomes a child of this
     process, since whatever forked it for that ends at once."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "cannot become a subreaper")
+    _become_subreaper()
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         subprocess.Popen(
@@ -77,10 +79,16 @@ def _server() -> socket.socket:
     return ours
 
 
+def _become_subreaper() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot become a subreaper")
+
+
 def _fork_for(requests: socket.socket) -> dict[str, Any]:
     """Fork for each request; return only in the processes that were forked, with their request."""
     while True:
-        message, files, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 3)
+        message, files, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 16)
         if not message:
             os._exit(0)
         told, tell = os.pipe()
@@ -89,11 +97,15 @@ def _fork_for(requests: socket.socket) -> dict[str, Any]:
             if pid := os.fork():
                 os.write(tell, str(pid).encode())
                 os._exit(0)
-            for number, file in enumerate(files):
-                os.dup2(file, number)
+            request: dict[str, Any] = json.loads(message)
+            above = max(request["files"]) + 1
+            moved = [fcntl.fcntl(file, fcntl.F_DUPFD, above) for file in files]
             for file in (*files, told, tell, requests.detach()):
                 os.close(file)
-            return dict(json.loads(message))
+            for file, number in zip(moved, request["files"], strict=True):
+                os.dup2(file, number)
+                os.close(file)
+            return request
         os.waitpid(between, 0)  # only now is its child one of the tests
         requests.send(os.read(told, 100))
         for file in (*files, told, tell):
@@ -107,9 +119,13 @@ def _run(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path += [each for each in paths if each and each not in sys.path]
     first, *more = request["argv"]
     if first == "-m":
         name, *more = more
+        if name == "recon_node":
+            _fork_its_processes()
         sys.argv = [name, *more]
         sys.path[0] = request["cwd"]
         runpy.run_module(name, run_name="__main__", alter_sys=True)
@@ -122,6 +138,19 @@ def _run(request: dict[str, Any]) -> None:
         sys.argv = [first, *more]
         sys.path[0] = str(Path(first).parent)
         runpy.run_path(first, run_name="__main__")
+
+
+def _fork_its_processes() -> None:
+    """Have a node's own processes forked as well, by a process that has none of its threads."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        _run(_fork_for(its))
+        sys.exit()
+    its.close()
+    _become_subreaper()
+    globals()["_server"] = lambda: ours
+    process.Popen = Popen  # type: ignore[misc]
 
 
 if __name__ == "__main__":
