@@ -9,6 +9,7 @@ import shutil
 import stat
 import tarfile
 from base64 import b64decode
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recon_node import backup
 from recon_node.age import DecryptionError, Decryptor, Encryptor
 from recon_node.backup import DATA_FILES
 from recon_node.cli import main
@@ -27,6 +29,12 @@ from recon_node.testnet import TestnetNode
 DOCS = Path(__file__).parents[2] / "docs"
 SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
 MODEL = "model=kjzl6hvfrbw6c53juggd4cj7szd2apho8jezy4s8mzn55eeu93gnvrhjpvrj9qy"
+
+
+@pytest.fixture(autouse=True)
+def passphrases_take_little_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each use of one would take a second."""
+    monkeypatch.setattr(backup, "Encryptor", partial(Encryptor, work=4))
 
 
 def run(*args: str, env: dict[str, str] | None = None, stdin: str | None = None) -> Result:

@@ -29,6 +29,7 @@ from attackers import (
 )
 from nacl.signing import SigningKey
 from p2p_support import NETWORK, eventually, loopback_host, node, only_connection
+from support import forking
 
 from recon_node.ceramic import EventId
 from recon_node.dag.dag_events import shard_event
@@ -104,7 +105,7 @@ def daemon(request, sdk_cars, tmp_path_factory) -> Iterator[Daemon]:
     budget = getattr(request, "param", BUDGET)
     log = directory / "log"
     with log.open("w") as output:
-        process = subprocess.Popen(
+        process = forking.Popen(
             [sys.executable, "-m", "recon_node", "run"],
             stdin=subprocess.DEVNULL,
             stdout=output,
