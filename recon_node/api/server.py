@@ -1,8 +1,8 @@
 """Serving the API: its port, who gets a connection, HTTP/1.1 in each of them, and the end.
 
 On shutdown the listener closes first. Idle connections end at once, requests in progress have
-`GRACE` seconds to finish, and then the rest is cut off. In a connection, h11 stands between a trio
-stream and the ASGI application.
+`GRACE` seconds to finish, and then the rest is cut off. In a connection, h11 reads each request
+from a trio stream for the ASGI application, and `answer_writer` makes the bytes of its answer.
 
 A connection is idle until the head of a request is complete, and again when it has been answered;
 its slot then goes to a newcomer if there is no other (`recon_node.slots`). A client that is gone
@@ -20,12 +20,10 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from email.utils import formatdate
-from functools import lru_cache, partial
+from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address
 from math import inf
@@ -38,7 +36,9 @@ import trio
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Scope
 
+from recon_node.api.answer_writer import AnswerWriter
 from recon_node.api.middleware.guard import Hosts
+from recon_node.api.middleware.stack import has_body
 from recon_node.program import bind_advice
 from recon_node.slots import AllowList, Slot, Slots
 
@@ -64,7 +64,6 @@ _MEAN_CHUNK: Final = 64
 send whole buffers; a byte in each chunk is work that only the server has."""
 _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 """The errors of a stream whose client is gone."""
-_REASONS: Final = {int(status): status.phrase.encode() for status in HTTPStatus}
 _VERSIONS: Final = (b"1.0", b"1.1")
 
 
@@ -92,7 +91,8 @@ class HttpConnection:
         self._hosts = hosts
         self._sent_ahead = sent_ahead
         self._slot = slot
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+        self._http = _reader(b"")
+        self._answer = AnswerWriter()
         self._client = _address(stream.socket.getpeername())
         self._server = _address(stream.socket.getsockname())
         self._running = trio.CancelScope()
@@ -101,6 +101,8 @@ class HttpConnection:
         self._is_idle = self._is_closing = self._is_gone = False
         self._has_begun = False
         """Whether a part of the next request's head is here."""
+        self._is_read = True
+        """Whether the whole request is."""
 
     def finish(self) -> None:
         """End the connection: now if it is idle, else after the answer."""
@@ -132,30 +134,42 @@ class HttpConnection:
         await self._linger()
 
     async def _answer_requests(self) -> None:
-        while not self._is_closing and (request := await self._next_request()) is not None:
-            exchange = _Exchange(self, self._http, request, self._scope_of(request))
+        rest = b""
+        while not self._is_closing and (request := await self._next_request(rest)) is not None:
+            scope = self._scope_of(request)
+            self._answer = _answer_to(request, scope)
+            exchange = _Exchange(self, self._http, self._answer, scope)
             self._slot.use(busy=True)
-            await self._app(exchange.scope, exchange.receive, exchange.send)
+            await self._app(scope, exchange.receive, exchange.send)
             self._slot.use(busy=False)
             if exchange.fault is not None:
                 raise exchange.fault
-            if (self._http.our_state, self._http.their_state) != (h11.DONE, h11.DONE):
+            self._is_read = exchange.body_is_read
+            if not (self._is_read and self._answer.is_complete and self._answer.keeps_alive):
                 break
-            self._http.start_next_cycle()
+            rest = self._http.trailing_data[0]
 
-    async def _next_request(self) -> h11.Request | None:
-        """Return the next request once its head is here; None if none comes."""
-        was_sent_ahead = True
+    async def _next_request(self, rest: bytes) -> h11.Request | None:
+        """Return the next request once its head is here; None if none comes.
+
+        Args:
+            rest: what is here already behind the request before.
+        """
+        was_sent_ahead = bool(rest)
+        self._http, self._answer = _reader(rest), AnswerWriter()
         self._is_idle, self._has_begun = True, False
         self._running.deadline = trio.current_time() + KEEP_ALIVE
+        if not rest:
+            self._http.receive_data(await self._stream.receive_some(MAX_HEAD))
         while not isinstance(event := self._http.next_event(), h11.Request):
             if event is not h11.NEED_DATA:  # the client has ended the connection
                 return None
-            if not self._has_begun and self._http.trailing_data[0]:
+            if not self._has_begun:
                 self._has_begun = True
                 self._running.deadline = trio.current_time() + HEAD_LIMIT
             was_sent_ahead = False
             self._http.receive_data(await self._stream.receive_some(MAX_HEAD))
+        self._is_read = False
         if was_sent_ahead or self._has_more_behind(event):
             async with self._sent_ahead:
                 await trio.lowlevel.checkpoint()
@@ -176,18 +190,18 @@ class HttpConnection:
         Raises:
             _RefusedError: it is not for this node, or can be understood in two ways.
         """
-        headers = list(request.headers)
-        names = {name for name, _ in headers}
+        headers = [(name.lower(), value) for name, value in request.headers.raw_items()]
+        fields = dict(headers)
         if request.http_version not in _VERSIONS:
             raise _RefusedError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "use HTTP/1.1")
-        if b"transfer-encoding" in names and (
-            b"content-length" in names or request.http_version == b"1.0"
+        if b"transfer-encoding" in fields and (
+            b"content-length" in fields or request.http_version == b"1.0"
         ):
             raise _RefusedError(
                 HTTPStatus.BAD_REQUEST,
                 "a request with Transfer-Encoding has no Content-Length, and is not of HTTP/1.0",
             )
-        target, host = request.target, dict(headers).get(b"host")
+        target, host = request.target, fields.get(b"host")
         if target[:7].lower() == b"http://":
             host, slash, rest = target[7:].partition(b"/")
             target = slash + rest or b"/"
@@ -244,7 +258,7 @@ class HttpConnection:
 
     async def _refuse(self, status: int, reason: str) -> None:
         """Answer a request that never reaches the application."""
-        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+        if self._answer.has_begun:
             return
         body = to_json({"message": reason})
         headers = [
@@ -252,15 +266,15 @@ class HttpConnection:
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
         ]
-        answer = self._http.send(_head(status, headers)) or b""
+        head = self._answer.head(status, headers)
         with suppress(*_GONE):
-            await self.write(answer + body)
+            await self.write(head + self._answer.body(body, is_last=True))
 
     async def _linger(self) -> None:
         """End our side, and read what the client still sends: else it may not see the answer."""
         with suppress(*_GONE), trio.move_on_after(_LINGER):
             await self._stream.send_eof()
-            if self._http.their_state in (h11.SEND_BODY, h11.ERROR):
+            if not self._is_read or self._http.their_state is h11.ERROR:
                 while await self._stream.receive_some(PIECE):
                     pass
 
@@ -269,15 +283,16 @@ class _Exchange:
     """One request and its answer: the application's `receive` and `send`."""
 
     def __init__(
-        self, connection: HttpConnection, http: h11.Connection, request: h11.Request, scope: Scope
+        self, connection: HttpConnection, http: h11.Connection, answer: AnswerWriter, scope: Scope
     ) -> None:
         self._connection = connection
         self._http = http
-        self.scope = scope
-        self._has_body = request.method != b"HEAD"
+        self._answer = answer
         self._start: Message | None = None
         self._is_gone = False
-        self._body_is_read = False
+        self._is_empty = not has_body(scope)
+        """Whether there is a body without a byte, which was not received yet."""
+        self.body_is_read = self._is_empty
         self._ahead = 0
         """Bytes read of the requests behind this one."""
         self._chunks = 0
@@ -288,7 +303,10 @@ class _Exchange:
 
     async def receive(self) -> Message:
         """Return a part of the body; after its end, wait until the client is gone."""
-        while not (self._is_gone or self._body_is_read):
+        if self._is_empty:
+            self._is_empty = False
+            return {"type": "http.request", "body": b"", "more_body": False}
+        while not (self._is_gone or self.body_is_read):
             if self._received:  # what is here already may be thousands of chunks
                 await trio.lowlevel.checkpoint()
             try:
@@ -296,10 +314,11 @@ class _Exchange:
             except h11.RemoteProtocolError as error:
                 self.fault, self._is_gone = error, True
                 break
-            if body or self._body_is_read:
-                return {"type": "http.request", "body": body, "more_body": not self._body_is_read}
+            if body or self.body_is_read:
+                return {"type": "http.request", "body": body, "more_body": not self.body_is_read}
             if self._http.they_are_waiting_for_100_continue:
-                await self._write(h11.InformationalResponse(status_code=100, headers=[]))
+                go_on = h11.InformationalResponse(status_code=100, headers=[])
+                await self._write(self._http.send(go_on))
             await self._read_more()
         while not self._is_gone:
             if self._ahead > MAX_AHEAD:
@@ -318,7 +337,7 @@ class _Exchange:
         while size < PIECE and len(parts) < _CHUNKS_AT_ONCE:
             event = self._http.next_event()
             if not isinstance(event, h11.Data):
-                self._body_is_read = isinstance(event, h11.EndOfMessage)
+                self.body_is_read = isinstance(event, h11.EndOfMessage)
                 break
             parts.append(bytes(event.data))
             size += len(event.data)
@@ -342,19 +361,14 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self._start = message
             return
-        body, goes_on = message.get("body", b""), message.get("more_body", False)
-        events: list[h11.Event] = []
-        if self._start is not None:
-            events.append(_head(self._start["status"], self._start["headers"]))
-            self._start = None
-        if body and self._has_body:
-            events.append(h11.Data(data=body))
-        if not goes_on:
-            events.append(h11.EndOfMessage())
-        await self._write(*events, is_last=not goes_on)
+        is_last = not message.get("more_body", False)
+        head, start = b"", self._start
+        if start is not None:
+            head, self._start = self._answer.head(start["status"], start["headers"]), None
+        body = self._answer.body(message.get("body", b""), is_last=is_last)
+        await self._write(head + body, is_last=is_last)
 
-    async def _write(self, *events: h11.Event, is_last: bool = False) -> None:
-        data = b"".join(self._http.send(event) or b"" for event in events)
+    async def _write(self, data: bytes, *, is_last: bool = False) -> None:
         try:
             await self._connection.write(data, is_last=is_last)
         except _GONE:
@@ -363,15 +377,22 @@ class _Exchange:
             await trio.lowlevel.checkpoint()
 
 
-def _head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> h11.Response:
-    """Return the head of an answer."""
-    dated = [(b"date", _date(int(time.time()))), *headers]
-    return h11.Response(status_code=status, headers=dated, reason=_REASONS.get(status, b""))
+def _reader(rest: bytes) -> h11.Connection:
+    """Return what reads one request, of which a part may be here."""
+    http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+    if rest:
+        http.receive_data(rest)
+    return http
 
 
-@lru_cache(maxsize=1)
-def _date(second: int) -> bytes:
-    return formatdate(second, usegmt=True).encode()
+def _answer_to(request: h11.Request, scope: Scope) -> AnswerWriter:
+    wishes = b",".join([value for name, value in scope["headers"] if name == b"connection"])
+    closes = wishes and b"close" in [wish.strip() for wish in wishes.lower().split(b",")]
+    return AnswerWriter(
+        is_head=request.method == b"HEAD",
+        is_old=request.http_version < b"1.1",
+        keeps_alive=not closes,
+    )
 
 
 def _address(address: tuple[object, ...]) -> tuple[str, int]:

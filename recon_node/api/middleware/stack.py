@@ -162,7 +162,7 @@ class Bound:
         answer = _Answer(send, self._limits.stall, address, self._answers, self._waiting)
         is_write = scope["path"] == WRITES and scope["method"] == "POST"
         slots = self._writes if is_write else self._requests
-        is_busy = not (_has_body(scope) or _waits(scope))
+        is_busy = not (has_body(scope) or _waits(scope))
         slot = slots.take(address, answer.give_way, busy=is_busy, vital=scope["path"] in VITAL)
         if slot is None:
             await refuse(
@@ -373,11 +373,11 @@ class _BodyTooLongError(Exception):
 
 def _declared(scope: Scope) -> int | None:
     """Return how long the body will be, if its client says so."""
-    length = Headers(scope=scope).get("content-length", "")
-    return int(length) if length.isascii() and length.isdigit() else None
+    length = dict(scope["headers"]).get(b"content-length", b"")
+    return int(length) if length.isdigit() else None
 
 
-def _has_body(scope: Scope) -> bool:
+def has_body(scope: Scope) -> bool:
     """Return whether a body comes, for which the request waits."""
     return any(
         name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
