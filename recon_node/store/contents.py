@@ -292,9 +292,15 @@ class Writer:
             StoreError: the disk did not take it, or the store is closed.
         """
         with trio.CancelScope(shield=True):
-            async with self._turn:
+            if self._turn.locked():
+                await self._turn.acquire()
+            else:  # without a turn of the event loop, for which a single event would wait
+                self._turn.acquire_nowait()
+            try:
                 committed = await self._in_thread(change)
                 self._contents.publish(committed)
+            finally:
+                self._turn.release()
         return committed.verdicts
 
     async def run(self, change: Callable[[], T]) -> T:

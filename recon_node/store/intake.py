@@ -109,7 +109,8 @@ class Intake:
         """
         requests = [_Request(list(part)) for part in self._split(events)]
         for request in requests:
-            await self._room.take()
+            if not self._room.take_at_once():
+                await self._room.take()
             if self._is_closed:
                 self._room.leave()
                 raise StoreError("the store is closed")
