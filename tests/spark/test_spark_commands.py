@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import CliRunner, Result
 from spark_helpers import Node, feed_rows
 
 from recon_node.ceramic import Event
-from recon_node.testnet import Testnet
 from spark_sink.cli import main
 from spark_sink.cli.event_printer import print_line
 from spark_sink.errors import TablesError
@@ -110,26 +110,29 @@ def test_several_nodes_by_option_and_by_variable() -> None:
         assert urls("status", *tables, RECON_NODE_URL=text) == two
 
 
-def test_a_token_goes_to_a_node_that_wants_it(filled: Path, tmp_path: Path) -> None:
+def test_a_token_goes_to_a_node_that_wants_it(
+    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By option, by file, and by both variables. The node is another one, but it says so."""
     token = "0123456789abcdef0123456789abcdef"
+
+    def answer(_: object, request: httpx.Request) -> httpx.Response:
+        if request.headers.get("authorization") != f"Bearer {token}":
+            return httpx.Response(401)
+        return httpx.Response(200, json={"epoch": "another", "low": 0, "head": 0})
+
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", answer)
     file = tmp_path / "token"
     file.write_text(f"{token}\n")
-    flags = ("--token-file", str(file), "--token-for", "all", "--no-discovery")
-    with Testnet(1, directory=tmp_path / "net", flags=flags) as net:
-        url = net.nodes[0].api_url
-        for arguments, environ in (
-            (("--token", token), {}),
-            (("--token-file", str(file)), {}),
-            ((), {"RECON_NODE_TOKEN": token}),
-            ((), {"RECON_NODE_TOKEN_FILE": str(file)}),
-        ):
-            result = invoked(
-                "status", "--tables", filled, *arguments, RECON_NODE_URL=url, **environ
-            )
-            assert ", not log " in result.stderr
-        result = invoked("status", "--tables", filled, "--url", url)
-        assert "401" in result.stderr
+    for arguments, environ in (
+        (("--token", token), {}),
+        (("--token-file", str(file)), {}),
+        ((), {"RECON_NODE_TOKEN": token}),
+        ((), {"RECON_NODE_TOKEN_FILE": str(file)}),
+    ):
+        result = invoked("status", "--tables", filled, *arguments, RECON_NODE_URL=GONE, **environ)
+        assert "has log another, not log " in result.stderr
+    assert "401" in invoked("status", "--tables", filled, "--url", GONE).stderr
 
 
 def test_a_token_file_that_cannot_be_read_is_told(filled: Path, tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def test_a_killed_copy_goes_on_where_it_was(database: Server, tmp_path: Path) ->
             break
         assert code == -signal.SIGKILL
         assert _position(database) == before
-        at *= 2
+        at *= 3
     assert_is_the_table(database, tmp_path)
     assert at > 3
 

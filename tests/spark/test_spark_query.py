@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,7 @@ def test_text_where_the_tables_have_bytes_is_hinted_at(tables: Path, sample: lis
     init = next(event for event in sample if event.header is not None)
     assert init.header is not None
     cid, stream, model = str(init.cid), str(init.stream_id(init.header)), init.header.sep_value
+    kinds = cycle(("event_cid", "count(*)", "max(position), sum(events)"))
     for where, told in (
         (
             f"event_cid = '{cid}'",
@@ -244,11 +246,10 @@ def test_text_where_the_tables_have_bytes_is_hinted_at(tables: Path, sample: lis
         (f"dimensions['model'] = '{model}'", "dimensions['model'] is bytes, not text"),
         (f"dimensions['model'] = '{model}'", f"from_stream_id('{model}')"),
     ):
-        for what in ("event_cid", "count(*)", "max(position), sum(events)"):
-            text = hinted(tables, f"SELECT {what} FROM stream_tips t WHERE {where}")
-            assert text.startswith("Hint: ")
-            assert text.count("\n") == 1
-            assert told in text
+        text = hinted(tables, f"SELECT {next(kinds)} FROM stream_tips t WHERE {where}")
+        assert text.startswith("Hint: ")
+        assert text.count("\n") == 1
+        assert told in text
     for where in (
         f"event_cid = from_cid('{cid}') AND false",
         f"stream_cid = stream_cid_of('{stream}') AND false",
@@ -457,6 +458,29 @@ def cpu_time(times: Any) -> float:
     return float(times.user + times.system)
 
 
+# Runs a program bound by permissions: root without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
+BOUND = """
+import ctypes, os, sys
+for capability in (1, 2):
+    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+# Asks questions of tables while one directory after the other may not be read.
+UNREADABLE = """
+import sys
+from pathlib import Path
+from click.testing import CliRunner
+from spark_sink.cli import main
+tables, *closed, tips, raw = sys.argv[1:]
+for directory in map(Path, closed):
+    mode = directory.stat().st_mode
+    directory.chmod(0)
+    for sql in (tips, raw):
+        print(CliRunner().invoke(main, ["query", "--tables", tables, sql]).output, end="")
+    directory.chmod(mode)
+"""
+
+
 def test_what_may_not_be_read_is_told(sample: list[Event], tmp_path: Path) -> None:
     """In one line, to who asks for it; the other tables can be read."""
     sink = Sink(Tables(tmp_path, EPOCH, ["stream_tips"]))
@@ -464,30 +488,21 @@ def test_what_may_not_be_read_is_told(sample: list[Event], tmp_path: Path) -> No
     sink.catch_up()
     tips = tmp_path / "stream_tips"
     file = next(tips.rglob("part-*.parquet"))
-
-    def bound(sql: str) -> str:
-        """Asked as one who is bound by permissions: root without CAP_DAC_OVERRIDE and
-        CAP_DAC_READ_SEARCH."""
-        drop = "import ctypes, os, sys; c = ctypes.CDLL(None); c.prctl(24, 1, 0, 0, 0); "
-        drop += "c.prctl(24, 2, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
-        query = [sys.executable, "-m", "spark_sink", "query", "--tables", str(tmp_path), sql]
-        command = [sys.executable, "-c", drop, *query]
-        ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-        return ended.stderr or ended.stdout
-
-    tips_of = "SELECT max(position) FROM stream_tips"
-    for place, told in (
-        (tips, f"this user may not read the table {tips}"),
-        (file.parent, f"this user may not read {file}"),
-    ):
-        mode = place.stat().st_mode
-        place.chmod(0)
-        try:
-            assert bound(tips_of) == f"Error: {told}\n"
-            if place == tips:
-                assert bound("SELECT count(*) AS n FROM raw_events") == '{"n": 40}\n'
-        finally:
-            place.chmod(mode)
+    questions = ("SELECT max(position) FROM stream_tips", "SELECT count(*) AS n FROM raw_events")
+    program = [sys.executable, "-c", UNREADABLE, tmp_path, tips, file.parent, *questions]
+    ended = subprocess.run(
+        [sys.executable, "-c", BOUND, *program],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.stdout.splitlines() == [
+        f"Error: this user may not read the table {tips}",
+        '{"n": 40}',
+        f"Error: this user may not read {file}",
+        '{"n": 40}',
+    ], ended.stderr
 
 
 def test_streams_of_dags_can_be_left_out(tmp_path: Path, sample: list[Event]) -> None:

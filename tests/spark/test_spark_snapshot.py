@@ -149,11 +149,11 @@ def test_tables_start_from_a_snapshot_and_go_on_with_the_feed(
 ) -> None:
     """They become what the feed alone would have made of them, row by row."""
     url, tables = str(tmp_path / "snapshots"), tmp_path / "tables"
-    node.add(sample[:400])
+    node.add(sample[:40])
     write_snapshot(node.data_dir, url)
-    node.add(sample[400:600])
+    node.add(sample[40:60])
     write_snapshot(node.data_dir, url)  # on top of the first one
-    node.add(sample[600:])
+    node.add(sample[60:90])
     monkeypatch.setattr(
         "spark_sink.run.runner.start_session", lambda *args, **named: Borrowed(spark)
     )
@@ -163,14 +163,14 @@ def test_tables_start_from_a_snapshot_and_go_on_with_the_feed(
     told: list[tuple[str, dict[str, Any]]] = []
     Runner(settings, lambda *event: told.append(event)).run()
     events = dict(told)
-    assert events["filled"]["rows"] == 600
-    assert sum(facts["rows"] for event, facts in told if event == "batch") == len(sample) - 600
+    assert events["filled"]["rows"] == 60
+    assert sum(facts["rows"] for event, facts in told if event == "batch") == 30
     assert_tables(tables, node.feed())
     told.clear()
     Runner(settings, lambda *event: told.append(event)).run()  # tables that exist just continue
     assert "filled" not in dict(told)
     assert dict(told)["stopped"] == {
-        "position": len(sample),
+        "position": 90,
         "rows": 0,
         "seconds": dict(told)["stopped"]["seconds"],
     }

@@ -87,11 +87,11 @@ def test_small_files_are_merged_however_many_commits_a_step_makes(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tidying, "_COMMITS_PER_TIDY", 10)
-    rows = feed_rows(sample[:400])
+    rows = feed_rows(sample[:200])
     sink = Sink(Tables(tmp_path, EPOCH, ["event_states"]))
     store = sink.tables.derived["event_states"]
     store.keep_history(1.0)  # from here on the version is odd whenever a step ends
-    for end in range(20, 401, 20):
+    for end in range(10, 201, 10):
         sink.tables.append(rows.slice(0, end))
         store.keep_history(float(end))
         sink.catch_up()
