@@ -8,6 +8,7 @@ GET /ceramic/dag and /ceramic/dag/publish list the DAGs and the publishes here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Final, Literal
@@ -358,6 +359,15 @@ class SubjectsQuery(Parameters, frozen=True):
     limit: WholeParameter = 100
     """Maximum number of entries: 100 by default, at most 1,000."""
 
+    @property
+    def size(self) -> int:
+        """Entries of the page; one more is read, to know whether another page follows."""
+        return min(self.limit, MAX_PAGE)
+
+    def following(self, names: Sequence[str]) -> str | None:
+        """Return the `next` of the page, by the names of what was read."""
+        return names[self.size - 1] if 0 < self.size < len(names) else None
+
 
 class ListedDagBody(Body, frozen=True):
     """A DAG of which something is here."""
@@ -383,10 +393,9 @@ class DagListBody(Body, frozen=True):
 async def get_dags(call: Call[SubjectsQuery]) -> DagListBody:
     """List the DAGs of which something is here."""
     given = call.parameters
-    size = min(given.limit, MAX_PAGE)
-    found = await dag_side(call.services).dags(given.after, size + 1)
-    dags = ListedDagBody.of_objects(found[:size])
-    return DagListBody(dags, str(dags[-1].root) if dags and len(found) > size else None)
+    found = await dag_side(call.services).dags(given.after, given.size + 1)
+    dags = ListedDagBody.of_objects(found[: given.size])
+    return DagListBody(dags, given.following([str(dag.root) for dag in found]))
 
 
 class ListedIdentifierBody(Body, frozen=True):
@@ -415,16 +424,10 @@ class PublishListBody(Body, frozen=True):
 async def get_publishes(call: Call[SubjectsQuery]) -> PublishListBody:
     """List the identifiers under which something was published."""
     given = call.parameters
-    size = min(given.limit, MAX_PAGE)
-    found = await dag_side(call.services).identifiers(given.after, size + 1)
+    found = await dag_side(call.services).identifiers(given.after, given.size + 1)
     listed = [
-        ListedIdentifierBody(
-            id=str(each.identifier),
-            publishes=each.publishes,
-            refused=each.refused,
-            judged=each.judged,
-        )
-        for each in found[:size]
+        ListedIdentifierBody(str(each.identifier), each.publishes, each.refused, each.judged)
+        for each in found
     ]
-    following = listed[-1].id if listed and len(found) > size else None
-    return PublishListBody(identifiers=listed, next=following)
+    following = given.following([each.id for each in listed])
+    return PublishListBody(listed[: given.size], following)
