@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from http import HTTPStatus
 from json import loads
-from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 
 import httpx
@@ -260,12 +259,7 @@ class Connection(_Node):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -322,12 +316,7 @@ class AsyncConnection(_Node):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -23,7 +23,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
-from types import TracebackType
 from typing import Any, Self
 
 READY_LIMIT = 120.0
@@ -284,12 +283,7 @@ class Testnet:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def start(self) -> None:

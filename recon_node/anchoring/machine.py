@@ -151,7 +151,9 @@ def decide(attempts: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting
             return Wait(f"in block {mined.number}, which is not final yet")
         if mined.succeeded:
             return Done(mined)
-        reverted = max(reverted, _nonce_of(attempts, mined.tx_hash))
+        reverted = max(
+            reverted, next(each.nonce for each in attempts if each.tx_hash == mined.tx_hash)
+        )
     live = [attempt for attempt in attempts if attempt.nonce > reverted]
     spent = len({attempt.nonce for attempt in attempts})
     if live and sight.final_nonce is not None and live[-1].nonce < sight.final_nonce:
@@ -227,7 +229,3 @@ def _raised(latest: Attempt, sight: Sight, limits: FeeLimits) -> tuple[int, int]
 
 def _raise(fee: int) -> int:
     return fee * _LEAST_RAISE // 1000 + 1
-
-
-def _nonce_of(attempts: Sequence[Attempt], tx_hash: str) -> int:
-    return next(each.nonce for each in attempts if each.tx_hash == tx_hash)

@@ -6,7 +6,6 @@ to be. What is refused raises a `CeramicError` whose message is user-facing.
 
 from recon_node.ceramic.auth.cacao import ALWAYS, Validity
 from recon_node.ceramic.auth.did import ed25519_did
-from recon_node.ceramic.auth.envelope import Envelope
 from recon_node.ceramic.auth.signature import (
     authority,
     check_authority,
@@ -81,7 +80,6 @@ __all__ = [
     "CeramicError",
     "ChainAnswerError",
     "DidError",
-    "Envelope",
     "Event",
     "EventId",
     "EventIdError",

@@ -113,7 +113,8 @@ class RpcEndpoint:
         except trio.TooSlowError:
             raise self._failed(f"no answer within {self._timeout:g} seconds") from None
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            raise self._failed(self._scrub(_words(error))) from None
+            words = " ".join(str(error).split()) or type(error).__name__
+            raise self._failed(self._scrub(words)) from None
         except _RefusedError as error:
             raise self._failed(self._scrub(str(error)), error.retry_after) from None
         self._worked()
@@ -230,7 +231,3 @@ def _retry_after(response: httpx.Response) -> float:
     """Return the seconds of a Retry-After header; 0 if it is missing or a date."""
     text = response.headers.get("retry-after", "")
     return float(text) if re.fullmatch(r"[0-9]{1,6}", text, re.ASCII) else 0.0
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

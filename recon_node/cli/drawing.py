@@ -111,7 +111,9 @@ def _write(drawn: str, path: Path, rows: int, *, to_stderr: bool) -> None:
 def _lines(picture: Picture, layout: Layout, drawing: Drawing, as_ascii: bool) -> Iterator[Text]:
     def text(words: str, style: str = "") -> Text:
         safe = shown(words)
-        return Text(_to_ascii(safe) if as_ascii else safe, style)
+        if as_ascii:
+            safe = safe.replace("…", "..").encode("ascii", "replace").decode()
+        return Text(safe, style)
 
     yield text(picture.title, "bold")
     yield text(picture.summary, "dim")
@@ -174,7 +176,3 @@ def _line(line: Line, columns: Sequence[int], text: Callable[..., Text]) -> Text
         whole.append(text(f"[{mark}]", style))
     whole.rstrip()
     return whole
-
-
-def _to_ascii(text: str) -> str:
-    return text.replace("…", "..").encode("ascii", "replace").decode()

@@ -85,7 +85,8 @@ def typed_dicts(definitions: Mapping[StreamId, Any]) -> str:
     names = {model: module.name(_text(each, "name")) for model, each in definitions.items()}
     ids = {str(model): name for model, name in names.items()}
     for model, definition in definitions.items():
-        module.constant(f"{_snake(names[model])}_MODEL", str(model))
+        snake = re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", names[model]).upper()
+        module.constant(f"{snake}_MODEL", str(model))
         writer = _Writer(module, _map(definition, "schema"), _notes(definition, ids))
         writer.root(names[model], _about(definition, model))
     return module.text()
@@ -414,7 +415,3 @@ def _text(value: Any, name: str) -> str:
 
 def _texts(value: Any) -> list[str]:
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()

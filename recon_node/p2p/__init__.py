@@ -13,24 +13,21 @@ from recon_node.p2p.reports import (
     ANOTHER_NETWORK,
     NO_COMMON_INTEREST,
     Counters,
-    PeerIdentity,
     PeerInfo,
     RendezvousReport,
     SyncReport,
 )
-from recon_node.p2p.settings import ConnectionLimits, P2PSettings
+from recon_node.p2p.settings import P2PSettings
 
 __all__ = [
     "AGREED",
     "ANOTHER_NETWORK",
     "NO_COMMON_INTEREST",
     "P2P",
-    "ConnectionLimits",
     "Counters",
     "P2PError",
     "P2PSettings",
     "PeerError",
-    "PeerIdentity",
     "PeerInfo",
     "RendezvousReport",
     "SyncReport",

@@ -35,7 +35,6 @@ from recon_node.recon.session import (
 from recon_node.recon.side import (
     DEFAULT_SETTINGS,
     LocalProtocolError,
-    ProtocolError,
     RemoteProtocolError,
     SessionSettings,
     Side,
@@ -60,7 +59,6 @@ __all__ = [
     "KeyView",
     "LocalProtocolError",
     "Missing",
-    "ProtocolError",
     "RemoteProtocolError",
     "Send",
     "Session",

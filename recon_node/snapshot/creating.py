@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, Protocol
 
 from nacl.signing import SigningKey
@@ -215,12 +215,8 @@ class SnapshotWriter:
         return any(range_.covers(key) for range_ in self._source.ranges)
 
     def _build(self) -> Root | None:
-        keys = self._written(self._all_keys(), self._source.count())
-        return run_steps(build(keys), self._add_node)
-
-    def _all_keys(self) -> Iterator[bytes]:
-        for range_ in self._source.ranges:
-            yield from self._source.keys(range_)
+        held = chain.from_iterable(map(self._source.keys, self._source.ranges))
+        return run_steps(build(self._written(held, self._source.count())), self._add_node)
 
     def _update(self, base: RootObject) -> Root | None:
         faults: list[SnapshotFault] = []

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import trio
@@ -68,12 +67,7 @@ class LogSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._reader.connection.close()
 
     def count(self) -> int:  # noqa: D102 - see Source

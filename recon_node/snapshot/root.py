@@ -275,7 +275,12 @@ def encode_root(
         }
     )
     cid = CID.of(DAG_JOSE, envelope)
-    nodes = dag_cbor.encode([_located(*parts) for parts in top.values()])
+    nodes = dag_cbor.encode(
+        [
+            located(decode(block, level_of(block), KeyRange(LOWEST, HIGHEST)), locator)
+            for block, locator in top.values()
+        ]
+    )
     blocks = {cid: envelope, payload: block, CID.of(DAG_CBOR, nodes): nodes}
     return RootObject(cid, did, manifest, top), car.encode([cid], blocks)
 
@@ -318,10 +323,6 @@ def decode_root(data: bytes, trusted: Collection[str] | None = None) -> RootObje
     if others and manifest.tree is not None:
         top = _top(content.blocks[others[0]], manifest.tree.link)
     return RootObject(cid, envelope.signer, manifest, top)
-
-
-def _located(block: bytes, locator: bytes) -> bytes:
-    return located(decode(block, level_of(block), KeyRange(LOWEST, HIGHEST)), locator)
 
 
 def _top(block: bytes, root: Link) -> dict[CID, tuple[bytes, bytes]]:

@@ -19,7 +19,7 @@
 """
 
 from recon_node.store.admission.records import State
-from recon_node.store.damage import Damage, DamagedEventError
+from recon_node.store.damage import DamagedEventError
 from recon_node.store.directory_lock import is_in_use
 from recon_node.store.errors import (
     DamagedLogError,
@@ -45,13 +45,11 @@ from recon_node.store.values import (
     Interest,
     PendingProof,
     StoreSettings,
-    StoreStats,
     TimeRow,
     Verdict,
 )
 
 __all__ = [
-    "Damage",
     "DamagedEventError",
     "DamagedLogError",
     "DiskFullError",
@@ -72,7 +70,6 @@ __all__ = [
     "Store",
     "StoreError",
     "StoreSettings",
-    "StoreStats",
     "StreamFilter",
     "StreamPage",
     "TimeRow",

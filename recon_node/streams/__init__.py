@@ -14,7 +14,7 @@ from recon_node.streams.graph import (
     statements_of,
 )
 from recon_node.streams.json_values import json_diff, json_equal
-from recon_node.streams.merging import Conflict, Expired, MergeProposal, open_tips, propose_merge
+from recon_node.streams.merging import Conflict, Expired, MergeProposal
 from recon_node.streams.model_rules import (
     Definitions,
     definitions_of,
@@ -67,8 +67,6 @@ __all__ = [
     "json_equal",
     "named_versions",
     "no_version",
-    "open_tips",
-    "propose_merge",
     "select_tip",
     "shape_of",
     "statements_of",

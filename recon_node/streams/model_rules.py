@@ -200,7 +200,9 @@ class _DocumentRules:
         self._named = fields if self._kind == "set" else ()
         self._unique = header.unique
         self._unique_error = _unique_error(self._kind, self._named, header.unique)
-        self._locked = tuple(dict.fromkeys((*self._named, *_immutable_fields(definition))))
+        self._locked = tuple(
+            dict.fromkeys((*self._named, *_texts(definition.get("immutableFields"))))
+        )
         self._links = _document_relations(definition)
         self._is_interface = definition.get("interface") is True
 
@@ -297,10 +299,6 @@ def _account_relation(definition: Mapping[str, Any]) -> tuple[str | None, tuple[
     if not isinstance(relation, dict) or relation.get("type") not in _RELATIONS:
         return None, ()
     return relation["type"], _texts(relation.get("fields"))
-
-
-def _immutable_fields(definition: Mapping[str, Any]) -> tuple[str, ...]:
-    return _texts(definition.get("immutableFields"))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

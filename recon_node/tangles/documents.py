@@ -96,12 +96,12 @@ def tangles_in(content: object, parse: Callable[[str], Id]) -> dict[str, Backlin
     said = content.get("tangles") if isinstance(content, dict) else None
     if not isinstance(said, dict) or len(said) > MAX_TANGLES:
         return {}
-    read = {name: _backlinks(links, parse) for name, links in said.items() if _is_name(name)}
+    read = {
+        name: _backlinks(links, parse)
+        for name, links in said.items()
+        if isinstance(name, str) and 0 < len(name) <= MAX_NAME
+    }
     return {name: links for name, links in read.items() if links is not None}
-
-
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and 0 < len(name) <= MAX_NAME
 
 
 def _backlinks(said: object, parse: Callable[[str], Id]) -> Backlinks[Id] | None:

@@ -11,10 +11,9 @@ from recon_node.verification.facts import (
     Broken,
     Facts,
     Finding,
-    Names,
     Refusal,
     Unreadable,
     check_event,
 )
 
-__all__ = ["Broken", "Facts", "Finding", "Names", "Refusal", "Unreadable", "check_event"]
+__all__ = ["Broken", "Facts", "Finding", "Refusal", "Unreadable", "check_event"]

@@ -157,7 +157,7 @@ def test_an_interest_s_bytes_are_ceramic_one_s() -> None:
     peer = multibase.decode("z1AZtAkWrrQrsXMQuBEcBget2vGAPbdQ2Wn4bESe9QEVypJ")
     sort_key = bytes.fromhex("0f70d652b6b825e4")
     key_range = KeyRange(bytes([0, 1, 2]), bytes([0, 1, 9]))
-    found = multibase.encode(encode_range(sort_key, peer, key_range, 0), "base58btc")
+    found = multibase.encode(encode_range(sort_key, peer, key_range), "base58btc")
     assert found == "zSeLpVyYXXyR6aowRRqCo76S7kDJkqeid8Mcg8v8DdHjBrNdCpB1kSMVvikk6AcgWg7rTgQ7ocLP"
     whole = encode_interest(Network.local(7), peer, Interest("family", "blog"))
     assert whole.startswith(b"\x48" + hashlib.sha256(b"family").digest()[-8:])
@@ -194,7 +194,7 @@ async def test_interests_are_listed(services: Services, store: Store) -> None:
         assert listed == body | {"configured": False}
         [theirs] = (await api.get(path, params={"peerId": peer})).json()["interests"]
         sort_key = bytes.fromhex("0f70d652b6b825e4")
-        data = encode_range(sort_key, multibase.decode(f"z{peer}"), key_range, 0)
+        data = encode_range(sort_key, multibase.decode(f"z{peer}"), key_range)
         assert theirs == {"data": multibase.encode(data, "base58btc")}
         stranger = "12D3KooWG8KxhYuy15rmtTVVzkrxV6wXP8ucCiXVbDwxKkmwZf5M"
         assert (await api.get(path, params={"peerId": stranger})).json() == {"interests": []}

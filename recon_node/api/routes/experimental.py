@@ -140,7 +140,7 @@ async def get_interests(call: Call[PeerQuery]) -> InterestsGetBody:
     theirs = own if wanted is None else peer_id_bytes(wanted)
     if theirs != own:
         ranges = () if peers is None or wanted is None else peers.interests_of(wanted)
-        data = (encode_range(_MODEL, theirs, range_, not_after=0) for range_ in ranges)
+        data = (encode_range(_MODEL, theirs, range_) for range_ in ranges)
         return InterestsGetBody([ListedInterestBody(_text(each)) for each in data])
     return InterestsGetBody(
         [
@@ -162,13 +162,13 @@ def encode_interest(network: Network, peer_id: bytes, interest: Interest) -> byt
     # None, where ceramic-one has no such interests.
     key_range = ring_range_of(network, interest) or key_range_of(network, interest)
     sort_key = hashlib.sha256(interest.sort_key.encode()).digest()[-8:]
-    return encode_range(sort_key, peer_id, key_range, not_after=0)
+    return encode_range(sort_key, peer_id, key_range)
 
 
-def encode_range(sort_key: bytes, peer_id: bytes, key_range: KeyRange, not_after: int) -> bytes:
+def encode_range(sort_key: bytes, peer_id: bytes, key_range: KeyRange) -> bytes:
     """The CBOR items of an interest, one after another."""
     lower, upper = bytes(key_range.lower), bytes(key_range.upper)
-    items = (sort_key, peer_id, 1, lower, upper, not_after)
+    items = (sort_key, peer_id, 1, lower, upper, 0)  # the last: without an expiry
     return b"".join(map(dag_cbor.encode, items))
 
 

@@ -182,7 +182,9 @@ class PeerBook:
             self._make_room()
             peer = self._peers[peer_id] = Peer(peer_id)
             self.version += 1
-        named = dict.fromkeys(_with_peer_id(each, peer_id) for each in addresses)
+        named = dict.fromkeys(
+            each if "/p2p/" in each else f"{each}/p2p/{peer_id}" for each in addresses
+        )
         fresh = [each for each in named if each not in peer.addresses and _is_usable(each, peer_id)]
         if fresh:
             kept = 1 if first_hand else MAX_ADDRESSES
@@ -449,10 +451,6 @@ class PeerBook:
         """Remove the least useful peers while the book is full."""
         while len(self._peers) >= self._capacity:
             del self._peers[max(self._peers.values(), key=_uselessness).id]
-
-
-def _with_peer_id(address: str, peer_id: str) -> str:
-    return address if "/p2p/" in address else f"{address}/p2p/{peer_id}"
 
 
 def _is_usable(address: str, peer_id: str) -> bool:

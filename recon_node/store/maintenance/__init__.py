@@ -21,8 +21,6 @@ from recon_node.store.maintenance.archive_import import (
 )
 from recon_node.store.maintenance.closed_log import (
     BackedUp,
-    Compacted,
-    Forgotten,
     LogInfo,
     Progress,
     backup_log,
@@ -35,15 +33,12 @@ from recon_node.store.maintenance.closed_log import (
     read_info,
     streams_in,
 )
-from recon_node.store.maintenance.log_check import Fault, Report, check_log
+from recon_node.store.maintenance.log_check import Report, check_log
 from recon_node.store.maintenance.repair import Repaired, repair_log
 
 __all__ = [
     "ArchiveError",
     "BackedUp",
-    "Compacted",
-    "Fault",
-    "Forgotten",
     "ImportResult",
     "LogInfo",
     "NoExportError",
