@@ -29,7 +29,13 @@ from recon_node.age import MAGIC, DecryptionError, Decryptor, Encryptor
 from recon_node.anchoring.journal import FILE_NAME as ANCHORS
 from recon_node.dag.dag_index import FILE as DAGS
 from recon_node.dag.dag_index import KEY_FILE as DAG_KEY_FILE
-from recon_node.files import move_into_place, private_directory, room_at, sync_directory
+from recon_node.files import (
+    SQLITE_HEAD,
+    move_into_place,
+    private_directory,
+    room_at,
+    sync_directory,
+)
 from recon_node.p2p.network_side import PEERS_FILE
 from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer_id_of
 from recon_node.store.db.log import HEAD_FILE
@@ -43,6 +49,7 @@ from recon_node.store.maintenance import (
     begin_epoch,
     check_copy,
 )
+from recon_node.store.maintenance.closed_log import SQLITE_SUFFIXES
 from recon_node.store.reading.block_index import FILE_NAME as BLOCKS_FILE
 from recon_node.tangles.index import FILE as TANGLES
 
@@ -88,11 +95,8 @@ _MAX_MANIFEST: Final = 1024 * 1024
 _MAX_ATTRIBUTES: Final = 4096
 """Bytes of the attributes of a file in an archive."""
 _COPY: Final = 1024 * 1024
-_COMPANIONS: Final = ("", "-wal", "-shm", "-journal")
-"""What SQLite appends to the names of its files."""
 _DRAFT: Final = ".part"
 _PRIVATE: Final = 0o600
-_SQLITE: Final = b"SQLite format 3\0"
 
 
 class BackupError(Exception):
@@ -168,7 +172,7 @@ def _small_files(data_dir: Path) -> tuple[dict[str, bytes], list[str]]:
     small: dict[str, bytes] = {}
     left_out: list[str] = []
     kept = {each.name for each in DATA_FILES if each.is_kept}
-    own = {each.name + suffix for each in DATA_FILES for suffix in _COMPANIONS}
+    own = {each.name + suffix for each in DATA_FILES for suffix in SQLITE_SUFFIXES}
     for path in sorted(data_dir.iterdir()):
         name, status = path.name, path.lstat()
         if name == LOG_FILE or name.endswith(_DRAFT) or (name in own and name not in kept):
@@ -243,7 +247,7 @@ def _unpack(file: IO[bytes], folder: Path, passphrase: str | None) -> Backup:
     """Write the files of a backup to a directory, and check them against the manifest."""
     start = file.read(len(MAGIC))
     file.seek(0)
-    if start.startswith(_SQLITE):
+    if start.startswith(SQLITE_HEAD):
         return _copied_log(file, folder)
     if start == MAGIC and passphrase is None:
         raise BackupError("it is encrypted: a passphrase is needed (--passphrase-file)")

@@ -19,6 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+SQLITE_HEAD: Final = b"SQLite format 3\0"
+"""What a database of SQLite begins with."""
+
 _CANNOT_SYNC: Final = (errno.EINVAL, errno.EACCES)
 """Directories on SMB cannot be synced, nor can those that may be written but not read."""
 

@@ -14,10 +14,10 @@ INSTALL: Final = (
     "pip install -r requirements/spark.lock && pip install --no-deps ."
 )
 
-_NOT_ALLOWED: Final = "Permission denied"
+NOT_ALLOWED: Final = "Permission denied"
 _ADVICE: Final = {
     "No space left on device": "the disk is full; free some space and start again, nothing is lost",
-    _NOT_ALLOWED: "this user may not write there",
+    NOT_ALLOWED: "this user may not write there",
     "Read-only file system": "the file system is mounted read-only",
     "Failed to fetch metadata for file": "a file of a table is damaged or missing; rebuild the "
     "table with spark-sink rebuild",
@@ -155,7 +155,7 @@ def cannot_open(path: TablePath, error: Exception | str) -> TablesError:
     reason = error if isinstance(error, str) else one_line(error)
     if fault := store_fault(reason):
         return TablesError(f"cannot open the table {path}: {fault}")
-    if _NOT_ALLOWED in reason:
+    if NOT_ALLOWED in reason:
         return TablesError(f"cannot open the table {path}: this user may not read it ({reason})")
     is_raw = path.name == "raw_events"
     return TablesError(

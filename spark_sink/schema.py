@@ -211,6 +211,7 @@ TABLES: Final = {
         TableSpec("unprocessed_streams", UNPROCESSED_STREAMS, "stream_cid"),
     )
 }
+STATES: Final = "stream_states"
 UNPROCESSED: Final = "unprocessed_streams"
 #: An internal table of earlier versions, which is deleted.
 FORMER: Final = "_stream_summaries"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, Final, Literal
 
@@ -11,7 +10,9 @@ from pydantic.dataclasses import dataclass
 
 from recon_node.ceramic import StreamId
 from recon_node.ceramic.auth.did import eip55
+from recon_node.ceramic.auth.wallets import ADDRESS
 from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN
+from recon_node.chain.settings import CHAIN_ID
 from recon_node.setting_types import (
     SETTINGS,
     Count,
@@ -24,8 +25,6 @@ from recon_node.setting_types import (
 )
 
 _GWEI: Final = 10**9
-_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
-_CHAIN: Final = re.compile(r"eip155:[1-9][0-9]{0,18}", re.ASCII)
 CONTRACT: Final = "0x231055A0852D67C7107Ad0d0DFeab60278fE6AdC"
 """Where the anchor contract is on Ethereum, Gnosis and Sepolia."""
 
@@ -60,12 +59,12 @@ def chain_defaults(chain_id: str) -> ChainDefaults:
 
 
 def _check_chain(value: str) -> None:
-    if value and not _CHAIN.fullmatch(value):
+    if value and not CHAIN_ID.fullmatch(value):
         raise ValueError(f"{value[:40]!r} is not an EVM chain such as eip155:100")
 
 
 def _check_address(value: str) -> None:
-    if not _ADDRESS.fullmatch(value):
+    if not ADDRESS.fullmatch(value):
         raise ValueError(f"{value[:50]!r} is not an address of 0x and 40 hexadecimal digits")
     if value[2:] not in (value[2:].lower(), value[2:].upper()) and value != eip55(value.lower()):
         raise ValueError(f"{value} is misspelled: the case of its letters is a checksum (EIP-55)")

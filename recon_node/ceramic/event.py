@@ -43,7 +43,7 @@ _INIT: Final = frozenset({"header", "data"})
 _DATA: Final = frozenset({"id", "prev", "data"})
 _DATA_OPTIONAL: Final = frozenset({"header"})
 _DATA_HEADER: Final = frozenset({"shouldIndex", "modelVersion"})
-_TIME: Final = frozenset({"id", "prev", "proof", "path"})
+TIME_FIELDS: Final = frozenset({"id", "prev", "proof", "path"})
 _NO_MAP: Final = "this is not a Ceramic event: its payload is not a map"
 _LIST: Final = 4
 """The major type of a list, in the upper bits of its first byte in CBOR."""
@@ -250,7 +250,7 @@ class _EventReader:
         return Event(cid, kind, init, prevs, None, payload, None, proof, car)
 
     def _check_time(self, payload: Any) -> tuple[tuple[CID, ...], TimeProof]:
-        event = strict.fields(payload, "the time event", _TIME)
+        event = strict.fields(payload, "the time event", TIME_FIELDS)
         prev = strict.event_cid(event["prev"], "the time event's 'prev'")
         path = strict.of_type(event["path"], str, "the time event's 'path'")
         proof_cid = strict.of_type(event["proof"], CID, "the time event's 'proof'")

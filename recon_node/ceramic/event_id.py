@@ -36,7 +36,7 @@ EVENT_ID_TYPE: Final = 0x05
 MAX_HEIGHT: Final = 2**64 - 2
 FENCEPOST_CID: Final = CID(bytes([0x01, RAW, IDENTITY, 0x00]))
 
-_HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(EVENT_ID_TYPE)
+EVENT_ID_HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(EVENT_ID_TYPE)
 _RENDEZVOUS_HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(DAG_CBOR)
 _RENDEZVOUS_HASH: Final = 16
 """Bytes of the sort value's hash in its rendezvous."""
@@ -56,7 +56,7 @@ _CBOR_UINT64: Final = 0x1B
 # What nearly all EventIds look like: any network (a varint), a height below 24, and the CID of a
 # DAG-CBOR or DAG-JOSE block by its sha2-256. One match instead of some forty steps.
 _USUAL: Final = re.compile(
-    re.escape(_HEAD)
+    re.escape(EVENT_ID_HEAD)
     + rb"(?:[\x00-\x7f]|[\x80-\xff]{1,8}[\x01-\x7f]).{20}[\x00-\x17]"
     + rb"\x01(?:\x71|\x85\x01)\x12\x20.{32}",
     re.DOTALL,
@@ -68,10 +68,10 @@ _HIGHEST: Final = bytes([_CBOR_UINT64]) + b"\xff" * 8
 
 def network_id_of(bound: bytes) -> int | None:
     """Return the network id in a key, or in the bound of a key range; None if it is too short."""
-    if not bound.startswith(_HEAD):
+    if not bound.startswith(EVENT_ID_HEAD):
         return None
     try:
-        return varint.decode(bound, len(_HEAD))[0]
+        return varint.decode(bound, len(EVENT_ID_HEAD))[0]
     except IpldError:
         return None
 
@@ -116,7 +116,7 @@ class EventId(bytes):
     @property
     def network_id(self) -> int:
         """The id of the network, as in `Network.id`."""
-        return varint.decode(self, len(_HEAD))[0]
+        return varint.decode(self, len(EVENT_ID_HEAD))[0]
 
     @property
     def separator(self) -> bytes:
@@ -159,7 +159,7 @@ class EventId(bytes):
 
     @property
     def _fields_start(self) -> int:
-        position = len(_HEAD)
+        position = len(EVENT_ID_HEAD)
         while self[position] & 0x80:  # the network's id: a varint, checked when this was made
             position += 1
         return position + 1
@@ -258,7 +258,7 @@ def sort_value_rendezvous(network: Network, sort_value: str) -> bytes:
 
 def _fenceposts(prefix: bytes) -> tuple[EventId, EventId]:
     """The bounds of all keys that start with `prefix`, which has the network id at least."""
-    missing = FIELDS_SIZE + varint.decode(prefix, len(_HEAD))[1] - len(prefix)
+    missing = FIELDS_SIZE + varint.decode(prefix, len(EVENT_ID_HEAD))[1] - len(prefix)
     lower = prefix + bytes(missing) + _LOWEST + FENCEPOST_CID
     upper = prefix + b"\xff" * missing + _HIGHEST + FENCEPOST_CID
     return bytes.__new__(EventId, lower), bytes.__new__(EventId, upper)
@@ -269,10 +269,12 @@ def _check(data: bytes, offset: int) -> int:
     usual = _USUAL.match(data, offset)
     if usual is not None:
         return usual.end()
-    if data[offset : offset + len(_HEAD)] != _HEAD:
-        raise EventIdError(f"no EventId at byte {offset}: it does not start with {_HEAD.hex()}")
+    if data[offset : offset + len(EVENT_ID_HEAD)] != EVENT_ID_HEAD:
+        raise EventIdError(
+            f"no EventId at byte {offset}: it does not start with {EVENT_ID_HEAD.hex()}"
+        )
     try:
-        _, position = varint.decode(data, offset + len(_HEAD))
+        _, position = varint.decode(data, offset + len(EVENT_ID_HEAD))
         position += FIELDS_SIZE
         height, position = _read_height(data, position)
         cid, end = read_cid(data, position)
@@ -312,7 +314,7 @@ def _read_height(data: bytes, offset: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _network_prefix(network_id: int) -> bytes:
-    return _HEAD + varint.encode(network_id)
+    return EVENT_ID_HEAD + varint.encode(network_id)
 
 
 def _stream_prefix(network_id: int, sort_value: str, controller: str) -> bytes:

@@ -23,18 +23,17 @@ from typing import Final, Self
 
 from recon_node.ceramic.errors import EventIdError
 from recon_node.ceramic.event_id import (
-    EVENT_ID_TYPE,
+    EVENT_ID_HEAD,
     FIELDS_SIZE,
     MAX_CACHED_SIZE,
     SHORT_HASH_SIZE,
     Shard,
     short_hash,
 )
-from recon_node.ceramic.header import STREAM_ID_CODEC, StreamId
+from recon_node.ceramic.header import StreamId
 from recon_node.ceramic.network import Network
 from recon_node.ipld import CID, IDENTITY, IpldError, read_cid, varint
 
-_HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(EVENT_ID_TYPE)
 _SORT_KEY: Final = b"model"
 _STREAM_SIZE: Final = 4
 """Bytes of the init event's CID."""
@@ -189,10 +188,10 @@ def _fenceposts(prefix: bytes, known: int) -> tuple[bytes, bytes]:
 
 def _fields_start(raw: bytes) -> int:
     """Return the offset of the separator."""
-    if not raw.startswith(_HEAD):
-        raise EventIdError(f"not an EventId: it does not start with {_HEAD.hex()}")
+    if not raw.startswith(EVENT_ID_HEAD):
+        raise EventIdError(f"not an EventId: it does not start with {EVENT_ID_HEAD.hex()}")
     try:
-        return varint.decode(raw, len(_HEAD))[1]
+        return varint.decode(raw, len(EVENT_ID_HEAD))[1]
     except IpldError as error:
         raise EventIdError(f"not an EventId: {error}") from None
 
@@ -211,7 +210,7 @@ def _check(raw: bytes) -> None:
 
 @lru_cache(maxsize=64)
 def _network_prefix(network_id: int) -> bytes:
-    return _HEAD + varint.encode(network_id)
+    return EVENT_ID_HEAD + varint.encode(network_id)
 
 
 @lru_cache(maxsize=1024)

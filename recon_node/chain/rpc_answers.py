@@ -9,12 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, TypedDict
 
+from recon_node.ceramic.auth.wallets import ADDRESS
+from recon_node.ceramic.time_proof import HEX, QUANTITY
+
 _HASH: Final = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
-# "*+" does not backtrack; with "*", a match takes 75 times the memory of the answer.
-_DATA: Final = re.compile(r"0x(?:[0-9a-fA-F]{2})*+", re.ASCII)
-_QUANTITY: Final = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
 _MAX_QUANTITY: Final = 2**63 - 1  # what SQLite and Arrow can hold
-_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _WEI: Final = re.compile(r"0x[0-9a-fA-F]{1,64}", re.ASCII)
 
 
@@ -55,7 +54,7 @@ def read_transaction(tx_hash: str, answer: Any) -> Transaction:
     is_in_block = fields.get("blockHash") is not None and fields.get("blockNumber") is not None
     found = Transaction(
         hash=_text(fields, "hash", _HASH),
-        input=_text(fields, "input", _DATA),
+        input=_text(fields, "input", HEX),
         blockHash=_text(fields, "blockHash", _HASH) if is_in_block else None,
         blockNumber=_quantity(fields, "blockNumber") if is_in_block else None,
     )
@@ -98,7 +97,7 @@ def read_contract_address(answer: Any) -> str:
     fields = _object(answer)
     if read_quantity(fields.get("status")) != 1:
         raise ShapeError("says that the transaction failed")
-    return _text(fields, "contractAddress", _ADDRESS)
+    return _text(fields, "contractAddress", ADDRESS)
 
 
 def read_base_fee(answer: Any) -> int:
@@ -108,7 +107,7 @@ def read_base_fee(answer: Any) -> int:
 
 def read_text(value: Any) -> str:
     """Return hexadecimal data, such as a transaction's hash; raise ShapeError for others."""
-    return _text({"result": value}, "result", _DATA)
+    return _text({"result": value}, "result", HEX)
 
 
 def read_wei(value: Any) -> int:
@@ -120,7 +119,7 @@ def read_wei(value: Any) -> int:
 
 def read_quantity(value: Any) -> int:
     """Return the number that 0x and hexadecimal digits stand for; raise ShapeError for others."""
-    if not isinstance(value, str) or not _QUANTITY.fullmatch(value):
+    if not isinstance(value, str) or not QUANTITY.fullmatch(value):
         raise ShapeError("has no hexadecimal number where one should be")
     number = int(value, 16)
     if number > _MAX_QUANTITY:

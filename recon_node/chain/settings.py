@@ -16,7 +16,7 @@ from recon_node.setting_types import SETTINGS, Bytes, Count, Flag, Seconds, Sett
 Confirmations = int | Literal["finalized"]
 
 _HOST = re.compile(rb"[A-Za-z0-9._:-]+")
-_CHAIN_ID = re.compile(r"eip155:[1-9][0-9]{0,18}", re.ASCII)
+CHAIN_ID = re.compile(r"eip155:[1-9][0-9]{0,18}", re.ASCII)
 
 
 def parse_providers(value: object) -> dict[str, tuple[str, ...]]:
@@ -31,7 +31,7 @@ def parse_providers(value: object) -> dict[str, tuple[str, ...]]:
     """
     found: dict[str, list[str]] = {}
     for chain, url in _pairs(value):
-        if not _CHAIN_ID.fullmatch(chain):
+        if not CHAIN_ID.fullmatch(chain):
             raise ValueError(
                 f"{chain[:40]!r} is not a supported chain: it should look like eip155:1 "
                 "(Ethereum) or eip155:100 (Gnosis)"

@@ -18,6 +18,7 @@ from typing import BinaryIO, Final
 
 from recon_node.ceramic import MAX_CAR_SIZE, InvalidEventError, parse_event
 from recon_node.cli.output import CommandError
+from recon_node.files import SQLITE_HEAD
 from recon_node.ipld import CID, CarError, IpldError, MultibaseError, car, multibase
 from recon_node.ipld.car import BEGINNING_SIZE, looks_like_car, read_layout, sections, without_v2
 
@@ -147,7 +148,6 @@ def _item(number: int, size: int, data: str, car: bytes) -> Item:
 
 LINES: Final = frozenset({".jsonl", ".ndjson", ".json", ".txt"})
 """Names of files with an event in each line."""
-_SQLITE: Final = b"SQLite format 3\0"
 _BLOCKS: Final = "ceramic_one_block"
 """The table in which a ceramic-one node keeps its blocks."""
 
@@ -181,7 +181,7 @@ def _of_file(path: Path, *, is_block: bool) -> Iterator[bytes]:
         file.seek(0)
         if looks_like_car(beginning) or path.suffix.lower() == ".car":
             yield from _of_car(file, path)
-        elif beginning.startswith(_SQLITE):
+        elif beginning.startswith(SQLITE_HEAD):
             yield from _of_ceramic_one(path, may_skip=is_block)
         elif is_block:
             block = file.read(MAX_CAR_SIZE + 1)

@@ -26,7 +26,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from recon_node.ceramic import CeramicError
-from recon_node.ceramic.auth.cacao import parse_cacao
+from recon_node.ceramic.auth.cacao import ANY_STREAM, parse_cacao
 from recon_node.ceramic.auth.did import canonical_did, chain_account, eip55, public_key
 from recon_node.ceramic.auth.wallets import challenge, signed_text
 from recon_node.client.capabilities import Capability
@@ -35,8 +35,6 @@ from recon_node.client.keys import Key
 from recon_node.client.operations import StreamRef, to_stream_id
 from recon_node.ipld import dag_cbor, multibase
 
-EVERYTHING: Final = "ceramic://*"
-"""The resource that covers all streams of an account."""
 LASTS: Final = timedelta(days=7)
 """How long a session lasts."""
 
@@ -94,9 +92,9 @@ class Account(ABC, Generic[M, S]):
         Raises:
             InvalidArgumentError: a field that a capability cannot have.
         """
-        resources = [EVERYTHING]
+        resources = [ANY_STREAM]
         if models is not None:
-            resources = [f"{EVERYTHING}?model={to_stream_id(model)}" for model in models]
+            resources = [f"{ANY_STREAM}?model={to_stream_id(model)}" for model in models]
         said = {"domain": domain, "statement": statement, "resources": resources}
         return self._request(key, said, lasts)
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, NamedTuple
 
-from recon_node.dag.errors import DagError, LeftOut
+from recon_node.dag.errors import MAX_NAMED, DagError, LeftOut
 from recon_node.dag.protocol.shards import walk
 from recon_node.ipld import CID, IDENTITY, CarError, CidError, links
 from recon_node.ipld.car import read_layout, sections
-
-_MAX_NAMED: Final = 10
-"""CIDs that an error or a note names."""
 
 
 class CarFile:
@@ -84,7 +81,7 @@ class CarFile:
         what = "block of the file is not below the root and was not pushed"
         if len(others) > 1:
             what = "blocks of the file are not below the root and were not pushed"
-        named = tuple(map(str, others[:_MAX_NAMED]))
+        named = tuple(map(str, others[:MAX_NAMED]))
         return LeftOut(len(others), f"{what}; --all-blocks pushes all", named)
 
     def close(self) -> None:
@@ -101,7 +98,7 @@ class CarFile:
     def _only_root(self) -> CID:
         if len(self.roots) == 1:
             return self.roots[0]
-        named = ", ".join(map(str, self.roots[:_MAX_NAMED]))
+        named = ", ".join(map(str, self.roots[:MAX_NAMED]))
         raise DagError(
             f"{self._path} names {len(self.roots)} roots; say which with --root: {named}"
             if self.roots

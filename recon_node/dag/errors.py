@@ -1,8 +1,12 @@
 """What goes wrong in this room, or is left out. The texts are user-facing."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from recon_node.ipld import IpldError
+
+MAX_NAMED: Final = 10
+"""CIDs or paths that an error or a note names."""
 
 
 class DagError(Exception):

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from recon_node.dag.car_source import Extent, ExtentReader
-from recon_node.dag.errors import DagError, LeftOut, UnixFsError
+from recon_node.dag.errors import MAX_NAMED, DagError, LeftOut, UnixFsError
 from recon_node.dag.protocol.shards import walk
 from recon_node.dag.unixfs import (
     NO_ATTRIBUTES,
@@ -40,9 +40,6 @@ from recon_node.dag.unixfs import (
 )
 from recon_node.ipld import CID, DAG_PB, RAW
 from recon_node.ipld.dag_pb import PbLink, name_bytes
-
-_MAX_NAMED: Final = 10
-"""Paths that a note names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +107,7 @@ class FileTree:
         what = "entries are sockets, FIFOs or devices and were not pushed"
         if len(self._skipped) == 1:
             what = "entry is a socket, FIFO or device and was not pushed"
-        return LeftOut(len(self._skipped), what, tuple(self._skipped[:_MAX_NAMED]))
+        return LeftOut(len(self._skipped), what, tuple(self._skipped[:MAX_NAMED]))
 
     def close(self) -> None:
         """Close the file that is open."""

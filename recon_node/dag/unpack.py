@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from recon_node.dag.errors import DagError, LeftOut
+from recon_node.dag.errors import MAX_NAMED, DagError, LeftOut
 from recon_node.dag.unixfs import Attributes, NodeType, Read, entry_name, read_node
 from recon_node.ipld import CID, IDENTITY, IpldError
 
@@ -94,8 +94,6 @@ MAX_DEPTH: Final = 64
 """Levels of nodes in a file, or in a sharded directory: far more than real ones have."""
 _PERMISSIONS: Final = 0o777
 _OWNERS: Final = 0o700
-_MAX_NAMED: Final = 10
-"""Paths that a note names."""
 
 
 @dataclass(slots=True)
@@ -113,7 +111,7 @@ class Unpacked:
         if not self.not_kept:
             return None
         what = "symlinks, permissions or times could not be kept"
-        return LeftOut(len(self.not_kept), what, tuple(self.not_kept[:_MAX_NAMED]))
+        return LeftOut(len(self.not_kept), what, tuple(self.not_kept[:MAX_NAMED]))
 
 
 def unpack_dag(

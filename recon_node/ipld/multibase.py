@@ -34,9 +34,9 @@ _SHORT_PRODUCT: Final = 400_000
 _MAX_SHOWN: Final = 40
 """Characters of a text that an error quotes."""
 
-_BASE36 = "0123456789abcdefghijklmnopqrstuvwxyz"
+BASE36 = "0123456789abcdefghijklmnopqrstuvwxyz"
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
-_INTEGER_ALPHABETS: Final = {"9": "0123456789", "k": _BASE36, "z": _BASE58}
+_INTEGER_ALPHABETS: Final = {"9": "0123456789", "k": BASE36, "z": _BASE58}
 _DIGITS: Final = {
     code: {character: value for value, character in enumerate(alphabet)}
     for code, alphabet in _INTEGER_ALPHABETS.items()
@@ -47,20 +47,20 @@ _PAIRS: Final = {
 }
 """Two digits are written at a time: dividing a long number is what takes time."""
 _CODES: Final = {"base64": "m", "base64url": "u", "base32": "b", "base36": "k", "base58btc": "z"}
-_BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"
+BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"
 _BASE32_HEX: Final = "0123456789abcdefghijklmnopqrstuv"
 _BASE32_Z: Final = "ybndrfg8ejkmcpqxot1uwisza345h769"
 _TWINS: Final = {
     "F": ("f", 1, str.maketrans("0123456789ABCDEF", "0123456789abcdef")),
-    "B": ("b", 1, str.maketrans(_BASE32.upper(), _BASE32)),
-    "c": ("b", 8, str.maketrans(_BASE32, _BASE32)),
-    "C": ("b", 8, str.maketrans(_BASE32.upper(), _BASE32)),
-    "v": ("b", 1, str.maketrans(_BASE32_HEX, _BASE32)),
-    "V": ("b", 1, str.maketrans(_BASE32_HEX.upper(), _BASE32)),
-    "t": ("b", 8, str.maketrans(_BASE32_HEX, _BASE32)),
-    "T": ("b", 8, str.maketrans(_BASE32_HEX.upper(), _BASE32)),
-    "h": ("b", 1, str.maketrans(_BASE32_Z, _BASE32)),
-    "K": ("k", 1, str.maketrans(_BASE36.upper(), _BASE36)),
+    "B": ("b", 1, str.maketrans(BASE32.upper(), BASE32)),
+    "c": ("b", 8, str.maketrans(BASE32, BASE32)),
+    "C": ("b", 8, str.maketrans(BASE32.upper(), BASE32)),
+    "v": ("b", 1, str.maketrans(_BASE32_HEX, BASE32)),
+    "V": ("b", 1, str.maketrans(_BASE32_HEX.upper(), BASE32)),
+    "t": ("b", 8, str.maketrans(_BASE32_HEX, BASE32)),
+    "T": ("b", 8, str.maketrans(_BASE32_HEX.upper(), BASE32)),
+    "h": ("b", 1, str.maketrans(_BASE32_Z, BASE32)),
+    "K": ("k", 1, str.maketrans(BASE36.upper(), BASE36)),
     "Z": ("z", 1, str.maketrans(_BASE58[:9] + _BASE58[33:] + _BASE58[9:33], _BASE58)),
     "M": ("m", 4, None),
     "U": ("u", 4, None),

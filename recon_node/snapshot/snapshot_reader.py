@@ -50,6 +50,8 @@ EVENT_GAP: Final = 512
 """Bytes between two ranges that are read rather than asked for separately: a request has headers of
 about this many."""
 BULK_GAP: Final = 1024
+NODES_AT_ONCE: Final = 256
+"""Nodes that are opened or verified at once."""
 BULK: Final = 200
 """When this many nodes are read at once, nodes in between that are no longer used are read, too."""
 MAX_NODE: Final = 4 * 1024 * 1024

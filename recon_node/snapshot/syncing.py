@@ -29,14 +29,17 @@ from recon_node.recon import KeyRange, merge_ranges
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.packs import PackExtent
 from recon_node.snapshot.root import RootObject
-from recon_node.snapshot.snapshot_reader import SnapshotReader, children_of, read_root
+from recon_node.snapshot.snapshot_reader import (
+    NODES_AT_ONCE,
+    SnapshotReader,
+    children_of,
+    read_root,
+)
 from recon_node.snapshot.tree import Branch, Leaf, matcher, whole
 from recon_node.store import Store, StoreError
 
 T = TypeVar("T")
 
-_PART: Final = 256
-"""Nodes that are opened at once, unless all of a level are fewer."""
 _MAX_PARTS_UNDER_WAY: Final = 2
 """Parts under way at once."""
 _PART_BYTES: Final = 2 * 1024 * 1024
@@ -160,7 +163,7 @@ class _Sync:
         for each in branches:
             part.append(each)
             size += self._reader.size_of(each)
-            if len(part) == _PART or size >= _PART_BYTES:
+            if len(part) == NODES_AT_ONCE or size >= _PART_BYTES:
                 yield part
                 part, size = [], 0
         if part:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.snapshot.feed_pages import PageError, page_name, read_page
@@ -21,11 +21,13 @@ from recon_node.snapshot.root import (
     RootObject,
     decode_root,
 )
-from recon_node.snapshot.snapshot_reader import SnapshotReader, children_of, read_root
+from recon_node.snapshot.snapshot_reader import (
+    NODES_AT_ONCE,
+    SnapshotReader,
+    children_of,
+    read_root,
+)
 from recon_node.snapshot.tree import Branch, Leaf, whole
-
-_PART: Final = 256
-"""Nodes that are verified at once."""
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ def verify_snapshot(
         parts = [[whole(root.manifest.tree.link)]]
         while parts:
             below = _verify_part(reader, parts.pop(), result)
-            parts += [below[at : at + _PART] for at in range(0, len(below), _PART)]
+            parts += [below[at : at + NODES_AT_ONCE] for at in range(0, len(below), NODES_AT_ONCE)]
             progress(result.events, root.manifest.count)
     for page in root.manifest.feed.pages if root.manifest.feed is not None else ():
         try:
@@ -111,7 +113,7 @@ def tree_blocks(objects: Objects, root: RootObject) -> Iterator[tuple[CID, bytes
         yield from ((branch.link.cid, node.encode()) for branch, node, _ in opened)
         reader.forget(branch for branch, _, _ in opened)
         below = children_of(opened)
-        parts += [below[at : at + _PART] for at in range(0, len(below), _PART)]
+        parts += [below[at : at + NODES_AT_ONCE] for at in range(0, len(below), NODES_AT_ONCE)]
 
 
 def _verify_part(reader: SnapshotReader, part: list[Branch], result: Verified) -> list[Branch]:

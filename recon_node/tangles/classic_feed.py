@@ -51,7 +51,6 @@ _UNIT: Final = 2
 _INDENT: Final = "  "
 _KEY_SIZE: Final = 32
 """Bytes of a public key, and of the key of a network of its own."""
-_SIGNATURE_SIZE: Final = 64
 _BASE64: Final = (
     "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/](?:[AQgw]==|[A-Za-z0-9+/][AEIMQUYcgkosw048]=))?"
 )

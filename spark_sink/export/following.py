@@ -16,11 +16,10 @@ from typing import Final, Protocol
 
 from spark_sink.errors import SinkError
 from spark_sink.query.changes import Changes, Token
+from spark_sink.schema import STATES
 from spark_sink.tables.location import Location
 from spark_sink.tables.views import view_names
 
-#: What is followed unless tables are named, besides all views.
-STATES: Final = "stream_states"
 # Seconds to wait for a target that cannot be reached: the first time, and at most.
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0

@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 
 from spark_sink.errors import TablesError, cannot_open
 from spark_sink.schema import TableSpec
-from spark_sink.tables.delta_files import data_files
+from spark_sink.tables.delta_files import CHANGE_TYPE, LOG, data_files
 from spark_sink.tables.delta_state import epoch_of, identity_of, position_of
 from spark_sink.tables.location import (
     FAULTS,
@@ -32,7 +32,7 @@ from spark_sink.tables.location import (
     is_delta,
     open_delta_table,
 )
-from spark_sink.tables.retention import LOG, held
+from spark_sink.tables.retention import held
 from spark_sink.tables.staging import DataFile, read_file
 from spark_sink.tables.views import path_of, spec_of
 
@@ -40,7 +40,6 @@ from spark_sink.tables.views import path_of, spec_of
 APPENDED: Final = ("raw_events", "conclusion_events")
 # Bytes of files whose events are brought into one order.
 _TOGETHER: Final = 32 * 1024 * 1024
-_CHANGE: Final = "_change_type"
 _NEW: Final = ("insert", "update_postimage")
 
 Kind = Literal["reset", "row"]
@@ -184,7 +183,7 @@ class Changes:
             raise _GoneError from error
         schema = self.spec.schema
         return [
-            (rows.select(schema.names).cast(schema), rows[_CHANGE].cast(pa.string()))
+            (rows.select(schema.names).cast(schema), rows[CHANGE_TYPE].cast(pa.string()))
             for rows in found
         ]
 

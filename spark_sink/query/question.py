@@ -36,7 +36,7 @@ from duckdb import (
     StatementType,
 )
 
-from spark_sink.errors import TablesError, cannot_open, store_fault
+from spark_sink.errors import NOT_ALLOWED, TablesError, cannot_open, store_fault
 from spark_sink.functions import register_duckdb_functions
 from spark_sink.query.show import load_json, show
 from spark_sink.query.tangles_view import SOURCE, TANGLES, register_tangles
@@ -64,7 +64,6 @@ _WRITING: Final = re.compile(
 )
 # Statements that formally return rows, but nothing worth showing.
 _QUIET: Final = (StatementType.PRAGMA, StatementType.CALL)
-_DENIED: Final = "Permission denied"
 _FILE: Final = re.compile(r'(?:No files found that match the pattern|Cannot open file) "(.+)"')
 
 Row = tuple[Any, ...]
@@ -239,7 +238,7 @@ def _opening(path: Location) -> Iterator[None]:
     try:
         yield
     except (*FAULTS, TablesError) as error:
-        if _DENIED in str(error):
+        if NOT_ALLOWED in str(error):
             raise TablesError(f"this user may not read the table {path}") from error
         if isinstance(error, TablesError):
             raise

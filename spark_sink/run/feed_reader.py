@@ -221,7 +221,7 @@ SINK_CLOSE_TIMEOUT: Final = 30.0
 _POLL: Final = 0.2
 _ASK_NODE_EVERY: Final = 5.0
 # Seconds without an answer after which `waiting` is reported.
-_SILENCE: Final = 1.0
+SILENCE: Final = 1.0
 # Seconds before another node is chosen when the last one was of no use.
 _FAILOVER_PAUSE: Final = 1.0
 # At least this many questions before a node counts as silent.
@@ -314,7 +314,7 @@ class FeedReader:
         since = time.monotonic() - self._nodes.failover_after
         urls = self._nodes.urls
         facts = {"url": urls, "reason": f"no node of {urls} can be read"}
-        with calling_after(_SILENCE, partial(self._on_event, "waiting", facts)):
+        with calling_after(SILENCE, partial(self._on_event, "waiting", facts)):
             head = self._nodes.choose(
                 self._tables.reading,
                 self._stop,

@@ -19,7 +19,7 @@ from spark_sink.errors import SinkError, TablesError, another_log
 from spark_sink.exposition import served
 from spark_sink.run.backfill import ANYONE, Backfill, find_backfill
 from spark_sink.run.cluster import WORKERS_PATIENCE, calling_after, check_workers, is_local
-from spark_sink.run.feed_reader import FeedReader
+from spark_sink.run.feed_reader import SILENCE, FeedReader
 from spark_sink.run.memory import allowance, heap_within, tasks_within, why_killed
 from spark_sink.run.metrics import SinkMetrics
 from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink
@@ -37,8 +37,6 @@ from spark_sink.tables.status import made_from
 _START_TIMEOUT: Final = 30.0
 # Seconds to wait for a signal that may have ended Spark's Java as well.
 _POLL: Final = 0.2
-# Seconds without an answer after which `waiting` is reported.
-_SILENCE: Final = 1.0
 KEEP_FREE: Final = 64_000_000
 """Bytes to keep free on the tables' disk."""
 FAILOVER_AFTER: Final = 30.0
@@ -210,7 +208,7 @@ class Runner:
             facts = {"url": nodes.urls, "reason": reason, "patience": patience}
             self._on_event("waiting", facts)
 
-        with calling_after(_SILENCE, tell):
+        with calling_after(SILENCE, tell):
             head = nodes.find(reading, _START_TIMEOUT)
         if waits.is_set():
             self._on_event("resumed", {"url": nodes.current.url})

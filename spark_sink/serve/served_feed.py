@@ -26,7 +26,7 @@ from spark_sink.query.changes import APPENDED
 from spark_sink.serve.database import Database
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.statement import FEED
-from spark_sink.tables.delta_files import data_files
+from spark_sink.tables.delta_files import CHANGE_TYPE, data_files
 from spark_sink.tables.delta_state import epoch_of, identity_of, position_of
 
 # Positions per step, at most.
@@ -35,7 +35,6 @@ _POSITIONS_PER_STEP: Final = 50_000
 _POLL: Final = 0.2
 _STORE_POLL: Final = 1.0
 _POLLS_PER_OPEN: Final = 25
-_CHANGE: Final = "_change_type"
 _INSERTED: Final = "insert"
 _OLD: Final = "update_preimage"
 _NEW: Final = "update_postimage"
@@ -131,7 +130,7 @@ class ServedFeed:
         try:
             for batch in table.load_cdf(starting_version=version, ending_version=version):
                 rows = pa.table(batch)
-                kinds = rows[_CHANGE].cast(pa.string())
+                kinds = rows[CHANGE_TYPE].cast(pa.string())
                 yield rows.select(self._spec.schema.names).cast(self._spec.schema), kinds
         except Exception as error:  # the reader of the answer raises no class of its own
             raise RequestError(

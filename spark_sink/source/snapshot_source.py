@@ -46,7 +46,12 @@ from recon_node.snapshot.feed_pages import PageError, read_pages
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.packs import PackExtent
 from recon_node.snapshot.root import LATEST, RootObject
-from recon_node.snapshot.snapshot_reader import SnapshotReader, children_of, read_root
+from recon_node.snapshot.snapshot_reader import (
+    NODES_AT_ONCE,
+    SnapshotReader,
+    children_of,
+    read_root,
+)
 from recon_node.snapshot.tree import Branch, Leaf, Link, whole
 from spark_sink.errors import SinkError
 from spark_sink.schema import FEED
@@ -61,8 +66,6 @@ Delivery = tuple[int | None, int | None, str | None, int | None, str | None]
 """Position, time and chain of an event in a feed, when it was delivered, in milliseconds, and why
 it is invalid."""
 _NOT_DELIVERED: Final[Delivery] = (None, None, None, None, None)
-_PART: Final = 256
-"""Nodes that a task opens at once."""
 
 
 class SubTree(NamedTuple):
@@ -174,7 +177,10 @@ class SnapshotTableReader(DataSourceReader):
             if events:
                 yield self._batch([(bytes(key), car) for key, car in events], delivered)
             below = children_of(found)
-            parts += [below[at : at + _PART] for at in reversed(range(0, len(below), _PART))]
+            parts += [
+                below[at : at + NODES_AT_ONCE]
+                for at in reversed(range(0, len(below), NODES_AT_ONCE))
+            ]
 
     def _delivered(self, root: RootObject, bounds: KeyRange) -> dict[bytes, Delivery]:
         """Return what the feed of the node that made the snapshot says of the events in a range."""

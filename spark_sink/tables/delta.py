@@ -22,7 +22,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from spark_sink.errors import other_rules
 from spark_sink.schema import PARTITION_COLUMN, TableSpec, partition_of
 from spark_sink.tables.commits import STAGED_DIR, Commits
-from spark_sink.tables.delta_files import added, data_files, placed, query, vacuum
+from spark_sink.tables.delta_files import LOG, added, data_files, placed, query, vacuum
 from spark_sink.tables.delta_state import (
     FORGOT,
     PROPERTIES,
@@ -37,7 +37,6 @@ from spark_sink.tables.delta_state import (
 )
 from spark_sink.tables.location import Location, delete_below, file_system, files_below
 from spark_sink.tables.raw_files import RawFiles
-from spark_sink.tables.retention import LOG
 from spark_sink.tables.staging import Staged, Stager, read_file
 from spark_sink.tables.tidying import Tidying
 from spark_sink.tables.upserts import Upserts

@@ -29,7 +29,12 @@ HISTORY: Final = "delta.deletedFileRetentionDuration"
 CHANGES: Final = "recon.changesRetentionDuration"
 #: For files that delta-rs writes; by default it does not compress.
 WRITER: Final = WriterProperties(compression="SNAPPY", max_row_group_size=ROW_GROUP)
-_CHANGES: Final = "_change_data"
+#: The directory of the log.
+LOG: Final = "_delta_log"
+#: The directory of the change data feed.
+CHANGE_DATA: Final = "_change_data"
+#: The column of the feed that says what became of a row.
+CHANGE_TYPE: Final = "_change_type"
 # Hours per unit of the property; months and years count with their greatest length.
 _HOURS: Final = {
     "microsecond": Fraction(1, 3_600_000_000),
@@ -223,7 +228,7 @@ def vacuum(
 def _old_changes(location: Location, keep: timedelta, *, dry_run: bool) -> list[str]:
     """Delete files of the change data feed, which delta-rs does not vacuum."""
     before = datetime.now(UTC) - keep
-    found = [file.path for file in files_below(location, _CHANGES) if file.mtime <= before]
+    found = [file.path for file in files_below(location, CHANGE_DATA) if file.mtime <= before]
     if not dry_run:
         concurrently(location, file_system(location).delete_file, found)
     return found

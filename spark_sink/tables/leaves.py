@@ -36,8 +36,8 @@ from deltalake import DeltaTable, Transaction
 
 from spark_sink.errors import cannot_read
 from spark_sink.schema import PARTITION_COLUMN, partition_of
+from spark_sink.tables.delta_files import CHANGE_DATA, CHANGE_TYPE, LOG
 from spark_sink.tables.location import FAULTS
-from spark_sink.tables.retention import CHANGE_DATA, LOG
 from spark_sink.tables.staging import (
     ROW_GROUP,
     by_partition,
@@ -62,7 +62,7 @@ _MOST_ROW_BYTES: Final = 512 * 1024 * 1024
 # Of leaves, beside other files.
 _SUFFIX: Final = ".leaf.parquet"
 _KEY: Final = "stream_cid"
-_CHANGE_TYPE: Final = pa.field("_change_type", pa.string(), nullable=False)
+_CHANGE_FIELD: Final = pa.field(CHANGE_TYPE, pa.string(), nullable=False)
 # Readers skip files and row groups by these columns.
 _STATISTICS: Final = (_KEY, "stream_id", "position")
 
@@ -106,7 +106,7 @@ class Leaves:
 
     def __init__(self, schema: pa.Schema, path: Path) -> None:
         self._path = path
-        self._feed_schema = pa.schema([*schema, _CHANGE_TYPE])
+        self._feed_schema = pa.schema([*schema, _CHANGE_FIELD])
         self._schema = pa.schema(f for f in schema if f.name != PARTITION_COLUMN)
         self._spans: dict[str, tuple[bytes, bytes]] = {}
 
@@ -227,7 +227,7 @@ class Leaves:
             partitions = pa.array(map(partition_of, rows[_KEY].to_pylist()), pa.int32())
             of_kind = pa.repeat(pa.scalar(kind), rows.num_rows)
             columns = {name: rows[name] for name in self._schema.names}
-            columns |= {PARTITION_COLUMN: partitions, _CHANGE_TYPE.name: of_kind}
+            columns |= {PARTITION_COLUMN: partitions, CHANGE_TYPE: of_kind}
             names = self._feed_schema.names
             yield pa.table([columns[name] for name in names], schema=self._feed_schema)
 

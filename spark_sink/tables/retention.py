@@ -27,13 +27,10 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 
 from recon_node.files import open_locked
-from spark_sink.tables.delta_files import names_of
+from spark_sink.tables.delta_files import CHANGE_DATA, LOG, names_of
 from spark_sink.tables.location import Location, concurrently, file_system, files_below
 
 _READERS: Final = "_readers"
-LOG: Final = "_delta_log"
-#: The directory of the change data feed.
-CHANGE_DATA: Final = "_change_data"
 _LAST_CHECKPOINT: Final = f"{LOG}/_last_checkpoint"
 _ENTRY: Final = re.compile(rf"{LOG}/(\d{{20}})\.[^/]+")
 #: Bytes of leftovers that are always kept.

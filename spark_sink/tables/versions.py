@@ -9,15 +9,14 @@ import json
 from bisect import bisect_right
 from datetime import UTC, datetime
 from pathlib import PurePath
-from typing import Final
 
 from deltalake import DeltaTable
 
 from spark_sink.errors import TablesError, cannot_open
 from spark_sink.tables import delta_files
+from spark_sink.tables.delta_files import LOG
 from spark_sink.tables.location import FAULTS, Location, file_system, files_below, open_delta_table
 
-_LOG: Final = "_delta_log"
 #: A version: its number, a time, or None for the latest.
 At = int | datetime | None
 
@@ -40,7 +39,7 @@ def open_at(path: Location, at: At) -> DeltaTable:
 def committed_at(path: Location, version: int) -> datetime:
     """Return when a version of the Delta table at `path` was committed."""
     files = file_system(path)
-    commit = f"{_LOG}/{version:020}.json"
+    commit = f"{LOG}/{version:020}.json"
     try:
         with files.open_input_stream(commit) as stream:
             lines = stream.read().splitlines()
@@ -48,7 +47,7 @@ def committed_at(path: Location, version: int) -> datetime:
             if info := json.loads(line).get("commitInfo"):
                 return datetime.fromtimestamp(info["timestamp"] / 1000, UTC)
     except FileNotFoundError:  # older than the log
-        commit = f"{_LOG}/{version:020}.checkpoint.parquet"
+        commit = f"{LOG}/{version:020}.checkpoint.parquet"
     written: datetime = files.get_file_info(commit).mtime
     return written
 
@@ -80,7 +79,7 @@ def _version_of(path: Location, moment: datetime) -> int | None:
     delta-rs uses the files' modification times, which a copy of the table loses, and returns the
     first version for earlier times.
     """
-    names = (PurePath(file.path) for file in files_below(path, _LOG))
+    names = (PurePath(file.path) for file in files_below(path, LOG))
     versions = sorted(int(n.stem) for n in names if n.suffix == ".json" and n.stem.isdecimal())
     later = bisect_right(versions, moment, key=lambda version: committed_at(path, version))
     return versions[later - 1] if later else None

@@ -20,14 +20,13 @@ from recon_node.ipld import CID, IpldError, car
 from spark_sink.errors import one_line, rebuild_command
 from spark_sink.schema import RAW, TABLES, UNPROCESSED, TableSpec
 from spark_sink.tables.dags import forgotten_streams
-from spark_sink.tables.delta_files import data_files
+from spark_sink.tables.delta_files import LOG, data_files
 from spark_sink.tables.delta_state import epoch_of, position_of
 from spark_sink.tables.location import FAULTS, Location, file_system, files_below
 from spark_sink.tables.staging import DataFile
 from spark_sink.tables.status import TableStatus, are_without_dags, open_delta
 from spark_sink.tables.views import path_of, spec_of
 
-_LOG: Final = "_delta_log"
 _CONCLUSIONS: Final = "conclusion_events"
 _ROWS: Final = 8_192
 
@@ -56,7 +55,7 @@ def _remedy(directory: Location, name: str) -> str:
 
 def _empty_commits(directory: Location, tables: Sequence[TableStatus]) -> Iterator[tuple[str, str]]:
     for table in tables:
-        for file in files_below(path_of(directory, table.name), _LOG):
+        for file in files_below(path_of(directory, table.name), LOG):
             if file.size == 0 and PurePath(file.path).suffix in (".json", ".parquet"):
                 name = PurePath(file.path).name
                 yield (

@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from recon_node.ceramic import StreamId, StreamType
 from spark_sink.errors import ConflictError, TablesError, one_line
 from spark_sink.query.changes import Changes, Token
-from spark_sink.schema import TABLES, TAKEN, TableSpec, partition_of, view_schema
+from spark_sink.schema import STATES, TABLES, TAKEN, TableSpec, partition_of, view_schema
 from spark_sink.tables.delta import DeltaStore, History
 from spark_sink.tables.delta_files import query
 from spark_sink.tables.delta_state import epoch_of, identity_of, position_of
@@ -30,7 +30,6 @@ from spark_sink.tables.location import FAULTS, Location, delete_below, is_delta,
 from spark_sink.tables.views import NAME, VIEWS, open_view, view_names
 from spark_sink.views.model_columns import MAX_VALUES, Columns, Misfit
 
-STATES: Final = "stream_states"
 # Bytes of rows that are converted and merged at once.
 _MERGE_BYTES: Final = 32 * 1024 * 1024
 # Values of a row beside one for each byte of its content, and of rows that are converted at once.

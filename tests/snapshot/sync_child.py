@@ -38,7 +38,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    syncing._PART = 8  # many parts
+    syncing.NODES_AT_ONCE = 8  # many parts
     admit = Store.admit_remote
 
     async def admit_remote(self: Store, *args: Any) -> Any:

@@ -240,7 +240,7 @@ def test_the_waiting_for_a_node_is_told_soon_and_with_its_reason(
     filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_sink.run.runner._START_TIMEOUT", 2.0)
-    monkeypatch.setattr("spark_sink.run.runner._SILENCE", 0.3)
+    monkeypatch.setattr("spark_sink.run.runner.SILENCE", 0.3)
     result = invoked("run", "--url", GONE, "--tables", filled)
     facts = json.loads(result.stdout)
     assert (facts["event"], facts["url"], facts["patience"]) == ("waiting", GONE, 2.0)

@@ -48,7 +48,7 @@ _SIGNATURE_OPTIONAL: Final = frozenset({"m"})
 # Whatever some reader takes for the end of a line: control characters and Unicode's separators.
 _LINE_BREAK: Final = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 _SCHEME: Final = "ceramic://"
-_ANY_STREAM: Final = "ceramic://*"
+ANY_STREAM: Final = "ceramic://*"
 _MAX_STREAM_ID: Final = 128
 """Characters of a StreamID in a resource."""
 _MAX_SHOWN: Final = 100
@@ -113,7 +113,7 @@ class Cacao:
 
     def covers(self, init: CID, model: StreamId | None, payload: CID) -> bool:
         """Whether the resources cover the stream of that init event and model, or its payload."""
-        if _ANY_STREAM in self.resources:
+        if ANY_STREAM in self.resources:
             return True
         if model is not None and _model_resource(model) in self.resources:
             return True
@@ -233,12 +233,12 @@ def _time(payload: dict[str, Any], name: str) -> int:
 
 @lru_cache(maxsize=1024)
 def _model_resource(model: StreamId) -> str:
-    return f"{_ANY_STREAM}?model={model}"
+    return f"{ANY_STREAM}?model={model}"
 
 
 def _names(resource: str, init: CID, payload: CID) -> bool:
     """Whether the resource names the stream of that init event, and no payload but this one."""
-    if not resource.startswith(_SCHEME) or resource.startswith(_ANY_STREAM):
+    if not resource.startswith(_SCHEME) or resource.startswith(ANY_STREAM):
         return False
     text, question_mark, query = resource.removeprefix(_SCHEME).partition("?")
     if question_mark and query != f"payload={payload}":

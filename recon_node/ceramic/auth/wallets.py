@@ -61,7 +61,7 @@ _SOLANA: Final = "Solana"
 _EIP155: Final = "eip155"
 _SOLANA_NAMESPACE: Final = "solana"
 _BASE58: Final = "z"
-_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
+ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _REFERENCE: Final = re.compile(r"[0-9]{1,32}", re.ASCII)
 _SIGNATURE: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{130})", re.ASCII)
 _PREFIX: Final = b"\x19Ethereum Signed Message:\n"
@@ -167,7 +167,7 @@ def _ethereum_issuer(cacao: Cacao) -> ChainAccount:
     if (
         issuer.namespace != _EIP155
         or not _REFERENCE.fullmatch(issuer.reference)
-        or not _ADDRESS.fullmatch(issuer.address)
+        or not ADDRESS.fullmatch(issuer.address)
     ):
         raise InvalidSignatureError(
             f"the capability has an Ethereum signature, but {cacao.issuer} "

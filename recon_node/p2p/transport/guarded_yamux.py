@@ -79,7 +79,7 @@ CONNECTION_WEIGHT: Final = 128 * 1024
 """The memory of a connection without streams, in bytes."""
 STREAM_WEIGHT: Final = 16 * 1024
 """The memory of a stream without data, in bytes."""
-_CLEANUP_LIMIT: Final = 5.0
+CLEANUP_LIMIT: Final = 5.0
 """Seconds in which a connection that is cut is cleaned up."""
 _FIRST_PING: Final = 0.5
 """Seconds until the first ping of a connection."""
@@ -245,7 +245,7 @@ class GuardedYamux(yamux.Yamux):
             self._nursery.start_soon(self._hang_up)
 
     async def _hang_up(self) -> None:
-        with shielded(_CLEANUP_LIMIT):
+        with shielded(CLEANUP_LIMIT):
             await self.secured_conn.close()  # first, so that no writer keeps its lock
             await self._cleanup_on_error()
 
@@ -312,7 +312,7 @@ class GuardedYamux(yamux.Yamux):
     async def _cut(self, why: str) -> None:
         log.warning("Closing a connection: the peer " + why, peer=str(self.peer_id))
         # Shielded, because the end of the muxer's read loop cancels its other tasks, also this one.
-        with shielded(_CLEANUP_LIMIT):
+        with shielded(CLEANUP_LIMIT):
             await self._cleanup_on_error()
 
 

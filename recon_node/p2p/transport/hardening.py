@@ -69,7 +69,7 @@ from recon_node.p2p.transport.addresses import (
     reachable,
 )
 from recon_node.p2p.transport.framing import shielded
-from recon_node.p2p.transport.guarded_yamux import GuardedYamux, read_ahead_on
+from recon_node.p2p.transport.guarded_yamux import CLEANUP_LIMIT, GuardedYamux, read_ahead_on
 from recon_node.p2p.transport.memory_budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.private_network import PrivateStream
 from recon_node.slots import AllowList, Slot, Slots
@@ -108,8 +108,6 @@ _TWINS_WITHIN: Final = 10.0
 same time: as long as a dial may take."""
 _DIALLED_SHARE: Final = 4
 """One in this many connections is reserved for those that this node dials."""
-_CLEANUP_LIMIT: Final = 5.0
-"""Seconds in which a closing connection must be gone."""
 _DRAIN_LIMIT: Final = 10.0
 """Seconds that the streams of a superfluous connection get to end."""
 _POLL: Final = 0.05
@@ -273,7 +271,7 @@ class GuardedSwarm(Swarm):
             log.debug("Cut a connection: another peer needs its slot", remote=host)
 
     async def _serve_inbound(self, raw: RawConnection, maddr: Multiaddr, slot: Slot) -> None:
-        with trio.move_on_after(_CLEANUP_LIMIT):  # the one that gave way may still be leaving
+        with trio.move_on_after(CLEANUP_LIMIT):  # the one that gave way may still be leaving
             limit = self.connection_config.max_connections
             while len(self.get_connections()) >= limit:  # noqa: ASYNC110 (there is no event for it)
                 await trio.sleep(_POLL)
@@ -339,7 +337,7 @@ class GuardedSwarm(Swarm):
         with trio.move_on_after(_DRAIN_LIMIT):
             while spare.get_streams():  # noqa: ASYNC110 (the library has no event for it)
                 await trio.sleep(_POLL)
-        with trio.move_on_after(_CLEANUP_LIMIT):
+        with trio.move_on_after(CLEANUP_LIMIT):
             await self._close_connection_async(spare)
 
 

@@ -30,14 +30,14 @@ from recon_node.store.errors import DamagedRowError
 logger = structlog.get_logger(__name__)
 
 _COPIED_AT_ONCE: Final = 20_000
-_REPORT_SECONDS: Final = 5.0
+REPORT_SECONDS: Final = 5.0
 
 # What an init event's `name` ends with: two hashes, 4 bytes of the stream, the height 0.
-_CONTROLLER_AT: Final = SHORT_HASH_SIZE + 4 + 1
-_SORT_VALUE_AT: Final = SHORT_HASH_SIZE + _CONTROLLER_AT
-SORT_VALUE: Final = f"substr(name, -{_SORT_VALUE_AT}, {SHORT_HASH_SIZE})"
-CONTROLLER: Final = f"substr(name, -{_CONTROLLER_AT}, {SHORT_HASH_SIZE})"
-BOTH: Final = f"substr(name, -{_SORT_VALUE_AT}, {2 * SHORT_HASH_SIZE})"
+CONTROLLER_AT: Final = SHORT_HASH_SIZE + 4 + 1
+SORT_VALUE_AT: Final = SHORT_HASH_SIZE + CONTROLLER_AT
+SORT_VALUE: Final = f"substr(name, -{SORT_VALUE_AT}, {SHORT_HASH_SIZE})"
+CONTROLLER: Final = f"substr(name, -{CONTROLLER_AT}, {SHORT_HASH_SIZE})"
+BOTH: Final = f"substr(name, -{SORT_VALUE_AT}, {2 * SHORT_HASH_SIZE})"
 
 _TABLE: Final = f"""
     CREATE TABLE IF NOT EXISTS slim (
@@ -116,7 +116,7 @@ def _copy(connection: sqlite3.Connection) -> None:
         if not copied.rowcount:
             return
         _commit(connection)
-        if time.monotonic() - told > _REPORT_SECONDS:
+        if time.monotonic() - told > REPORT_SECONDS:
             told = time.monotonic()
             logger.info("Making the rows of events smaller", done=done, of=last)
 

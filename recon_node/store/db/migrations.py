@@ -25,14 +25,17 @@ from recon_node.store.db import (
 )
 from recon_node.store.db import proofs as anchors
 from recon_node.store.db.blocks import is_packed, sections
-from recon_node.store.db.event_table import slim_events
+from recon_node.store.db.event_table import (
+    CONTROLLER_AT,
+    REPORT_SECONDS,
+    SORT_VALUE_AT,
+    slim_events,
+)
 from recon_node.store.db.sql import MIGRATED_AT_ONCE
 
 logger = structlog.get_logger(__name__)
 
 Migration = str | Callable[[sqlite3.Connection], None]
-
-_REPORT_SECONDS: Final = 5.0
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[Migration, ...]) -> None:
@@ -66,7 +69,7 @@ def cut_out_shared_blocks(connection: sqlite3.Connection) -> None:
             ((car, each) for car, (each, _) in zip(stored, candidates, strict=True)),
         )
         row = rows[-1][0]
-        if time.monotonic() - told > _REPORT_SECONDS:
+        if time.monotonic() - told > REPORT_SECONDS:
             told = time.monotonic()
             logger.info("Storing shared blocks only once", done=row, of=last)
 
@@ -84,12 +87,10 @@ def _sharing(car: bytes) -> Event | None:
         return None
 
 
-# What an init event's EventId ends with: two hashes, 4 bytes of the stream, the height 0, the CID.
-_CONTROLLER_AT: Final = SHORT_HASH_SIZE + 4 + 1
-_SORT_VALUE_AT: Final = SHORT_HASH_SIZE + _CONTROLLER_AT
-_SORT_VALUE: Final = f"substr(event_id, -{_SORT_VALUE_AT} - length(cid), {SHORT_HASH_SIZE})"
-_CONTROLLER: Final = f"substr(event_id, -{_CONTROLLER_AT} - length(cid), {SHORT_HASH_SIZE})"
-_BOTH: Final = f"substr(event_id, -{_SORT_VALUE_AT} - length(cid), {2 * SHORT_HASH_SIZE})"
+# As `event_table` has them, before the CID that ends an EventId.
+_SORT_VALUE: Final = f"substr(event_id, -{SORT_VALUE_AT} - length(cid), {SHORT_HASH_SIZE})"
+_CONTROLLER: Final = f"substr(event_id, -{CONTROLLER_AT} - length(cid), {SHORT_HASH_SIZE})"
+_BOTH: Final = f"substr(event_id, -{SORT_VALUE_AT} - length(cid), {2 * SHORT_HASH_SIZE})"
 
 # Never edit one that was released.
 MIGRATIONS: Final[tuple[Migration, ...]] = (

@@ -28,6 +28,7 @@ from typing import Any, BinaryIO, Final
 import trio
 
 from recon_node.ceramic import MAX_CAR_SIZE, EventId, InvalidEventError, Network, assemble_event
+from recon_node.ceramic.event import TIME_FIELDS
 from recon_node.ipld import (
     CID,
     DAG_CBOR,
@@ -253,7 +254,6 @@ _STEP: Final = 1000
 """Blocks or events between two reports of the progress."""
 _CONTAINERS: Final = range(0x80, 0xC0)
 """First bytes of a list or a map: no other block is part of an event."""
-_TIME: Final = frozenset({"id", "prev", "proof", "path"})
 _SIGNED, _PLAIN = DAG_JOSE, DAG_CBOR
 
 _TABLES: Final = """
@@ -388,7 +388,9 @@ def _codec_of_event(value: Any) -> int | None:
         return None
     if "signatures" in value and "payload" in value:
         return _SIGNED
-    return _PLAIN if value.keys() >= _TIME or ("header" in value and "id" not in value) else None
+    return (
+        _PLAIN if value.keys() >= TIME_FIELDS or ("header" in value and "id" not in value) else None
+    )
 
 
 def _digest_of_payload(payload: object) -> bytes:

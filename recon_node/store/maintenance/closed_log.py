@@ -187,7 +187,7 @@ def remove_unused_blocks(connection: sqlite3.Connection, progress: Progress) -> 
 
 _COPIES: Final = ("blocks.sqlite3", "dags.sqlite3", "tangles.sqlite3", "snapshot-sync.sqlite3")
 """Files that have parts of events and can be made again."""
-_SQLITE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
+SQLITE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ def forget_streams(
         remove_unused_blocks(connection, progress)
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     for name in _COPIES:
-        for part in _SQLITE_SUFFIXES:
+        for part in SQLITE_SUFFIXES:
             (data_dir / f"{name}{part}").unlink(missing_ok=True)
     kept = sorted(file.name for file in data_dir.glob(f"{log.path.name}.damaged-*"))
     return Forgotten(len(streams), events, kept)

@@ -32,6 +32,7 @@ from recon_node.ceramic.auth.did import did_spellings
 from recon_node.ceramic.event_id import short_hash
 from recon_node.ceramic.header import DEFAULT_SORT_KEY, STREAM_ID_CODEC
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, varint
+from recon_node.ipld.multibase import BASE32, BASE36
 from recon_node.latest import Latest
 from recon_node.store.admission.records import State
 from recon_node.store.db.event_table import BOTH, CONTROLLER, SORT_VALUE
@@ -383,8 +384,6 @@ def _cut(text: str) -> str:
 MIN_PREFIX: Final = 10
 """Characters; the first nine say no more than that it is an event or a stream."""
 
-_BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"
-_BASE36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _DIGEST: Final = 32
 _HEADS: Final = tuple(CID.of(codec, b"")[:-_DIGEST] for codec in (DAG_CBOR, DAG_JOSE))
 """What events' CIDs start with; a sha2-256 digest follows."""
@@ -399,7 +398,7 @@ def cid_ranges(prefix: str) -> Iterator[Range]:
         bits = 8 * (len(head) + _DIGEST)
         digits = -(-bits // 5)
         spare = digits * 5 - bits  # bits: zeros at the end of the text
-        found = _numbers(prefix[1:], _BASE32, digits)
+        found = _numbers(prefix[1:], BASE32, digits)
         yield from _within(head, found and (found[0] >> spare, found[1] >> spare))
 
 
@@ -409,7 +408,7 @@ def init_ranges(prefix: str) -> Iterator[Range]:
         name = varint.encode(STREAM_ID_CODEC) + varint.encode(stream_type)
         for head in _HEADS:
             lowest = int.from_bytes(name + head + bytes(_DIGEST), "big")
-            found = _numbers(prefix[1:], _BASE36, _digits_of(lowest))
+            found = _numbers(prefix[1:], BASE36, _digits_of(lowest))
             for first, last in _within(name + head, found):
                 yield first[len(name) :], last[len(name) :]
 
@@ -428,7 +427,7 @@ def _digits_of(number: int) -> int:
     """Return how many digits a number has in base 36."""
     digits = 0
     while number:
-        number, digits = number // len(_BASE36), digits + 1
+        number, digits = number // len(BASE36), digits + 1
     return digits
 
 
