@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 
 import pytest
@@ -330,13 +331,29 @@ def test_discarding_everything_leaves_a_store_that_works() -> None:
     assert list(store) == sorted(keys)
 
 
+Pages = Iterator[tuple[list[bytes], bytes]]
+
+
+def paged(
+    keys: list[bytes], digests: bytes
+) -> Callable[[int], Iterator[tuple[list[bytes], bytes]]]:
+    """What `load_digested` takes; the last page has what digests are left."""
+
+    def pages(size: int) -> Pages:
+        for start in range(0, len(keys), size):
+            end = start + size
+            yield keys[start:end], digests[start * 32 : end * 32]
+
+    return pages
+
+
 @given(st.sets(KEYS, max_size=300))
 def test_leaves_and_load_digested_are_each_others_inverse(keys: set[bytes]) -> None:
     store = KeyStore(keys, leaf_size=5, fan_out=3)
     pages = list(store.leaves())
     loaded = KeyStore(leaf_size=4, fan_out=4)
     ordered = [key for page, _ in pages for key in page]
-    loaded.load_digested(ordered, b"".join(digests for _, digests in pages))
+    loaded.load_digested(paged(ordered, b"".join(digests for _, digests in pages)))
     assert ordered == sorted(keys)
     assert loaded.summarize() == store.summarize()
     check_range(loaded, ordered, KeyRange(b"", b"\xff" * 4), 3)
@@ -354,6 +371,14 @@ def test_digested_keys_that_cannot_be_right_are_refused(
     keys: list[bytes], digests: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        KeyStore().load_digested(keys, bytes(digests))
+        KeyStore().load_digested(paged(keys, bytes(digests)))
     with pytest.raises(ValueError, match="only be loaded into an empty store"):
-        KeyStore([b"x"]).load_digested([b"a"], bytes(32))
+        KeyStore([b"x"]).load_digested(paged([b"a"], bytes(32)))
+
+
+def test_digested_keys_must_ascend_from_page_to_page() -> None:
+    keys = [b"%03d" % number for number in range(100)]
+    keys[50:] = keys[49:99]
+    for size in (4, 49, 50, 51):
+        with pytest.raises(ValueError, match="do not ascend"):
+            KeyStore(leaf_size=size).load_digested(paged(keys, bytes(3200)))

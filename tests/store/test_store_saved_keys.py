@@ -24,15 +24,16 @@ def _save_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many keys were loaded with their digests, each time that they were."""
+    """How many keys were loaded from a file, each time that they were."""
     found: list[int] = []
-    original = KeyStore.load_digested
+    original = saved_keys._read
 
-    def spy(store: KeyStore, keys: list[bytes], digests: bytes) -> None:
-        found.append(len(keys))
-        original(store, keys, digests)
+    def spy(path: Path, token: bytes) -> KeyStore:
+        store = original(path, token)
+        found.append(len(store))
+        return store
 
-    monkeypatch.setattr(KeyStore, "load_digested", spy)
+    monkeypatch.setattr(saved_keys, "_read", spy)
     return found
 
 

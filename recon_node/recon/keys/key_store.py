@@ -24,7 +24,7 @@ the user of one does not wait for the others.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from hashlib import sha256
 from itertools import islice
 from operator import lt
@@ -39,6 +39,7 @@ from recon_node.recon.keys.ordered_keys import (
     OrderedKeys,
     TreeNode,
     build,
+    hashed_leaves,
     leaf_to_grow,
 )
 from recon_node.recon.keys.ranges import KeyRange
@@ -319,7 +320,7 @@ class KeyStore(KeyView):
         """
         ordered = sorted(keys)
         if not self.total:
-            self._build(ordered)
+            self._build(hashed_leaves(ordered, self._leaf_fill))
             return
         between = self.count(KeyRange(ordered[0], ordered[-1])) if ordered else 0
         if len(ordered) * _SPARSE < between:
@@ -330,10 +331,13 @@ class KeyStore(KeyView):
         while at < len(ordered):
             at = self._add_run(ordered, at)
 
-    def load_digested(self, keys: list[bytes], digests: bytes) -> None:
-        """Fill an empty store with keys and their sha2-256 digests, end to end.
+    def load_digested(self, pages: Callable[[int], Iterable[tuple[list[bytes], bytes]]]) -> None:
+        """Fill an empty store with keys and their sha2-256 digests.
 
         This saves the hashing; the digests are trusted.
+
+        Args:
+            pages: yields the keys in order, so many at a time, with their digests end to end.
 
         Raises:
             ValueError: the keys do not ascend, there is not one digest for each key, or the store
@@ -341,19 +345,27 @@ class KeyStore(KeyView):
         """
         if self.total:
             raise ValueError("keys with digests can only be loaded into an empty store")
-        if len(digests) != len(keys) * DIGEST_SIZE:
-            raise ValueError(f"{len(keys)} keys, but {len(digests)} bytes of digests")
-        if not all(map(lt, keys, islice(keys, 1, None))):
-            raise ValueError("the keys do not ascend")
-        self._build(keys, digests)
-
-    def _build(self, ordered: list[bytes], digests: bytes | None = None) -> None:
-        if ordered:
-            leaf_fill, inner_fill = (
-                max(_MIN_ENTRIES, int(size * _LOADED_FILL))
-                for size in (self._leaf_size, self._fan_out)
+        leaves: list[Leaf] = []
+        before: bytes | None = None
+        for keys, digests in pages(self._leaf_fill):
+            if len(digests) != len(keys) * DIGEST_SIZE:
+                raise ValueError(f"{len(keys)} keys, but {len(digests)} bytes of digests")
+            ascend = (before is None or before < keys[0]) and all(
+                map(lt, keys, islice(keys, 1, None))
             )
-            self.root = build(ordered, leaf_fill, inner_fill, digests)
+            if not ascend:
+                raise ValueError("the keys do not ascend")
+            leaves.append(Leaf(keys, digests))
+            before = keys[-1]
+        self._build(leaves)
+
+    @property
+    def _leaf_fill(self) -> int:
+        return max(_MIN_ENTRIES, int(self._leaf_size * _LOADED_FILL))
+
+    def _build(self, leaves: list[Leaf]) -> None:
+        if leaves:
+            self.root = build(leaves, max(_MIN_ENTRIES, int(self._fan_out * _LOADED_FILL)))
             self.total = self.root.lanes()
             self._sketches.clear()
 

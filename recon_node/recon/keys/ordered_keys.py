@@ -36,7 +36,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from operator import eq
 
 from recon_node.recon.keys.ranges import KeyRange, separator
@@ -191,37 +191,33 @@ class Inner(list["TreeNode"]):
 
 TreeNode = Leaf | Inner
 
+_LEAVES_AT_ONCE = 2_000
+"""Leaves whose digests are added up at once."""
 
-def build(
-    ordered: list[bytes], leaf_fill: int, inner_fill: int, digests: bytes | None = None
-) -> TreeNode:
-    """Build a tree bottom-up from at least one key, in order.
 
-    With `digests` (of the keys, end to end) the keys must be distinct. Without, they are hashed,
-    and may repeat.
-    """
-    nodes: list[TreeNode] = []
-    bounds: list[bytes] = []
-    lanes_of: list[int] = []
+def hashed_leaves(ordered: list[bytes], size: int) -> list[Leaf]:
+    """Put keys in order, which may repeat, into leaves of `size` keys."""
+    leaves: list[Leaf] = []
     before: bytes | None = None
-    for start in range(0, len(ordered), leaf_fill):
-        keys = ordered[start : start + leaf_fill]
-        if digests is None:
-            # The first duplicate starts it all over. Looking for it here, while the keys are in the
-            # processor's cache, costs a tenth of a pass over all keys.
-            if keys[0] == before or any(map(eq, keys, islice(keys, 1, None))):
-                return build(sorted(set(ordered)), leaf_fill, inner_fill)
-            leaf = Leaf(keys, b"".join([sha256(key).digest() for key in keys]))
-        else:
-            end = (start + len(keys)) * DIGEST_SIZE
-            leaf = Leaf(keys, digests[start * DIGEST_SIZE : end])
-        nodes.append(leaf)
-        bounds.append(b"" if before is None else separator(before, keys[0]))
+    for start in range(0, len(ordered), size):
+        keys = ordered[start : start + size]
+        # The first duplicate starts it all over. Looking for it here, while the keys are in the
+        # processor's cache, costs a tenth of a pass over all keys.
+        if keys[0] == before or any(map(eq, keys, islice(keys, 1, None))):
+            return hashed_leaves(sorted(set(ordered)), size)
+        leaves.append(Leaf(keys, b"".join([sha256(key).digest() for key in keys])))
         before = keys[-1]
-        if digests is None:
-            lanes_of.append(leaf.lanes())
-    if digests is not None:
-        lanes_of = spread_runs(digests, leaf_fill)
+    return leaves
+
+
+def build(leaves: list[Leaf], inner_fill: int) -> TreeNode:
+    """Build a tree bottom-up on at least one leaf; all but the last one have as many keys."""
+    bounds = [b"", *(separator(left[-1], right[0]) for left, right in pairwise(leaves))]
+    lanes_of: list[int] = []
+    for start in range(0, len(leaves), _LEAVES_AT_ONCE):
+        digests = [leaf.digests for leaf in leaves[start : start + _LEAVES_AT_ONCE]]
+        lanes_of += spread_runs(b"".join(digests), len(leaves[0]))
+    nodes: list[TreeNode] = [*leaves]
     while len(nodes) > 1:
         starts = range(0, len(nodes), inner_fill)
         parts = [slice(start, start + inner_fill) for start in starts]

@@ -62,7 +62,7 @@ from recon_node.store.db.saved_keys import (
     load_keys,
     save_keys,
 )
-from recon_node.store.db.sql import explained_errors
+from recon_node.store.db.sql import explained_errors, short_of
 from recon_node.store.ring_keys import RingKeys
 from recon_node.store.values import StoreSettings, Verdict
 
@@ -233,11 +233,17 @@ class EventLog:
         """Return the EventIds that wait or are badly signed, and those whose separator is like a
         model's by chance."""
         rows = self.connection.execute(
+            f"WITH others AS (SELECT init_cid, {short_of('init_cid')} AS short FROM streams "
+            "WHERE sep_key != ?2 AND sep_value IN "
+            "(SELECT sep_value FROM streams WHERE sep_key = ?2)) "
             "SELECT event_id FROM events WHERE position IS NULL AND state < ?1 "
             "UNION ALL SELECT event_id FROM faults JOIN events USING (id) "
-            "UNION ALL SELECT event_id FROM events JOIN streams USING (init_cid) "
-            "WHERE sep_key != ?2 AND sep_value IN "
-            "(SELECT sep_value FROM streams WHERE sep_key = ?2)",
+            "UNION ALL SELECT event.event_id FROM others "
+            "CROSS JOIN events AS init ON init.short_cid = short AND init.cid = others.init_cid "
+            "CROSS JOIN events AS event ON event.stream = init.id "
+            "WHERE event.position IS NOT NULL "
+            "UNION ALL SELECT event_id FROM others CROSS JOIN events "
+            "ON short_init = short AND events.init_cid = others.init_cid WHERE position IS NULL",
             (State.PENDING, DEFAULT_SORT_KEY),
         )
         return {event_id for (event_id,) in rows}

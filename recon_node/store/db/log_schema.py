@@ -37,6 +37,7 @@ from recon_node import __version__
 from recon_node.ceramic import Network, network_name
 from recon_node.files import move_into_place, sync_directory
 from recon_node.store.db.migrations import MIGRATIONS, migrate
+from recon_node.store.db.saved_keys import has_saved_keys
 from recon_node.store.db.sql import damaged, explained_errors
 from recon_node.store.errors import StoreError
 
@@ -86,7 +87,8 @@ def open_database(
             _check_network(connection, path, network)
             migrate(connection, MIGRATIONS)
             _sign(connection)
-            _check_positions(connection, path)
+            if not has_saved_keys(connection):  # else nothing has changed since it was closed
+                _check_positions(connection, path)
         except BaseException:
             connection.close()
             raise

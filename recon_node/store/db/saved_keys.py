@@ -20,12 +20,15 @@ import sqlite3
 import struct
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 from hashlib import sha256
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from threading import Event
 from typing import Final
 
+import numpy as np
 import structlog
 
 from recon_node.files import draft_of, move_into_place
@@ -47,7 +50,6 @@ SAVING: Final = Event()
 _MAGIC: Final = b"recon-node keys 1\n"
 _HEAD_SIZE: Final = len(_MAGIC) + 16 + 8
 _DIGEST_SIZE: Final = 32
-_HASHED_AT_ONCE: Final = 1024 * 1024
 
 
 def load_keys(
@@ -66,11 +68,9 @@ def load_keys(
     if token is None:
         return None
     try:
-        keys, digests = _read(path, token)
-        if count not in (None, len(keys)):
-            raise ValueError(f"it has {len(keys)} keys, the log {count}")
-        store = KeyStore()
-        store.load_digested(keys, digests)
+        store = _read(path, token)
+        if count not in (None, len(store)):
+            raise ValueError(f"it has {len(store)} keys, the log {count}")
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -133,30 +133,62 @@ def _encode(token: bytes, keys: KeyView) -> Iterator[bytes]:
         yield digests
 
 
-def _read(path: Path, token: bytes) -> tuple[list[bytes], bytes]:
-    """Return the keys and their digests.
+def _read(path: Path, token: bytes) -> KeyStore:
+    """Return the keys in a file.
 
     Raises:
         ValueError: the file belongs to another log, or is damaged.
     """
+    store = KeyStore()
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-        return _decode(data, token)
+        if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : len(_MAGIC) + 16] != token:
+            raise ValueError("it does not belong to this state of the log")
+        # Beside the checksum, which takes half as long and needs no interpreter.
+        with ThreadPoolExecutor(1, "checksum") as pool:
+            checksum = pool.submit(_checksum, data)
+            try:
+                store.load_digested(partial(_pages, data))
+            finally:
+                if checksum.result() != data[-_DIGEST_SIZE:]:
+                    raise ValueError("it is damaged: its checksum is wrong")
+    return store
 
 
-def _decode(data: mmap, token: bytes) -> tuple[list[bytes], bytes]:
-    if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : len(_MAGIC) + 16] != token:
-        raise ValueError("it does not belong to this state of the log")
-    checksum = sha256()
-    for at in range(0, len(data) - _DIGEST_SIZE, _HASHED_AT_ONCE):
-        checksum.update(data[at : min(at + _HASHED_AT_ONCE, len(data) - _DIGEST_SIZE)])
-    if checksum.digest() != data[-_DIGEST_SIZE:]:
-        raise ValueError("it is damaged: its checksum is wrong")
+def _checksum(data: mmap) -> bytes:
+    with memoryview(data) as whole, whole[:-_DIGEST_SIZE] as hashed:
+        return sha256(hashed).digest()
+
+
+def _pages(data: mmap, size: int) -> Iterator[tuple[list[bytes], bytes]]:
+    """Yield so many keys at a time, with their digests.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
     count = int.from_bytes(data[_HEAD_SIZE - 8 : _HEAD_SIZE], "little")
-    start = _HEAD_SIZE + 2 * count
-    lengths = struct.unpack_from(f"<{count}H", data, _HEAD_SIZE)
-    end = len(data) - _DIGEST_SIZE * (count + 1)
-    if start + sum(lengths) != end:
+    at = _HEAD_SIZE + 2 * count
+    lengths = data[_HEAD_SIZE:at]
+    digests = len(data) - _DIGEST_SIZE * (count + 1)
+    if at + int(np.frombuffer(lengths, "<u2").sum()) != digests:
         raise ValueError("it is damaged: its parts do not fit together")
-    data.seek(start)
-    keys = list(map(data.read, lengths))  # in half the time of slices
-    return keys, data[end : len(data) - _DIGEST_SIZE]
+    for start in range(0, count, size):
+        part = lengths[2 * start : 2 * (start + size)]
+        number = len(part) // 2
+        keys, at = _keys(data, at, part, number)
+        yield keys, data[digests : digests + number * _DIGEST_SIZE]
+        digests += number * _DIGEST_SIZE
+
+
+def _keys(data: mmap, at: int, lengths: bytes, number: int) -> tuple[list[bytes], int]:
+    """Return keys of these lengths, u16 each, from an offset on, and the offset after them."""
+    if lengths == lengths[:2] * number:  # as nearly all are: five times as fast
+        same = _same_lengths(int.from_bytes(lengths[:2], "little"), number)
+        return [*same.unpack_from(data, at)], at + same.size
+    data.seek(at)
+    keys = [data.read(length) for length in struct.unpack(f"<{number}H", lengths)]
+    return keys, data.tell()
+
+
+@lru_cache(maxsize=64)
+def _same_lengths(length: int, number: int) -> struct.Struct:
+    return struct.Struct(f"{length}s" * number)
