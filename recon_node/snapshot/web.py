@@ -4,6 +4,9 @@ obstore keeps the body of an answer that is an error, however long it is, and go
 asked has left. Here all requests run on an event loop in a thread of their own, so that each step
 of an answer is bounded, and its end can be enforced while its server sends: of an error a few bytes
 are read, of a redirect none. Calls block, and come from any thread.
+
+Redirects are followed, but from a public server only to public addresses (as the OWASP guide to
+server-side request forgery has it). A server in a private network may lead anywhere.
 """
 
 from __future__ import annotations
@@ -11,11 +14,14 @@ from __future__ import annotations
 import os
 import random
 import re
+import socket
 import ssl
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import quote
 
@@ -96,10 +102,30 @@ class WebServer:
             try:
                 if answer.next_request is None:
                     return await _body(answer, most, start)
+                await _check_redirect(request.url, answer.next_request.url)
                 request = answer.next_request
             finally:
                 await answer.aclose()
         raise OSError(f"more than {_MAX_REDIRECTS} redirects")
+
+
+async def _check_redirect(source: httpx.URL, target: httpx.URL) -> None:
+    """Check that a public server does not lead to what only this machine or its network can reach.
+
+    Raises:
+        OSError: it does.
+    """
+    if not await _is_public(target.host) and await _is_public(source.host):
+        raise OSError(f"{source.host} redirects to {target.host}, which is not a public address")
+
+
+async def _is_public(host: str) -> bool:
+    """Return whether all addresses of a host are public; so is one that has none here."""
+    with suppress(socket.gaierror):
+        found = await trio.socket.getaddrinfo(host, None)
+        addresses = (ip_address(str(each[0]).partition("%")[0]) for *_, each in found)
+        return all((getattr(ip, "ipv4_mapped", None) or ip).is_global for ip in addresses)
+    return True
 
 
 async def _body(answer: httpx.Response, most: int, start: int | None) -> bytes:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 import trio
 from nacl.signing import SigningKey
@@ -52,6 +53,7 @@ from recon_node.snapshot.tree import (
     whole,
 )
 from recon_node.snapshot.tree.nodes import LOWEST, node_cid
+from recon_node.snapshot.web import WebServer
 from recon_node.store import StoreSettings, open_store
 
 KEY = SigningKey(b"k" * 32)
@@ -451,3 +453,34 @@ def test_a_leaf_that_unpacks_to_fifty_times_its_bytes_is_refused() -> None:
     short = pack(Leaf([n.to_bytes(4, "big") for n in range(100_000)]))
     with pytest.raises(NodeFormatError, match="too many for its bytes"):
         unpack(short, None)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "is_followed"),
+    [
+        ("http://1.1.1.1", "http://127.0.0.1/", False),
+        ("https://1.1.1.1", "http://127.1/", False),
+        ("https://1.1.1.1", "http://localhost:5101/", False),
+        ("https://1.1.1.1", "http://[::1]/", False),
+        ("https://1.1.1.1", "http://[::ffff:10.0.0.1]/", False),
+        ("https://1.1.1.1", "http://169.254.169.254/latest/meta-data", False),
+        ("https://1.1.1.1", "http://192.168.0.1/", False),
+        ("https://1.1.1.1", "https://8.8.8.8/", True),
+        ("https://1.1.1.1", "/elsewhere", True),
+        ("http://192.168.0.1", "http://127.0.0.1/", True),
+    ],
+)
+async def test_a_public_server_redirects_to_public_addresses_only(
+    source: str, target: str, is_followed: bool
+) -> None:
+    """Else it could have this machine ask what only it can reach."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if str(request.url) == f"{source}/latest":
+            return httpx.Response(302, headers={"location": target})
+        return httpx.Response(404)
+
+    server = WebServer(source, 30.0, 30.0, 0)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        with pytest.raises(OSError, match="404" if is_followed else "not a public address"):
+            await server._get(client, "latest", 100, None)
