@@ -1,11 +1,16 @@
-"""Reading the body of an answer of an HTTP server that may be anybody's."""
+"""Reading answers of an HTTP server that may be anybody's."""
 
 from __future__ import annotations
 
 from typing import Final
 
+import httpcore
 import httpx
 import trio
+
+httpcore.AsyncHTTP11Connection.READ_NUM_BYTES = 8 * 1024
+"""Bytes of an answer that are read before others get a turn. They may be 500 interim answers
+(1xx), which httpcore drops all in one step; it reads 64 KiB, and has no setting for that."""
 
 _SMALL_PIECES: Final = 1_000
 _MEAN_PIECE: Final = 64

@@ -14,9 +14,13 @@ _CALL: Final = "97ad09eb"
 
 
 class Chain:
-    """Answers JSON-RPC until the program ends."""
+    """Answers JSON-RPC until the program ends.
 
-    def __init__(self) -> None:
+    Args:
+        floods: whether questions about transactions get interim answers (1xx) without end.
+    """
+
+    def __init__(self, *, floods: bool = False) -> None:
         self._transactions: dict[str, dict[str, str]] = {}
         self._blocks: dict[str, dict[str, str]] = {}
         chain = self
@@ -26,6 +30,11 @@ class Chain:
 
             def do_POST(self) -> None:
                 call = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                while floods and call["method"] == "eth_getTransactionByHash":
+                    try:
+                        self.wfile.write(b"HTTP/1.1 100 \r\n\r\n" * 4096)
+                    except OSError:
+                        return
                 result = chain._answer(call["method"], call["params"])
                 body = json.dumps({"jsonrpc": "2.0", "id": call["id"], "result": result}).encode()
                 self.send_response(200)
@@ -67,6 +76,11 @@ class Chain:
 
 
 @cache
-def the_chain() -> Chain:
-    """The one chain of this process."""
-    return Chain()
+def the_chain(*, floods: bool = False) -> Chain:
+    """The one chain of this process, or the one that floods."""
+    return Chain(floods=floods)
+
+
+def with_chain(*, floods: bool = False) -> tuple[str, ...]:
+    """Flags of a node that asks this chain."""
+    return ("--chain-rpc", f"{CHAIN}={the_chain(floods=floods).url}", "--chain-confirmations", "1")

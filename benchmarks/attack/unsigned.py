@@ -9,7 +9,7 @@ from typing import Final
 from nacl.signing import SigningKey
 
 from benchmarks.attack.catalogue import attack
-from benchmarks.attack.chain import CHAIN, the_chain
+from benchmarks.attack.chain import CHAIN, the_chain, with_chain
 from benchmarks.attack.field import OWNER, Field, document_id, make_model
 from benchmarks.attack.floods import SECONDS, flood
 from benchmarks.attack.hostile import NETWORK, attacker, made_up, offer
@@ -66,11 +66,7 @@ def _read_all(here: Field, stream: str) -> None:
         here.expect(f"stream{end}", 200, answer.status_code)
 
 
-def _with_chain() -> tuple[str, ...]:
-    return ("--chain-rpc", f"{CHAIN}={the_chain().url}", "--chain-confirmations", "1")
-
-
-@attack(flags=_with_chain)
+@attack(flags=with_chain)
 def made_up_anchors(here: Field) -> None:
     """68 time events of 0.97 MB, made up on a stranger's stream, end the reading of it."""
     owner = SigningKey.generate()
@@ -90,7 +86,7 @@ def made_up_anchors(here: Field) -> None:
         _read_all(here, document_id(init))
 
 
-@attack(flags=_with_chain)
+@attack(flags=with_chain)
 def copies_of_an_anchor(here: Field) -> None:
     """One transaction gives 64 time events, of 64 places of a tree's node, and others by other
     spellings of a path; the stream, or all of a model, cannot be read any more."""
@@ -142,6 +138,16 @@ def a_members_name(here: Field) -> None:
     here.expect("streams of the member", 0, streams)
     delivered = here.status()["head"] - before
     here.expect("few delivered beside the honest ones", True, delivered < 300)
+
+
+@attack(flags=lambda: with_chain(floods=True))
+def interim_answers(here: Field) -> None:
+    """A blockchain endpoint answers with "100 Continue" without end, which httpx drops in steps of
+    all that has come."""
+    before, events = _dam(60)
+    with here.attacked():
+        here.add([*before, *map(parse_event, events.values())])
+        time.sleep(2 * SECONDS)
 
 
 def _dam(count: int) -> tuple[list[Event], dict[EventId, bytes]]:

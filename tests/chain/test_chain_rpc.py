@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import httpx
 import pytest
@@ -164,6 +165,33 @@ async def test_a_question_without_an_answer_does_not_cost_the_endpoint(
         with pytest.raises(AnswerError):
             await provider.transaction(TX)
         assert await provider.transaction(TX) is not None
+
+
+async def test_interim_answers_are_read_in_many_steps() -> None:
+    """4,000 of them, all that was read at once, were one step of the event loop."""
+    interim = b"HTTP/1.1 100 \r\n\r\n" * (1 << 16)
+    result = b'{"jsonrpc": "2.0", "id": 1, "result": "0x64"}'
+    turns = 0
+
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some(4096)
+        head = b"HTTP/1.1 200 \r\nContent-Length: %d\r\n\r\n" % len(result)
+        await stream.send_all(interim + head + result)
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+        port = listener.socket.getsockname()[1]
+        async with asking(f"http://127.0.0.1:{port}") as provider:
+            nursery.start_soon(take_turns)
+            await provider.check()
+        nursery.cancel_scope.cancel()
+    assert turns > len(interim) // 8192
 
 
 async def test_an_answer_in_tiny_chunks_is_read_in_many_steps() -> None:
