@@ -17,6 +17,7 @@ _.__signature__  # inspect
 _.__pydantic_config__  # pydantic, of a TypedDict
 _.__getattr__  # Python, of a module (PEP 562)
 _.text_factory  # sqlite3.Connection
+_.READ_NUM_BYTES  # httpcore.AsyncHTTP11Connection
 _.handle_starttag  # html.parser.HTMLParser
 _.input, _.blockHash, _.blockNumber  # pydantic's TypeAdapter: fields of an Ethereum transaction
 

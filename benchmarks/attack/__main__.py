@@ -30,6 +30,7 @@ from rich.table import Table
 from benchmarks.attack import (  # noqa: F401 - they enter their attacks in the catalogue
     clients,
     derived_work,
+    drips,
     floods,
     large,
     lists,

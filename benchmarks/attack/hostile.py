@@ -15,7 +15,7 @@ import trio
 from libp2p.crypto.ed25519 import create_new_key_pair
 
 from benchmarks.attack.field import NETWORK as NETWORK_NAME
-from recon_node.ceramic import EventId, Network, network_range
+from recon_node.ceramic import EventId, Network, heightless_event_id, network_range
 from recon_node.ipld import CID, car, dag_cbor, varint
 from recon_node.p2p import P2PSettings
 from recon_node.p2p.sync.event_stream import serve_events, serve_events_by_id
@@ -43,6 +43,8 @@ from recon_node.recon.session import Admit
 
 NETWORK: Final = Network.local(int(NETWORK_NAME.partition("-")[2]))
 WHOLE: Final = KeyRange(*network_range(NETWORK))
+RING: Final = KeyRange(*heightless_event_id.network_range(NETWORK))
+"""The same on ceramic-one's rings."""
 _DAG_CBOR: Final = 0x71
 _SETTINGS: Final = P2PSettings(listen=("/ip4/127.0.0.1/tcp/0",))
 

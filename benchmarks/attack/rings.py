@@ -12,7 +12,7 @@ import trio
 
 from benchmarks.attack.catalogue import attack
 from benchmarks.attack.field import Field
-from benchmarks.attack.hostile import NETWORK, WHOLE, attacker, cut_off, hostile_host, peer_id
+from benchmarks.attack.hostile import NETWORK, RING, WHOLE, attacker, cut_off, hostile_host, peer_id
 from recon_node.ceramic import EventId
 from recon_node.ipld import CID
 from recon_node.p2p.sync.rings import MODEL_RING
@@ -21,6 +21,7 @@ from recon_node.p2p.transport.host import Host
 from recon_node.recon import RECON_1_0, KeyRange, Sha256a
 from recon_node.recon.cip124.cip124_codec import Message as Message10
 from recon_node.recon.keys.ordered_keys import Summary
+from recon_node.recon.keys.sha256a import ZERO
 from recon_node.recon.ring.ring_codec import (
     MAX_INTERESTS,
     MAX_VALUE,
@@ -47,13 +48,13 @@ def _say(message: Message) -> bytes:
     return encode(message, KeyForm.BYTES)
 
 
-_ALL: Final = _say(InterestRequest((WHOLE,)))
+_ALL: Final = _say(InterestRequest((RING,)))
 
 
 @cache
 def _interests() -> bytes:
     """As many interests as there may be, each of a few bytes."""
-    lower = bytes(WHOLE.lower)
+    lower = RING.lower
     bounds = [lower + number.to_bytes(3, "big") for number in range(2 * MAX_INTERESTS)]
     return _say(InterestRequest(tuple(KeyRange(*pair) for pair in list(pairwise(bounds))[::2])))
 
@@ -68,7 +69,7 @@ def _value_of_24s() -> bytes:
 @cache
 def _tiny_values() -> bytes:
     """Values of one byte, each under a key that nobody has asked for."""
-    keys = (bytes(WHOLE.lower) + os.urandom(30) for _ in range(20_000))
+    keys = (RING.lower + os.urandom(30) for _ in range(20_000))
     return _ALL + b"".join(_say(Value(key, b"\0")) for key in keys)
 
 
@@ -87,11 +88,11 @@ async def _values_of_one_byte(stream: PeerStream) -> None:
 async def _endless_ranges(stream: PeerStream) -> None:
     """Ranges that overlap, go on without end, and whose hashes never agree."""
     await stream.send_all(_ALL)
-    lower, upper = map(bytes, WHOLE)
+    lower, upper = RING
     for _ in range(50):
         summary = Summary(Sha256a(os.urandom(32)), 1 << 40)
-        asked = _say(RangeRequest(RangeHash(lower + b"\0", summary, upper)))
-        none = _say(RangeRequest(RangeHash(lower + b"\0", Summary(Sha256a(bytes(32)), 0), upper)))
+        asked = _say(RangeRequest(RangeHash(lower, summary, upper)))
+        none = _say(RangeRequest(RangeHash(lower, Summary(ZERO, 0), upper)))
         await stream.send_all((asked + none) * 200)
 
 

@@ -1,0 +1,162 @@
+"""Attacks by peers that say little: one byte at a time, or nothing while they are waited for."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import trio
+from libp2p.identity.identify.pb.identify_pb2 import Identify
+from multiaddr import Multiaddr  # type: ignore[import-untyped]
+from nacl.signing import SigningKey
+
+from benchmarks.attack.catalogue import attack
+from benchmarks.attack.field import NETWORK as NETWORK_NAME
+from benchmarks.attack.field import Field, make_model
+from benchmarks.attack.hostile import RING, attacker, cut_off, hostile_host, peer_id
+from recon_node.ceramic.builder import init_event
+from recon_node.ipld import varint
+from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
+from recon_node.p2p.sync.rings import MODEL_RING
+from recon_node.p2p.transport.framing import EVENTS_PROTOCOL
+from recon_node.p2p.transport.hardening import IdentifyPushes
+from recon_node.p2p.transport.host import Host
+from recon_node.recon import RECON_1_0, RECON_1_2
+from recon_node.recon.keys.ordered_keys import Summary
+from recon_node.recon.keys.sha256a import ZERO
+from recon_node.recon.ring.ring_codec import (
+    InterestRequest,
+    KeyForm,
+    RangeHash,
+    RangeRequest,
+    encode,
+)
+
+SECONDS: Final = 6.0
+"""How long each lasts."""
+_OPENING: Final = b"\x13/multistream/1.0.0\n\x07/noise\n"
+_PROTOCOLS: Final = (
+    RECON_1_2.id,
+    RECON_1_0.id,
+    EVENTS_PROTOCOL,
+    INTERESTS_PROTOCOL,
+    MODEL_RING,
+    str(IdentifyPushes.protocol),
+    f"/ceramic/{NETWORK_NAME}/kad/1.0.0",
+)
+_Program = Callable[[str], Awaitable[None]]
+
+
+async def _handshakes(address: str) -> None:
+    """Negotiate and begin Noise, a byte in a packet."""
+    port = int(address.split("/")[4])
+
+    async def drip() -> None:
+        while True:
+            with suppress(OSError, trio.BrokenResourceError):
+                async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                    for byte in _OPENING + os.urandom(500):
+                        await stream.send_all(bytes([byte]))
+                        await trio.sleep(0.01)
+
+    await _at_once(drip, 150)
+
+
+async def _bytes_of_frames(address: str) -> None:
+    """Begin a long message on streams of all protocols, and send it a byte in a frame."""
+
+    async def drip(host: Host, protocol: str) -> None:
+        while True:
+            with cut_off():
+                stream: Any = await host.open_stream(peer_id(address), protocol)
+                muxed = stream._stream.muxed_stream
+                await stream.send_all(varint.encode(60_000))
+                byte = struct.pack("!BBHII", 0, 0, 0, muxed.stream_id, 1) + b"\x00"
+                for _ in range(100):
+                    await muxed.muxed_conn.secured_conn.write(byte * 500)
+                    await trio.sleep(0.05)
+            await trio.sleep(0.05)
+
+    await _with_hosts(address, 2, [partial(drip, protocol=each) for each in _PROTOCOLS])
+
+
+async def _pushes(address: str) -> None:
+    """Say again and again who this is, with all the addresses and protocols that fit."""
+    message = Identify()
+    for number in range(1_000):
+        address_of = Multiaddr(f"/ip4/8.8.{number % 250}.{number // 250}/tcp/4101")
+        message.listen_addrs.append(address_of.to_bytes())
+        message.protocols.append(f"/protocol/{number}")
+    raw = message.SerializeToString()
+    push = varint.encode(len(raw)) + raw
+
+    async def send(host: Host) -> None:
+        while True:
+            with cut_off():
+                stream = await host.open_stream(peer_id(address), str(IdentifyPushes.protocol))
+                await stream.send_all(push)
+                await stream.aclose()
+
+    await _with_hosts(address, 4, [send] * 4)
+
+
+async def _windows(address: str) -> None:
+    """Ask for all events, and read none of them."""
+    lower, upper = RING
+    nothing = RangeHash(lower, Summary(ZERO, 0), upper)
+    asked = encode(InterestRequest((RING,)), KeyForm.BYTES)
+    asked += encode(RangeRequest(nothing), KeyForm.BYTES) * 10
+
+    async def ask(host: Host) -> None:
+        while True:
+            with cut_off():
+                stream = await host.open_stream(peer_id(address), MODEL_RING)
+                await stream.send_all(asked)
+                await trio.sleep_forever()
+            await trio.sleep(0.05)
+
+    await _with_hosts(address, 16, [ask] * 4)
+
+
+async def _at_once(program: Callable[[], Awaitable[None]], count: int) -> None:
+    with trio.move_on_after(SECONDS):
+        async with trio.open_nursery() as nursery:
+            for _ in range(count):
+                nursery.start_soon(program)
+
+
+async def _with_hosts(
+    address: str, count: int, programs: list[Callable[[Host], Awaitable[None]]]
+) -> None:
+    async def run() -> None:
+        with cut_off():
+            async with hostile_host(address) as host, trio.open_nursery() as nursery:
+                for program in programs:
+                    nursery.start_soon(program, host)
+
+    await _at_once(run, count)
+
+
+_PROGRAMS: Final[tuple[_Program, ...]] = (_handshakes, _bytes_of_frames, _pushes, _windows)
+
+
+@attack()
+def slow_drips(here: Field) -> None:
+    """Handshakes and messages a byte at a time, streams that nobody reads, and a peer that never
+    ends to introduce itself."""
+    key = SigningKey.generate()
+    model, model_id = make_model(key)
+    large = [
+        init_event(key, model_id, {"a": str(number) + "z" * 100_000}, unique=bytes([number]))
+        for number in range(20)
+    ]
+    here.add([model, *large])
+    here.await_event(large[-1])
+    with here.attacked():
+        for program in _PROGRAMS:
+            with attacker(program, here.node.addresses[0]) as process:
+                process.join(SECONDS + 5)  # it takes a while to start
