@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from spark_helpers import Node, NodeProcesses, sample_events
+from support import forking
 
 from recon_node.ceramic import Event
+from recon_node.processes import process
 from spark_sink.run.spark_session import find_java, start_session
 from spark_sink.tables.location import Location, StoreUrl
 from spark_sink.upkeep import maintenance
@@ -39,6 +41,11 @@ def _signal_handlers() -> Iterator[None]:
 def _rebuild_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of its own takes a second to start: who wants one says so."""
     monkeypatch.setattr(maintenance, "COMMAND", None)
+
+
+@pytest.fixture(autouse=True)
+def _processes_of_streams_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "Popen", forking.Popen)
 
 
 @pytest.fixture(scope="session")

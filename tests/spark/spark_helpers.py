@@ -17,6 +17,7 @@ import httpx
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from support import forking
 from support.waiting import kept_port, post_events, wait_until
 
 from recon_node.ceramic import Event, parse_event
@@ -55,7 +56,7 @@ class NodeProcesses:
     """The process that all nodes of a test run are forked from."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
+        self.process = forking.Popen(
             [sys.executable, NODES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.pids: set[int] = set()
@@ -165,8 +166,15 @@ def environment_for(place: Location, state: Path) -> dict[str, str]:
 
 
 def await_end_of(pids: set[int], what: str) -> None:
-    """Wait until none of these processes is there."""
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), what)
+    """Wait until none of these processes runs."""
+    wait_until(lambda: not any(map(_runs, pids)), what)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there. What nobody waited for is not: it may have become our child."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def processes_under(pid: int) -> set[int]:

@@ -28,6 +28,7 @@ from spark_helpers import (
 )
 from spark_oracle import assert_each_row_once, assert_tables
 from spark_samples import scenario
+from support import forking
 
 from recon_node.ceramic import Event
 from spark_sink.errors import SinkError
@@ -51,7 +52,7 @@ class Run:
         child: Sequence[str | Path] = ("-m", "spark_sink", "run"),
     ) -> None:
         prefix = [sys.executable, "-c", BOUND] if bound else []
-        self.process = subprocess.Popen(
+        self.process = forking.Popen(
             [*prefix, sys.executable, *map(str, (*child, *arguments))],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

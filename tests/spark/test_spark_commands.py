@@ -13,6 +13,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 from spark_helpers import Node, feed_rows
+from support import forking
 
 from recon_node.ceramic import Event
 from spark_sink.cli import main
@@ -451,7 +452,7 @@ def test_ctrl_c_is_one_word_also_while_a_command_imports_what_it_needs(
 
 def test_who_reads_no_more_ends_the_run_quietly(filled: Path) -> None:
     command = [sys.executable, "-m", "spark_sink", "run", "--url", GONE, "--tables", str(filled)]
-    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
+    with forking.Popen(command, stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout is not None
         process.stdout.close()
         assert process.stderr is not None

@@ -16,6 +16,7 @@ from nacl.signing import SigningKey
 from spark_helpers import feed_rows
 from spark_oracle import table_rows
 from spark_samples import document, replace
+from support import forking
 from test_spark_crashes import KilledError
 from test_spark_views import OF, history
 
@@ -172,7 +173,7 @@ def test_it_goes_on_after_a_kill(tables: Path, monkeypatch: pytest.MonkeyPatch) 
             with pytest.raises(KilledError):
                 asked("forget", "--yes", "--tables", tables, DID)
     command = [sys.executable, "-c", PROGRAM, "--tables", str(tables), DID]
-    killed = subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
+    killed = forking.run(command, stdout=subprocess.DEVNULL)
     assert killed.returncode == -signal.SIGKILL
     forgotten(tables, DID)
     assert_nothing_remains(tables)

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from spark_helpers import feed_rows
 from spark_oracle import table_rows
 from spark_samples import document, scenario
+from support import forking
 from support.postgres_server import Server, server
 from test_spark_views import OF, history
 
@@ -217,7 +218,7 @@ def test_a_killed_copy_goes_on_where_it_was(database: Server, tmp_path: Path) ->
     while True:
         before = _position(database)
         command = [sys.executable, "-c", PROGRAM, str(tmp_path), database.url, str(at)]
-        code = subprocess.run(command, check=False).returncode
+        code = forking.run(command).returncode
         if code == 0:
             break
         assert code == -signal.SIGKILL
@@ -245,7 +246,7 @@ def test_it_waits_for_a_database_and_stops_when_it_is_told(tmp_path: Path) -> No
         own.stop()
         command = [sys.executable, "-m", "spark_sink", "export", "postgres", "--every", "100ms"]
         command += ["--tables", str(tmp_path / "tables"), "--to", own.url]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with forking.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert json.loads(process.stdout.readline())["event"] == "waiting"
             own.start()

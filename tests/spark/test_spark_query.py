@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from spark_helpers import feed_rows
 from spark_samples import KEY
+from support import forking
 from support.waiting import wait_until
 
 from recon_node.ceramic import Event
@@ -438,7 +439,7 @@ def test_ctrl_c_ends_the_command_also_while_duckdb_is_at_one_value(
     sql += "SELECT length(list_sort(list_transform(range(20000000), x -> hash(x))))"
     command = [sys.executable, "-m", "spark_sink", "query", "--tables", str(tables), sql]
     before = cpu_time(resource.getrusage(resource.RUSAGE_CHILDREN))
-    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
+    with forking.Popen(command, stdout=-1, stderr=-1, text=True) as process:
         running = psutil.Process(process.pid)
         wait_until(begun.exists, "DuckDB has begun")
         start = cpu_time(running.cpu_times())

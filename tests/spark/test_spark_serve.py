@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 from flight_support import fill, raw_client, rows_of_scenario
 from pyarrow import flight
-from spark_helpers import processes_under
-from support.waiting import wait_until
+from spark_helpers import await_end_of, processes_under
+from support import forking
 
 from spark_sink.cli import main
 from spark_sink.serve.flight_messages import new, packed
@@ -37,7 +37,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_signal_ends_the_server_and_all_of_its_processes(directory: Path, number: int) -> None:
     serve = [*SERVE, str(directory), "--metrics", "127.0.0.1:0"]
-    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as process:
+    with forking.Popen(serve, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         serving = json.loads(process.stdout.readline())
         assert (serving["level"], serving["event"]) == ("info", "serving")
@@ -57,14 +57,14 @@ def test_a_signal_ends_the_server_and_all_of_its_processes(directory: Path, numb
         (stopped,) = map(json.loads, process.stdout)
         assert (stopped["event"], stopped["url"]) == ("stopped", url)
         assert process.wait(60) == 0
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "they end")
+        await_end_of(children, "they end")
 
 
 def test_on_a_terminal_it_prints_text(directory: Path) -> None:
     reader, terminal = os.openpty()
     with (
         os.fdopen(reader, closefd=True) as lines,
-        subprocess.Popen([*SERVE, str(directory)], stdout=terminal) as process,
+        forking.Popen([*SERVE, str(directory)], stdout=terminal) as process,
     ):
         os.close(terminal)
         line = lines.readline()
@@ -75,7 +75,7 @@ def test_on_a_terminal_it_prints_text(directory: Path) -> None:
 
 def test_it_says_that_there_are_no_tables_yet(tmp_path: Path) -> None:
     """And goes on when nobody reads its output any more."""
-    with subprocess.Popen([*SERVE, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+    with forking.Popen([*SERVE, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         events = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.stdout.close()

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
@@ -19,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spark_helpers import feed_rows
 from spark_samples import KEY, change, document, replace
+from support import forking
 
 from recon_node.ceramic import Event, StreamId
 from recon_node.ceramic.builder import model_event
@@ -317,7 +317,7 @@ def test_a_writer_that_is_killed_goes_on(tmp_path: Path) -> None:
     )
     for when in ("before", "after"):
         command = [sys.executable, "-c", program, str(tmp_path), when]
-        killed = subprocess.run(command, check=False)
+        killed = forking.run(command)
         assert killed.returncode == -signal.SIGKILL
     sink.look()
     asked("view", "create", "--tables", tmp_path, str(OF), "--as", "anew", "--json")
