@@ -39,6 +39,7 @@ from recon_node.api.middleware.stack import (
     SMALL_ANSWER,
     Bound,
 )
+from recon_node.api.server import HEAD_LIMIT, KEEP_ALIVE
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
 from recon_node.store import FeedColumns, Store, StoreError, open_store
@@ -576,6 +577,29 @@ async def test_a_request_under_way_is_finished_at_the_end(
         answer = await read_to_end(stream)
     assert answer.startswith(b"HTTP/1.1 204")
     assert store.head == 1
+
+
+async def test_a_slow_head_is_refused_and_an_idle_connection_ends(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Both on a new connection and behind an answer."""
+    request = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    closing = trio.Event()
+    listener = await open_listener("127.0.0.1", 0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve, Response("done"), listener, closing)
+        for first, then in itertools.product((b"", request), (b"", request[:-2])):
+            stream = await connect(listener.url)
+            if first:
+                await stream.send_all(first)
+                assert (await stream.receive_some()).endswith(b"done")
+            begun = trio.current_time()
+            await stream.send_all(then)
+            answer = await read_to_end(stream)
+            waited = trio.current_time() - begun
+            assert waited == pytest.approx(HEAD_LIMIT if then else KEEP_ALIVE, abs=1)
+            assert answer.startswith(b"HTTP/1.1 408 ") if then else not answer
+        closing.set()
 
 
 async def no_permission(*args: object) -> None:
