@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import cbrrr
 
-from recon_node.ipld.cid import CID
+from recon_node.ipld.cid import CID, cid_of
 from recon_node.ipld.errors import CidError, DagCborError
 
 MAX_DEPTH: Final = 127
@@ -49,7 +49,7 @@ def decode(data: bytes) -> Any:
         DagCborError: not strict DAG-CBOR, bytes left over, or nested deeper than `MAX_DEPTH`.
     """
     try:
-        value = cbrrr.decode_dag_cbor(data, cid_ctor=CID)
+        value = cbrrr.decode_dag_cbor(data, cid_ctor=cid_of)
     except CidError as error:
         raise DagCborError(f"not strict DAG-CBOR, a link in it is broken: {error}") from None
     except (ValueError, MemoryError) as error:

@@ -285,7 +285,7 @@ class _Grouping:
             return sha256(_anchor(event) + below).digest()
         envelope = event.envelope
         if envelope is None or envelope.header["alg"] == _DETERMINISTIC:
-            return min(copy.cid[-_DIGEST:] for copy in group)
+            return min([copy.cid[-_DIGEST:] for copy in group])
         return envelope.payload[-_DIGEST:]
 
 

@@ -148,8 +148,13 @@ class _Price(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SchemaPrice:
-    """The price of a schema."""
+    """The price of a schema.
 
+    Attributes:
+        is_recursive: whether it refers to itself.
+    """
+
+    is_recursive: bool
     _whole: _Price
     _members: Mapping[str, _Price]
     _loops: Loops
@@ -164,12 +169,7 @@ class SchemaPrice:
         loops = find_loops(schema, MAX_SCHEMA_PARTS)
         unfolding = _Unfolding(schema, loops.heads)
         members = {} if loops.heads else unfolding.members()
-        return cls(unfolding.whole(), members, loops)
-
-    @property
-    def is_recursive(self) -> bool:
-        """Whether the schema refers to itself."""
-        return bool(self._loops.heads)
+        return cls(bool(loops.heads), unfolding.whole(), members, loops)
 
     @property
     def needs_backtracking(self) -> bool:

@@ -70,7 +70,7 @@ from recon_node.streams.model_rules import (
 from recon_node.streams.tip import Tip, select_tip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen, it would take three times as long to make
 class StreamData:
     """Content and metadata of a stream at one of its events. Other events share parts of them, so
     they must not be changed."""
@@ -87,8 +87,7 @@ class StreamData:
     def to_json(self) -> bytes:
         """Return `data_json` of it, which is cached."""
         if self._json is None:
-            object.__setattr__(self, "_json", data_json(dict(self.metadata), self.content))
-        assert self._json is not None
+            self._json = data_json(dict(self.metadata), self.content)
         return self._json
 
 

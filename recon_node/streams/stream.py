@@ -181,7 +181,7 @@ class Stream:
         """One event for each statement."""
         return self.statements.events
 
-    @property
+    @cached_property
     def header(self) -> InitHeader:
         """That of the init event."""
         if self._end is not None:

@@ -113,12 +113,12 @@ class FeedStream:
         """The StreamID as text."""
         return str(self.stream_id)
 
-    @property
+    @cached_property
     def is_model(self) -> bool:
         """Whether the stream is a model."""
         return self.header.stream_type is StreamType.MODEL
 
-    @property
+    @cached_property
     def model(self) -> bytes | None:
         """The stream CID of the stream's model; None if it has none."""
         return None if self.header.model is None else bytes(self.header.model.cid)

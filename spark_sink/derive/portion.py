@@ -179,6 +179,7 @@ class _Work:
         self._models = models
         self._ends = ends
         self._rows = {n: _Rows(TABLES[n], step.stagers.get(n)) for n in step.names}
+        self._orders = {n: TABLES[n].key for n in step.names if TABLES[n].is_history}
         self._revised = {
             n: _Rows(TABLES[n], step.rewritten.get(n)) for n in NEED_MODELS.intersection(step.names)
         }
@@ -235,9 +236,10 @@ class _Work:
             revises = self._models.last_change(stream) > step.after
         rows = rows_of(stream, step.names, 0 if revises else step.after)
         for name, row in list(rows) if stream.goes_on else rows:
-            is_event = TABLES[name].is_history and row["event_cid"] != stream.cid
+            order = self._orders.get(name)
+            is_event = order is not None and row["event_cid"] != stream.cid
             columns = stream.repeated_columns if is_event else stream.columns
-            if not TABLES[name].is_history or row[TABLES[name].key] > step.after:
+            if order is None or row[order] > step.after:
                 self._rows[name].add(columns, row)
             elif name in self._revised:
                 self._revised[name].add(columns, row)

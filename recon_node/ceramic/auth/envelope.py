@@ -216,10 +216,10 @@ def read_plain(data: bytes) -> PlainEvent | None:
         return None
     if not (data.startswith(_BEFORE_ROOT) and data.startswith(_AFTER_ROOT, _ROOT.stop)):
         return None
-    root, at = data[_ROOT], _FIRST_BLOCK
+    root, at, end = data[_ROOT], _FIRST_BLOCK, len(data)
     payload_cid = payload = envelope = b""
     try:
-        while at < len(data):
+        while at < end:
             size, start = data[at], at + 1
             if size > _MAX_ONE_BYTE_VARINT:
                 size, start = size & 127 | data[start] << 7, start + 1
@@ -236,7 +236,7 @@ def read_plain(data: bytes) -> PlainEvent | None:
     except IndexError:
         return None
     if not (
-        at == len(data)
+        at == end
         and root.startswith(_ROOT_HEAD)
         and envelope.startswith(_BEFORE_PAYLOAD + payload_cid + _AFTER_PAYLOAD)
         and envelope.endswith(_BEFORE_SIGNATURE, None, _SIGNATURE_IN_ENVELOPE.start)
