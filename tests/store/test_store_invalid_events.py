@@ -7,7 +7,6 @@ import sqlite3
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,7 +57,7 @@ async def settle_all(store: Store) -> None:
 
 def tip_of(rows: Sequence[FeedRow]) -> CID:
     shapes = [
-        replace(shape_of(parse_event(row.car), time=row.block_time), valid=row.fault is None)
+        shape_of(parse_event(row.car), time=row.block_time)._replace(valid=row.fault is None)
         for row in rows
     ]
     return select_tip(shapes).event
