@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import random
 import signal
@@ -67,11 +68,25 @@ def pytest_report_header() -> str:
     return f"random seed: RECON_TEST_SEED={SEED}"
 
 
-def pytest_sessionstart() -> None:
+def pytest_sessionstart(session: pytest.Session) -> None:
     """Let Ctrl-C reach the processes that tests start, even if a shell has this run in the
     background with SIGINT ignored, which children inherit."""
+    _compile_a_share(session.config)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _compile_a_share(config: pytest.Config) -> None:
+    """Import the tests of which this process is the first to compile the asserts. All processes of
+    xdist collect all tests, in the same order: after a checkout each would compile them all."""
+    if not (worker := getattr(config, "workerinput", None)):
+        return
+    files = sorted(Path(__file__).parent.glob("*/test_*.py"))
+    for file in files[int(worker["workerid"][2:]) :: worker["workercount"]]:
+        if str(file.parent) not in sys.path:
+            sys.path.insert(0, str(file.parent))
+        with suppress(Exception, pytest.skip.Exception):  # which collecting it reports
+            importlib.import_module(file.stem)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
