@@ -19,27 +19,6 @@ DRAFTS = {
     "2020-12": "https://json-schema.org/draft/2020-12/schema",
     "draft-07": "http://json-schema.org/draft-07/schema#",
 }
-FORMATS = [
-    "regex",
-    "date",
-    "date-time",
-    "time",
-    "duration",
-    "email",
-    "idn-email",
-    "hostname",
-    "idn-hostname",
-    "ipv4",
-    "ipv6",
-    "uri",
-    "uri-reference",
-    "iri",
-    "iri-reference",
-    "uuid",
-    "uri-template",
-    "json-pointer",
-    "relative-json-pointer",
-]
 TEXTS = ["y" * 90_000, "1." * 45_000, "\u0130" * 45_000, "AAAA" * 22_500, "[" * 90_000]
 
 
@@ -60,7 +39,7 @@ DEAR = [5e-324, 1.7976931348623157e308, 1.2345678901234567e-300, 0.3, 2**64 - 1,
 OBJECTS = [{f"k{n}": n for n in range(100)}] * 20
 ONE = [{f"k{n}": 1 for n in range(300)}, {"a": 1, **{f"k{n}": n for n in range(100)}}]
 CHECKS: dict[str, tuple[dict[str, Any], list[Any]]] = {
-    **{f"format {name}": (all_of({"format": name}), TEXTS) for name in FORMATS},
+    "format": (all_of({"format": "idn-email"}), TEXTS),
     "contentEncoding": (all_of({"contentEncoding": "base64"}), TEXTS),
     "contentMediaType": (all_of({"contentMediaType": "application/json"}), TEXTS),
     "maxLength": (all_of({"maxLength": 10**9}), TEXTS),
