@@ -83,7 +83,7 @@ def test_optimize_sorts_by_stream(
 ) -> None:
     """A stream's history is one row group of one file, and a reader can see that."""
     monkeypatch.setattr(delta_files, "WRITER", WriterProperties(max_row_group_size=8))
-    rows = feed_rows(sample[:400])
+    rows = feed_rows(sample[:250])
     fill(tmp_path, rows)
     text = told("optimize", "--tables", tmp_path)
     files = {status.name: status.files for status in table_status(tmp_path)}
@@ -309,7 +309,7 @@ def test_the_files_of_a_table_made_anew_are_moved(
 ) -> None:
     """By one commit, which says all that others ask for: changes, older versions, statistics."""
     monkeypatch.setattr(staging, "ROW_GROUP", 8)
-    rows = feed_rows(sample[:300])
+    rows = feed_rows(sample[:120])
     fill(tmp_path, rows).tables.keep_history(5.0)
     before = {t.name: t.version or 0 for t in table_status(tmp_path)}
     rebuild(tmp_path, "raw_events", Served(rows), silent)
