@@ -116,17 +116,6 @@ def model_hash(model: StreamId) -> bytes:
     return hashlib.sha256(_SORT_KEY + model.to_bytes()).digest()[-SHORT_HASH_SIZE:]
 
 
-def check_bound(bound: bytes) -> None:
-    """Check the bound of a range: a key, a fencepost, `LEAST` or `GREATEST`.
-
-    Raises:
-        EventIdError: it is none of these.
-    """
-    if bound in (LEAST, GREATEST) or is_fencepost(bound):
-        return
-    _check(bound)
-
-
 def is_fencepost(bound: bytes) -> bool:
     """Tell whether a bound is an EventId without an event CID, and so not a key.
 
