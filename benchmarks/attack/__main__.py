@@ -33,6 +33,7 @@ from benchmarks.attack import (  # noqa: F401 - they enter their attacks in the 
     drips,
     floods,
     large,
+    liars,
     lists,
     outsiders,
     pipeline,
