@@ -86,9 +86,10 @@ class EventId(bytes):
     __slots__ = ()
 
     def __new__(cls, raw: bytes) -> Self:  # noqa: D102 - the class docstring speaks for it
-        end = _check(raw, 0)
-        if end != len(raw):
-            raise EventIdError(f"{len(raw) - end} extra bytes after the EventId")
+        if not _USUAL.fullmatch(raw):
+            end = _check(raw, 0)
+            if end != len(raw):
+                raise EventIdError(f"{len(raw) - end} extra bytes after the EventId")
         return bytes.__new__(cls, raw)
 
     @classmethod

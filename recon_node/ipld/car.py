@@ -126,7 +126,7 @@ def read_common_header(data: bytes) -> tuple[CID, int] | None:
     its bytes are known but for the digest of the one root. None if it is another one."""
     for before, start, end in _COMMON_HEADERS:
         if data.startswith(before) and data.startswith(_AFTER_ROOT, end):
-            return CID(data[start:end]), end + len(_AFTER_ROOT)
+            return bytes.__new__(CID, data[start:end]), end + len(_AFTER_ROOT)  # its head is known
     return None
 
 

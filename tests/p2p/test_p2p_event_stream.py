@@ -21,7 +21,6 @@ from recon_node.p2p.sync.event_stream import (
 from recon_node.p2p.transport.framing import FrameStream
 
 MAX_FRAME = 1 << 20
-CAR_FRAME, END_FRAME = bytes((CAR,)), bytes((END,))
 
 
 def frame_pair() -> tuple[FrameStream, FrameStream]:
@@ -75,7 +74,7 @@ async def test_what_the_peer_holds_comes_and_the_rest_is_named_missing(
 async def test_two_eventids_of_one_event_are_two_events(sdk_events):
     key, block = sdk_events[0]
     other = EventId(key.prefix + b"\x05" + key.event_cid)
-    received = await fetch_from([CAR_FRAME + block, CAR_FRAME + block, END_FRAME], [key, other])
+    received = await fetch_from([CAR + block, CAR + block, END], [key, other])
     assert sorted(received) == sorted([(key, block), (other, block)])
 
 
@@ -86,33 +85,34 @@ def wrong_answers(events) -> dict[str, tuple[list[bytes], type[Exception], str]]
     (a, car_a), (b, car_b) = events[0], events[1]
     strange = CID.of(RAW, b"strange")
     return {
-        "not asked for": ([CAR_FRAME + car_b], PeerProtocolError, "not asked for"),
-        "twice": ([CAR_FRAME + car_a, CAR_FRAME + car_a], PeerProtocolError, "not asked for"),
-        "no CAR": ([CAR_FRAME + b"\xff\xff"], PeerProtocolError, "not a CAR"),
-        "no header": ([CAR_FRAME], PeerProtocolError, "not a CAR"),
+        "not asked for": ([CAR + car_b], PeerProtocolError, "not asked for"),
+        "twice": ([CAR + car_a, CAR + car_a], PeerProtocolError, "not asked for"),
+        "no CAR": ([CAR + b"\xff\xff"], PeerProtocolError, "not a CAR"),
+        "no header": ([CAR], PeerProtocolError, "not a CAR"),
         "root is not a CID": (
-            [CAR_FRAME + b"\x09\xa1\x65roots\x81\x00"],
+            [CAR + b"\x09\xa1\x65roots\x81\x00"],
             PeerProtocolError,
             "not a CAR",
         ),
-        "roots is number": ([CAR_FRAME + b"\x08\xa1\x65roots\x00"], PeerProtocolError, "not a CAR"),
+        "roots is number": ([CAR + b"\x08\xa1\x65roots\x00"], PeerProtocolError, "not a CAR"),
         "foreign CAR": (
-            [CAR_FRAME + car.encode([strange], {strange: b"strange"})],
+            [CAR + car.encode([strange], {strange: b"strange"})],
             PeerProtocolError,
             "not asked for",
         ),
         "unknown kind": ([b"\x07" + car_a], PeerProtocolError, "unknown kind 07"),
         "empty frame": ([b""], PeerProtocolError, "unknown kind nothing"),
-        "end leaves one open": ([END_FRAME], PeerProtocolError, "names 0 .* 1 did not arrive"),
-        "end names another": ([END_FRAME + b], PeerProtocolError, "did not arrive"),
-        "end names one twice": ([END_FRAME + a + a], PeerProtocolError, "did not arrive"),
+        "end leaves one open": ([END], PeerProtocolError, "names 0 .* 1 did not arrive"),
+        "end names another": ([END + b], PeerProtocolError, "did not arrive"),
+        "end names one twice": ([END + a + a], PeerProtocolError, "did not arrive"),
         "end names one that came": (
-            [CAR_FRAME + car_a, END_FRAME + a],
+            [CAR + car_a, END + a],
             PeerProtocolError,
             "did not arrive",
         ),
-        "end is garbage": ([END_FRAME + b"\x00\x01"], PeerProtocolError, "does not parse"),
-        "ends early": ([CAR_FRAME + car_a], PeerGoneError, "within an answer"),
+        "end is garbage": ([END + b"\x00\x01"], PeerProtocolError, "does not parse"),
+        "ends early": ([CAR + car_a], PeerGoneError, "within an answer"),
+        "more after the end": ([CAR + car_a, END, END], PeerProtocolError, "more after the end"),
         "nothing at all": ([], PeerGoneError, "within an answer"),
     }
 
@@ -205,7 +205,7 @@ async def test_events_are_read_by_hundreds_or_half_a_mebibyte(sdk_events, size, 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_events, theirs, read_cars, NETWORK, LOOPBACK)
         await ours.send([b"".join(wanted)], PATIENCE)
-        while await ours.receive(PATIENCE) != END_FRAME:
+        while await ours.receive(PATIENCE) != END:
             pass
         await ours._stream.send_eof()
     assert sum(parts) == events

@@ -55,11 +55,11 @@ def request(ids: list[bytes], key_range: KeyRange = WHOLE) -> bytes:
 
 def event_frame(held: Held) -> bytes:
     event_id, car = held
-    return bytes((CAR,)) + sized(event_id[: -len(event_id.event_cid)]) + car
+    return CAR + sized(event_id[: -len(event_id.event_cid)]) + car
 
 
 def end_frame(*ids: bytes) -> bytes:
-    return bytes((END,)) + b"".join(ids)
+    return END + b"".join(ids)
 
 
 @asynccontextmanager
@@ -231,13 +231,13 @@ def bad_answers(asked: Held, other: Held) -> dict[str, tuple[list[bytes], str]]:
             [event_frame((EventId(asked[0].prefix + b"\x05" + asked[0].event_cid), asked[1]))],
             "was not asked for",
         ),
-        "no head": ([bytes((CAR,)) + asked[1]], "head|not a CAR"),
+        "no head": ([CAR + asked[1]], "head|not a CAR"),
         "a head of garbage": (
-            [bytes((CAR,)) + sized(b"garbage") + asked[1]],
+            [CAR + sized(b"garbage") + asked[1]],
             "head does not parse",
         ),
-        "a head of 2^60 bytes": ([bytes((CAR,)) + varint.encode(2**60)], "bound or head of"),
-        "a head and no CAR": ([bytes((CAR,)) + head], "not a CAR"),
+        "a head of 2^60 bytes": ([CAR + varint.encode(2**60)], "bound or head of"),
+        "a head and no CAR": ([CAR + head], "not a CAR"),
         "an empty frame": ([b""], "unknown kind nothing"),
         "an unknown kind": ([b"\x07" + asked[1]], "unknown kind 07"),
         "an end that leaves it open": ([end_frame()], "names 0 missing"),

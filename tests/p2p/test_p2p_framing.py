@@ -104,6 +104,23 @@ async def test_a_stream_carries_frames_and_counts_their_bytes(sent):
     assert sender.bytes_sent == receiver.bytes_received == sum(len(encode_frame(f)) for f in sent)
 
 
+@given(frames)
+async def test_all_frames_that_are_here_come_at_once(sent):
+    left, right = memory_stream_pair()
+    await FrameStream(left, 300).send([*sent, b"the last one"], PATIENCE)
+    await left.send_all(varint.encode(301))  # which is refused after the frames before it
+    receiver = FrameStream(right, 300)
+    assert await receiver.receive_all(PATIENCE) == [*sent, b"the last one"]
+    with pytest.raises(FramingError, match="at most 300"):
+        await receiver.receive_all(PATIENCE)
+
+
+async def test_no_frames_are_the_end_of_the_stream():
+    left, right = memory_stream_pair()
+    await left.send_eof()
+    assert await FrameStream(right, 300).receive_all(PATIENCE) == []
+
+
 async def test_a_silent_peer_is_given_up_on(autojump_clock):
     left, right = memory_stream_pair()
     await left.send_all(b"\x05hel")

@@ -36,7 +36,6 @@ from recon_node.store import StoreSettings, open_store
 RECON_PROTOCOL = "/ceramic/recon/1.0.0"  # spoken by hand here; the node falls back to it
 WHOLE = KeyRange(*network_range(NETWORK))
 MAX_FRAME = 1 << 20
-CAR_FRAME, END_FRAME = bytes((CAR,)), bytes((END,))
 
 QUIET = {"sync_interval": 3600, "push_delay": 3600}
 """The node starts no session of its own accord, once it has synced with a new peer."""
@@ -204,7 +203,7 @@ async def test_a_peer_without_an_event_stream(tmp_path, lister):
 
 
 async def test_a_peer_that_has_none_of_what_it_lists(tmp_path, lister):
-    lister.serve(lambda asked: [END_FRAME + b"".join(asked)])
+    lister.serve(lambda asked: [END + b"".join(asked)])
     async with node(tmp_path / "victim", **QUIET) as victim:
         assert await sync_with(victim, lister) == "agreed but for 10 keys left out here"
         assert victim.p2p.counters.keys_left_out == 10
@@ -216,7 +215,7 @@ async def test_a_peer_that_has_none_of_what_it_lists(tmp_path, lister):
 
 async def test_a_peer_that_lists_too_much_that_it_does_not_have(tmp_path, lister, sdk_events):
     lister.events = sdk_events
-    lister.serve(lambda asked: [END_FRAME + b"".join(asked)])
+    lister.serve(lambda asked: [END + b"".join(asked)])
     settings = {**QUIET, "recon": SessionSettings(max_given_up=100)}
     async with node(tmp_path / "victim", **settings) as victim:
         assert "delivered no event" in await sync_with(victim, lister)
@@ -224,7 +223,7 @@ async def test_a_peer_that_lists_too_much_that_it_does_not_have(tmp_path, lister
 
 
 async def test_a_peer_that_sends_what_was_not_asked_for(tmp_path, lister, sdk_events):
-    lister.serve(lambda asked: [CAR_FRAME + sdk_events[500][1]])
+    lister.serve(lambda asked: [CAR + sdk_events[500][1]])
     async with node(tmp_path / "victim", **QUIET) as victim:
         assert "not asked for" in await sync_with(victim, lister)
         await eventually(lambda: victim.failures(lister.host.peer_id) == MISBEHAVED)
@@ -240,8 +239,8 @@ async def test_events_that_are_not_valid_are_left_out_and_the_others_kept(tmp_pa
             car = bytearray(held[key])
             if key == forged:
                 car[-1] ^= 1
-            yield CAR_FRAME + bytes(car)
-        yield END_FRAME
+            yield CAR + bytes(car)
+        yield END
 
     lister.serve(answer)
     async with node(tmp_path / "victim", **QUIET) as victim:
@@ -302,7 +301,7 @@ async def test_a_peer_may_have_only_so_many_event_streams(tmp_path, sdk_events):
         await assert_refused(peer, victim, EVENTS_PROTOCOL)
         await first.send_all(encode_frame(sdk_events[0][0]))
         frames = FrameStream(first, MAX_FRAME)
-        assert await frames.receive(PATIENCE) == END_FRAME + sdk_events[0][0]
+        assert await frames.receive(PATIENCE) == END + sdk_events[0][0]
 
 
 async def test_a_peer_is_not_blamed_for_events_that_there_is_no_room_for(
@@ -310,7 +309,7 @@ async def test_a_peer_is_not_blamed_for_events_that_there_is_no_room_for(
 ):
     lister.events = [held for held in sdk_events if parse_event(held[1]).prevs][:10]
     held = dict(lister.events)
-    lister.serve(lambda asked: [*(CAR_FRAME + held[key] for key in asked), END_FRAME])
+    lister.serve(lambda asked: [*(CAR + held[key] for key in asked), END])
     settings = replace(LOOPBACK, discovery=False, **QUIET)
     no_room = StoreSettings(max_waiting=0)
     async with (

@@ -49,9 +49,9 @@ from recon_node.recon import ID_SIZE, KeyRange, Missing, id_of
 
 log = structlog.get_logger(__name__)
 
-CAR: Final = 0
+CAR: Final = b"\x00"
 """First byte of a frame with a CAR."""
-END: Final = 1
+END: Final = b"\x01"
 """First byte of the frame that ends an answer."""
 _READ_AT_ONCE: Final = 256
 """Maximum CARs read at a time while serving a request, as long as they are small."""
@@ -97,7 +97,7 @@ async def serve_events(
 
     async def answer(request: bytes) -> Sequence[bytes]:
         wanted, patience = parse_request(request, network), settings.turn_timeout
-        return await _send_cars(frames, wanted, read_cars, lambda _: bytes((CAR,)), patience)
+        return await _send_cars(frames, wanted, read_cars, lambda _: CAR, patience)
 
     await _serve(frames, answer, settings, linger)
 
@@ -144,7 +144,7 @@ async def _serve(
     while (request := await frames.receive(settings.idle_timeout, until_begun)) is not None:
         until_begun = settings.turn_timeout
         missing = await answer(request)
-        await frames.send([bytes((END,)) + b"".join(missing)], patience)
+        await frames.send([END + b"".join(missing)], patience)
         if linger < patience and not await frames.wait_for_frame(linger):
             return
 
@@ -231,13 +231,16 @@ async def _fetch(
     """Request events, each request with a head; return what the peer does not hold."""
     missing: list[N] = []
     batches = _Batches(frames, deliver)
+    arrived: deque[bytes] = deque()
     pages = [names[at : at + per_request] for at in range(0, len(names), per_request)]
     try:
         for index, page in enumerate(pages):
             # One request ahead, so that the line is never idle between two.
             ahead = pages[index : index + 2] if index == 0 else pages[index + 1 : index + 2]
             await frames.send([head + b"".join(each) for each in ahead], patience)
-            missing += await _receive_answer(frames, awaited_of(page), batches, patience)
+            missing += await _receive_answer(frames, arrived, awaited_of(page), batches, patience)
+        if arrived:
+            raise PeerProtocolError("the peer sent more after the end of its last answer")
     except Exception:
         await batches.finish()
         raise
@@ -246,15 +249,23 @@ async def _fetch(
 
 
 async def _receive_answer(
-    frames: FrameStream, awaited: _Awaited[N], batches: _Batches, patience: float
+    frames: FrameStream,
+    arrived: deque[bytes],
+    awaited: _Awaited[N],
+    batches: _Batches,
+    patience: float,
 ) -> list[N]:
+    """Receive one answer; what has arrived of the next one is left in `arrived`."""
     while True:
-        frame = await frames.receive(patience)
-        if frame is None:
+        if not arrived:
+            arrived += await frames.receive_all(patience)
+        if not arrived:
             raise PeerGoneError("the peer ended the event stream within an answer")
-        if frame[:1] == bytes((CAR,)):
-            await batches.add(*awaited.take(frame[1:]))
-        elif frame[:1] == bytes((END,)):
+        frame = arrived.popleft()
+        if frame.startswith(CAR):
+            if batches.add(*awaited.take(frame)):
+                await batches.finish()
+        elif frame.startswith(END):
             return _check_end(awaited.named(frame[1:]), awaited.open())
         else:
             kind = frame[:1].hex() or "nothing"
@@ -273,7 +284,7 @@ def _check_end(named: list[N], missing: list[N]) -> list[N]:
 class _Awaited(Protocol[N]):
     """What has not come of a request."""
 
-    def take(self, content: bytes) -> tuple[EventId, bytes]:
+    def take(self, frame: bytes) -> tuple[EventId, bytes]:
         """Return the EventId and the CAR of an event that has come."""
         ...
 
@@ -292,12 +303,13 @@ class _AwaitedKeys:
         for event_id in request:
             self._awaited[event_id.event_cid].append(event_id)
 
-    def take(self, content: bytes) -> tuple[EventId, bytes]:
-        root = root_of(content)
+    def take(self, frame: bytes) -> tuple[EventId, bytes]:
+        car = frame[len(CAR) :]
+        root = root_of(car)
         event_ids = self._awaited.get(root)
         if not event_ids:
             raise PeerProtocolError(f"a CAR with the root {root}, which was not asked for")
-        return event_ids.pop(), content
+        return event_ids.pop(), car
 
     def named(self, content: bytes) -> list[EventId]:
         return list(_scan_all(content, "the end of an answer"))
@@ -313,8 +325,8 @@ class _AwaitedIds:
         self._taken: dict[EventId, bytes] = {}
         """What has come, with its ids."""
 
-    def take(self, content: bytes) -> tuple[EventId, bytes]:
-        event_id, car = _parse_event(content)
+    def take(self, frame: bytes) -> tuple[EventId, bytes]:
+        event_id, car = _parse_event(frame)
         name = id_of(event_id)
         is_new = event_id not in self._taken and self._range.covers(event_id)
         if not is_new or name not in self._awaited:
@@ -360,23 +372,22 @@ class _Batches:
         self._held = deque([0], maxlen=_BATCHES_HELD)
         """Bytes of each batch, the last one rounded up to `_STEP`."""
 
-    async def add(self, event_id: EventId, car: bytes) -> None:
-        """Take an event."""
+    def add(self, event_id: EventId, car: bytes) -> bool:
+        """Take an event; return whether the batch is to be handed on now."""
         self._batch.append((event_id, car))
         self._size += len(car)
         if self._size > self._held[-1]:
             self._held[-1] = self._size + _STEP
             self._account.hold("events", sum(self._held))
-        if len(self._batch) >= BATCH_EVENTS or self._size >= _BATCH_BYTES:
-            self._held[-1] = self._size
-            await self.finish()
-            self._held.append(0)
+        return len(self._batch) >= BATCH_EVENTS or self._size >= _BATCH_BYTES
 
     async def finish(self) -> None:
-        """Hand on what is left."""
+        """Hand on what there is."""
+        self._held[-1] = self._size
         batch, self._batch, self._size = self._batch, [], 0
         if batch:
             await self._deliver(batch)
+            self._held.append(0)
 
 
 _MAX_CAR_HEADER: Final = 4096
@@ -416,7 +427,7 @@ def _scan_all(data: bytes, what: str) -> Iterator[EventId]:
 
 def _head_frame(event_id: EventId) -> bytes:
     """Return the start of the frame with an event: all before its CAR."""
-    return bytes((CAR,)) + _sized(event_id[: -len(event_id.event_cid)])
+    return CAR + _sized(event_id[: -len(event_id.event_cid)])
 
 
 def _sized(part: bytes) -> bytes:
@@ -436,9 +447,9 @@ def _parse_id_request(request: bytes) -> Missing:
     return Missing(KeyRange(lower, upper), ids)
 
 
-def _parse_event(content: bytes) -> tuple[EventId, bytes]:
-    head, at = _read_sized(content, 0)
-    car = content[at:]
+def _parse_event(frame: bytes) -> tuple[EventId, bytes]:
+    head, at = _read_sized(frame, len(CAR))
+    car = frame[at:]
     try:
         return EventId(head + root_of(car)), car
     except EventIdError as error:

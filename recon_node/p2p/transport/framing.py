@@ -12,6 +12,7 @@ stream within a frame is an error: on libp2p a lost connection looks like an end
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -182,11 +183,12 @@ class FrameDecoder:
             FramingError: its length is too large, longer than nine bytes, or not in its shortest
                 form.
         """
-        if self._length is None:
-            self._length = self._read_length()
-        if self._length is None:
-            return None
-        end = self._at + self._length
+        length = self._length
+        if length is None:
+            length = self._length = self._read_length()
+            if length is None:
+                return None
+        end = self._at + length
         if end > len(self._buffer):
             return None
         frame = bytes(self._buffer[self._at : end])
@@ -213,13 +215,12 @@ class FrameDecoder:
         self._at = 0
 
     def _read_length(self) -> int | None:
-        if self.buffered < varint.MAX_BYTES and not any(
-            byte < _MORE for byte in self._buffer[self._at :]
-        ):
-            return None
         try:
             length, end = varint.decode(self._buffer, self._at)
         except VarintError as error:
+            rest = self._buffer[self._at :]
+            if len(rest) < varint.MAX_BYTES and all(byte >= _MORE for byte in rest):
+                return None  # the length itself has not come yet
             raise FramingError(f"a frame's length cannot be read: {error}") from None
         if length > self.max_frame:
             raise FramingError(
@@ -296,6 +297,20 @@ class FrameStream:
         with trio.move_on_after(patience):
             return await self._read_frame()
         raise PeerProtocolError(f"the peer sent no complete frame within {patience:g} s")
+
+    async def receive_all(self, patience: float) -> list[bytes]:
+        """Return the frames that are here, or wait for the next one; none at the end of the stream.
+
+        Otherwise as `receive`, but an error of a frame is raised by the call after the frames
+        before it.
+        """
+        frame = await self.receive(patience)
+        frames: list[bytes] = []
+        with suppress(FramingError):
+            while frame is not None:
+                frames.append(frame)
+                frame = self._decoder.next_frame()
+        return frames
 
     async def _read_frame(self) -> bytes | None:
         while (frame := self._decoder.next_frame()) is None:
