@@ -204,6 +204,10 @@ class Contents:
         """Return the EventId that has this id (sketch.py), if it is refused or withheld."""
         return self._refused.get(name) or self._withheld.get(name)
 
+    def refused_among(self, ids: Iterable[bytes]) -> set[bytes]:
+        """Return those of some ids whose EventIds are refused or withheld."""
+        return (self._refused.keys() & ids) | (self._withheld.keys() & ids)
+
     def is_withheld(self, event_id: EventId) -> bool:
         """Return whether an event is held but withheld from peers."""
         return self._withheld.get(id_of(event_id)) == event_id

@@ -157,6 +157,10 @@ class FetchTable:
         """Return the keys that a session with this peer has to leave to others."""
         return [key for key in keys if self._holder(key, peer) is not None]
 
+    def are_claimed(self, keys: Iterable[bytes], peer: str) -> bool:
+        """Return whether a session with this peer has to leave all of these keys to others."""
+        return all(self._holder(key, peer) is not None for key in keys)
+
     async def wait(self, keys: Sequence[bytes], peer: str) -> None:
         """Wait until a session with this peer may claim the first of these keys."""
         if keys:
@@ -173,6 +177,10 @@ class FetchTable:
     def note_fetched(self, name: bytes, event_id: EventId) -> None:
         """Remember the EventId of an event that was fetched by its id, taken or not."""
         self._fetched[name] = event_id
+
+    def fetched_among(self, ids: Iterable[bytes]) -> set[bytes]:
+        """Return those of some ids by which an event was fetched lately."""
+        return self._fetched.keys() & ids
 
     def find_fetched(self, name: bytes) -> EventId | None:
         """Return the EventId of an event that was fetched by its id lately."""
@@ -194,15 +202,15 @@ class FetchTable:
         mine: list[bytes] = []
         others: list[bytes] = []
         for key in keys:
-            if self._holder(key, claim.peer) is not None:
-                others.append(key)
-                continue
-            if (void := self._claims.get(key)) is not None:
-                void.take_over()
-                void.held -= 1
+            if (before := self._claims.get(key)) is not None:
+                if self._holder(key, claim.peer) is not None:
+                    others.append(key)
+                    continue
+                before.take_over()
+                before.held -= 1
             self._claims[key] = claim
-            claim.held += 1
             mine.append(key)
+        claim.held += len(mine)
         return mine, others
 
     def _release(self, claim: Claim, keys: Iterable[bytes]) -> None:

@@ -295,10 +295,9 @@ class Fetcher:
         If the peer stalls and another session takes over what it was asked for, that is added to
         `lost`: this session does not ask for it again.
         """
-        left = self._table.claimed(names, self._peer)
-        if len(left) == len(names):
-            return left
-        left = []
+        if self._table.are_claimed(names, self._peer):
+            return names
+        left: list[bytes] = []
         asked: list[bytes] = []
         at, size = 0, REQUESTS_A_CLAIM * self._settings.events_per_request
         with self._table.claim(self._peer, self._network) as claim:
@@ -358,11 +357,11 @@ class Fetcher:
 
     async def _admit(self, events: FetchedEvents) -> None:
         verdicts = await self._store.admit_remote(events)
+        new = sum(verdict.status == "new" for verdict in verdicts)
+        self.tally.events_received += new
+        self._counters.events_received += new
         for (event_id, _), verdict in zip(events, verdicts, strict=True):
-            if verdict.status == "new":
-                self.tally.events_received += 1
-                self._counters.events_received += 1
-            elif verdict.cause in NOBODYS_FAULT:
+            if verdict.cause in NOBODYS_FAULT:
                 log.debug(
                     "Did not take an event from a peer",
                     peer=self._peer,
@@ -430,7 +429,9 @@ class ById:
 
     def untried(self, ids: list[bytes]) -> list[bytes]:
         """Return the ids of events that have not come, to this session or lately to another."""
-        return [each for each in ids if self.find(each) is None]
+        known = self.fetched.keys() & ids
+        known |= self._store.refused_among(ids) | self._table.fetched_among(ids)
+        return [each for each in ids if each not in known or self.find(each) is None]
 
     def find(self, id_: bytes) -> EventId | None:
         """Return the EventId of an id, if its event has come, or need not come."""

@@ -24,7 +24,7 @@ hardly anyone out, and most of what it costs are syncs that find nothing to do.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -209,14 +209,10 @@ def sort_news(
     if keys is None:
         unknown = MAX_AGAIN + 1
         return [News(key, key, (), unknown) for key in (bound + b"\0" for bound in bounds)]
-    parts: dict[tuple[int, frozenset[str]], tuple[bytes, bytes, int]] = {}
+    parts: defaultdict[tuple[int, frozenset[str]], list[bytes]] = defaultdict(list)
     for key in keys:
-        part = bisect_left(bounds, key), frozenset(told_by(key))
-        first, last, number = parts.get(part, (key, key, 0))
-        parts[part] = min(first, key), max(last, key), number + 1
-    found = (
-        News(first, last, tellers, number) for (_, tellers), (first, last, number) in parts.items()
-    )
+        parts[bisect_left(bounds, key), frozenset(told_by(key))].append(key)
+    found = (News(min(of), max(of), tellers, len(of)) for (_, tellers), of in parts.items())
     return sorted(found, key=_first)
 
 
