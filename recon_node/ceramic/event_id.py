@@ -110,7 +110,7 @@ class EventId(bytes):
         if not 0 <= height <= MAX_HEIGHT:
             raise EventIdError(f"an event's height is from 0 to 2^64 - 2, not {height}")
         _check_event_cid(event_cid)
-        stream = _stream_prefix(network.id, sort_value, controller) + init_cid[-_INIT:]
+        stream = stream_prefix(network, sort_value, controller, init_cid)
         number = bytes((height,)) if height < _CBOR_UINT8 else dag_cbor.encode(height)
         return bytes.__new__(cls, stream + number + event_cid)
 
@@ -146,6 +146,12 @@ class EventId(bytes):
     def height(self) -> int:
         """The longest distance from the init event of the stream."""
         return _read_height(self, self._fields_start + FIELDS_SIZE)[0]
+
+    @property
+    def stream_and_height(self) -> tuple[bytes, int]:
+        """Both at once: they are read of every event that is admitted."""
+        end = self._fields_start + FIELDS_SIZE
+        return self[end - _INIT : end], _read_height(self, end)[0]
 
     @property
     def event_cid(self) -> CID:
@@ -217,7 +223,7 @@ def stream_range(
     network: Network, sort_value: str, controller: str, init_cid: CID
 ) -> tuple[EventId, EventId]:
     """Return the fenceposts around all keys of the stream."""
-    return _fenceposts(_stream_prefix(network.id, sort_value, controller) + init_cid[-_INIT:])
+    return _fenceposts(stream_prefix(network, sort_value, controller, init_cid))
 
 
 def streams_range(first: EventId, last: EventId) -> tuple[EventId, EventId]:
@@ -316,6 +322,15 @@ def _read_height(data: bytes, offset: int) -> tuple[int, int]:
 @lru_cache(maxsize=64)
 def _network_prefix(network_id: int) -> bytes:
     return EVENT_ID_HEAD + varint.encode(network_id)
+
+
+def stream_prefix(network: Network, sort_value: str, controller: str, init_cid: CID) -> bytes:
+    """Return `EventId.prefix` of the events of a stream.
+
+    Raises:
+        EventIdError: the sort value or the controller is not valid Unicode.
+    """
+    return _stream_prefix(network.id, sort_value, controller) + init_cid[-_INIT:]
 
 
 def _stream_prefix(network_id: int, sort_value: str, controller: str) -> bytes:

@@ -168,7 +168,8 @@ class Ladder:
         if must_be_valid and record.fault is not None and record.refusal is None:
             record.refusal = Refusal(record.fault, inherent=True)
             return
-        if record.refusal is None and self._has_too_many_claims(record):
+        is_claim = record.refusal is None and record.state < State.UNCOVERED
+        if is_claim and self._has_too_many_claims(record):
             record.refusal = _TOO_MANY_CLAIMS
             return
         share = share_of_record(record)
@@ -233,8 +234,7 @@ class Ladder:
 
         One of them is right, and nobody can tell which before the event's history is here.
         """
-        is_known = record.state >= State.UNCOVERED
-        return not is_known and len(self._known.claims(record.cid)) >= MAX_CLAIMS
+        return len(self._known.claims(record.cid)) >= MAX_CLAIMS
 
     def _make_room(self, record: Record, share: Share) -> Steps[bool]:
         """Return whether there is room for a new record in its share, or it needs none."""
@@ -321,7 +321,7 @@ class Ladder:
             raise _FaultError(
                 f"its EventId has the height {height}, but an init event has 0 and others do not"
             )
-        if record.event_id.stream != record.init[-4:]:
+        if record.stream != record.init[-4:]:
             raise _FaultError(f"its EventId is of another stream than its init event {record.init}")
         stream = self._stream_of(record)
         if stream is None:
@@ -461,10 +461,11 @@ class Ladder:
 
     def _check_event_id(self, record: Record, stream: StreamRecord) -> None:
         try:
-            right = stream.event_id(self._network, record.height, record.cid)
+            is_right = record.event_id.startswith(stream.prefix(self._network))
         except EventIdError as error:
             raise _FaultError(str(error)) from None
-        if right != record.event_id:
+        if not is_right:
+            right = stream.event_id(self._network, record.height, record.cid)
             raise _FaultError(
                 f"its EventId is {record.event_id}; by the stream's sort value and controller it "
                 f"would be {right}"

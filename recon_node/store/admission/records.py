@@ -30,6 +30,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 from recon_node.ceramic import Event, EventId, EventKind, Network, StreamId
+from recon_node.ceramic.event_id import stream_prefix
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID
 from recon_node.store.damage import Damage, DamagedEventError
@@ -94,11 +95,12 @@ class Record:
     """Whether it is UNCOVERED only because its anchor was not looked up."""
     was_withheld: bool = False
     """Whether it was withheld when it was loaded from the log."""
+    stream: bytes = field(init=False)
     height: int = field(init=False)
-    """As in the EventId; read often."""
+    """As in the EventId."""
 
     def __post_init__(self) -> None:
-        self.height = self.event_id.height
+        self.stream, self.height = self.event_id.stream_and_height
 
     @property
     def is_withheld(self) -> bool:
@@ -148,6 +150,14 @@ class StreamRecord:
         header = init.header
         assert header is not None, "an init event has a header"
         return cls(init.cid, header.controller, header.sep_key, header.sep_value)
+
+    def prefix(self, network: Network) -> bytes:
+        """Return what precedes the height in the EventIds of the stream's events.
+
+        Raises:
+            EventIdError: they cannot have EventIds.
+        """
+        return stream_prefix(network, self.sep_value, self.controller, self.init)
 
     def event_id(self, network: Network, height: int, cid: CID) -> EventId:
         """Return the EventId of the stream's event `cid`.
@@ -204,7 +214,7 @@ def share_of(kind: EventKind, state: State, *, badly_signed: bool) -> Share | No
 
 def share_of_record(record: Record) -> Share | None:
     """Return the same of a record; None, too, if it was refused."""
-    if record.refusal is not None:
+    if record.refusal is not None or record.state is State.DELIVERED:
         return None
     return share_of(record.kind, record.state, badly_signed=record.fault is not None)
 

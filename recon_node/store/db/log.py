@@ -324,17 +324,17 @@ class EventLog:
             keep_releases(connection, left)
             marks.is_releasing = True
         kept = [r for r in touched if r.refusal is None]
+        undelivered = (r for r in kept if r.state is not State.DELIVERED)
+        withheld = dict.fromkeys(filter(self._is_withheld, undelivered))
         return Committed(
             added=[
                 r.event_id
                 for r in kept
-                if not self._is_withheld(r) and (r.logged_state is None or self._was_withheld(r))
+                if r not in withheld and (r.logged_state is None or self._was_withheld(r))
             ],
             removed=[r.event_id for r in removed],
             withheld=[
-                r.event_id
-                for r in kept
-                if self._is_withheld(r) and (r.logged_state is None or not self._was_withheld(r))
+                r.event_id for r in withheld if r.logged_state is None or not self._was_withheld(r)
             ],
             refused=[r.event_id for r in refused],
             marks=marks,
