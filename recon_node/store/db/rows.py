@@ -29,7 +29,7 @@ from recon_node.ipld import CID
 from recon_node.store.admission.records import Record, State, StreamRecord
 from recon_node.store.damage import FORGOTTEN
 from recon_node.store.db.blocks import cut_out_shared, full_size
-from recon_node.store.db.sql import select_in, select_named
+from recon_node.store.db.sql import insert_rows, select_in, select_named
 from recon_node.store.errors import DamagedRowError
 
 MAX_REASON: Final = 500
@@ -120,9 +120,9 @@ def insert_records(
     connection: sqlite3.Connection, records: Sequence[Record], streams_at: Mapping[CID, int]
 ) -> None:
     """Write records that are new, with their CARs and streams."""
-    connection.executemany(
-        "INSERT INTO events (id, name, cid, init, kind, signer, state, position, stream) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    insert_rows(
+        connection,
+        "INSERT INTO events (id, name, cid, init, kind, signer, state, position, stream) VALUES",
         (
             (
                 r.row,
@@ -138,23 +138,29 @@ def insert_records(
             for r in records
         ),
     )
-    events = [(r.row, r.event) for r in records if r.event is not None]
+    events = {r.row: r.event for r in records if r.event is not None}
     forgotten = forgotten_streams(connection)
-    kept = [(r.row, r.event) for r in records if r.event is not None and r.init not in forgotten]
-    cars = [event.car for _, event in kept]
-    if any(event.signer is None for _, event in kept):  # others have no block that is shared
-        cars = cut_out_shared(connection, [event for _, event in kept])
-    stored = dict.fromkeys((row for row, _ in events), FORGOTTEN)
-    stored.update((row, car) for (row, _), car in zip(kept, cars, strict=True))
-    connection.executemany("INSERT INTO cars (id, car) VALUES (?, ?)", stored.items())
-    connection.executemany(
-        "INSERT INTO waits (event, cid) VALUES (?, ?)",
+    stored = {
+        row: FORGOTTEN if event.init in forgotten else event.car for row, event in events.items()
+    }
+    # Those who sign in their own name share no block with other events.
+    sharing = [
+        row for row, event in events.items() if event.signer is None and event.init not in forgotten
+    ]
+    if sharing:
+        cut = cut_out_shared(connection, [events[row] for row in sharing])
+        stored.update(zip(sharing, cut, strict=True))
+    insert_rows(connection, "INSERT INTO cars (id, car) VALUES", stored.items())
+    insert_rows(
+        connection,
+        "INSERT INTO waits (event, cid) VALUES",
         ((r.row, cid) for r in records if r.state < State.DELIVERED for cid in r.builds_on),
     )
     insert_faults(connection, _faults(records))
-    streams = [StreamRecord.of(event) for _, event in events if event.kind is EventKind.INIT]
-    connection.executemany(
-        "INSERT INTO streams (init_cid, controller, sep_key, sep_value) VALUES (?, ?, ?, ?)",
+    streams = [StreamRecord.of(each) for each in events.values() if each.kind is EventKind.INIT]
+    insert_rows(
+        connection,
+        "INSERT INTO streams (init_cid, controller, sep_key, sep_value) VALUES",
         ((s.init, s.controller, s.sep_key, s.sep_value) for s in streams),
     )
 
