@@ -279,13 +279,25 @@ class Finger:
             self._restart()
         elif 0 <= (index := rank - self._first) < len(self._leaf):
             return index
+        right = rank << COUNT_SHIFT | LANES_MASK  # lies between the positions left and right of it
         subtree = self._left
-        if not _has(subtree, rank):
-            subtree = self._parent if _has(self._parent, rank) else self._whole
-        while isinstance(subtree[0], Inner):
-            self._parent = subtree
-            subtree = _child_of_rank(subtree, rank)
-        self._settle(subtree)
+        if not subtree[1] <= right < subtree[2]:
+            subtree = self._parent
+            if not subtree[1] <= right < subtree[2]:
+                subtree = self._whole
+        node, below, above, start, end = subtree
+        while isinstance(node, Inner):
+            self._parent = node, below, above, start, end
+            bounds, sums = node.bounds, node.sums or node.sum_up()
+            # The last child has the ranks from the number of all keys on.
+            index = bisect_right(sums, right - below, 1, len(bounds)) - 1
+            below, above = below + sums[index], below + sums[index + 1]
+            if index:
+                start = bounds[index]
+            if index + 1 < len(bounds):
+                end = bounds[index + 1]
+            node = node[index]
+        self._settle((node, below, above, start, end))
         return rank - self._first
 
     def _restart(self) -> None:
@@ -301,28 +313,6 @@ class Finger:
         self._leaf = node
         self._first = self._below >> COUNT_SHIFT
         self._at, self._lanes = 0, self._below
-
-
-def _has(subtree: _Subtree, rank: int) -> bool:
-    """Return whether the key of a rank is in a subtree."""
-    _, below, above, _, _ = subtree
-    return below >> COUNT_SHIFT <= rank < above >> COUNT_SHIFT
-
-
-def _child_of_rank(subtree: _Subtree, rank: int) -> _Subtree:
-    """Return the child of an inner node that has the key of a rank."""
-    node, below, _, start, end = subtree
-    assert isinstance(node, Inner)
-    sums, bounds = node.sums or node.sum_up(), node.bounds
-    sought = rank - (below >> COUNT_SHIFT) << COUNT_SHIFT | LANES_MASK
-    index = min(bisect_right(sums, sought), len(node)) - 1
-    return (
-        node[index],
-        below + sums[index],
-        below + sums[index + 1],
-        bounds[index] if index else start,
-        bounds[index + 1] if index + 1 < len(bounds) else end,
-    )
 
 
 def _shortest_separator(keys: list[bytes]) -> tuple[bytes, int]:

@@ -62,15 +62,19 @@ COUNTS: Final = 256
 Ids = NDArray[np.uint64]
 Signs = NDArray[np.int64]
 _FEW_IDS: Final = 8
-"""Ids up to which they are added one by one: to add one to all its symbols takes 20 calls of numpy
+"""Ids up to which they are added one by one: to add one to all its symbols takes 15 calls of numpy
 for each of about 20 indices, or one for all of them."""
+_IDS_AT_ONCE: Final = 1024
+"""Ids whose indices are found together: with some 20 indices each, they fit into a cache."""
 NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 
 _U = np.uint64
 _64_BITS: Final = (1 << 64) - 1
-_STEP: Final = _U(0xDA942042E4DD58B5)
-_MIX_1: Final = _U(0xBF58476D1CE4E5B9)
-_MIX_2: Final = _U(0x94D049BB133111EB)
+# Each as Python's integer and as numpy's: converting one takes as long as a step of a loop.
+_STEP: Final = 0xDA942042E4DD58B5
+_MIX_1: Final = 0xBF58476D1CE4E5B9
+_MIX_2: Final = 0x94D049BB133111EB
+_U_STEP, _U_MIX_1, _U_MIX_2 = _U(_STEP), _U(_MIX_1), _U(_MIX_2)
 _TWO_32: Final = 2.0**32
 _CHECK_BITS: Final = 32
 _ROW_BITS: Final = ROWS - 1
@@ -96,9 +100,9 @@ def ids_of(digests: bytes) -> Ids:
 def mix(ids: Ids) -> Ids:
     """Mix the bits of ids, as the finalizer of splitmix64 does. The check is the lower half."""
     mixed = ids ^ (ids >> _U(30))
-    mixed *= _MIX_1
+    mixed *= _U_MIX_1
     mixed ^= mixed >> _U(27)
-    mixed *= _MIX_2
+    mixed *= _U_MIX_2
     mixed ^= mixed >> _U(31)
     return mixed
 
@@ -106,9 +110,9 @@ def mix(ids: Ids) -> Ids:
 def mix_one(each: int) -> int:
     """Return the same of one id."""
     each ^= each >> 30
-    each = each * int(_MIX_1) & _64_BITS
+    each = each * _MIX_1 & _64_BITS
     each ^= each >> 27
-    each = each * int(_MIX_2) & _64_BITS
+    each = each * _MIX_2 & _64_BITS
     return each ^ each >> 31
 
 
@@ -173,17 +177,15 @@ class Symbols(NamedTuple):
         if len(ids) <= _FEW_IDS:
             self._add_each(ids, checks, signs)
             return
-        _add_to(self, np.zeros(len(ids), np.int64), ids, checks, signs)
-        state, indices = ids.copy(), np.zeros(len(ids), np.float64)
-        limit = len(self)
-        while len(ids):
-            state *= _STEP
-            steps = np.ceil((indices + 1.5) * (_TWO_32 / np.sqrt(state + 1.0) - 1))
-            indices += np.maximum(steps, 1)
-            inside = indices < limit
-            state, indices = state[inside], indices[inside]
-            ids, checks, signs = ids[inside], checks[inside], signs[inside]
-            _add_to(self, indices.astype(np.int64), ids, checks, signs)
+        # Modulo 2^n, adding n-bit numbers signed or unsigned is the same.
+        sums, counts = ids * signs.astype(_U), signs.astype(np.uint8)
+        checks *= signs.astype(np.uint32)
+        for start in range(0, len(ids), _IDS_AT_ONCE):
+            some = slice(start, start + _IDS_AT_ONCE)
+            of, indices = _all_indices(ids[some], len(self))
+            np.add.at(self.sums, indices, sums[some][of])
+            np.add.at(self.checks, indices, checks[some][of])
+            np.add.at(self.counts, indices, counts[some][of])
 
     def _add_each(self, ids: Ids, checks: NDArray[np.uint32], signs: Signs) -> None:
         """Do the same for a few ids, one after the other."""
@@ -199,20 +201,31 @@ class Symbols(NamedTuple):
                 self.counts[indices] -= np.uint8(1)
 
 
-def _add_to(
-    symbols: Symbols, indices: Signs, ids: Ids, checks: NDArray[np.uint32], signs: Signs
-) -> None:
-    # Modulo 2^n, adding n-bit numbers signed or unsigned is the same.
-    np.add.at(symbols.sums, indices, ids * signs.astype(_U))
-    np.add.at(symbols.checks, indices, checks * signs.astype(np.uint32))
-    np.add.at(symbols.counts, indices, signs.astype(np.uint8))
+def _all_indices(ids: Ids, limit: int) -> tuple[Signs, Signs]:
+    """Return for some ids which of the first symbols have them: the n of an id, and an index."""
+    state, at, of = ids.copy(), np.zeros(len(ids), np.float64), np.arange(len(ids))
+    step, owners, indices = np.empty(len(ids), np.float64), [of], [np.zeros(len(ids), np.int64)]
+    while len(of):
+        state *= _U_STEP
+        np.sqrt(np.add(state, 1.0, out=step), out=step)
+        np.divide(_TWO_32, step, out=step)
+        step -= 1
+        step *= at + 1.5
+        at += np.maximum(np.ceil(step, out=step), 1, out=step)
+        inside = at < limit
+        if not inside.all():  # at first all are
+            state, at, of = state[inside], at[inside], of[inside]
+            step = step[: len(of)]
+        owners.append(of)
+        indices.append(at.astype(np.int64))
+    return np.concatenate(owners), np.concatenate(indices)
 
 
 def indices_of(each: int, limit: int) -> list[int]:
     """Return which of the first symbols have an id."""
     indices, index, state = [0], 0, each
     while True:
-        state = state * int(_STEP) & _64_BITS
+        state = state * _STEP & _64_BITS
         index += max(1, ceil((index + 1.5) * (_TWO_32 / sqrt(state + 1.0) - 1)))
         if index >= limit:
             return indices
@@ -359,8 +372,10 @@ def _decode_few(symbols: Symbols) -> Iterator[Difference]:
             if count == 1 or count == COUNTS - 1:
                 sign = 1 if count == 1 else -1
                 each = sign * total & _64_BITS
+                if each in pure:  # most are in several
+                    continue
                 if mix_one(each) & _32_BITS == sign * check & _32_BITS:
-                    pure.setdefault(each, sign)
+                    pure[each] = sign
         if not pure:
             break
         if len(found) > size or not found.keys().isdisjoint(pure):
