@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice
+from operator import ge
 from typing import Final
 
 import numpy as np
@@ -155,12 +156,14 @@ class _MessageReader:
         number, at = self._varint(at, MAX_HINTED_PARTS - 1)
         shared, at = self._varint(at, MAX_BOUND)
         head, at = self._take(at, shared)
-        bounds = []
+        data, bounds = self._data, list[bytes]()
         for _ in range(number):
-            size, at = self._varint(at, MAX_BOUND - shared)
-            rest, at = self._take(at, size)
-            bounds.append(head + rest)
-        if any(left >= right for left, right in pairwise(bounds)):
+            size, start = data[at], at + 1
+            if size >= MORE_BYTES or shared + size > MAX_BOUND:
+                size, start = self._varint(at, MAX_BOUND - shared)
+            at = start + size
+            bounds.append(head + data[start:at])
+        if any(map(ge, bounds, islice(bounds, 1, None))):
             raise _error(at, "bounds of parts out of order")
         if shared != shared_by(bounds):
             raise _error(at, "bounds share more or less than said")
@@ -414,7 +417,10 @@ def _encode_estimate(estimate: Estimate) -> bytes:
     table, bounds, hints = estimate
     shared = shared_by(bounds)
     head = bounds[0][:shared] if bounds else b""
-    rests = [varint.encode(len(bound) - shared) + bound[shared:] for bound in bounds]
+    rests = list[bytes]()
+    for bound in bounds:
+        size = len(bound) - shared
+        rests += (ONE_BYTE[size] if size < MORE_BYTES else varint.encode(size), bound[shared:])
     number = varint.encode(len(bounds)) + varint.encode(shared)
     return b"".join([table, number, head, *rests, *hints])
 

@@ -24,7 +24,7 @@ the user of one does not wait for the others.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from hashlib import sha256
 from itertools import islice
 from operator import lt
@@ -79,13 +79,13 @@ class _Kept:
         self.uses = 0
         """How often it was asked for, of late."""
 
-    def passed(self, ordered: list[bytes]) -> tuple[int, int]:
-        """Return where the changes start and end that have to be made, among those of some keys."""
+    def passed(self, changed: list[bytes]) -> Sequence[int]:
+        """Return the indices of the keys whose changes have to be made."""
         lower, upper = self.key_range
-        end = bisect_left(ordered, upper)
-        return bisect_right(ordered, lower), (
-            end if self.done else min(end, bisect_right(ordered, self.reached))
-        )
+        if self.done and lower < min(changed) and max(changed) < upper:  # the usual case
+            return range(len(changed))
+        keys = enumerate(changed)
+        return [n for n, key in keys if lower < key < upper and (self.done or key <= self.reached)]
 
     def extend(self, keys: OrderedKeys) -> int:
         """Add the next group of the range; return what it took, in looks at a key."""
@@ -203,13 +203,12 @@ class Sketches:
         """Make the changes in a sum that were noted since it was used last."""
         if kept.noted == len(self._signs):
             return
-        order = sorted(range(kept.noted, len(self._signs)), key=self._changed.__getitem__)
-        kept.noted = len(self._signs)
-        start, end = kept.passed([self._changed[index] for index in order])
-        if start >= end:
+        start, kept.noted = kept.noted, len(self._signs)
+        passed = kept.passed(self._changed[start:])
+        if not passed:
             return
-        digests = b"".join([self._digests[index] for index in order[start:end]])
-        each = [self._signs[index] for index in order[start:end]]
+        digests = b"".join([self._digests[start + index] for index in passed])
+        each = [self._signs[start + index] for index in passed]
         signs = np.array(each, np.int64) if -1 in each else None
         if isinstance(kept.sum, Sketch):
             kept.sum.add(ids_of(digests), signs)

@@ -463,8 +463,9 @@ class LtHash:
     def digest(self) -> bytes:
         """Return the 32 bytes that are compared: sha256(lanes || varint(count))."""
         if self._digest is None:
-            lanes = self.lanes.astype("<u2", copy=False).tobytes()
-            self._digest = sha256(lanes + varint.encode(self.count)).digest()
+            hashed = sha256(self.lanes.astype("<u2", copy=False).data)
+            hashed.update(varint.encode(self.count))
+            self._digest = hashed.digest()
         return self._digest
 
 
