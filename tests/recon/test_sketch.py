@@ -184,6 +184,16 @@ def test_two_keys_with_one_id_do_not_decode() -> None:
     assert decoded(sketch.symbols) is None
 
 
+def test_ids_are_added_in_portions() -> None:
+    numbers = ids(np.random.default_rng(1).integers(0, 1 << 63, 2500).tolist())
+    signs = np.where(np.arange(len(numbers)) % 3, 1, -1)
+    at_once, one_by_one = Symbols.none(300), Symbols.none(300)
+    at_once.add(numbers, signs)
+    for n in range(len(numbers)):
+        one_by_one.add(numbers[n : n + 1], signs[n : n + 1])
+    assert (at_once - one_by_one).are_empty
+
+
 def test_no_symbols_tell_nothing() -> None:
     assert decoded(Symbols.none(0)) is None
 

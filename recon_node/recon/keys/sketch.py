@@ -473,11 +473,9 @@ def _sums(digests: list[bytes]) -> Iterator[Lanes]:
     """Yield sums of the lanes of some keys, a batch at a time."""
     for start in range(0, len(digests), _BATCH):
         batch = digests[start : start + _BATCH]
-        lanes = _expand(batch)
-        yield lanes[0] if len(batch) == 1 else np.add.reduce(lanes, axis=0, dtype=np.uint16)
-
-
-def _expand(digests: list[bytes]) -> Lanes:
-    """Return the lanes of some keys, one row each."""
-    expanded = b"".join([blake3(digest).digest(length=LANES_SIZE) for digest in digests])
-    return np.frombuffer(expanded, "<u2").reshape(-1, LANES)
+        expanded = [blake3(digest).digest(length=LANES_SIZE) for digest in batch]
+        if len(expanded) == 1:  # as when a key is new: its lanes need no copy
+            yield np.frombuffer(expanded[0], "<u2")
+        else:
+            lanes = np.frombuffer(b"".join(expanded), "<u2").reshape(-1, LANES)
+            yield np.add.reduce(lanes, axis=0, dtype=np.uint16)
