@@ -58,7 +58,6 @@ know when the keys were made. They take a walk over the keys, and what differs i
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 from math import ceil
 from typing import Final
@@ -274,7 +273,8 @@ class CodedSession(TurnSession[Message]):
             return opening
         ids = [group.ids for group in groups(self.side.keys, key_range)]
         listed = [Listed(np.concatenate([NO_IDS, *ids]), NO_IDS)]
-        return replace(opening, gaps=Gaps([END], [KEYS], [NO_KEYS]), listed=listed)
+        opening.gaps, opening.listed = Gaps([END], [KEYS], [NO_KEYS]), listed
+        return opening
 
     def _end(self, key_range: KeyRange, last: Message) -> Steps[Message | None]:
         """Answer an opening or closing that is right; return None for others."""
@@ -289,12 +289,12 @@ class CodedSession(TurnSession[Message]):
         self.side.finish()
         return Message(verdict=MessageFlag.AGREED, left_out=left_out if left_out.number else None)
 
-    def _close(self, key_range: KeyRange, last: Message) -> Steps[Message]:
-        """Return the last message of a turn that asks nothing, with the digest of all our keys."""
+    def _close(self, key_range: KeyRange, last: Message) -> Steps[None]:
+        """Add the digest of all our keys to the last message of a turn that asks nothing."""
         hashed = yield from self._hash(key_range)
-        closing = hashed.digest()
+        last.closing = hashed.digest()
         left_out = yield from self._union(key_range, hashed)
-        return replace(last, closing=closing, left_out=left_out if left_out.number else None)
+        last.left_out = left_out if left_out.number else None
 
     def _hash(self, key_range: KeyRange) -> Steps[LtHash]:
         """Return the LtHash of our keys in the range, and take note of their number."""
@@ -357,7 +357,7 @@ class CodedSession(TurnSession[Message]):
             yield from self._answer_gaps(reply, turn, found)
         messages = reply.finish()
         if not reply.asks:
-            messages[-1] = yield from self._close(key_range, messages[-1])
+            yield from self._close(key_range, messages[-1])
         return messages
 
     def _settle_salt(self, key_range: KeyRange, turn: Sequence[Message]) -> Iterator[None]:
