@@ -8,7 +8,7 @@ bytes of the events; each has its own keys.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import trio
@@ -144,6 +144,10 @@ class MemoryStore:
     def find_refused(self, name: bytes) -> EventId | None:
         """Return None: nothing is refused."""
         return None
+
+    def refused_among(self, ids: Iterable[bytes]) -> set[bytes]:
+        """Return the empty set."""
+        return set()
 
     def is_refused(self, event_id: EventId) -> bool:
         return False

@@ -63,7 +63,7 @@ async def test_connections_that_say_nothing_keep_nobody_out():
 
 @needs_two_loopback_addresses
 async def test_peers_of_one_address_keep_neither_others_nor_our_own_dials_out(monkeypatch):
-    monkeypatch.setattr(hardening, "_CLEANUP_LIMIT", PATIENCE)
+    monkeypatch.setattr(hardening, "CLEANUP_LIMIT", PATIENCE)
     async with loopback_host(max_connections=4) as victim, AsyncExitStack() as stack:
         with dialling_from(monkeypatch, ELSEWHERE):
             for _ in range(3):
