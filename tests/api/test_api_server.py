@@ -32,6 +32,7 @@ from recon_node.api import (
     open_listener,
     serve,
 )
+from recon_node.api.http_connection import HEAD_LIMIT, KEEP_ALIVE
 from recon_node.api.middleware.stack import (
     BODY_GRACE,
     LARGE_PIECE,
@@ -39,7 +40,6 @@ from recon_node.api.middleware.stack import (
     SMALL_ANSWER,
     Bound,
 )
-from recon_node.api.server import HEAD_LIMIT, KEEP_ALIVE
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
 from recon_node.store import FeedColumns, Store, StoreError, open_store

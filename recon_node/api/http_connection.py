@@ -1,0 +1,389 @@
+"""HTTP/1.1 in one connection, for an ASGI application.
+
+h11 reads each request from a trio stream, and `answer_writer` makes the bytes of its answer. A
+connection is idle until the head of a request is complete, and again when it has been answered; its
+slot then goes to a newcomer if there is no other (`recon_node.slots`). A client that is gone has
+the application cancelled at the next write; `receive` tells of it earlier. Requests that wait
+behind another one are read ahead up to `MAX_AHEAD` bytes. Of all requests that were sent ahead or
+have others behind them, on whatever connections, one begins in a turn of the event loop: a client
+can send thousands at once, and newcomers, liveness and peers must get their turns between them.
+
+A request that can be understood in two ways ends the connection (RFC 9112, section 6.1), and so
+does one for another host (`middleware.guard.Hosts`). There is no TLS, no HTTP/2, and no upgrade.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from http import HTTPStatus
+from math import inf
+from typing import Final
+from urllib.parse import unquote
+
+import h11
+import trio
+from pydantic_core import to_json
+from starlette.types import ASGIApp, Message, Scope
+
+from recon_node.api.answer_writer import AnswerWriter
+from recon_node.api.middleware.guard import Hosts
+from recon_node.api.middleware.stack import has_body
+from recon_node.slots import Slot
+
+KEEP_ALIVE: Final = 75.0
+"""Seconds that a connection may be idle."""
+HEAD_LIMIT: Final = 20.0
+"""Seconds in which a request's head must be complete, from its first byte."""
+STALLED_WRITE: Final = 60.0
+"""Seconds in which a client must take a piece of an answer."""
+MAX_HEAD: Final = 16 * 1024
+"""Maximum bytes of a request's head."""
+MAX_AHEAD: Final = 64 * 1024
+"""Maximum bytes that are read of the requests behind the one that is being answered."""
+PIECE: Final = 64 * 1024
+"""Bytes that are read, and written, at a time."""
+_LINGER: Final = 5.0
+"""Seconds for which a client that is refused may go on sending, so that it sees the answer."""
+_CHUNKS_AT_ONCE: Final = 256
+"""Chunks of a body that are read before others get a turn: each takes some 40 µs."""
+_SMALL_CHUNKS: Final = 1_000
+_MEAN_CHUNK: Final = 64
+"""A body of more chunks than the former has at least this many bytes in each, on average. Clients
+send whole buffers; a byte in each chunk is work that only the server has."""
+_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+"""The errors of a stream whose client is gone."""
+_VERSIONS: Final = (b"1.0", b"1.1")
+
+
+class _RefusedError(Exception):
+    """The request is refused, and the connection ends."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class HttpConnection:
+    """One connection of a client."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        stream: trio.SocketStream,
+        hosts: Hosts,
+        slot: Slot,
+        sent_ahead: trio.Lock,
+    ) -> None:
+        self._app = app
+        self._stream = stream
+        self._hosts = hosts
+        self._sent_ahead = sent_ahead
+        self._slot = slot
+        self._http = _reader(b"")
+        self._answer = AnswerWriter()
+        self._client = _address(stream.socket.getpeername())
+        self._server = _address(stream.socket.getsockname())
+        self._running = trio.CancelScope()
+        """Around all requests: entering a scope takes 10 µs, moving its deadline 2. Its end is the
+        connection's. There is a deadline only between requests."""
+        self._is_idle = self._is_closing = self._is_gone = False
+        self._has_begun = False
+        """Whether a part of the next request's head is here."""
+        self._is_read = True
+        """Whether the whole request is."""
+
+    def finish(self) -> None:
+        """End the connection: now if it is idle, else after the answer."""
+        self._is_closing = True
+        if self._is_idle:
+            self._running.cancel()
+
+    def abandon(self) -> None:
+        """End the connection now, and what is done for it: the client is gone."""
+        self._is_gone = True
+        self._running.cancel()
+
+    async def run(self) -> None:
+        """Answer requests until either side ends the connection."""
+        try:
+            with self._running:
+                await self._answer_requests()
+            if self._is_gone:
+                return
+            if self._running.cancelled_caught and self._has_begun and not self._is_closing:
+                reason = "the head of the request is too slow"
+                raise _RefusedError(HTTPStatus.REQUEST_TIMEOUT, reason)
+        except _RefusedError as error:
+            await self._refuse(error.status, str(error))
+        except h11.RemoteProtocolError as error:
+            await self._refuse(error.error_status_hint, f"not a request of HTTP/1.1: {error}")
+        except _GONE:
+            return  # the client is gone
+        await self._linger()
+
+    async def _answer_requests(self) -> None:
+        rest = b""
+        while not self._is_closing and (request := await self._next_request(rest)) is not None:
+            scope = self._scope_of(request)
+            self._answer = _answer_to(request, scope)
+            exchange = _Exchange(self, self._http, self._answer, scope)
+            self._slot.use(busy=True)
+            await self._app(scope, exchange.receive, exchange.send)
+            self._slot.use(busy=False)
+            if exchange.fault is not None:
+                raise exchange.fault
+            self._is_read = exchange.body_is_read
+            if not (self._is_read and self._answer.is_complete and self._answer.keeps_alive):
+                break
+            rest = self._http.trailing_data[0]
+
+    async def _next_request(self, rest: bytes) -> h11.Request | None:
+        """Return the next request once its head is here; None if none comes.
+
+        Args:
+            rest: what is here already behind the request before.
+        """
+        was_sent_ahead = bool(rest)
+        self._http, self._answer = _reader(rest), AnswerWriter()
+        self._is_idle, self._has_begun = True, False
+        self._running.deadline = trio.current_time() + KEEP_ALIVE
+        if not rest:
+            self._http.receive_data(await self._stream.receive_some(MAX_HEAD))
+        while not isinstance(event := self._http.next_event(), h11.Request):
+            if event is not h11.NEED_DATA:  # the client has ended the connection
+                return None
+            if not self._has_begun:
+                self._has_begun = True
+                self._running.deadline = trio.current_time() + HEAD_LIMIT
+            was_sent_ahead = False
+            self._http.receive_data(await self._stream.receive_some(MAX_HEAD))
+        self._is_read = False
+        if was_sent_ahead or self._has_more_behind(event):
+            async with self._sent_ahead:
+                await trio.lowlevel.checkpoint()
+        self._is_idle, self._running.deadline = False, inf
+        return event
+
+    def _has_more_behind(self, request: h11.Request) -> bool:
+        """Return whether what is here goes on behind a request, whose body has a known length."""
+        here = len(self._http.trailing_data[0])
+        if not here:
+            return False
+        headers = dict(request.headers)
+        return b"transfer-encoding" not in headers and here > int(headers.get(b"content-length", 0))
+
+    def _scope_of(self, request: h11.Request) -> Scope:
+        """Return what the application gets to know of a request.
+
+        Raises:
+            _RefusedError: it is not for this node, or can be understood in two ways.
+        """
+        headers = [(name.lower(), value) for name, value in request.headers.raw_items()]
+        fields = dict(headers)
+        if request.http_version not in _VERSIONS:
+            raise _RefusedError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "use HTTP/1.1")
+        if b"transfer-encoding" in fields and (
+            b"content-length" in fields or request.http_version == b"1.0"
+        ):
+            raise _RefusedError(
+                HTTPStatus.BAD_REQUEST,
+                "a request with Transfer-Encoding has no Content-Length, and is not of HTTP/1.0",
+            )
+        target, host = request.target, fields.get(b"host")
+        if target[:7].lower() == b"http://":
+            host, slash, rest = target[7:].partition(b"/")
+            target = slash + rest or b"/"
+            headers = [(b"host", host), *(header for header in headers if header[0] != b"host")]
+        refusal = self._hosts.refusal(None if host is None else host.decode("latin-1"))
+        if refusal is not None:
+            raise _RefusedError(HTTPStatus.FORBIDDEN, refusal)
+        path, _, query = target.partition(b"?")
+        if not path.startswith(b"/") and path != b"*":
+            raise _RefusedError(HTTPStatus.BAD_REQUEST, "the target should begin with a slash")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": request.http_version.decode(),
+            "method": request.method.decode("ascii").upper(),
+            "scheme": "http",
+            "path": unquote(path.decode("latin-1")),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": headers,
+            "client": self._client,
+            "server": self._server,
+        }
+
+    async def read(self) -> bytes:
+        """Read some bytes; none at the end."""
+        try:
+            return await self._stream.receive_some(PIECE)
+        except trio.BrokenResourceError:
+            return b""
+
+    async def write(self, data: bytes, *, is_last: bool = False) -> None:
+        """Write bytes, the last ones of an answer at once if the system takes them.
+
+        Raises:
+            trio.BrokenResourceError: the client does not take them.
+        """
+        view = memoryview(data)[self._write_now(data) if is_last else 0 :]
+        for start in range(0, len(view), PIECE):
+            with trio.move_on_after(STALLED_WRITE) as stalled:
+                await self._stream.send_all(view[start : start + PIECE])
+            if stalled.cancelled_caught:
+                raise trio.BrokenResourceError("the client does not read")
+
+    def _write_now(self, data: bytes) -> int:
+        """Write without a turn of the event loop and a time limit; return how many bytes."""
+        try:
+            return os.write(self._stream.socket.fileno(), data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise trio.BrokenResourceError from error
+
+    async def _refuse(self, status: int, reason: str) -> None:
+        """Answer a request that never reaches the application."""
+        if self._answer.has_begun:
+            return
+        body = to_json({"message": reason})
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        head = self._answer.head(status, headers)
+        with suppress(*_GONE):
+            await self.write(head + self._answer.body(body, is_last=True))
+
+    async def _linger(self) -> None:
+        """End our side, and read what the client still sends: else it may not see the answer."""
+        with suppress(*_GONE), trio.move_on_after(_LINGER):
+            await self._stream.send_eof()
+            if not self._is_read or self._http.their_state is h11.ERROR:
+                while await self._stream.receive_some(PIECE):
+                    pass
+
+
+class _Exchange:
+    """One request and its answer: the application's `receive` and `send`."""
+
+    def __init__(
+        self, connection: HttpConnection, http: h11.Connection, answer: AnswerWriter, scope: Scope
+    ) -> None:
+        self._connection = connection
+        self._http = http
+        self._answer = answer
+        self._start: Message | None = None
+        self._is_gone = False
+        self._is_empty = not has_body(scope)
+        """Whether there is a body without a byte, which was not received yet."""
+        self.body_is_read = self._is_empty
+        self._ahead = 0
+        """Bytes read of the requests behind this one."""
+        self._chunks = 0
+        self._received = 0
+        """Bytes of the body."""
+        self.fault: h11.RemoteProtocolError | None = None
+        """What was wrong with the body."""
+
+    async def receive(self) -> Message:
+        """Return a part of the body; after its end, wait until the client is gone."""
+        if self._is_empty:
+            self._is_empty = False
+            return {"type": "http.request", "body": b"", "more_body": False}
+        while not (self._is_gone or self.body_is_read):
+            if self._received:  # what is here already may be thousands of chunks
+                await trio.lowlevel.checkpoint()
+            try:
+                body = self._next_data()
+            except h11.RemoteProtocolError as error:
+                self.fault, self._is_gone = error, True
+                break
+            if body or self.body_is_read:
+                return {"type": "http.request", "body": body, "more_body": not self.body_is_read}
+            if self._http.they_are_waiting_for_100_continue:
+                go_on = h11.InformationalResponse(status_code=100, headers=[])
+                await self._write(self._http.send(go_on))
+            await self._read_more()
+        while not self._is_gone:
+            if self._ahead > MAX_AHEAD:
+                await trio.sleep_forever()  # nobody watches a client that has so much unread
+            self._ahead += await self._read_more()
+        return {"type": "http.disconnect"}
+
+    def _next_data(self) -> bytes:
+        """Return what is here of the body, at most `PIECE` bytes or `_CHUNKS_AT_ONCE` chunks.
+
+        Raises:
+            h11.RemoteProtocolError: the body is not one, or its chunks are too small.
+        """
+        parts: list[bytes] = []
+        size = 0
+        while size < PIECE and len(parts) < _CHUNKS_AT_ONCE:
+            event = self._http.next_event()
+            if not isinstance(event, h11.Data):
+                self.body_is_read = isinstance(event, h11.EndOfMessage)
+                break
+            parts.append(bytes(event.data))
+            size += len(event.data)
+            self._chunks += event.chunk_start
+        self._received += size
+        if self._chunks > _SMALL_CHUNKS and self._received < (self._chunks - 1) * _MEAN_CHUNK:
+            raise h11.RemoteProtocolError(
+                f"chunks of fewer than {_MEAN_CHUNK} bytes on average: send larger ones"
+            )
+        return b"".join(parts)
+
+    async def _read_more(self) -> int:
+        data = await self._connection.read()
+        self._is_gone = not data
+        if data:
+            self._http.receive_data(data)
+        return len(data)
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer. Cancels the application if the client is gone."""
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        is_last = not message.get("more_body", False)
+        head, start = b"", self._start
+        if start is not None:
+            head, self._start = self._answer.head(start["status"], start["headers"]), None
+        body = self._answer.body(message.get("body", b""), is_last=is_last)
+        await self._write(head + body, is_last=is_last)
+
+    async def _write(self, data: bytes, *, is_last: bool = False) -> None:
+        try:
+            await self._connection.write(data, is_last=is_last)
+        except _GONE:
+            self._is_gone = True
+            self._connection.abandon()
+            await trio.lowlevel.checkpoint()
+
+
+def _reader(rest: bytes) -> h11.Connection:
+    """Return what reads one request, of which a part may be here."""
+    http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+    if rest:
+        http.receive_data(rest)
+    return http
+
+
+def _answer_to(request: h11.Request, scope: Scope) -> AnswerWriter:
+    wishes = b",".join([value for name, value in scope["headers"] if name == b"connection"])
+    closes = wishes and b"close" in [wish.strip() for wish in wishes.lower().split(b",")]
+    return AnswerWriter(
+        is_head=request.method == b"HEAD",
+        is_old=request.http_version < b"1.1",
+        keeps_alive=not closes,
+    )
+
+
+def _address(address: tuple[object, ...]) -> tuple[str, int]:
+    host, port = address[:2]
+    return str(host).partition("%")[0], int(str(port))
