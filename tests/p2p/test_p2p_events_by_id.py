@@ -31,7 +31,9 @@ from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import varint
 from recon_node.p2p import AGREED, network_side
 from recon_node.p2p.errors import MISBEHAVED, PeerError, PeerGoneError, PeerProtocolError
-from recon_node.p2p.sync.event_stream import CAR, END, fetch_events_by_id, serve_events_by_id
+from recon_node.p2p.sync.event_frames import CAR, END
+from recon_node.p2p.sync.event_server import serve_events_by_id
+from recon_node.p2p.sync.event_stream import fetch_events
 from recon_node.p2p.sync.purses import KEYS_AN_EVENT, Purses, Searches
 from recon_node.p2p.transport.framing import EVENTS_BY_ID_PROTOCOL, FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
@@ -85,7 +87,7 @@ async def ask(frames: FrameStream, wanted: Missing, per_request: int = 500):
     async def deliver(events) -> None:
         received.update(events)
 
-    missing = await fetch_events_by_id(frames, wanted, deliver, PATIENCE, per_request)
+    missing = await fetch_events(frames, wanted, deliver, PATIENCE, per_request)
     return received, missing
 
 

@@ -26,7 +26,7 @@ from recon_node.ceramic import EventId, network_range, parse_event
 from recon_node.ipld import varint
 from recon_node.p2p import AGREED, ANOTHER_NETWORK, open_p2p
 from recon_node.p2p.errors import MISBEHAVED, PeerError
-from recon_node.p2p.sync.event_stream import CAR, END, parse_request
+from recon_node.p2p.sync.event_frames import CAR, END, parse_request
 from recon_node.p2p.transport.framing import EVENTS_PROTOCOL, FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import ZERO, KeyRange, SessionSettings, Sha256a

@@ -6,21 +6,24 @@ A stream holds a slot only while requests come. Between two fetches of its peer 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
 import structlog
 import trio
 
-from recon_node.ceramic import EventId
+from recon_node.ceramic import EventId, Network
 from recon_node.p2p.context import Context
 from recon_node.p2p.errors import BROKEN_PROTOCOL, MISBEHAVED, PEER_FAILURES, describe_error
 from recon_node.p2p.reports import GAVE_WAY
-from recon_node.p2p.sync.event_stream import serve_events, serve_events_by_id
+from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.sync.event_frames import CAR, END, head_frame, parse_id_request, parse_request
 from recon_node.p2p.sync.purses import Purses, Searches
 from recon_node.p2p.sync.sessions import PeerSlots
 from recon_node.p2p.transport.framing import EVENTS_BY_ID_PROTOCOL, FrameStream, PeerStream
+from recon_node.recon import Missing, id_of
 from recon_node.store import StoreError
 
 log = structlog.get_logger(__name__)
@@ -31,6 +34,15 @@ KEPT_FOR: Final = 120.0
 """Seconds for which it is kept without one."""
 KEPT_PER_PEER: Final = 2
 """Maximum streams of a peer that are kept: one of each version."""
+_READ_AT_ONCE: Final = 256
+"""Maximum CARs read at a time while serving a request, as long as they are small."""
+_READ_BYTES: Final = 512 * 1024
+"""Bytes of CARs to read at a time, judging by the size of the previous ones."""
+_MEMORY_A_BYTE: Final = 2
+"""Bytes of memory that each byte of a CAR takes while it is served: the CAR and its frame."""
+
+ReadCars = Callable[[Sequence[EventId]], Awaitable[list[bytes | None]]]
+Search = Callable[[Missing], Awaitable[list[EventId]]]
 
 
 class EventServer:
@@ -96,3 +108,100 @@ class EventServer:
     def _note_sent(self, peer_id: str, size: int) -> None:
         self._counters.event_bytes_sent += size
         self._book.served(peer_id, size=size)
+
+
+async def serve_events(
+    frames: FrameStream,
+    read_cars: ReadCars,
+    network: Network,
+    settings: P2PSettings,
+    linger: float = math.inf,
+) -> None:
+    """Answer requests until the peer ends the stream, or none follows within `linger` seconds.
+
+    The first request must come within `idle_timeout`. After that the peer may take
+    `turn_timeout` to read an answer or to begin another request, because it stores events
+    meanwhile.
+
+    Raises:
+        PeerProtocolError: a request does not parse, or asks for events of another network.
+    """
+
+    async def answer(request: bytes) -> Sequence[bytes]:
+        wanted, patience = parse_request(request, network), settings.turn_timeout
+        return await _send_cars(frames, wanted, read_cars, lambda _: CAR, patience)
+
+    await _serve(frames, answer, settings, linger)
+
+
+async def serve_events_by_id(
+    frames: FrameStream,
+    read_cars: ReadCars,
+    search: Search,
+    settings: P2PSettings,
+    linger: float = math.inf,
+) -> None:
+    """Answer requests until the peer ends the stream, or none follows within `linger` seconds.
+
+    The peer has the time that 1.0.0 allows.
+
+    Args:
+        frames: an event stream that the peer has opened.
+        read_cars: reads events.
+        search: returns the EventIds that have some ids (purses.py).
+        settings: the time limits.
+        linger: how long to wait for another request.
+
+    Raises:
+        PeerProtocolError: a request does not parse.
+    """
+
+    async def answer(request: bytes) -> Sequence[bytes]:
+        wanted = parse_id_request(request)
+        held = await search(wanted)
+        unread = await _send_cars(frames, held, read_cars, head_frame, settings.turn_timeout)
+        return sorted(set(wanted.ids) - set(map(id_of, held)) | set(map(id_of, unread)))
+
+    await _serve(frames, answer, settings, linger)
+
+
+async def _serve(
+    frames: FrameStream,
+    answer: Callable[[bytes], Awaitable[Sequence[bytes]]],
+    settings: P2PSettings,
+    linger: float,
+) -> None:
+    """Have requests answered, and end each answer with what is not held."""
+    patience, until_begun = settings.turn_timeout, 0.0
+    while (request := await frames.receive(settings.idle_timeout, until_begun)) is not None:
+        until_begun = settings.turn_timeout
+        missing = await answer(request)
+        await frames.send([END + b"".join(missing)], patience)
+        if linger < patience and not await frames.wait_for_frame(linger):
+            return
+
+
+async def _send_cars(
+    frames: FrameStream,
+    wanted: Sequence[EventId],
+    read_cars: ReadCars,
+    head_of: Callable[[EventId], bytes],
+    patience: float,
+) -> list[EventId]:
+    """Send a frame for each event that is held, a head and the CAR; return those not held."""
+    missing: list[EventId] = []
+    at, count = 0, 1
+    while part := wanted[at : at + count]:
+        cars = await read_cars(part)
+        size = sum(len(car) for car in cars if car is not None)
+        frames.account.hold("events", _MEMORY_A_BYTE * size)
+        pairs = list(zip(part, cars, strict=True))
+        found = [head_of(each) + car for each, car in pairs if car is not None]
+        missing += [each for each, car in pairs if car is None]
+        at += len(part)
+        count = min(_READ_AT_ONCE, 2 * count, max(1, _READ_BYTES * len(part) // max(1, size)))
+        del cars, pairs
+        await frames.send(found, patience)
+        del found
+    frames.account.hold("events", 0)
+    return missing

@@ -29,7 +29,6 @@ from recon_node.p2p.sync.event_stream import (
     Deliver,
     FetchedEvents,
     fetch_events,
-    fetch_events_by_id,
 )
 from recon_node.p2p.sync.purses import in_steps
 from recon_node.p2p.sync.sessions import Tally
@@ -347,7 +346,8 @@ class Fetcher:
         before = frames.bytes_received
         try:
             with claim.peers_turn():
-                missing = await way.fetch(frames, names, hand_on, patience, per_request)
+                wanted = way.request(names)
+                missing = await fetch_events(frames, wanted, hand_on, patience, per_request)
         finally:
             self.tally.event_bytes_received += frames.bytes_received - before
             self._counters.event_bytes_received += frames.bytes_received - before
@@ -400,17 +400,9 @@ class ByKey:
         """Return the key of an event that has come. The store knows that it has."""
         return event_id
 
-    async def fetch(
-        self,
-        frames: FrameStream,
-        keys: list[bytes],
-        deliver: Deliver,
-        patience: float,
-        per_request: int,
-    ) -> list[bytes]:
-        """Fetch events; return the EventIds of those that the peer does not hold."""
-        wanted = [EventId(each) for each in keys]
-        return [*await fetch_events(frames, wanted, deliver, patience, per_request)]
+    def request(self, keys: list[bytes]) -> list[EventId]:
+        """Return what to ask for to get the events of some EventIds."""
+        return [*map(EventId, keys)]
 
 
 class ById:
@@ -447,17 +439,9 @@ class ById:
         self._table.note_fetched(id_, event_id)
         return id_
 
-    async def fetch(
-        self,
-        frames: FrameStream,
-        ids: list[bytes],
-        deliver: Deliver,
-        patience: float,
-        per_request: int,
-    ) -> list[bytes]:
-        """Fetch events; return the ids of those that the peer does not hold."""
-        wanted = Missing(self._range, ids)
-        return await fetch_events_by_id(frames, wanted, deliver, patience, per_request)
+    def request(self, ids: list[bytes]) -> Missing:
+        """Return what to ask for to get the events of some ids."""
+        return Missing(self._range, ids)
 
 
 Way: TypeAlias = ByKey | ById
