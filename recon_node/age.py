@@ -38,13 +38,7 @@ class DecryptionError(Exception):
 
 
 class Encryptor:
-    """Encrypts what is written to it.
-
-    Args:
-        target: where the encrypted bytes go.
-        passphrase: of the reader.
-        work: the binary logarithm of scrypt's cost.
-    """
+    """Encrypts what is written to it. The cost of scrypt is two to the power of `work`."""
 
     def __init__(self, target: BinaryIO, passphrase: str, work: int = WORK) -> None:
         file_key, salt, nonce = os.urandom(16), os.urandom(16), os.urandom(16)

@@ -42,8 +42,6 @@ class Backoff:
 def jittered(seconds: float, draw: float) -> float:
     """Return a time that is shorter or longer by up to `SPREAD`.
 
-    Args:
-        seconds: the mean.
-        draw: a random number from 0 to 1.
+    `draw` is a random number from 0 to 1.
     """
     return seconds * (1 + SPREAD * (2 * draw - 1))

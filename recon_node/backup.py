@@ -201,12 +201,8 @@ def restore_backup(
 ) -> Backup:
     """Put the files of a backup, or a copy of a log, into a data directory that has none of them.
 
-    Args:
-        source: a file of `write_backup`, or of `backup_log`.
-        data_dir: made if it is missing.
-        passphrase: of an encrypted backup.
-        new_epoch: begin a new epoch of the feed, which tells its readers to start over.
-        progress: called with each step.
+    `source` is a file of `write_backup`, or of `backup_log`. With a new epoch of the feed, its
+    readers start over.
 
     Raises:
         BackupError: it is not a backup, is damaged, or needs another passphrase; or the directory

@@ -77,10 +77,7 @@ class Remembered(Generic[K, V]):
     def put(self, key: K, value: V, *, renew: bool = True) -> None:
         """Put in a value as the latest one; the oldest ones make room.
 
-        Args:
-            key: what it is found by; a value before it is replaced.
-            value: to keep.
-            renew: whether its lifetime starts again if the key is known.
+        Its lifetime starts again unless the key is known and `renew` is False.
         """
         known = self._live(key)
         since = known[0] if known is not None and not renew else self._clock()

@@ -134,10 +134,6 @@ def given_settings(
 ) -> dict[str, Given]:
     """Return what the file, the environment and the flags set, by name; the last source wins.
 
-    Args:
-        config: a TOML file, or None for none.
-        flags: settings from the command line, by name.
-
     Raises:
         SettingsError: the file cannot be read, or has an unknown setting.
     """

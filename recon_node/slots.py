@@ -76,10 +76,8 @@ def network_of(address: str) -> str:
 
 
 class AllowList:
-    """Addresses, networks and peer ids that always get a slot.
-
-    Args:
-        entries: such as 192.0.2.7, 2001:db8::/48, or a peer id.
+    """Addresses, networks and peer ids that always get a slot: 192.0.2.7, 2001:db8::/48, or a peer
+    id.
 
     Raises:
         ValueError: an entry with a slash is not a network.

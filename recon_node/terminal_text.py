@@ -25,11 +25,9 @@ node's API has, too, have its names."""
 
 
 def shown(text: str, *, lines: bool = False) -> str:
-    """Return text in which everything that does not print is escaped, as in Python: `\\x1b`.
+    """Return text in which everything that does not print is escaped, as in Python: `\x1b`.
 
-    Args:
-        text: of anybody.
-        lines: whether line breaks and tabs stay; elsewhere, text is one line.
+    If `lines`, line breaks and tabs stay; elsewhere, text is one line.
     """
     if text.isprintable():  # nearly always
         return text

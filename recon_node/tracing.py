@@ -95,9 +95,7 @@ def traced_by(provider: TracerProvider) -> Iterator[None]:
 def traces(service: str, *, on: bool) -> Iterator[None]:
     """Send spans by OTLP over HTTP while the block runs, if they are on.
 
-    Args:
-        service: its name, unless OTEL_SERVICE_NAME has another one.
-        on: whether to.
+    OTEL_SERVICE_NAME overrides `service`.
 
     Raises:
         TracesError: OpenTelemetry is not installed.

@@ -383,12 +383,7 @@ async def open_anchoring(
 ) -> AsyncIterator[Anchoring | None]:
     """Anchor while the context is open; None if the settings say off.
 
-    Args:
-        settings: what is anchored, where and how often.
-        chain: has the endpoints.
-        store: has the events, and takes the time events.
-        data_dir: for the journal; locked by the caller.
-        now: returns Unix time in seconds.
+    The caller has locked `data_dir`.
 
     Raises:
         AuthorityError: the settings cannot be used.

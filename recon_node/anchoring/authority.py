@@ -74,11 +74,7 @@ class TimeAuthority(Protocol):
 
 
 class DevelopmentClock:
-    """The clock of this machine, for local networks: it anchors at once, and proves nothing.
-
-    Args:
-        now: returns Unix time in seconds.
-    """
+    """The clock of this machine, for local networks: it anchors at once, and proves nothing."""
 
     chain_id = DEVELOPMENT_CHAIN
     account = None

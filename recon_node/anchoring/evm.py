@@ -73,14 +73,7 @@ _USED: Final = ("nonce too low", "nonce is too low", "invalid nonce", "oldnonce"
 class EvmAuthority:
     """Anchors roots by calls of a contract's `anchorDagCbor(bytes32)`.
 
-    Args:
-        chain: which, and who is asked.
-        signer: of the account that pays.
-        journal: keeps what was signed.
-        contract: its address.
-        limits: of what is spent.
-        pause: seconds between two looks at the chain.
-        now: returns Unix time in seconds.
+    `pause` is in seconds, and so is the Unix time that `now` returns.
     """
 
     def __init__(
@@ -278,12 +271,7 @@ _RECEIPT_TIMEOUT: Final = 300.0
 
 
 async def deploy(chain: Provider, signer: Signer, max_fee: int) -> str:
-    """Create a contract, and return its address.
-
-    Args:
-        chain: where.
-        signer: of the account that pays.
-        max_fee: wei per gas, at most.
+    """Create a contract, and return its address. `max_fee` is in wei per gas.
 
     Raises:
         AuthorityError: it did not come into being.

@@ -140,10 +140,7 @@ class Tree:
 
 
 class Journal:
-    """The journal of a data directory, open.
-
-    Args:
-        data_dir: locked by the caller.
+    """The open journal of a data directory, which the caller has locked.
 
     Raises:
         JournalError: it cannot be read.

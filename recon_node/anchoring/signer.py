@@ -40,11 +40,7 @@ class Signer:
 def load_signer(path: Path, password_path: Path | None) -> Signer:
     """Read a key: 64 hexadecimal digits, or an encrypted keystore (Web3 Secret Storage) as JSON.
 
-    Takes seconds for a keystore.
-
-    Args:
-        path: of the file.
-        password_path: of a file with the password of a keystore, on its first line.
+    Takes seconds for a keystore. The password of a keystore is on the first line of a file.
 
     Raises:
         AuthorityError: a file cannot be read or used, or others can read it.

@@ -19,10 +19,7 @@ from recon_node.ipld import CID, DAG_CBOR, dag_cbor
 
 
 class MerkleTree:
-    """A tree over some CIDs.
-
-    Args:
-        leaves: at least one; repeated ones count once.
+    """A tree over some CIDs, at least one; repeated ones count once.
 
     Attributes:
         leaves: in their order in the tree.

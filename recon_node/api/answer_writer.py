@@ -40,11 +40,7 @@ class AnswerWriter:
         self.is_complete = False
 
     def head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """Return the head of the answer.
-
-        Args:
-            status: the HTTP status code, 200 or more.
-            headers: with names in lower case.
+        """Return the head of the answer. Names of headers are in lower case.
 
         Raises:
             ValueError: a header would end early, and its rest be taken for another one.

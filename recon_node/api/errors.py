@@ -38,10 +38,7 @@ log = structlog.get_logger(__name__)
 class ApiError(Exception):
     """A request that is answered with an HTTP error.
 
-    Args:
-        status: the HTTP status code, 400 to 599.
-        message: what was wrong and what to do, in plain English; the body's `message`.
-        headers: further headers of the answer.
+    `message` says in plain English what was wrong and what to do.
     """
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:

@@ -141,8 +141,7 @@ class HttpConnection:
     async def _next_request(self, rest: bytes) -> h11.Request | None:
         """Return the next request once its head is here; None if none comes.
 
-        Args:
-            rest: what is here already behind the request before.
+        `rest` is what is here already behind the request before.
         """
         was_sent_ahead = bool(rest)
         self._http, self._answer = _reader(rest), AnswerWriter()

@@ -121,12 +121,7 @@ async def serve(
 ) -> None:
     """Serve `app` until `closing` is set; return when the last connection is gone.
 
-    Args:
-        app: the application.
-        listener: where to listen.
-        closing: ends it.
-        hosts: names that requests may use for this node, beside its addresses.
-        always_admit: addresses that always get a connection.
+    Requests may call this node by one of `hosts`, beside its addresses.
     """
     slots = Slots(MAX_CONNECTIONS, trio.current_time, AllowList(always_admit))
     own_hosts = Hosts(listener.hosts, hosts)

@@ -73,9 +73,6 @@ class Limits:
 class LoopWatch(trio.abc.Instrument):
     """Measures for how long the event loop is held: between two looks at its sockets and timers,
     nothing else of the node can happen.
-
-    Args:
-        now: a clock in seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:

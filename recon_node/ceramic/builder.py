@@ -147,13 +147,7 @@ def time_event(
 
 
 def proof_block(chain_id: str, root: CID, tx_hash: bytes) -> tuple[CID, bytes]:
-    """Return the proof that a contract call anchored `root`: a block, and its CID.
-
-    Args:
-        chain_id: CAIP-2.
-        root: of the Merkle tree.
-        tx_hash: of the transaction, 32 bytes.
-    """
+    """Return the proof that a contract call anchored `root`: a block, and its CID."""
     tx_cid = CID(
         varint.encode(1) + varint.encode(_ETH_TX) + bytes([_KECCAK_256, len(tx_hash)]) + tx_hash
     )

@@ -68,13 +68,6 @@ class HeightlessEventId(bytes):
     ) -> Self:
         """Build the EventId of an event.
 
-        Args:
-            network: the network of the event.
-            model: the stream's model, from the header of its init event.
-            controller: the DID of the stream's controller.
-            init_cid: the CID of the stream's init event.
-            event_cid: the event's own CID.
-
         Raises:
             EventIdError: the controller is not valid Unicode.
         """

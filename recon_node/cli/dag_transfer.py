@@ -90,11 +90,7 @@ def wait_for_dag(
 ) -> None:
     """Wait until all blocks of a DAG are at the node.
 
-    Args:
-        node: which node.
-        root: the DAG's root.
-        timeout: seconds.
-        on_state: called with the state of the DAG each time the node was asked for it.
+    `on_state` is called with its state each time the node was asked for it.
 
     Raises:
         CommandError: not in time; the message says what is missing.
@@ -273,12 +269,7 @@ def push_dag(
 ) -> Pushed:
     """Push a DAG; shards that the node already has are not sent again.
 
-    Args:
-        node: where to push it.
-        key: signs the events.
-        source: the DAG.
-        shard_size: largest shard, in bytes.
-        on_shard: called after each shard, with whether it was sent.
+    `on_shard` is called after each shard, with whether it was sent.
 
     Raises:
         CommandError: the node refuses an event, or does not answer.

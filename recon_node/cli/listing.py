@@ -109,12 +109,7 @@ def pages(
 ) -> tuple[list[dict[str, Any]], int]:
     """Read a list of the API page by page.
 
-    Args:
-        node: which node.
-        path: of the list.
-        name: of the entries in the answer.
-        query: the filter.
-        limit: how many entries to return, at most; 0 for all.
+    `name` is that of the entries in the answer. A limit of 0 is none.
 
     Returns:
         the entries, and how many there are in all (0 if the list does not say).

@@ -80,10 +80,7 @@ def make_console(*, stderr: bool = False) -> Console:
 def make_table(*columns: str, numbers: tuple[str, ...] = (), title: str | None = None) -> TextTable:
     """Return a plain table. Text that is too wide is folded, not cut: it may have to be copied.
 
-    Args:
-        columns: the headings.
-        numbers: those of them whose column is right-aligned.
-        title: a line above the table.
+    The columns in `numbers` are right-aligned.
     """
     table = TextTable(title=title, title_justify="left", box=None, pad_edge=False)
     for column in columns:
@@ -137,11 +134,8 @@ def step_bar() -> Iterator[Callable[[str, int, int | None], None]]:
 def complete_file(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
     """Open a file for writing that gets its name when the block ends; `-` is standard output.
 
-    If the block fails, what was at `path` before stays as it was.
-
-    Args:
-        path: of the file.
-        force: replace a file that exists.
+    If the block fails, what was at `path` before stays as it was. `force` replaces a file that
+    exists.
 
     Raises:
         CommandError: the file exists, and `force` is not set; or it cannot be written.

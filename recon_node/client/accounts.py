@@ -285,10 +285,8 @@ class Assertion(NamedTuple):
 class PasskeyAccount(Account[bytes, Assertion]):
     """A passkey (WebAuthn) with a P-256 key.
 
-    Args:
-        did: its did:key.
-        sign: answers a challenge, as `navigator.credentials.get` does. Without it, use
-            `Account.request` and `Account.complete`.
+    `sign` answers a challenge, as `navigator.credentials.get` does. Without it, use
+    `Account.request` and `Account.complete`.
 
     Raises:
         InvalidArgumentError: not the did:key of a P-256 key.

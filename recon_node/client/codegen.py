@@ -138,13 +138,7 @@ class _Module:
 
 
 class _Writer:
-    """Writes the types of one schema.
-
-    Args:
-        module: to which.
-        schema: of a model.
-        notes: what its model says of its fields.
-    """
+    """Writes the types of one schema."""
 
     def __init__(self, module: _Module, schema: Mapping[str, Any], notes: dict[str, str]) -> None:
         self._module, self._schema, self._notes = module, schema, notes
@@ -161,9 +155,7 @@ class _Writer:
     def _type(self, schema: Any, name: str) -> str:
         """Return the type of what a schema accepts, and write what it refers to.
 
-        Args:
-            schema: a JSON Schema.
-            name: for classes that have to be written.
+        `name` is for classes that have to be written.
         """
         if not isinstance(schema, dict):
             return "Any"

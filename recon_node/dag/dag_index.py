@@ -119,10 +119,8 @@ FILE: Final = IndexFile(
 def take(connection: sqlite3.Connection, rows: Sequence[FeedRow], now: int) -> int:
     """Add events to the index, within a transaction.
 
-    Args:
-        connection: of the index.
-        rows: events with the sort key "dag", in the order of the feed.
-        now: Unix seconds by which publishes are judged.
+    `rows` are events with the sort key "dag", in the order of the feed. Publishes are judged by the
+    Unix time `now`.
 
     Returns:
         The number of ignored events.

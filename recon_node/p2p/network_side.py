@@ -162,10 +162,8 @@ class P2P:
     def found(self, peer_id: str, addresses: Sequence[str], sort_value: str | None = None) -> None:
         """Take a peer that was found, and sync with it if more of its kind are needed.
 
-        Args:
-            peer_id: the peer.
-            addresses: multiaddrs, with or without /p2p/<peer id>.
-            sort_value: at whose rendezvous it was found; None: it is a node of the network.
+        Its addresses may end with /p2p/<peer id>. `sort_value` says at whose rendezvous it was
+        found; None: it is a node of the network.
         """
         if peer_id in self._book.removed:
             return
@@ -340,11 +338,7 @@ async def open_p2p(
 ) -> AsyncIterator[P2P]:
     """Take part in the network of a store until the block ends.
 
-    Args:
-        settings: how to take part.
-        store: its events are exchanged with peers.
-        data_dir: the directory of the identity and of the known peers.
-        versions: the versions of recon to speak, best first.
+    `versions` are the versions of recon to speak, best first.
 
     Raises:
         P2PError: the identity or the swarm key cannot be used, an address cannot be listened on, or

@@ -34,10 +34,8 @@ class Processes:
     ) -> Any:
         """Return the answer of a process.
 
-        Args:
-            request: a value for `marshal`.
-            patience: seconds, after which the process is killed.
-            on_ready: called when there is a process, which may have to be started.
+        The request is a value for `marshal`. After `patience` seconds the process is killed;
+        `on_ready` is called when there is one, which may have to be started.
 
         Raises:
             ProcessDiedError: there is no answer; the message says how the process ended.

@@ -372,13 +372,7 @@ def create_snapshot(
 ) -> Created:
     """Write a snapshot of a source, and return it.
 
-    Args:
-        source: of the events.
-        objects: where to.
-        key: signs it; only a snapshot that it has signed is built on.
-        progress: see `Progress`.
-        pack_bytes: see `PACK_BYTES`.
-        afresh: do not build on another snapshot.
+    It builds on one that `key` has signed, unless it is made `afresh`.
 
     Raises:
         DamagedBaseError: the snapshot to build on is damaged.

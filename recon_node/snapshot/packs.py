@@ -169,10 +169,7 @@ def located(node: Node, locator: bytes) -> bytes:
 def split_located(data: bytes, cid: CID, total: Sha256a | None) -> tuple[bytes, bytes]:
     """Return the block and the locator of a node from the bytes of its extent.
 
-    Args:
-        data: the bytes.
-        cid: of the node.
-        total: its Ahash, as its parent has it; not needed for a leaf.
+    `total` is its Ahash, as its parent has it; not needed for a leaf.
 
     Raises:
         LocatorError: there is something else.
@@ -220,9 +217,7 @@ def event_body(cid: CID, event: bytes) -> bytes:
 class PackWriter:
     """Fills packs, one after the other.
 
-    Args:
-        target: bytes after which a pack is full.
-        header: with which each of them starts.
+    A pack begins with `header`, and is full after `target` bytes.
     """
 
     def __init__(self, target: int, header: bytes = b"") -> None:

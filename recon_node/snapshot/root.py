@@ -256,10 +256,7 @@ def encode_root(
 ) -> tuple[RootObject, bytes]:
     """Sign a manifest; return the root object, also as bytes.
 
-    Args:
-        manifest: of the snapshot.
-        key: signs it.
-        top: blocks and locators of the nodes at the top, level by level.
+    `top` has blocks and locators of the nodes at the top, level by level.
     """
     block = manifest.encode()
     payload = CID.of(DAG_CBOR, block)
@@ -288,9 +285,7 @@ def encode_root(
 def decode_root(data: bytes, trusted: Collection[str] | None = None) -> RootObject:
     """Read a root object and check its signature, before anything else is read of it.
 
-    Args:
-        data: the object.
-        trusted: did:keys of whom it must be signed; None: by anyone.
+    It must be signed by one of the did:keys in `trusted`; None: by anyone.
 
     Raises:
         RootError: it is damaged, something else, the signature is wrong, or by somebody else.

@@ -63,10 +63,8 @@ def read_root(
 ) -> RootObject:
     """Return a root object of a store.
 
-    Args:
-        objects: the store.
-        name: of the root object; by default that of the newest snapshot.
-        trusted: did:keys of whom it must be signed; None: by anyone.
+    The default is that of the newest snapshot. It must be signed by one of the did:keys in
+    `trusted`; None: by anyone.
 
     Raises:
         SnapshotError: it is missing, damaged, or signed by somebody else.

@@ -72,9 +72,7 @@ class Snapshots:
     def start(self, urls: Sequence[str], signers: Sequence[str] | None = None) -> SnapshotSync:
         """Start a sync from some URLs.
 
-        Args:
-            urls: of the snapshots.
-            signers: whose snapshots to read; None: as in the settings.
+        Snapshots of `signers` are read; None: of those in the settings.
 
         Raises:
             BusyError: another one is under way.

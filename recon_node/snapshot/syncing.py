@@ -85,12 +85,8 @@ async def sync_snapshot(
 ) -> None:
     """Fetch what a node lacks of a snapshot, and have it admitted.
 
-    Args:
-        reader: of the snapshot; its faults should be noted in `result`.
-        target: the node's store.
-        result: is updated on the way.
-        ranges: what the node wants, ascending and apart.
-        on_progress: called whenever `result` has changed.
+    `result` is updated on the way, and the reader should note its faults there. The node wants
+    `ranges`, ascending and apart.
 
     Raises:
         SnapshotError: the snapshot is of another network, or its store was given up.
@@ -309,11 +305,7 @@ async def sync_all(
 ) -> None:
     """Sync a store from the sources of a report, which is updated on the way.
 
-    Args:
-        report: a new one.
-        store: of the node.
-        signers: did:keys of whom the snapshots must be signed; none: by anyone.
-        on_progress: called whenever the report has changed.
+    Snapshots must be signed by one of the did:keys in `signers`; none: by anyone.
 
     Raises:
         StoreError: the node's disk failed.

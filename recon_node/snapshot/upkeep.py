@@ -70,12 +70,8 @@ def verify_snapshot(
 ) -> Verified:
     """Read a whole snapshot, and check every node, event and page of feed positions.
 
-    Signatures of events are not checked: a node that syncs does that.
-
-    Args:
-        objects: where it is.
-        root: of the snapshot.
-        progress: called with the events checked so far, and their number.
+    Signatures of events are not checked: a node that syncs does that. `progress` is called with the
+    events checked so far, and their number.
     """
     result = Verified()
     reader = SnapshotReader(objects, root, result.faults.append)
@@ -130,11 +126,8 @@ def _verify_part(reader: SnapshotReader, part: list[Branch], result: Verified) -
 def collect(objects: Objects, keep: int, min_age: timedelta, now: datetime) -> Collected:
     """Delete all snapshots but the newest `keep`, and packs that no remaining snapshot names.
 
-    Args:
-        objects: the store.
-        keep: at least 1.
-        min_age: packs that are younger stay: they may belong to a snapshot that is being written.
-        now: with a time zone.
+    Packs younger than `min_age` stay: they may belong to a snapshot that is being written. `now`
+    has a time zone.
 
     Raises:
         SnapshotError: a root object cannot be read, so nobody knows which packs it needs.

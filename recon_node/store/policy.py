@@ -175,11 +175,8 @@ class Policy:
 class ListedHashes:
     """The policy as far as the hashes in EventIds of one kind can tell.
 
-    What this refuses is refused by the policy; not the other way round.
-
-    Args:
-        policy: the lists.
-        separator: returns the hash of a model in EventIds of this kind.
+    What this refuses is refused by the policy; not the other way round. `separator` returns the
+    hash of a model in EventIds of this kind.
     """
 
     def __init__(self, policy: Policy, separator: Callable[[StreamId], bytes]) -> None:
@@ -234,13 +231,7 @@ REMEMBERED_REFUSED: Final = 65_536
 
 
 class PolicyGate:
-    """Applies a write policy. Used from trio's thread.
-
-    Args:
-        policy: what to apply.
-        network: of the node.
-        log: the questions about the log, for streams that are here.
-    """
+    """Applies a write policy. Used from trio's thread."""
 
     def __init__(self, policy: Policy, network: Network, log: LogReader) -> None:
         self.policy = policy

@@ -97,10 +97,8 @@ class DiskReserve:
 
     @contextmanager
     def room_for(self, size: int) -> Iterator[None]:
-        """Take room for events of peers, while they are being written.
-
-        Args:
-            size: of their CARs, in bytes.
+        """Take room for events of peers, whose CARs have `size` bytes, while they are being
+        written.
 
         Raises:
             DiskFullError: there is not.
@@ -234,9 +232,7 @@ class Store(Contents):
         """Return whether it is this node's choice that it does not count an event that a peer has:
         it is unwanted, withheld, or found no room.
 
-        Args:
-            event_id: of the event.
-            for_good: do not count what may be different when the event comes again.
+        `for_good` does not count what may be different when the event comes again.
         """
         is_here = self.is_withheld(event_id) or (not for_good and self.found_no_room(event_id))
         return is_here or self.is_unwanted(event_id, for_good=for_good)

@@ -40,10 +40,7 @@ class BudgetError(Exception):
 class Budget:
     """A number of steps that may be taken.
 
-    Args:
-        what: takes them, for the message.
-        steps: how many there are.
-        unit: what they are.
+    `what` takes them, for the message, and `unit` is what they are.
     """
 
     __slots__ = ("_steps", "_unit", "_what", "left")

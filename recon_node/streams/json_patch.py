@@ -109,11 +109,7 @@ class Patched(NamedTuple):
 def apply_patch(document: Any, patch: object, weight: int, budget: Budget) -> Patched:
     """Return the document after a patch.
 
-    Args:
-        document: is not changed; the result shares parts of it.
-        patch: an array of operations, as decoded from an event.
-        weight: of the document.
-        budget: for the work.
+    `document` is not changed; the result shares parts of it. `weight` is that of the document.
 
     Raises:
         JsonPatchError: an invalid patch, an operation that cannot be applied (the message says

@@ -244,10 +244,7 @@ def expired_branches(
 ) -> dict[CID, Expired]:
     """Return the uncovered events, other than candidates, of branches with expired data.
 
-    Args:
-        shapes: of all events of the stream, in causal order.
-        tip: of the stream.
-        times: the earliest proven time of each event that has one.
+    Shapes are in causal order. `times` has the earliest proven time of each event that has one.
     """
     pruned = set(tip.pruned)
     covered = {prev for shape in shapes for prev in shape.prev}

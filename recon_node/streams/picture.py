@@ -52,11 +52,8 @@ def stream_picture(
 ) -> StreamPicture:
     """Draw the events of one stream.
 
-    Args:
-        title: the text above it.
-        events: all events held, in any order; some of their prevs may be missing.
-        now: Unix seconds by which capabilities have expired, as in `select_tip`.
-        full: show whole CIDs.
+    Events are in any order, and some of their prevs may be missing. Capabilities have expired by
+    the Unix time `now`. `full` shows whole CIDs.
 
     Raises:
         StreamShapeError: the delivered events are not one whole stream.

@@ -383,9 +383,8 @@ class Stream:
     def with_event(self, event: Event, definitions: Definitions | None = None) -> Stream:
         """Return the stream with one more event; the content before it is not computed again.
 
-        Args:
-            event: whose prevs are here.
-            definitions: of the stream's model, if the event names another version.
+        The event's prevs are here. `definitions` are needed if it names another version of the
+        model.
         """
         statements = statements_of((*self.events, event), self.faults)
         if len(statements.events) == len(self.events):  # a copy of an event that is here

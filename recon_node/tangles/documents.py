@@ -89,9 +89,7 @@ def as_message(
 def tangles_in(content: object, parse: Callable[[str], Id]) -> dict[str, Backlinks[Id]]:
     """Return what `content.tangles` says about each tangle, without what has another shape.
 
-    Args:
-        content: of a message.
-        parse: reads an id; raises ValueError if the text is not one.
+    `parse` reads an id, or raises ValueError.
     """
     said = content.get("tangles") if isinstance(content, dict) else None
     if not isinstance(said, dict) or len(said) > MAX_TANGLES:

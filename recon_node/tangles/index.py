@@ -94,9 +94,6 @@ class Tangles:
     async def names(self, root: CID) -> dict[str, int]:
         """Return the tangles with a root, by name, and how many documents name each.
 
-        Args:
-            root: the CID of the root document's init event.
-
         Raises:
             FeedIndexError: the index cannot be read, or does not keep up with the feed.
         """
@@ -120,13 +117,8 @@ class Tangles:
 
         Anybody can name any tangle, so there may be any number of them, of any size. If not all
         find room, the root comes first, and what its author wrote. Of the others, half are those
-        that came first; the other half is shared out among the authors.
-
-        Args:
-            root: the CID of the root document's init event.
-            name: of the tangle.
-            limit: documents, at most.
-            max_bytes: of their init events.
+        that came first; the other half is shared out among the authors. `max_bytes` is of their
+        init events.
 
         Raises:
             FeedIndexError: the index cannot be read, or does not keep up with the feed.

@@ -143,10 +143,8 @@ _Raw = Wire | Broken
 class Verifiers:
     """Verifies lists of events, for one task at a time, and single large ones beside that.
 
-    Args:
-        count: processes at most; 0: everything is verified in this process.
-        command: what starts a process.
-        native: whether to have the native core look first (decision 23).
+    There are `count` processes at most, started by `command`; with 0, everything is verified in
+    this process. With `native`, the native core looks first (decision 23).
     """
 
     def __init__(

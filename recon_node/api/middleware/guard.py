@@ -250,8 +250,7 @@ class Guard:
 class RateLimiter:
     """Decides who may make a request now. Pure: the clock is the caller's.
 
-    Args:
-        rate: requests a second of one client, on average.
+    `rate` is in requests a second of one client, on average.
     """
 
     def __init__(self, rate: float) -> None:

@@ -309,10 +309,7 @@ class _Body:
         """Only a large body has one."""
 
     async def read(self, declared: int | None) -> bytes:
-        """Return the whole body.
-
-        Args:
-            declared: its size, if the client has said it.
+        """Return the whole body. `declared` is its size, if the client has said it.
 
         Raises:
             _ClientGoneError: the client left before its end.

@@ -231,11 +231,6 @@ class _AnchorClientError(Exception):
 def _check_client(authorization: str | None, body: bytes, clients: Collection[str]) -> str:
     """Return the did:key that signed a request.
 
-    Args:
-        authorization: the header of that name.
-        body: of the request.
-        clients: who may send requests.
-
     Raises:
         ClientError: it was not signed, or by somebody else.
     """

@@ -49,13 +49,7 @@ async def streams_where(
 ) -> StreamPage:
     """Return the latest documents that match a filter and in which fields hold these texts.
 
-    Args:
-        services: what reads, and computes.
-        wanted: the filter.
-        where: `FIELD=TEXT` each.
-        indexed: leave out documents that indexers should not show.
-        before: a position in the list.
-        limit: documents, at most.
+    `indexed` leaves out documents that indexers should not show.
 
     Raises:
         ApiError: 400, `where` is not of that form; 503, documents take long to compute, and others

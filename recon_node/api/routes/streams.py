@@ -218,12 +218,7 @@ async def compute(
 ) -> T:
     """Compute something of a stream, in another process.
 
-    Args:
-        services: what reads, and computes.
-        text: how the request names the stream.
-        init: the CID of its init event.
-        stream_id: its StreamID, if that is known.
-        function: computes it; it can be sent to another process.
+    `function` can be sent to another process.
 
     Raises:
         ApiError: 404, the stream is not here; 400, it takes more to compute than `limits` allow;

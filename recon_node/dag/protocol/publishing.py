@@ -164,9 +164,7 @@ class PublishLog:
 def check_publish(replica: Replica, now: int | None = None) -> None:
     """Check that the proof of a publish permits it, and was made for it.
 
-    Args:
-        replica: with the publish.
-        now: Unix seconds, when it is first accepted; None when it is replayed.
+    `now` is the Unix time when it is first accepted; None when it is replayed.
 
     Raises:
         ReplicaError: the replica is not a publish.

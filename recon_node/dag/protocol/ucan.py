@@ -133,10 +133,8 @@ def parse_ucan(token: str) -> Ucan:
 def check_ucan(ucan: Ucan, capability: UcanCapability, now: int | None = None) -> None:
     """Check that a token grants a capability on behalf of the resource's owner.
 
-    Args:
-        ucan: the token.
-        capability: on a resource that is a did:key, which owns it.
-        now: Unix seconds; None does not check whether the token has expired.
+    The resource is a did:key, which owns it. `now` is in Unix seconds; None does not check whether
+    the token has expired.
 
     Raises:
         UcanError: it does not; says why.

@@ -52,10 +52,7 @@ MAX_KEPT: Final = 32
 class Fading:
     """A number that halves with time.
 
-    Args:
-        half_life: seconds.
-        value: what it was at the time `at`.
-        at: seconds on any clock.
+    It was `value` at the time `at`. Times are in seconds on any clock.
     """
 
     half_life: float
@@ -234,10 +231,7 @@ class PeerBook:
     def differed(self, peer_id: str, keys: int, of: int) -> None:
         """Note that a peer and this node differed.
 
-        Args:
-            peer_id: the peer.
-            keys: how many keys one of them lacked.
-            of: how many keys this node has.
+        One of them lacked `keys` keys of the `of` that this node has.
         """
         peer = self.heard_of(peer_id, ())
         now = trio.current_time()
@@ -292,9 +286,7 @@ class PeerBook:
     def states(self, peer_id: str, ranges: list[KeyRange]) -> None:
         """Note all interests of a peer, as it tells them.
 
-        Args:
-            peer_id: the peer.
-            ranges: ascending and apart. They count until `no_longer_states`.
+        They are ascending and apart, and count until `no_longer_states`.
         """
         peer = self.heard_of(peer_id, ())
         peer.stated = Stated(ranges)
@@ -333,11 +325,8 @@ class PeerBook:
     def answered(self, peer_id: str, asked: KeyRange, answered: KeyRange | None) -> None:
         """Note a peer's answer to a range that we asked for.
 
-        Args:
-            peer_id: the peer.
-            asked: the range.
-            answered: the part that the peer answered for; None: it wants nothing of the range. What
-                is above that part remains unknown.
+        `answered` is the part that the peer answered for; None: it wants nothing of the range. What
+        is above that part remains unknown.
         """
         peer = self.heard_of(peer_id, ())
         if self.has_stated(peer_id):

@@ -93,10 +93,8 @@ class Candidates:
     def found(self, peer_id: str, addresses: Sequence[str], sort_value: str | None = None) -> bool:
         """Note a peer; return whether to dial it: there are not enough of its kind.
 
-        Args:
-            peer_id: the peer.
-            addresses: multiaddrs, with or without /p2p/<peer id>.
-            sort_value: at whose rendezvous it was found; None: it is a node of the network.
+        Its addresses may end with /p2p/<peer id>. `sort_value` says at whose rendezvous it was
+        found; None: it is a node of the network.
         """
         if peer_id == self._host.peer_id:  # others tell of this node, too
             return False
@@ -213,10 +211,7 @@ class _Lost:
 class LostPeers:
     """Which lost peers to try, and when. Pure.
 
-    Args:
-        own: this node's peer id.
-        is_missed: tells whether a peer that was lost is worth reaching.
-        rng: a source of randomness.
+    `is_missed` tells whether a peer that was lost is worth reaching.
     """
 
     def __init__(self, own: str, is_missed: Callable[[str], bool], rng: random.Random) -> None:
@@ -265,11 +260,7 @@ async def keep_reconnecting(
 ) -> None:
     """Dial peers of the book whose connection was lost, until cancelled.
 
-    Args:
-        host: knows who is connected.
-        book: knows which peers this node can sync with.
-        shares: tells whether a peer shares an interest; one that does not is not missed.
-        connect: connects to a peer, or raises PeerError.
+    A peer that shares no interest is not missed.
     """
     rng = random.Random(random.random())  # a simulation seeds the latter
 
@@ -349,10 +340,7 @@ async def let_go_of_others(
 ) -> None:
     """Close connections with peers that share no interest, beyond a few, until cancelled.
 
-    Args:
-        host: has the connections.
-        shares: tells whether a peer shares an interest; None if that is not known.
-        kept: peers whose connections are never closed.
+    What a peer shares may be unknown (None). Connections with the peers in `kept` are never closed.
     """
     since: dict[str, float] = {}
     while True:

@@ -86,12 +86,8 @@ class ProviderRecords:
     ) -> None:
         """Add or renew a record.
 
-        Args:
-            key: what the peer provides.
-            peer_id: the peer.
-            addresses: where it says it can be reached; the first few are kept.
-            source: the IP address from which the peer is connected.
-            now: seconds; any clock that does not jump.
+        The first few addresses are kept. `source` is the IP address from which the peer is
+        connected, and `now` a time on a clock that does not jump.
         """
         self.expire(now)
         self._remove((key, peer_id))

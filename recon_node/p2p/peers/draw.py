@@ -66,11 +66,7 @@ def draw_by_network(
 ) -> list[int]:
     """Draw some of several peers: networks in proportion to the largest weight in them, then peers.
 
-    Args:
-        weights: of the peers, all positive.
-        networks: that each peer belongs to.
-        count: how many to draw, at most.
-        rng: the source of randomness.
+    Weights are positive.
 
     Returns:
         The indices of the peers, in the order in which they were drawn.
@@ -89,12 +85,7 @@ def draw(weights: Sequence[float], count: int, rng: random.Random) -> list[int]:
     """Draw some of several things without replacement, each time in proportion to their weights.
 
     Efraimidis and Spirakis, "Weighted random sampling with a reservoir", by the logarithms of their
-    keys: u^(1/weight) itself is 0 for small weights and 1 for large ones.
-
-    Args:
-        weights: all positive.
-        count: how many to draw, at most.
-        rng: the source of randomness.
+    keys: u^(1/weight) itself is 0 for small weights and 1 for large ones. Weights are positive.
 
     Returns:
         The indices of what was drawn, in that order.

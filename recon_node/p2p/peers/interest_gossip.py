@@ -73,10 +73,7 @@ OnCommon = Callable[[str, Sequence[KeyRange]], None]
 class Allowance:
     """How many bytes may pass: `burst` at once, and `rate` a second in the long run. Pure.
 
-    Args:
-        burst: bytes.
-        rate: bytes a second.
-        now: seconds on any clock.
+    `now` is in seconds on any clock.
     """
 
     def __init__(self, burst: float, rate: float, now: float) -> None:

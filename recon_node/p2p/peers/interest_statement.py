@@ -91,10 +91,8 @@ class Statement:
 def state(network: Network, ranges: Iterable[KeyRange], known: bytes = NOTHING_KNOWN) -> Statement:
     """Return the statement of a node's interests.
 
-    Args:
-        network: of the keys.
-        ranges: between fenceposts of the network.
-        known: the digest of the receiver's latest statement.
+    Its ranges lie between fenceposts of the network. `known` is the digest of the receiver's latest
+    statement.
     """
     start = len(rendezvous(network))
     fields = slice(start, start + FIELDS_SIZE)

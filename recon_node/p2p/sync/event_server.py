@@ -145,13 +145,6 @@ async def serve_events_by_id(
 
     The peer has the time that 1.0.0 allows.
 
-    Args:
-        frames: an event stream that the peer has opened.
-        read_cars: reads events.
-        search: returns the EventIds that have some ids (purses.py).
-        settings: the time limits.
-        linger: how long to wait for another request.
-
     Raises:
         PeerProtocolError: a request does not parse.
     """

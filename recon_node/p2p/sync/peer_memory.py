@@ -63,12 +63,8 @@ class PeerMemory:
         """Note a session that has ended in agreement.
 
         The peer has every key of the range that we had when it began. So there is no need to push
-        such a key to it, no matter which of the two started the session.
-
-        Args:
-            peer_id: the peer.
-            key_range: the range of the session.
-            began: when it began, on trio's clock.
+        such a key to it, no matter which of the two started the session. `began` is when it began,
+        on trio's clock.
         """
         self._agreements.put((peer_id, key_range), began)
 

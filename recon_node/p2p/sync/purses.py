@@ -86,9 +86,7 @@ class Searches:
     async def find(self, address: str, wanted: Missing) -> list[EventId]:
         """Return the EventIds of a range that have one of some ids, as soon as it is our turn.
 
-        Args:
-            address: the IP address of the peer that asks.
-            wanted: the ids, and the range.
+        `address` is the IP address of the peer that asks.
         """
         while True:
             await self._purses.wait(address)

@@ -91,16 +91,7 @@ class PushedPart:
 
 
 class Pusher:
-    """Requests a sync with peers that want what is new in the store.
-
-    Args:
-        context: what it shares with the other parts.
-        overlap: knows who wants what.
-        near: returns the connected peers.
-        told_by: returns the peers that told us of a key.
-        memory: knows the peers that lately agreed with us on a range.
-        request: requests a sync with a peer.
-    """
+    """Requests a sync with peers that want what is new in the store."""
 
     def __init__(
         self,
@@ -221,11 +212,8 @@ def wanted_of(
 ) -> PushedPart:
     """Return what a peer may want of the news, and the ranges to sync about.
 
-    Args:
-        news: ascending.
-        peer_id: the peer.
-        ranges: in common with it, ascending and apart.
-        whole: whether to sync about all of each range, not only about the streams with news.
+    News and ranges are ascending, and ranges are apart. If `whole`, the sync is about all of each
+    range, not only about the streams with news.
     """
     wanted: list[bytes] = []
     few: dict[int, tuple[bytes, bytes]] = {}

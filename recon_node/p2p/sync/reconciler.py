@@ -45,12 +45,8 @@ LONG_MESSAGES_AT_ONCE: Final = 2
 class Reconciler:
     """Reconciles this node's keys with those of peers.
 
-    Args:
-        context: what it shares with the other parts.
-        on_stranger: called once with each peer that asks for events of another network.
-        versions: the versions of recon to speak, best first.
-        purses: what peers may have computed.
-        sessions: runs the sessions.
+    It speaks `versions`, best first, and calls `on_stranger` once with each peer that asks for
+    events of another network.
     """
 
     def __init__(
@@ -164,11 +160,7 @@ class Reconciler:
 class ReconRun(SessionRun[Any]):
     """A session of a reconciler.
 
-    Args:
-        reconciler: whose session it is.
-        side: this node's side.
-        opened: the stream.
-        is_rest: whether it is about what lies above a part that was reconciled before.
+    `is_rest` says whether it is about what lies above a part that was reconciled before.
     """
 
     def __init__(
@@ -253,13 +245,8 @@ class ReconRun(SessionRun[Any]):
 class FrameWire(Generic[M]):
     """The messages of 1.0.0 and 1.2.0 on a stream: one in each frame.
 
-    Args:
-        version: how messages are written.
-        side: whose turn it is.
-        frames: the stream.
-        settings: the limits.
-        decoders: bounds how many long messages are decoded at once: their memory is charged
-            afterwards.
+    `decoders` bounds how many long messages are decoded at once: their memory is charged
+    afterwards.
     """
 
     def __init__(

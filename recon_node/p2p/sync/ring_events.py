@@ -87,15 +87,7 @@ class _Event:
 
 
 class RingEvents:
-    """Takes and gives the events of one session.
-
-    Args:
-        peer_id: the peer.
-        store: has the events.
-        account: is charged with what is set aside.
-        exchange: is told which values came and were admitted or refused.
-        ring: our keys.
-    """
+    """Takes and gives the events of one session."""
 
     def __init__(
         self, peer_id: str, store: Store, account: Account, exchange: Exchange, ring: Ring

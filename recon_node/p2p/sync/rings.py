@@ -55,14 +55,8 @@ MAX_KEPT_BOUND: Final = 64
 class Rings:
     """Keeps the rings of this node equal to those of its peers.
 
-    Args:
-        context: what it shares with the other parts.
-        keys: the keys of the model ring.
-        peer_ring: the entries of the peer ring.
-        sessions: runs the sessions.
-        memory: has what peers and this node refuse of each other.
-        found: called with each node that the peer ring tells of, and its addresses.
-        better: the protocols with which events are exchanged instead.
+    `found` is called with each node that the peer ring tells of, and its addresses. With peers that
+    speak a protocol in `better`, events are exchanged by that instead.
     """
 
     def __init__(

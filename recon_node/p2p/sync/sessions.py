@@ -174,13 +174,8 @@ class Events(Protocol):
 class Meter:
     """Has a peer pay for what its session computes.
 
-    It pays for the sums of ranges that are made, and for hashing keys with a salt.
-
-    Args:
-        purses: where it pays from.
-        address: of the peer.
-        keys: whose sums are made.
-        is_free: whether these are sums that this node wants anyway.
+    It pays for the sums of ranges that are made, and for hashing keys with a salt. Sums that this
+    node wants anyway are free (`is_free`).
     """
 
     def __init__(
@@ -243,12 +238,7 @@ class SessionRun(ABC, Generic[M]):
         """Return how many keys of the peer we left out, and how many of ours it did."""
 
     def end(self, outcome: str, *, hung_up: bool) -> SyncReport:
-        """Take note that the session has ended; return its report.
-
-        Args:
-            outcome: how, in words.
-            hung_up: whether the peer has ended the stream too early.
-        """
+        """Take note that the session has ended; return its report."""
         tally, (left_out, left_out_by_peer) = self.tally, self.left_out()
         return SyncReport(
             peer=self.peer_id,
@@ -364,10 +354,7 @@ class Sessions:
     ) -> R:
         """Run a session on the stream that is kept with a peer, or on a new one; return it.
 
-        Args:
-            peer_id: a connected peer.
-            protocols: what to speak, the best first; streams of all of them are kept, or of none.
-            begin: makes the session.
+        It speaks one of `protocols`, the best first; streams of all of them are kept, or of none.
 
         Raises:
             Exception: one of `PEER_FAILURES` if the session fails, or StoreError.
@@ -425,9 +412,7 @@ class Sessions:
     async def _run(self, run: SessionRun[Any], give_way: trio.CancelScope | None = None) -> None:
         """Run a session to its end, and report it, however it ends.
 
-        Args:
-            run: the session.
-            give_way: is cancelled when a peer at another address needs its slot.
+        `give_way` is cancelled when a peer at another address needs its slot.
 
         Raises:
             StaleStreamError: the stream was kept, and has ended before the session began.

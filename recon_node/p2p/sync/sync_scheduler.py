@@ -172,12 +172,8 @@ class SyncScheduler:
     ) -> None:
         """Request a sync with a peer, soon.
 
-        It is about everything that both sides are interested in, or only what lies in `ranges`.
-
-        Args:
-            peer_id: the peer.
-            ranges: None for everything.
-            of_news: whether few keys are new there: then it does not wait for other syncs.
+        It is about everything that both sides are interested in, or only what lies in `ranges`. If
+        `of_news`, few keys are new there, and the sync does not wait for others.
         """
         lane = self._news_lane(peer_id) if of_news else _Lane(peer_id)
         if lane not in self._running:

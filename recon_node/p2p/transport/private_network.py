@@ -94,9 +94,7 @@ def fingerprint(key: bytes) -> str:
 def xsalsa20(key: bytes, nonce: bytes) -> Salsa20.Salsa20Cipher:
     """Return the cipher XSalsa20 (D. J. Bernstein, "Extending the Salsa20 nonce") for one stream.
 
-    Args:
-        key: 32 bytes.
-        nonce: 24 bytes.
+    The key has 32 bytes, the nonce 24.
     """
     return Salsa20.new(key=_hsalsa20(key, nonce[:16]), nonce=nonce[16:])
 

@@ -180,11 +180,8 @@ def look_up_lists(
 ) -> Iterator[None]:
     """Find which ids of the peer's lists we lack, and the keys that it wants in full.
 
-    Args:
-        found: takes note of it; `where` is the session's range before.
-        keys: ours.
-        turn: the peer's.
-        unchanged: whether our keys are those of our last turn.
+    `found.where` is the session's range before. If `unchanged`, our keys are those of our last
+    turn.
     """
     key_range = found.where
     lower, with_lower, first = key_range.lower, False, key_range.lower

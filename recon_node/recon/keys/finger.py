@@ -148,12 +148,8 @@ class Finger:
         parts. Near each rank that would make the parts equal, the shortest separator wins, as in a
         prefix B-tree (Bayer and Unterauer, 1977): it falls between two streams rather than into
         one. Long parts are cut at bounds that the tree has. The store must not change meanwhile.
-
-        Args:
-            start: the position of the lower end.
-            end: that of the upper end.
-            parts: how many, at least 2; there are fewer if there are fewer keys.
-            quick: whether time counts for more than a few bytes.
+        There are at least 2 parts, but for lack of keys. If `quick`, time counts for more than a
+        few bytes.
         """
         first, last = start >> COUNT_SHIFT, end >> COUNT_SHIFT
         ranks = [rank for rank in even_ranks(first, last, parts) if rank > first]

@@ -401,9 +401,7 @@ class OrderedKeys:
     def split(self, key_range: KeyRange, parts: int) -> list[bytes]:
         """Return the keys that divide a range into parts of equal size.
 
-        Args:
-            key_range: open at both ends.
-            parts: how many parts, at least 2.
+        The range is open at both ends; there are at least 2 parts.
 
         Returns:
             `parts - 1` keys of the range, ascending, or all its keys if it has fewer. They

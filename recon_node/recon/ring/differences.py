@@ -42,10 +42,7 @@ from recon_node.recon.ring.ring_session import BATCH_VALUES
 class PeerKeys:
     """A view of keys, without some of them, and with some others.
 
-    Args:
-        held: our keys.
-        refused_here: keys of the peer; those among them that we hold count once.
-        refused_there: keys of ours.
+    Keys in `refused_here` that we hold count once.
     """
 
     def __init__(self, held: KeyView, refused_here: KeyView, refused_there: KeyView) -> None:
@@ -134,9 +131,7 @@ class _Sent:
 class Differences:
     """What one peer and we refuse of each other.
 
-    Args:
-        clock: returns seconds that never jump back.
-        batch: values that the peer admits at once.
+    `clock` never jumps back; the peer admits `batch` values at once.
     """
 
     def __init__(self, clock: Callable[[], float], batch: int = BATCH_VALUES) -> None:

@@ -83,10 +83,7 @@ class PeerEntry:
 def sign_entry(key: SigningKey, expiry: int, addresses: tuple[str, ...]) -> bytes:
     """Return a node's own entry, signed: a key of the peer ring.
 
-    Args:
-        key: the node's identity.
-        expiry: Unix seconds.
-        addresses: multiaddrs as text.
+    `expiry` is in Unix seconds, and addresses are multiaddrs as text.
 
     Raises:
         PeerEntryError: the expiry or the addresses are out of bounds.
@@ -232,12 +229,8 @@ class EntryVerdict(Enum):
 class PeerRing:
     """The entries of all nodes that have not expired.
 
-    Args:
-        key: this node's identity.
-        pick: returns a random number from 0 to below its argument.
-        was_connected: tells whether we have ever been connected to a node, by its peer ID.
-        max_entries: entries in the ring at most.
-        lifetime: seconds for which our own entry is valid.
+    `pick` returns a random number from 0 to below its argument, and `was_connected` tells whether
+    we have ever been connected to a node.
     """
 
     def __init__(
@@ -272,9 +265,7 @@ class PeerRing:
     def refresh(self, now: int, addresses: Sequence[str]) -> float:
         """Drop what has expired, and publish our own entry if it is due or our addresses changed.
 
-        Args:
-            now: Unix seconds.
-            addresses: multiaddrs under which others can reach this node.
+        `now` is in Unix seconds.
 
         Returns:
             The seconds after which to call again.
@@ -289,12 +280,7 @@ class PeerRing:
         return max(1, own.expiry - half - now)
 
     def admit(self, entry: bytes, now: int) -> EntryVerdict:
-        """Check an entry that a peer sent, and keep it.
-
-        Args:
-            entry: a key of the ring.
-            now: Unix seconds.
-        """
+        """Check an entry that a peer sent, and keep it. `now` is in Unix seconds."""
         if entry in self._store:
             return EntryVerdict.KNOWN
         try:

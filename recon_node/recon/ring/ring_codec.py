@@ -105,10 +105,7 @@ ONE_BYTE_FOLLOWS: Final = 24
 def encode(message: Message, keys: KeyForm, sync_id: str | None = None) -> bytes:
     """Encode a message, byte for byte as ceramic-one does.
 
-    Args:
-        message: what to say.
-        keys: how the ring writes keys.
-        sync_id: the session's id, which the initiator chooses and the responder echoes.
+    The initiator chooses `sync_id`, and the responder echoes it.
     """
     start = _head(MAP, 1)
     if sync_id is not None:
@@ -201,13 +198,7 @@ _SMALL_INTEGERS: Final = re.compile(rb"(?:[\x00-\x17]++|(?:\x18[\x18-\xff])++)*+
 
 
 class Decoder:
-    """Reads one side's messages from a stream's bytes as they arrive.
-
-    Args:
-        keys: how the ring writes keys.
-        from_initiator: whose messages they are.
-        max_message: bytes of a message at most.
-    """
+    """Reads one side's messages from a stream's bytes as they arrive."""
 
     def __init__(
         self, keys: KeyForm, *, from_initiator: bool, max_message: int = MAX_MESSAGE

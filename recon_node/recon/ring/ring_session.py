@@ -123,12 +123,7 @@ _OVERHEAD: Final = 512
 
 
 class RingSession(Session[Message]):
-    """What both sides have in common.
-
-    Args:
-        ring: our keys.
-        interests: the open ranges of keys that we are interested in.
-    """
+    """What both sides have in common."""
 
     _opening: type[InterestRequest | InterestResponse]
     """The peer's first message."""

@@ -65,9 +65,7 @@ ALWAYS_SMALLER: Final = b""
 def rank(item: bytes, bound: bytes) -> bytes:
     """Return the rank of an item: a key, or a node by its lower bound.
 
-    Args:
-        item: the key or bound.
-        bound: the shortest string between the item and the one before it.
+    `bound` is the shortest string between the item and the one before it.
     """
     return bytes((min(len(bound), 255),)) + sha256(item).digest()
 
@@ -176,10 +174,7 @@ def level_of(block: bytes) -> int:
 def decode(block: bytes, level: int, bounds: KeyRange) -> Node:
     """Parse a block and check it against what is known of it from its parent.
 
-    Args:
-        block: that matches its CID.
-        level: of the node.
-        bounds: strictly between which its keys must lie.
+    The block matches its CID, and its keys must lie strictly between `bounds`.
 
     Raises:
         NodeFormatError: it is not that node.

@@ -60,10 +60,8 @@ Wants = Generator[Sequence[CID], None, tuple[Root | None, list[NewNode]]]
 def update(root: Root | None, changes: Sequence[TreeChange], blocks: Mapping[CID, bytes]) -> Wants:
     """Make the tree of a set that has changed.
 
-    Args:
-        root: of the old tree.
-        changes: the leaves that changed, ascending.
-        blocks: has the blocks that were yielded by the time the generator goes on.
+    `changes` are ascending. `blocks` has the blocks that were yielded by the time the generator
+    goes on.
 
     Yields:
         The CIDs of old nodes that are needed.
@@ -335,10 +333,7 @@ def differing_leaves(
 ) -> Generator[Sequence[CID], None, list[tuple[Branch, Leaf]]]:
     """Find the leaves that do not have the same keys as a set.
 
-    Args:
-        root: of the tree.
-        matches: compares with the set.
-        blocks: has the blocks that were yielded by the time the generator goes on.
+    `blocks` has the blocks that were yielded by the time the generator goes on.
 
     Yields:
         The CIDs of the nodes needed next.

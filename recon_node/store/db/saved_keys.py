@@ -57,11 +57,7 @@ def load_keys(
 ) -> KeyStore | None:
     """Return the saved key store, if it belongs to the log as it is now.
 
-    Args:
-        data_dir: where the file is.
-        connection: to the log.
-        name: `KEYS` or `RING_KEYS`.
-        count: how many keys it must have, if that is known.
+    `name` is `KEYS` or `RING_KEYS`. It must have `count` keys, if that is known.
     """
     token = _token(connection, name)
     path = data_dir / FILE_NAMES[name]

@@ -205,9 +205,7 @@ class Forgotten:
 def streams_in(data_dir: Path, names: Collection[str]) -> set[CID]:
     """Return the init events of streams in the log of a directory.
 
-    Args:
-        data_dir: of a stopped node.
-        names: StreamIDs, and DIDs of controllers for all streams of theirs.
+    `names` are StreamIDs, and DIDs of controllers for all streams of theirs.
 
     Raises:
         StreamIdError: a name is neither.

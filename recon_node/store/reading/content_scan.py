@@ -42,15 +42,8 @@ def read_streams_with(
 
     They are found by looking at the events: a page ends after 1,000 streams or 16 MiB at the
     latest, so it may have few streams, or none, while there is a following one. What occurs in the
-    content at any time occurs in an event, as DAG-CBOR has texts as they are.
-
-    Args:
-        reader: of the log.
-        wanted: the filter.
-        texts: what is looked for.
-        before: a position in the list.
-        limit: streams to return, at most.
-        max_bytes: of the events of a stream; those that have more are left out.
+    content at any time occurs in an event, as DAG-CBOR has texts as they are. Streams whose events
+    have more than `max_bytes` are left out.
     """
     page = read_streams(reader, wanted, before, _MAX_SCANNED)
     found: list[ListedStream] = []

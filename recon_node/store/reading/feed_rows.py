@@ -182,11 +182,8 @@ def read_rows(
 def find_time(connection: sqlite3.Connection, time: int, now: float, head: int) -> FeedTime:
     """Return the feed position of a time.
 
-    Args:
-        connection: of the log, while nobody writes: a commit under way has an earlier time.
-        time: in Unix milliseconds.
-        now: in Unix seconds.
-        head: the last position.
+    `time` is in Unix milliseconds, `now` in seconds. Nobody writes meanwhile: a commit under way
+    has an earlier time.
 
     Raises:
         UnknownTimeError: events that have no time may have been delivered before it or after it.

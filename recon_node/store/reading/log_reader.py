@@ -60,14 +60,8 @@ class LogReader:
     """Answers questions about the log in threads. Used from trio's thread.
 
     All questions raise `StoreError` if the disk failed or the store is closed. What they find
-    damaged is noted, whether they raise `DamagedEventError` or answer without it.
-
-    Args:
-        data_dir: where the log is.
-        network: of its events.
-        epoch: of the log.
-        head: the last position of the feed.
-        size: reads at once, at most.
+    damaged is noted, whether they raise `DamagedEventError` or answer without it. `size` is the
+    most reads at once.
 
     Attributes:
         head: the last position of the feed that may be shown.

@@ -319,11 +319,7 @@ def _named(reader: Reader, inits: Mapping[CID, bool]) -> dict[CID, tuple[StreamI
 
     To decode a large init event takes up to a second, and holds the interpreter. So nobody can have
     it done again and again: what was read is remembered, and of models that are too large to be
-    used, no name is read.
-
-    Args:
-        reader: of the log.
-        inits: the events, and whether each is known to start a model.
+    used, no name is read. `inits` says whether each is known to start a model.
     """
     with _KNOWN_LOCK:
         found = {init: known for init in inits if (known := _KNOWN.use(init)) is not None}
