@@ -29,7 +29,7 @@ PAGES: Final = (
     "recon_node.chain",
     "recon_node.p2p",
     "recon_node.dag",
-    "recon_node.dag.protocol.operations",
+    "recon_node.dag.protocol.dag_operations",
     "recon_node.dag.protocol.replica",
     "recon_node.dag.protocol.shards",
     "recon_node.dag.protocol.publishing",

@@ -25,7 +25,7 @@ from recon_node.ceramic import EventId, Network
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.dag import Identifier, unixfs
 from recon_node.dag.dag_events import replica_event
-from recon_node.dag.protocol.operations import Publish
+from recon_node.dag.protocol.dag_operations import Publish
 from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.unixfs import NodeType, UnixFs
 from recon_node.ipld import CID, DAG_CBOR, DAG_PB, RAW, car, dag_pb

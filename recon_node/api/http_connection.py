@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from recon_node.api.answer_writer import AnswerWriter
 from recon_node.api.middleware.guard import Hosts
-from recon_node.api.middleware.stack import has_body
+from recon_node.api.middleware.stack import PIECE, has_body
 from recon_node.slots import Slot
 
 KEEP_ALIVE: Final = 75.0
@@ -41,8 +41,6 @@ MAX_HEAD: Final = 16 * 1024
 """Maximum bytes of a request's head."""
 MAX_AHEAD: Final = 64 * 1024
 """Maximum bytes that are read of the requests behind the one that is being answered."""
-PIECE: Final = 64 * 1024
-"""Bytes that are read, and written, at a time."""
 _LINGER: Final = 5.0
 """Seconds for which a client that is refused may go on sending, so that it sees the answer."""
 _CHUNKS_AT_ONCE: Final = 256

@@ -26,7 +26,7 @@ from recon_node.dag import MAX_SHARD_SIZE, Identifier, parse_root, parse_subject
 from recon_node.dag.dag_source import open_source
 from recon_node.dag.errors import LeftOut
 from recon_node.dag.file_tree import Preserve
-from recon_node.dag.protocol.operations import Append, ReplicaError, encode_operation
+from recon_node.dag.protocol.dag_operations import Append, ReplicaError, encode_operation
 from recon_node.dag.protocol.replica import Replica, decode_replica, replica_picture
 from recon_node.dag.protocol.shards import block_room
 from recon_node.ipld import IpldError, multibase

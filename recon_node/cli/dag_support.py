@@ -26,7 +26,7 @@ from recon_node.cli.output import CommandError, progress_bar
 from recon_node.connection import Connection
 from recon_node.dag import SORT_KEY, DagError, Identifier, Subject, replica_event, sort_value
 from recon_node.dag.dag_index import KEY_FILE
-from recon_node.dag.protocol.operations import ReplicaError
+from recon_node.dag.protocol.dag_operations import ReplicaError
 from recon_node.dag.protocol.shards import ShardError
 from recon_node.dag.protocol.ucan import UcanError
 from recon_node.exception_groups import unwrapped

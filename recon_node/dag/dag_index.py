@@ -39,7 +39,7 @@ from recon_node.dag.dag_events import (
     sort_bytes,
 )
 from recon_node.dag.errors import DagEventError
-from recon_node.dag.protocol.operations import Append, Publish, ReplicaError
+from recon_node.dag.protocol.dag_operations import Append, Publish, ReplicaError
 from recon_node.dag.protocol.publishing import check_publish, is_bound_to_position
 from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.dag.protocol.shards import CAR

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from recon_node.dag.containment import MAX_LISTED, Containment
 from recon_node.dag.containment import find as find_block
 from recon_node.dag.dag_events import Identifier, Subject, sort_bytes, subject_of
-from recon_node.dag.protocol.operations import Join
+from recon_node.dag.protocol.dag_operations import Join
 from recon_node.dag.protocol.publishing import PublishLog, Statement
 from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.ipld import CID, IDENTITY, multibase

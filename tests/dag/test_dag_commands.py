@@ -26,7 +26,7 @@ from recon_node.cli.dag_support import post_replica, publication_of
 from recon_node.connection import Connection
 from recon_node.dag import Identifier, Subject, sort_value, unixfs
 from recon_node.dag.dag_source import CarFile, FileTree
-from recon_node.dag.protocol.operations import Append, Publish
+from recon_node.dag.protocol.dag_operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish
 from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.dag.protocol.shards import walk

@@ -39,7 +39,7 @@ from recon_node.dag import (
 from recon_node.dag.dag_events import sort_bytes
 from recon_node.dag.dag_index import FILE, take
 from recon_node.dag.dag_state import MAX_HEADS, read_state
-from recon_node.dag.protocol.operations import Append, Publish
+from recon_node.dag.protocol.dag_operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish, statement_of
 from recon_node.dag.protocol.replica import Replica, join
 from recon_node.dag.protocol.shards import CAR, Shard, appends, split, walk

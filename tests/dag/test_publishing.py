@@ -17,7 +17,7 @@ from nacl.signing import SigningKey
 
 from recon_node.ceramic.auth.did import controller_of, ed25519_did
 from recon_node.dag.protocol import publishing
-from recon_node.dag.protocol.operations import Append, Publish, ReplicaError
+from recon_node.dag.protocol.dag_operations import Append, Publish, ReplicaError
 from recon_node.dag.protocol.publishing import (
     PublishLog,
     check_publish,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.dag.protocol.operations import Append, Join, Publish, ReplicaError
+from recon_node.dag.protocol.dag_operations import Append, Join, Publish, ReplicaError
 from recon_node.dag.protocol.replica import (
     Replica,
     decode_replica,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.dag.protocol.operations import Append
+from recon_node.dag.protocol.dag_operations import Append
 from recon_node.dag.protocol.shards import (
     CAR,
     NO_ROOT,

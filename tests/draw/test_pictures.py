@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
-from recon_node.dag.protocol.operations import Append
+from recon_node.dag.protocol.dag_operations import Append
 from recon_node.dag.protocol.replica import Replica, join, replica_picture
 from recon_node.draw.layout import NodeShape, Picture, PictureNode, Tone, lay_out
 from recon_node.ipld import CID, RAW

@@ -41,8 +41,9 @@ log = structlog.get_logger(__name__)
 _level: Final = logging.getLogger(__name__)
 """Says at once whether a line is wanted; `log` makes the line first."""
 
-PIECE = 64 * 1024
-"""Bytes of an answer that are passed to the connection at a time."""
+PIECE: Final = 64 * 1024
+"""Bytes of an answer that are passed to the connection at a time, and that this one reads and
+writes at a time."""
 
 LARGE_PIECE = 256 * 1024
 """The same, for a quick client: each piece costs the node as much as 100 rows of a feed. The time

@@ -33,7 +33,7 @@ from typing import Final
 from nacl.signing import SigningKey
 
 from recon_node.ceramic.auth.did import ed25519_did
-from recon_node.dag.protocol.operations import Publish, ReplicaError
+from recon_node.dag.protocol.dag_operations import Publish, ReplicaError
 from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.protocol.ucan import (
     UcanCapability,

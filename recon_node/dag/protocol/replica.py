@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from recon_node.dag.protocol.operations import (
+from recon_node.dag.protocol.dag_operations import (
     Append,
     Join,
     Operation,

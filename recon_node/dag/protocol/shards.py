@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from recon_node.dag.protocol.operations import Append
+from recon_node.dag.protocol.dag_operations import Append
 from recon_node.dag.protocol.replica import Replica
 from recon_node.ipld import CID, IDENTITY, RAW, car, links, varint
 
