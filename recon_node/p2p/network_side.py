@@ -115,11 +115,9 @@ class P2P:
             host, book, store.wanted, self._overlap.shares, settings.max_connections
         )
         self._rings = None
-        if peer_ring is not None and store.ring_keys is not None:
+        if peer_ring is not None:
             better, memory = [version.id for version in versions], self._reconciler.memory
-            self._rings = Rings(
-                context, store.ring_keys, peer_ring, self._sessions, memory, self.found, better
-            )
+            self._rings = Rings(context, peer_ring, self._sessions, memory, self.found, better)
             nursery.start_soon(self._rings.run)
         self._syncer = SyncScheduler(
             context,
@@ -344,7 +342,7 @@ async def open_p2p(
         P2PError: the identity or the swarm key cannot be used, an address cannot be listened on, or
             a bootstrap address is not valid.
     """
-    if store.ring_keys is not None:  # public bootstrap nodes speak only the rings
+    if store.has_ring:  # public bootstrap nodes speak only the rings
         settings = settings.joining(store.network)
     for address in settings.bootstrap:
         peer_id_in(address)
@@ -360,7 +358,7 @@ async def open_p2p(
             ) as host,
             trio.open_nursery() as nursery,
         ):
-            peer_ring = None if store.ring_keys is None else _peer_ring(identity, book)
+            peer_ring = _peer_ring(identity, book) if store.has_ring else None
             save = partial(save_peers, book, data_dir)
             p2p = P2P(host, store, book, settings, versions, nursery, save, peer_ring)
             if settings.discovery:

@@ -7,6 +7,7 @@ them wake up, and only then does the caller hear of it.
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -147,13 +148,13 @@ class Contents:
     Args:
         log: which was just opened.
         keys: those of the log; from now on they are changed here and by `damage` only.
-        ring_keys: those of the model ring, unless the node takes no part in it; the same.
         refused: EventIds that the log remembers as refused, oldest first.
         withheld: EventIds that the log holds, but peers do not hear of.
         reader: of the same log.
 
     Attributes:
         keys: the EventIds held, to read from.
+        has_ring: whether the node takes part in ceramic-one's model ring.
         arrivals: which of them came in lately, whether they are delivered or not.
         log: the questions about the log.
         waiting: how many events wait for a prev, their init event, or a valid event to cover them.
@@ -169,18 +170,20 @@ class Contents:
         self,
         log: EventLog,
         keys: KeyStore,
-        ring_keys: RingKeys | None,
         refused: Iterable[EventId],
         withheld: Iterable[EventId],
         reader: LogReader,
     ) -> None:
         self._keys = keys
         self.keys: KeyView = keys
-        self._ring_keys = ring_keys
-        self.ring_keys: KeyView | None = None if ring_keys is None else ring_keys.keys
+        self.has_ring = log.settings.ceramic_one
+        self._ring_keys: RingKeys | None = None
+        self._ring_turn = trio.Lock()
+        self._missed: list[Committed] | None = None
+        """Commits since the keys of the model ring began to be loaded."""
         self.arrivals = Arrivals()
         self.log = reader
-        self.damage = DamageWatch(keys, ring_keys, reader)
+        self.damage = DamageWatch(keys, reader)
         self.waiting = log.marks.waiting
         self.proofs_pending = log.pending_proofs
         self.proof_arrivals = 0
@@ -221,6 +224,34 @@ class Contents:
         """How many events are held but withheld from peers; they are among those that wait."""
         return len(self._withheld)
 
+    @property
+    def ring_keys(self) -> KeyView | None:
+        """The keys of the model ring; None as long as nobody has loaded them."""
+        return None if self._ring_keys is None else self._ring_keys.keys
+
+    async def load_ring_keys(self) -> KeyView:
+        """Return the keys of the model ring, which are loaded if they are not yet.
+
+        The log is read meanwhile as it is at the beginning, and others may change it.
+
+        Raises:
+            StoreError: the disk failed, or the store is closed.
+        """
+        async with self._ring_turn:
+            if self._ring_keys is None:
+                missed = self._missed = []
+                try:
+                    ring_keys = await self.log.ring_keys()
+                finally:
+                    self._missed = None
+                for committed in missed:
+                    _follow(committed, ring_keys)
+                self.damage.leave_out_of(ring_keys)
+                self._ring_keys = ring_keys
+                gc.freeze()  # as `collect_seldom` does with what was loaded at the start
+                logger.info("The keys of ceramic-one's ring are loaded", keys=len(ring_keys.keys))
+            return self._ring_keys.keys
+
     async def wait_for_feed(self, after: int) -> None:
         """Return when the feed has a position beyond `after`."""
         while self.head <= after:
@@ -245,11 +276,9 @@ class Contents:
             self._keys.discard(event_id)  # it was thought to be signed by one who may
             self._withheld[id_of(event_id)] = event_id
         if self._ring_keys is not None:
-            for event_id in committed.removed:
-                self._ring_keys.discard(event_id)
-            self._ring_keys.add(committed.completed)
-            self._ring_keys.doubt(committed.doubted)
-            self._ring_keys.trust(committed.trusted)
+            _follow(committed, self._ring_keys)
+        elif self._missed is not None:
+            self._missed.append(committed)
         self.arrivals.add(committed.added)
         self._refused.update((id_of(event_id), event_id) for event_id in committed.refused)
         if committed.damaged:
@@ -271,6 +300,15 @@ class Contents:
         if committed.marks.head > self.head:
             self.log.head = committed.marks.head
             self._feed_moved.unpark_all()
+
+
+def _follow(committed: Committed, ring_keys: RingKeys) -> None:
+    """Take over what a commit changed; one that was there when the keys were read does nothing."""
+    for event_id in committed.removed:
+        ring_keys.discard(event_id)
+    ring_keys.add(committed.completed)
+    ring_keys.doubt(committed.doubted)
+    ring_keys.trust(committed.trusted)
 
 
 class Writer:

@@ -167,7 +167,6 @@ class DamageWatch:
 
     Args:
         keys: the EventIds held. Those of damaged events are taken out.
-        ring_keys: the keys of the model ring, from which they are taken out as well.
         log: whose questions find damaged events, and which is asked for known ones again.
 
     Attributes:
@@ -175,9 +174,9 @@ class DamageWatch:
         mended_total: how many of them were mended.
     """
 
-    def __init__(self, keys: KeyStore, ring_keys: RingKeys | None, log: _Log) -> None:
+    def __init__(self, keys: KeyStore, log: _Log) -> None:
         self._keys = keys
-        self._ring_keys = ring_keys
+        self._ring_keys: RingKeys | None = None
         self._taken_from_ring: set[EventId] = set()
         self._log = log
         log.on_damage = self.note
@@ -218,8 +217,7 @@ class DamageWatch:
             )
             if damage.event_id is not None:
                 self._keys.discard(damage.event_id)
-                if self._ring_keys is not None and self._ring_keys.discard(damage.event_id):
-                    self._taken_from_ring.add(damage.event_id)
+                self._take_from_ring(damage.event_id)
             self._found.unpark_all()
 
     def mended(self, event_ids: Iterable[EventId]) -> None:
@@ -233,6 +231,17 @@ class DamageWatch:
             if self._ring_keys is not None and event_id in self._taken_from_ring:
                 self._taken_from_ring.remove(event_id)
                 self._ring_keys.put_back(event_id)
+
+    def leave_out_of(self, ring_keys: RingKeys) -> None:
+        """Take the keys of damaged events out of those of the model ring, too, from now on."""
+        self._ring_keys = ring_keys
+        for event_id, _, _ in self._damaged:
+            if event_id is not None:
+                self._take_from_ring(event_id)
+
+    def _take_from_ring(self, event_id: EventId) -> None:
+        if self._ring_keys is not None and self._ring_keys.discard(event_id):
+            self._taken_from_ring.add(event_id)
 
     async def check_range(self, after: int, upto: int) -> None:
         """Read the known damaged events of the feed positions (after, upto] again.

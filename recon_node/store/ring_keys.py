@@ -2,7 +2,8 @@
 
 The deployed network's keys have no height and another separator (`HeightlessEventId`). Everything
 else of them is in our EventIds, so an index is a key store beside the first one, made from it, and
-no table of the log: one replaces eight bytes of each key and leaves out the height.
+no table of the log: one replaces eight bytes of each key and leaves out the height. It is loaded
+when a ceramic-one node first speaks with this one: other nodes do not need it.
 
 An event is in it once its whole history is here and checked, delivered or pending: ceramic-one
 nodes hold aside what has to wait, and count only what they can serve. Left out are pending events
@@ -12,7 +13,9 @@ whose anchor is probably made up (`recon_node.store.db.proofs`), and streams who
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
 
 from recon_node.ceramic import EventId, Network, StreamId
 from recon_node.ceramic.event_id import FIELDS_SIZE, SHORT_HASH_SIZE, rendezvous, short_hash
@@ -23,9 +26,12 @@ from recon_node.ceramic.heightless_event_id import (
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore
 
+_SORTED_AT_ONCE: Final = 20_000
+"""Keys. To sort a million would hold the interpreter, and the event loop, for a second."""
+
 
 class RingKeys:
-    """The keys of the model ring. Used from trio's thread only, once it is filled.
+    """The keys of the model ring. Used from one thread at a time.
 
     Args:
         network: of the node.
@@ -53,7 +59,7 @@ class RingKeys:
     def fill(self, event_ids: Iterable[bytes], left_out: Collection[bytes]) -> None:
         """Add the keys of many events of known models, except some; takes EventIds as bytes."""
         keys = (self._key(each) for each in event_ids if each not in left_out)
-        self.keys.load(key for key in keys if key is not None)
+        self.keys.load(_sorted([key for key in keys if key is not None]))
 
     def add(self, completed: Iterable[tuple[EventId, StreamId, Collection[CID], bool]]) -> None:
         """Add the keys of events whose history is complete.
@@ -126,3 +132,14 @@ class RingKeys:
 
     def _learn(self, model: StreamId) -> None:
         self._separators[short_hash(str(model))] = model_hash(model)
+
+
+def _sorted(keys: list[HeightlessEventId]) -> Iterator[HeightlessEventId]:
+    """Sort very many keys, a few at a time, so that other threads are not held up."""
+    bounds = sorted(keys[::_SORTED_AT_ONCE])
+    parts: list[list[HeightlessEventId]] = [[] for _ in range(len(bounds) + 1)]
+    for key in keys:
+        parts[bisect_right(bounds, key)].append(key)
+    for part in parts:
+        part.sort()
+        yield from part

@@ -30,7 +30,6 @@ from recon_node.store.kept_interests import Interests, load_interests
 from recon_node.store.policy import Policy, PolicyGate
 from recon_node.store.reading.feed_rows import find_time
 from recon_node.store.reading.log_reader import LogReader
-from recon_node.store.ring_keys import RingKeys
 from recon_node.store.values import (
     FeedTime,
     Interest,
@@ -158,7 +157,6 @@ class Store(Contents):
         self,
         log: EventLog,
         keys: KeyStore,
-        ring_keys: RingKeys | None,
         refused: Iterable[EventId],
         withheld: Iterable[EventId],
         added_interests: Iterable[Interest],
@@ -166,7 +164,7 @@ class Store(Contents):
         data_dir: Path,
         policy: Policy,
     ) -> None:
-        super().__init__(log, keys, ring_keys, refused, withheld, reader)
+        super().__init__(log, keys, refused, withheld, reader)
         self.network = log.network
         self.epoch = log.epoch
         self._writer = Writer(log, self)
@@ -407,7 +405,7 @@ async def open_store(
 
 def _open(
     stack: ExitStack, data_dir: Path, network: Network, settings: StoreSettings, guarded: bool
-) -> tuple[EventLog, KeyStore, RingKeys | None, list[EventId], list[EventId], list[Interest]]:
+) -> tuple[EventLog, KeyStore, list[EventId], list[EventId], list[Interest]]:
     """Open the log, and read from it what the store keeps in memory."""
     try:
         private_directory(data_dir)
@@ -423,9 +421,8 @@ def _open(
             release_unsigned(event_log)
         with no_garbage_collection():  # it would look at all keys again and again
             keys = event_log.load_keys()
-            ring_keys = event_log.load_ring_keys(keys) if settings.ceramic_one else None
         refused, withheld = event_log.load_refused(), event_log.load_withheld()
-        return event_log, keys, ring_keys, refused, withheld, load_interests(event_log)
+        return event_log, keys, refused, withheld, load_interests(event_log)
     except BaseException:
         event_log.close()
         raise

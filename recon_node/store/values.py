@@ -278,8 +278,8 @@ class StoreSettings:
     alone, which comes to the same answers, slower.
     """
     ceramic_one: Annotated[bool, Setting()] = True
-    """Reconcile with ceramic-one nodes, too (recon/0.1.0). It takes a second index of the keys:
-    about 145 bytes of memory for each event.
+    """Reconcile with ceramic-one nodes, too (recon/0.1.0). Once one has come, this takes a second
+    index of the keys: about 145 bytes of memory for each event.
     """
     max_refused: int = 65_536
     """How many refused EventIds are remembered."""

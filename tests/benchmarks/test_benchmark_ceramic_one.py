@@ -35,8 +35,8 @@ async def node(directory: Path, cars: list[bytes]) -> AsyncIterator[tuple[Store,
 
 async def test_a_node_is_asked_what_it_holds(tmp_path):
     async with node(tmp_path / "full", CARS) as (store, address):
-        assert store.ring_keys is not None
-        assert await _ask_for_holdings(address, NETWORK) == store.ring_keys.summarize()
+        keys = await store.load_ring_keys()
+        assert await _ask_for_holdings(address, NETWORK) == keys.summarize()
     async with node(tmp_path / "empty", []) as (_, address):
         assert (await _ask_for_holdings(address, NETWORK)).count == 0
 

@@ -166,15 +166,14 @@ async def test_it_has_no_place_in_the_model_ring(tmp_path: Path) -> None:
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_remote(world.offers())
         await settle_all(store)
-        assert ring(store) == others
+        assert await ring(store) == others
         keys = list(store.keys)
     async with open_store(tmp_path, NETWORK) as store:
-        assert (ring(store), list(store.keys)) == (others, keys)
+        assert (await ring(store), list(store.keys)) == (others, keys)
 
 
-def ring(store: Store) -> set[CID]:
-    assert store.ring_keys is not None
-    return {HeightlessEventId(key).event_cid for key in store.ring_keys}
+async def ring(store: Store) -> set[CID]:
+    return {HeightlessEventId(key).event_cid for key in await store.load_ring_keys()}
 
 
 class InvalidWorld(World):
@@ -260,8 +259,8 @@ async def test_it_stays_out_of_the_ring_when_an_anchor_below_it_is_found(tmp_pat
             await store.postpone_proofs([(proof.cid, 0.0)], not_found=[proof.cid])
         later = world.extend(init.cid, [bad.cid], "later")
         await store.admit_remote([world.offer(later)])
-        doubted = ring(store)
+        doubted = await ring(store)
     async with open_store(tmp_path, NETWORK) as store:
-        assert ring(store) == doubted
+        assert await ring(store) == doubted
         await store.settle_proofs([(proof.cid, 1_700_000_000)])
-        assert ring(store) == {each.cid for each in (init, anchor, cover, later)}
+        assert await ring(store) == {each.cid for each in (init, anchor, cover, later)}

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import multibase
 from recon_node.recon import KeyRange
 from recon_node.store import Interest, StoreSettings, open_store
+from recon_node.store.damage import Damage
+from recon_node.store.ring_keys import RingKeys
 
 NETWORK = Network.local(7)
 SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
@@ -42,11 +45,11 @@ async def test_every_event_whose_history_is_here_is_in_the_ring(tmp_path):
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
         verdicts = await store.admit_local([car for _, car in events])
         assert {verdict.status for verdict in verdicts} == {"new"}
-        assert list(store.ring_keys) == sorted(key for key, _ in events)
+        assert list(await store.load_ring_keys()) == sorted(key for key, _ in events)
         cars = await store.log.cars_by_cid([key.event_cid for key, _ in events])
         assert cars == [car for _, car in events]
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
-        assert list(store.ring_keys) == sorted(key for key, _ in events), "rebuilt from the log"
+        assert list(await store.load_ring_keys()) == sorted(key for key, _ in events)
 
 
 async def test_a_node_without_the_ring_keeps_no_second_index(tmp_path):
@@ -55,7 +58,7 @@ async def test_a_node_without_the_ring_keeps_no_second_index(tmp_path):
         await store.admit_local([car for _, car in sample()])
         assert store.ring_keys is None
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
-        assert len(store.ring_keys) == EVENTS
+        assert len(await store.load_ring_keys()) == EVENTS
 
 
 async def test_events_that_wait_are_not_in_the_ring_until_their_history_comes(tmp_path):
@@ -70,11 +73,13 @@ async def test_events_that_wait_are_not_in_the_ring_until_their_history_comes(tm
         assert len(store.keys) == len(others)
         of_its_stream = {key for key, _ in others if ids[key].stream == ids[init_key].stream}
         assert of_its_stream
-        assert set(store.ring_keys) == {key for key, _ in others} - of_its_stream
+        assert set(await store.load_ring_keys()) == {key for key, _ in others} - of_its_stream
     async with open_store(tmp_path / "b", NETWORK, settings=SETTINGS) as store:
-        assert set(store.ring_keys) == {key for key, _ in others} - of_its_stream, "rebuilt"
+        assert set(await store.load_ring_keys()) == {key for key, _ in others} - of_its_stream, (
+            "rebuilt"
+        )
         await store.admit_remote([(ids[init_key], init_car)])
-        assert set(store.ring_keys) == {init_key, *(key for key, _ in others)}
+        assert set(await store.load_ring_keys()) == {init_key, *(key for key, _ in others)}
 
 
 @settings(
@@ -84,8 +89,6 @@ async def test_events_that_wait_are_not_in_the_ring_until_their_history_comes(tm
 def test_from_the_ring_they_come_in_any_order_and_again_when_their_history_is_here(
     tmp_path_factory, order, batch
 ):
-    import trio
-
     trio.run(_offer_in_any_order, tmp_path_factory.mktemp("ring"), order, batch)
 
 
@@ -104,8 +107,44 @@ async def _offer_in_any_order(directory: Path, order: list[int], batch: int) -> 
                         aside.append(each)
             assert len(aside) < len(left)
             left = aside
-        assert list(store.ring_keys) == sorted(key for key, _ in events)
+        assert list(await store.load_ring_keys()) == sorted(key for key, _ in events)
         assert store.head == EVENTS
+
+
+@pytest.mark.parametrize("reads", ["before", "after"])
+async def test_the_keys_are_loaded_while_the_log_changes(tmp_path, monkeypatch, reads):
+    """The log is read before or after a commit that is published while it is read."""
+    events = sample()
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        assert store.ring_keys is None
+        await store.admit_local([car for _, car in events[:30]])
+        began, changed, read = trio.Event(), trio.Event(), store.log.ring_keys
+
+        async def read_meanwhile() -> RingKeys:
+            keys = None if reads == "after" else await read()
+            began.set()
+            await changed.wait()
+            return keys or await read()
+
+        monkeypatch.setattr(store.log, "ring_keys", read_meanwhile)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.load_ring_keys)
+            await began.wait()
+            await store.admit_local([car for _, car in events[30:]])
+            assert store.ring_keys is None
+            changed.set()
+        assert list(store.ring_keys) == sorted(key for key, _ in events)
+
+
+async def test_what_is_damaged_is_left_out_when_the_keys_are_loaded(tmp_path):
+    events = sample()
+    [(key, _), *_] = events
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        [verdict, *_] = await store.admit_local([car for _, car in events])
+        store.damage.note([Damage("a bit flipped", verdict.event_id, key.event_cid, 1)])
+        assert key not in await store.load_ring_keys()
+        store.damage.mended([verdict.event_id])
+        assert list(store.ring_keys) == sorted(key for key, _ in events)
 
 
 async def test_what_comes_under_another_key_is_refused(tmp_path):
@@ -117,7 +156,7 @@ async def test_what_comes_under_another_key_is_refused(tmp_path):
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
         verdicts = await store.admit_from_ring([(other, car), (wrong, car), (key, b"no CAR")])
         assert [verdict.cause for verdict in verdicts] == ["car", "event", "car"]
-        assert len(store.ring_keys) == 0
+        assert len(await store.load_ring_keys()) == 0
         [verdict] = await store.admit_from_ring([(key, car)])
         assert verdict.status == "new"
         [verdict] = await store.admit_from_ring([(key, car)])
@@ -131,20 +170,21 @@ async def test_the_keys_are_saved_for_the_next_start_and_dropped_when_the_log_ch
     events = sample()
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
         await store.admit_local([car for _, car in events[:30]])
+        await store.load_ring_keys()
     saved = tmp_path / "ring_keys.saved"
     assert saved.exists()
     with monkeypatch.context() as patch:
         patch.setattr("recon_node.store.ring_keys.RingKeys.fill", _must_not_be_called)
         async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
-            assert list(store.ring_keys) == sorted(key for key, _ in events[:30])
+            assert list(await store.load_ring_keys()) == sorted(key for key, _ in events[:30])
             await store.admit_local([car for _, car in events[30:]])
-            assert list(store.ring_keys) == sorted(key for key, _ in events)
+            assert list(await store.load_ring_keys()) == sorted(key for key, _ in events)
     # A node that has the ring switched off changes the log: what is saved is not its own any more.
     without = StoreSettings(verifiers=0, ceramic_one=False)
     async with open_store(tmp_path, NETWORK, settings=without) as store:
         await store.settle_proofs([])
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
-        assert list(store.ring_keys) == sorted(key for key, _ in events)
+        assert list(await store.load_ring_keys()) == sorted(key for key, _ in events)
 
 
 def _must_not_be_called(*_args: object) -> None:

@@ -29,7 +29,7 @@ from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.ring_events import RingEvents, RingWire
 from recon_node.p2p.sync.sessions import PeerSlots, SessionRun, Sessions, Tally
 from recon_node.p2p.transport.framing import OpenStream
-from recon_node.recon import Failed, Fetch, FetchById, KeyRange, KeyView
+from recon_node.recon import Failed, Fetch, FetchById, KeyRange
 from recon_node.recon.ring.differences import Ending, Exchange
 from recon_node.recon.ring.peer_ring import MAX_ENTRIES, EntryVerdict, PeerEntry, PeerRing
 from recon_node.recon.ring.ring import Ring
@@ -62,7 +62,6 @@ class Rings:
     def __init__(
         self,
         context: Context,
-        keys: KeyView,
         peer_ring: PeerRing,
         sessions: Sessions,
         memory: PeerMemory,
@@ -71,7 +70,6 @@ class Rings:
     ) -> None:
         settings = self._settings = context.settings
         self._host, self._store, self._book = context.host, context.store, context.book
-        self._keys = keys
         self._peer_ring = peer_ring
         self._sessions = sessions
         self._memory = memory
@@ -117,6 +115,8 @@ class Rings:
             Exception: one of `PEER_FAILURES` if a session fails.
             StoreError: the disk failed.
         """
+        if MODEL_RING in rings:
+            await self._store.load_ring_keys()
         for ring in rings:
             async with self._at_once:
                 run = await self._sessions.initiate(
@@ -127,8 +127,14 @@ class Rings:
                 return False
         return True
 
-    def answer(self, opened: OpenStream) -> RingRun:
-        """Begin a session that a peer starts."""
+    async def answer(self, opened: OpenStream) -> RingRun:
+        """Begin a session that a peer starts.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        if opened.stream.protocol == MODEL_RING:
+            await self._store.load_ring_keys()
         return self._begin(Responder, opened)
 
     def keeps_stream(self, protocol: str) -> bool:
@@ -142,7 +148,8 @@ class Rings:
             interests, form = self._store.wanted.ring_ranges, KeyForm.BYTES
             agent = self._host.known_agent(stream.peer_id)
             known = self._memory.differences_with(stream.peer_id, agent, interests)
-            exchange = known.begin(self._keys)
+            assert self._store.ring_keys is not None
+            exchange = known.begin(self._store.ring_keys)
             ring = Ring(exchange.keys, is_fencepost)
             events = RingEvents(stream.peer_id, self._store, stream.account, exchange, ring)
         else:

@@ -326,8 +326,12 @@ class Answerer(Protocol):
         """Return whether a stream may carry another session after one that ended well."""
         ...
 
-    def answer(self, opened: OpenStream) -> SessionRun[Any]:
-        """Begin a session that a peer starts."""
+    async def answer(self, opened: OpenStream) -> SessionRun[Any]:
+        """Begin a session that a peer starts.
+
+        Raises:
+            StoreError: the disk failed.
+        """
         ...
 
 
@@ -395,7 +399,12 @@ class Sessions:
                 self._counters.sessions_refused += 1
                 await stream.reset()
                 return False
-            run = answerer.answer(opened)
+            try:
+                run = await answerer.answer(opened)
+            except StoreError as error:
+                log.warning("A sync cannot begin", peer=stream.peer_id, reason=str(error))
+                await stream.reset()
+                return False
             try:
                 await self._run(run, scope)
             except (*PEER_FAILURES, StoreError) as error:  # reported already

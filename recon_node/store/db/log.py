@@ -25,8 +25,7 @@ from typing import Final
 
 import structlog
 
-from recon_node.ceramic import EventId, EventKind, Network, StreamId, StreamIdError
-from recon_node.ceramic.header import DEFAULT_SORT_KEY
+from recon_node.ceramic import EventId, EventKind, Network
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore, KeyView
 from recon_node.store.admission.records import (
@@ -62,8 +61,7 @@ from recon_node.store.db.saved_keys import (
     load_keys,
     save_keys,
 )
-from recon_node.store.db.sql import explained_errors, short_of
-from recon_node.store.ring_keys import RingKeys
+from recon_node.store.db.sql import explained_errors
 from recon_node.store.values import StoreSettings, Verdict
 
 logger = structlog.get_logger(__name__)
@@ -207,47 +205,6 @@ class EventLog:
         with explained_errors(self.path):
             return select_withheld(self.connection, orphans=self.guarded)
 
-    def load_ring_keys(self, keys: KeyView) -> RingKeys:
-        """Return the keys of the model ring, saved or made from all EventIds held."""
-        with explained_errors(self.path):
-            saved = load_keys(self._data_dir, self.connection, RING_KEYS)
-            ring_keys = RingKeys(self.network, self._load_models(), saved)
-            if saved is None:
-                ring_keys.fill(keys, self._load_outside_ring())
-            ring_keys.doubt(proofs.doubted_events(self.connection))
-        return ring_keys
-
-    def _load_models(self) -> list[StreamId]:
-        rows = self.connection.execute(
-            "SELECT DISTINCT sep_value FROM streams WHERE sep_key = ?", (DEFAULT_SORT_KEY,)
-        )
-        models: list[StreamId] = []
-        for (text,) in rows:
-            try:
-                models.append(StreamId.parse(text))
-            except StreamIdError as error:  # edited by hand: `recon-node store check` finds it, too
-                logger.warning("A model in the event log is not a StreamID", reason=str(error))
-        return models
-
-    def _load_outside_ring(self) -> set[bytes]:
-        """Return the EventIds that wait or are badly signed, and those whose separator is like a
-        model's by chance."""
-        rows = self.connection.execute(
-            f"WITH others AS (SELECT init_cid, {short_of('init_cid')} AS short FROM streams "
-            "WHERE sep_key != ?2 AND sep_value IN "
-            "(SELECT sep_value FROM streams WHERE sep_key = ?2)) "
-            "SELECT event_id FROM events WHERE position IS NULL AND state < ?1 "
-            "UNION ALL SELECT event_id FROM faults JOIN events USING (id) "
-            "UNION ALL SELECT event.event_id FROM others "
-            "CROSS JOIN events AS init ON init.short_cid = short AND init.cid = others.init_cid "
-            "CROSS JOIN events AS event ON event.stream = init.id "
-            "WHERE event.position IS NOT NULL "
-            "UNION ALL SELECT event_id FROM others CROSS JOIN events "
-            "ON short_init = short AND events.init_cid = others.init_cid WHERE position IS NULL",
-            (State.PENDING, DEFAULT_SORT_KEY),
-        )
-        return {event_id for (event_id,) in rows}
-
     def load_refused(self) -> list[EventId]:
         """Return the EventIds that are remembered as refused, oldest first."""
         with explained_errors(self.path):
@@ -347,7 +304,7 @@ class EventLog:
 
         Args:
             keys: all keys of the log, to be saved for the next start.
-            ring_keys: those of the model ring, to be saved as well.
+            ring_keys: those of the model ring, if they were loaded: to be saved as well.
 
         Raises:
             StoreError: the disk failed; what was committed is still in the write-ahead log.

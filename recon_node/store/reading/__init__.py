@@ -11,6 +11,7 @@ In reading order:
     stream_lists        lists of streams, and searches by name
     content_scan        streams in whose events a text occurs
     backlog             what the feed does not have, and why
+    ring_index          the keys as ceramic-one nodes have them
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Reader:
     """A read-only connection; used by one thread at a time.
 
     Attributes:
+        data_dir: where the log is.
         blocks: puts shared blocks back into CARs, and remembers those that it read.
         head: the last feed position that a question may show. Readers see a commit as soon as the
             disk has it, and the store shows it a moment later. A position beyond its head must not
@@ -37,6 +39,7 @@ class Reader:
     """
 
     def __init__(self, data_dir: Path, network: Network) -> None:
+        self.data_dir = data_dir
         self.network = network
         self.connection: sqlite3.Connection = log_schema.open_reader(data_dir)
         self.blocks = BlockReader(self.connection, remember=True)

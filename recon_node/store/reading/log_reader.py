@@ -25,6 +25,7 @@ from recon_node.store.reading import (
     columns,
     content_scan,
     feed_rows,
+    ring_index,
     single_events,
     stream_lists,
 )
@@ -109,6 +110,7 @@ class LogReader:
     refused = _asked(backlog.read_refused)
     progress = _asked(backlog.read_progress)
     hindrances = _asked(backlog.count_hindrances)
+    ring_keys = _asked(ring_index.read_ring_keys)
 
     def __init__(self, data_dir: Path, network: Network, epoch: str, head: int, size: int) -> None:
         self.head = head
