@@ -1,7 +1,8 @@
 """Python programs as processes that are forked from one that has imported the node already.
 
-The imports of a node take more than a second of CPU, a fork of them a few milliseconds. The process
-that forks is one of its own, without threads; tests that are about starting use `subprocess`.
+The imports of a node take more than a second of CPU, those of the pipeline one more, a fork of them
+a few milliseconds. The process that forks is one of its own, in which nothing runs; tests that are
+about starting use `subprocess`.
 
     python forking.py SOCKET    forks what `Popen` sends over the socket, until it closes
 """
@@ -26,10 +27,14 @@ from typing import Any, Final
 
 from recon_node.processes import process
 
-IMPORTED: Final = ("recon_node.cli.run", "recon_node.node")
+NODE: Final = ("recon_node.cli.run", "recon_node.node")
+PIPELINE: Final = ("spark_sink.cli.commands", "spark_sink.derive.portion", "spark_sink.run.runner")
+"""Not DuckDB, whose import starts a thread, which a fork does not have."""
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _MAX_REQUEST: Final = 1 << 20
 _ASKING: Final = threading.Lock()
+_VARIABLES: Final[dict[str, str]] = {}
+"""Variables that imports have set, as they would in each process."""
 
 
 class Popen(subprocess.Popen[Any]):
@@ -91,13 +96,15 @@ def _fork_for(requests: socket.socket) -> dict[str, Any]:
         message, files, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 16)
         if not message:
             os._exit(0)
+        request: dict[str, Any] = json.loads(message)
+        if any("spark" in each for each in request["argv"]):
+            _import(*PIPELINE)
         told, tell = os.pipe()
         between = os.fork()
         if between == 0:
             if pid := os.fork():
                 os.write(tell, str(pid).encode())
                 os._exit(0)
-            request: dict[str, Any] = json.loads(message)
             above = max(request["files"]) + 1
             moved = [fcntl.fcntl(file, fcntl.F_DUPFD, above) for file in files]
             for file in (*files, told, tell, requests.detach()):
@@ -117,7 +124,7 @@ def _run(request: dict[str, Any]) -> None:
     if request["new_session"]:
         os.setsid()
     os.environ.clear()
-    os.environ.update(request["environment"])
+    os.environ.update(_VARIABLES | request["environment"])
     os.chdir(request["cwd"])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path += [each for each in paths if each and each not in sys.path]
@@ -153,8 +160,15 @@ def _fork_its_processes() -> None:
     process.Popen = Popen  # type: ignore[misc]
 
 
-if __name__ == "__main__":
-    for module in IMPORTED:
+@cache
+def _import(*modules: str) -> None:
+    before = dict(os.environ)
+    for module in modules:
         importlib.import_module(module)
+    _VARIABLES.update(dict(os.environ.items() - before.items()))
     gc.freeze()  # a collection would copy all pages
+
+
+if __name__ == "__main__":
+    _import(*NODE)
     _run(_fork_for(socket.socket(fileno=int(sys.argv[1]))))
