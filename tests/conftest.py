@@ -130,6 +130,15 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_settings_from_outside() -> Iterator[None]:
+    """Variables of the developer's own shell must not reach the commands under test."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("RECON_NODE_")]:
+            patch.delenv(name)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def stores_check_in_the_same_process() -> Iterator[None]:
     """Starting two verifier processes takes longer than most tests: who wants some says so.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support import sdk_sample
 
 from recon_node.api import Services, create_app
 from recon_node.ceramic import Network
@@ -27,7 +27,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-SAMPLE = Path(__file__).parent / "data" / "sdk_sample.jsonl"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
@@ -43,8 +42,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
 async def test_a_request_and_its_transaction_have_spans(
     spans: InMemorySpanExporter, tmp_path: Path
 ) -> None:
-    with SAMPLE.open() as lines:
-        car = json.loads(next(lines))["car"]
+    car = sdk_sample.lines()[0]["car"]
     async with open_store(tmp_path, Network.local(7)) as store:
         transport = httpx.ASGITransport(create_app(Services(store=store)))
         async with httpx.AsyncClient(transport=transport, base_url="http://node") as api:

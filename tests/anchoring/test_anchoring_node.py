@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,12 +27,6 @@ from recon_node.testnet import TestnetNode
 CLIENT = SigningKey(bytes(range(32)))
 ANCHORING = ("--anchor", "development", "--anchor-interval", "1s")
 STREAM = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"a node's stream"))
-
-
-@pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("RECON_NODE_")]:
-        monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from openapi_check import check_answer
-from support import forking
+from support import forking, sdk_sample
 
 from recon_node.api import Services, create_app
 from recon_node.ceramic import Network
@@ -17,15 +16,13 @@ from recon_node.ipld import multibase
 from recon_node.processes import process
 from recon_node.store import Store, open_store
 
-SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
 NETWORK = Network.local(7)
 
 
 @pytest.fixture(scope="session")
 def sample() -> list[dict[str, str]]:
     """Events that the Ceramic JavaScript SDK wrote, each after its prevs."""
-    with SAMPLE.open() as lines:
-        return [json.loads(line) for line in lines]
+    return sdk_sample.lines()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,27 +1,23 @@
 """Events that are read quickly are read as all others are."""
 
-import json
 import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from support import sdk_sample
 
 from recon_node.ceramic import Event, InvalidEventError, event, parse_event
 from recon_node.ceramic.auth.envelope import read_plain
-from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor, multibase
-
-SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 
 
 @pytest.fixture(scope="module")
 def cars() -> list[bytes]:
-    with SAMPLE.open() as lines:
-        return [multibase.decode(json.loads(line)["car"]) for line in lines][::3]
+    return sdk_sample.cars()[::3]
 
 
 @contextmanager

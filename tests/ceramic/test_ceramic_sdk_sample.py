@@ -4,13 +4,12 @@ tests/data/sdk_sample.jsonl was made with @ceramic-sdk: 3 models, 260 documents,
 some of them forks. A line has the event's CID and CAR, and what the SDK says about it.
 """
 
-import json
 from collections import Counter
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support import sdk_sample
 
 from recon_node.ceramic import (
     METAMODEL,
@@ -19,19 +18,14 @@ from recon_node.ceramic import (
     InvalidSignatureError,
     StreamType,
     ed25519_did,
-    parse_event,
     signer,
     verify_signature,
 )
 from recon_node.ipld import CID, car, multibase
 
-SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
 
-
-@cache
 def rows() -> list[tuple[dict[str, Any], Event]]:
-    lines = [json.loads(line) for line in SAMPLE.read_text().splitlines()]
-    return [(line, parse_event(multibase.decode(line["car"]))) for line in lines]
+    return list(zip(sdk_sample.lines(), sdk_sample.events(), strict=True))
 
 
 @cache

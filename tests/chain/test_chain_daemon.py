@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,12 +22,6 @@ from recon_node.ipld import multibase
 from recon_node.testnet import Testnet
 
 SEPOLIA = "eip155:11155111"
-
-
-@pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("RECON_NODE_")]:
-        monkeypatch.delenv(name)
 
 
 @asynccontextmanager

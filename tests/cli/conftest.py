@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import structlog
+from support import sdk_sample
 
 from recon_node.testnet import Testnet, TestnetNode
-
-SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
 
 
 @pytest.fixture(autouse=True)
@@ -27,19 +23,9 @@ def _logging_as_it_was() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _no_settings_from_outside() -> Iterator[None]:
-    """Variables of the developer's own shell must not reach the commands under test."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("RECON_NODE_")]:
-            patch.delenv(name)
-        yield
-
-
 @pytest.fixture(scope="session")
 def sample() -> list[dict[str, str]]:
-    with SAMPLE.open() as lines:
-        return [json.loads(line) for line in lines]
+    return sdk_sample.lines()
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import sdk_sample
 
 from recon_node import backup
 from recon_node.age import DecryptionError, Decryptor, Encryptor
@@ -27,7 +28,6 @@ from recon_node.cli import main
 from recon_node.testnet import TestnetNode
 
 DOCS = Path(__file__).parents[2] / "docs"
-SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
 MODEL = "model=kjzl6hvfrbw6c53juggd4cj7szd2apho8jezy4s8mzn55eeu93gnvrhjpvrj9qy"
 
 
@@ -65,7 +65,7 @@ class Published:
         self.node.wait_until_ready()
         self.env = {"RECON_NODE_DATA_DIR": str(self.node.data_dir)}
         self.url = ("--url", self.node.api_url)
-        done("events", "add", str(SAMPLE), *self.url)
+        done("events", "add", str(sdk_sample.FILE), *self.url)
         (directory / "plot.svg").write_text("<svg/>")
         root = done("dag", "push", str(directory / "plot.svg"), *self.url, env=self.env).stdout
         self.did = done("dag", "publish", root.strip(), *self.url, env=self.env).stdout.strip()

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+from support import sdk_sample
 
 from recon_node.api import Services, create_app
 from recon_node.api.server import open_listener, serve
@@ -143,7 +144,6 @@ def test_the_first_refused_events_are_listed_in_order() -> None:
     assert len(outcome._refusals) <= 2 * MAX_REFUSALS
 
 
-SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
 NETWORK = Network.local(11)
 
 
@@ -163,7 +163,7 @@ async def node_of(
 
 
 def sample_items(count: int) -> list[Item]:
-    with SAMPLE.open("rb") as file:
+    with sdk_sample.FILE.open("rb") as file:
         return list(islice(read_items(file), count))
 
 

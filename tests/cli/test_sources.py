@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 
 import pytest
+from support import sdk_sample
 
 from recon_node.cli.event_files import Item, NoEventsError, read_items
 from recon_node.cli.output import CommandError
 from recon_node.ipld import multibase
 
-SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
-
 
 @pytest.fixture(scope="module")
 def sample() -> list[dict[str, str]]:
-    with SAMPLE.open() as lines:
-        return [json.loads(line) for line in lines][:80]
+    return sdk_sample.lines()[:80]
 
 
 def items_of(text: str | bytes) -> list[Item]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 from nacl.signing import SigningKey
+from support import sdk_sample
 from support.waiting import equal, post_events, recon, wait_until
 
 from recon_node.ceramic import METAMODEL, Event, parse_event
@@ -17,10 +16,7 @@ from recon_node.ceramic.builder import init_event
 from recon_node.ipld import multibase
 from recon_node.testnet import Testnet, TestnetNode
 
-SAMPLE = [
-    json.loads(line)["car"]
-    for line in (Path(__file__).parents[1] / "data" / "sdk_sample.jsonl").read_text().splitlines()
-]
+SAMPLE = [line["car"] for line in sdk_sample.lines()]
 
 
 def new_events(count: int, rng: random.Random) -> list[Event]:

@@ -24,6 +24,7 @@ from typing import Any
 import httpx
 import pytest
 from nacl.signing import SigningKey
+from support import sdk_sample
 from support.waiting import recon, wait_until
 
 from benchmarks.ceramic_one_node import (
@@ -32,7 +33,7 @@ from benchmarks.ceramic_one_node import (
     binary_from_environment,
     holdings,
 )
-from recon_node.ceramic import METAMODEL, Network, StreamId, parse_event
+from recon_node.ceramic import METAMODEL, Network, StreamId
 from recon_node.ceramic.builder import controller_of, data_event, init_event, time_event
 from recon_node.client import Ceramic, Key, ModelDefinition
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, cid_head, dag_cbor, multibase
@@ -45,7 +46,6 @@ pytestmark = [
     ),
 ]
 
-SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
 EVENTS = int(os.environ.get(f"{BINARY_VARIABLE}_EVENTS", "2000"))
 """Events that are written to two nodes at once."""
 LIMIT = 120.0 + EVENTS / 20
@@ -60,14 +60,14 @@ Node = TestnetNode | CeramicOneNode
 
 def sample() -> list[str]:
     """The events of the SDK, in causal order, as multibase text."""
-    return [json.loads(line)["car"] for line in SAMPLE.read_text().splitlines()]
+    return [line["car"] for line in sdk_sample.lines()]
 
 
 def models() -> dict[str, int]:
     """The models of the sample's documents, and how many events each has."""
     counts: dict[str, int] = {}
     model_of = {}
-    for event in (parse_event(multibase.decode(each)) for each in sample()):
+    for event in sdk_sample.events():
         if event.header is not None:
             model_of[event.init] = str(event.header.model)
         model = model_of[event.init]

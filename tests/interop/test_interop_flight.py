@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support import npm_packages
+from support import npm_packages, sdk_sample
 
-from recon_node.ceramic import parse_event
-from recon_node.ipld import multibase
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
 from spark_sink.serve.flight_server import FlightServer, ServeSettings
@@ -19,7 +17,6 @@ from spark_sink.serve.shown_tables import NAMES
 from spark_sink.tables.directory import Tables
 
 HERE = Path(__file__).parent
-SAMPLE = HERE.parent / "data" / "sdk_sample.jsonl"
 EVENTS = 40
 LIMIT = 150.0
 """Seconds for the client."""
@@ -27,10 +24,6 @@ LIMIT = 150.0
 
 def sample_rows() -> pa.Table:
     """The first events of the sample, as a node's feed has them."""
-    with SAMPLE.open() as lines:
-        events = [
-            parse_event(multibase.decode(json.loads(next(lines))["car"])) for _ in range(EVENTS)
-        ]
     rows = [
         {
             "position": position,
@@ -40,7 +33,7 @@ def sample_rows() -> pa.Table:
             "event_type": event.kind.value,
             "car": event.car,
         }
-        for position, event in enumerate(events, 1)
+        for position, event in enumerate(sdk_sample.events()[:EVENTS], 1)
     ]
     return pa.Table.from_pylist(rows, schema=FEED)
 

@@ -1,26 +1,20 @@
 """Fixtures of the p2p tests: real events, in a fixed network, with their EventIds."""
 
-import json
 import logging
-from pathlib import Path
 
 import pytest
 import structlog
 import trio
 from p2p_support import NETWORK, Held
+from support import sdk_sample
 
-from recon_node.ipld import multibase
 from recon_node.store import open_store
-
-SDK_SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
-"""930 events written by the Ceramic JavaScript SDK, in causal order."""
 
 
 @pytest.fixture(scope="session")
 def sdk_cars() -> list[bytes]:
     """The CARs of the sample."""
-    lines = SDK_SAMPLE.read_text().splitlines()
-    return [multibase.decode(json.loads(line)["car"]) for line in lines]
+    return sdk_sample.cars()
 
 
 @pytest.fixture(scope="session")

@@ -1,22 +1,21 @@
 """Nodes that speak `/ceramic/recon/0.1.0` alone, as ceramic-one nodes do, and mixed networks."""
 
-import json
 import tracemalloc
 from collections import Counter
 from contextlib import aclosing
-from pathlib import Path
 
 import pytest
 import trio
 import trio.lowlevel
 from nacl.signing import SigningKey
 from p2p_support import NETWORK, Node, eventually, node
+from support import sdk_sample
 
 from recon_node.backoff import Backoff
 from recon_node.ceramic import METAMODEL, InvalidEventError, parse_event
 from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost
-from recon_node.ipld import CID, DAG_CBOR, multibase
+from recon_node.ipld import CID, DAG_CBOR
 from recon_node.p2p import AGREED
 from recon_node.p2p.errors import PeerProtocolError
 from recon_node.p2p.sync import peer_memory, ring_events, sync_scheduler
@@ -31,23 +30,15 @@ from recon_node.recon.ring.ring import Ring
 from recon_node.recon.session import Admit, Value
 from recon_node.store import Interest, StoreSettings, open_store
 
-SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
 ONLY_RINGS = {"versions": ()}
 MIXED = {"sync_interval": 0.2}
-
-
-def sample(start: int, stop: int) -> list[bytes]:
-    lines = SAMPLE.read_text().splitlines()
-    return [multibase.decode(json.loads(line)["car"]) for line in lines[start:stop]]
-
-
-MODELS = sample(0, 3)
+MODELS = sdk_sample.cars()[:3]
 
 
 def streams(start: int, stop: int) -> list[bytes]:
     """The events of some of the streams that are not models, in causal order."""
     found: dict[bytes, list[bytes]] = {}
-    for car in sample(3, 400):
+    for car in sdk_sample.cars()[3:400]:
         found.setdefault(parse_event(car).init, []).append(car)
     return [car for stream in list(found.values())[start:stop] for car in stream]
 
@@ -81,7 +72,7 @@ async def test_two_nodes_exchange_events_on_the_model_ring(tmp_path):
 
 async def test_nodes_find_each_other_through_the_peer_ring(tmp_path):
     async with (
-        node(tmp_path / "a", sample(0, 30), **ONLY_RINGS) as a,
+        node(tmp_path / "a", sdk_sample.cars()[:30], **ONLY_RINGS) as a,
         node(tmp_path / "b", **ONLY_RINGS) as b,
         node(tmp_path / "c", **ONLY_RINGS) as c,
     ):
@@ -96,10 +87,12 @@ async def test_nodes_find_each_other_through_the_peer_ring(tmp_path):
 
 async def test_only_what_interests_both_is_exchanged(tmp_path):
     [model] = {
-        parse_event(car).header.model for car in sample(3, 4) if parse_event(car).header is not None
+        parse_event(car).header.model
+        for car in sdk_sample.cars()[3:4]
+        if parse_event(car).header is not None
     }
     async with (
-        node(tmp_path / "a", sample(0, 60), **ONLY_RINGS) as a,
+        node(tmp_path / "a", sdk_sample.cars()[:60], **ONLY_RINGS) as a,
         node(tmp_path / "b", **ONLY_RINGS) as b,
     ):
         await b.store.wanted.add(Interest("model", str(model)))
@@ -117,7 +110,7 @@ async def test_a_new_interest_is_synced_at_once(tmp_path, monkeypatch):
     """Although syncs with this peer pause for minutes."""
     monkeypatch.setattr(sync_scheduler, "BETWEEN_RING_SYNCS", Backoff(first=300.0, longest=600.0))
     async with (
-        node(tmp_path / "a", sample(0, 60), **ONLY_RINGS) as a,
+        node(tmp_path / "a", sdk_sample.cars()[:60], **ONLY_RINGS) as a,
         node(tmp_path / "b", **ONLY_RINGS) as b,
     ):
         await b.store.wanted.add(Interest("model", str(METAMODEL)))
@@ -125,7 +118,9 @@ async def test_a_new_interest_is_synced_at_once(tmp_path, monkeypatch):
         await eventually(lambda: b.outcomes() == [AGREED])
         before = len(b.store.ring_keys)
         assert before < 60
-        [model] = {event.header.model for event in map(parse_event, sample(3, 4)) if event.header}
+        [model] = {
+            event.header.model for event in map(parse_event, sdk_sample.cars()[3:4]) if event.header
+        }
         await b.store.wanted.add(Interest("model", str(model)))
         await eventually(lambda: len(b.store.ring_keys) > before)
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import sdk_sample
 
-from recon_node.ceramic import parse_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost
 from recon_node.ceramic.network import Network
-from recon_node.ipld import multibase
 from recon_node.recon.keys.key_store import KeyStore
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange, merge_ranges
@@ -184,21 +183,9 @@ def recorded_messages(name: str) -> list[tuple[str, Message]]:
     return messages
 
 
-def events_of_the_recorded_node() -> dict[bytes, bytes]:
+def events_of_the_recorded_node() -> dict[HeightlessEventId, bytes]:
     """The CARs of the first 24 sample events, by their EventIds without height."""
-    network, streams, events = Network.from_id(RECORDED["network_id"]), {}, {}
-    for line in (DATA / "sdk_sample.jsonl").read_text().splitlines()[:24]:
-        car = multibase.decode(json.loads(line)["car"])
-        event = parse_event(car)
-        if event.header is not None:
-            streams[event.cid] = event.header
-        header = streams[event.init]
-        assert header.model is not None
-        key = HeightlessEventId.build(
-            network, header.model, header.controller, event.init, event.cid
-        )
-        events[key] = car
-    return events
+    return sdk_sample.ring_events(Network.from_id(RECORDED["network_id"]), 24)
 
 
 @pytest.mark.parametrize("name", ["initiator-wrong-hash", "initiator-one-key"])

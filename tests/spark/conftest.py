@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_helpers import Node, NodeProcesses, sample_events
-from support import forking
+from spark_helpers import Node, NodeProcesses
+from support import forking, sdk_sample
 
 from recon_node.ceramic import Event
 from recon_node.processes import process
@@ -24,7 +24,7 @@ _OTHER_STORE = os.environ.get("RECON_TEST_STORE")
 
 @pytest.fixture(scope="session")
 def sample() -> list[Event]:
-    return sample_events()
+    return sdk_sample.events()
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,9 @@ import pytest
 from adbc_driver_flightsql import DatabaseOptions
 from adbc_driver_flightsql import dbapi as flight_sql
 from pyarrow import flight
-from spark_helpers import feed_rows, sample_events
+from spark_helpers import feed_rows
 from spark_samples import scenario
+from support import sdk_sample
 
 from recon_node.ceramic import Event
 from spark_sink.run.pipeline import Sink
@@ -31,7 +32,7 @@ EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000018"
 def rows_of_scenario(more: int = 0) -> pa.Table:
     """The feed of all traps, and of so many events of the sample."""
     traps = scenario()
-    events: list[Event] = [*traps.events, *sample_events()[:more]]
+    events: list[Event] = [*traps.events, *sdk_sample.events()[:more]]
     return feed_rows(events, traps.times)
 
 

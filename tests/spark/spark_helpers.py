@@ -1,6 +1,5 @@
 """What the pipeline's tests share: real nodes in processes of their own, and what they serve."""
 
-import json
 import os
 import signal
 import subprocess
@@ -8,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,25 +18,16 @@ from pyspark.sql import SparkSession
 from support import forking
 from support.waiting import kept_port, post_events, wait_until
 
-from recon_node.ceramic import Event, parse_event
+from recon_node.ceramic import Event
 from recon_node.ipld import CID, multibase
 from spark_sink.derive import portion
 from spark_sink.schema import FEED
 from spark_sink.tables.location import Location, StoreUrl
 
-# 930 events written with the Ceramic JavaScript SDK; prevs come before their successors.
-SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
 NODES = Path(__file__).with_name("spark_node.py")
 PATIENCE = 120.0
 NO_TIMES: dict[CID, int] = {}
 NO_FAULTS: dict[CID, str] = {}
-
-
-@cache
-def sample_events() -> list[Event]:
-    """All events of the sample, each after its prevs."""
-    with SAMPLE.open() as lines:
-        return [parse_event(multibase.decode(json.loads(line)["car"])) for line in lines]
 
 
 def diagonal(*choices: Sequence[Any]) -> list[Any]:

@@ -14,9 +14,10 @@ from deltalake import DeltaTable, WriterProperties, write_deltalake
 from deltalake.transaction import AddAction
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spark_helpers import feed_rows, sample_events
+from spark_helpers import feed_rows
 from spark_oracle import assert_tables
 from spark_samples import DEFINITION, KEY, Scenario, change, document, replace, scenario
+from support import sdk_sample
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import model_event
@@ -78,7 +79,7 @@ STEPS = st.lists(
 def test_any_order_of_steps_ends_in_the_same_tables(steps: list[tuple[str, int]]) -> None:
     """Crashes between steps, replays in other cuts, a lost table: the end is always the same."""
     trap = scenario()
-    rows = feed_rows([*trap.events, *sample_events()[:100]], trap.times)
+    rows = feed_rows([*trap.events, *sdk_sample.events()[:100]], trap.times)
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         sink = Sink(Tables(directory, EPOCH))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
@@ -14,7 +13,7 @@ from nacl.signing import SigningKey
 
 from recon_node.ceramic import Event, EventId, InitHeader, Network, StreamId, StreamType
 from recon_node.ceramic.builder import controller_of, data_event, init_event, time_event
-from recon_node.ipld import CID, DAG_CBOR, multibase
+from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import FeedRow, Store
 from recon_node.store.db import log_schema, migrations
 from recon_node.store.db.blocks import BlockReader
@@ -24,12 +23,6 @@ KEYS = [SigningKey(bytes([n]) * 32) for n in range(1, 5)]
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
 OTHER_MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"other model"))
 DATA = Path(__file__).parent.parent / "data"
-
-
-def sdk_cars() -> list[bytes]:
-    """930 events by the Ceramic JavaScript SDK, prevs first (tests/data/sdk_sample.jsonl)."""
-    lines = (DATA / "sdk_sample.jsonl").read_text().splitlines()
-    return [multibase.decode(json.loads(line)["car"]) for line in lines]
 
 
 class World:

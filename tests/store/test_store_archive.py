@@ -18,9 +18,9 @@ from store_helpers import (
     World,
     check_feed,
     feed_of,
-    sdk_cars,
     timeless,
 )
+from support import sdk_sample
 
 from recon_node.ceramic import EventId, Network
 from recon_node.ceramic.builder import data_event, init_event
@@ -137,7 +137,7 @@ async def test_only_an_interest_is_exported(tmp_path: Path) -> None:
 
 
 async def test_events_of_the_sdk_keep_their_bytes(tmp_path: Path) -> None:
-    cars = sdk_cars()[:200]
+    cars = sdk_sample.cars()[:200]
     async with open_store(tmp_path / "a", NETWORK, settings=SETTINGS) as store:
         await store.admit_local(cars)
     await import_events(tmp_path / "b", io.BytesIO(exported(tmp_path / "a")), SETTINGS)

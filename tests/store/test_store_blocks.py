@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
-from store_helpers import MODEL, NETWORK, World, sdk_cars
+from store_helpers import MODEL, NETWORK, World
+from support import sdk_sample
 
 from recon_node.ceramic import EventId
 from recon_node.ceramic.builder import init_event, time_event
@@ -61,7 +62,7 @@ async def test_time_events_shared_blocks_and_events_that_wait(tmp_path: Path) ->
 
 
 async def test_the_index_is_continued(tmp_path: Path, pages: list[int]) -> None:
-    cars = sdk_cars()[:60]
+    cars = sdk_sample.cars()[:60]
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_local(cars[:30])
         assert not (tmp_path / block_index.FILE_NAME).exists()  # nobody has asked yet
@@ -94,7 +95,7 @@ def _of_another_version(path: Path) -> None:
 async def test_an_unusable_index_is_made_anew(
     tmp_path: Path, spoil: Callable[[Path], None], pages: list[int]
 ) -> None:
-    cars = sdk_cars()[:20]
+    cars = sdk_sample.cars()[:20]
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_local(cars)
         await check(store, cars)

@@ -11,8 +11,9 @@ from random import Random
 
 import pytest
 from capabilities import ACCOUNT, change, init_of
-from store_helpers import NETWORK, World, check_feed, feed_of, sdk_cars
+from store_helpers import NETWORK, World, check_feed, feed_of
 from structlog.testing import capture_logs
+from support import sdk_sample
 
 from recon_node.ceramic import Event, parse_event
 from recon_node.ipld import CID
@@ -47,7 +48,7 @@ def test_any_changed_byte_of_a_car_is_noticed() -> None:
     world = World(3, time_events=True)
     session = init_of(ACCOUNT)
     events = [*world.events.values(), session, change(session)]
-    events += map(parse_event, random.sample(sdk_cars(), 5))
+    events += map(parse_event, random.sample(sdk_sample.cars(), 5))
     for event in events:
         assert car_fault(event.car, event.cid) is None
         assert car_fault(event.car, events[0].cid) is not None or event is events[0]

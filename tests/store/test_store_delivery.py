@@ -9,7 +9,8 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_helpers import NETWORK, World, check_feed, check_tables, feed_of, sdk_cars
+from store_helpers import NETWORK, World, check_feed, check_tables, feed_of
+from support import sdk_sample
 
 from recon_node.ceramic import parse_event
 from recon_node.ceramic.builder import time_event
@@ -81,7 +82,7 @@ async def test_local_and_remote_admission_agree(seed: int, time_events: bool) ->
 
 
 async def test_sdk_events_are_accepted_locally_in_their_order(tmp_path: Path) -> None:
-    cars = sdk_cars()
+    cars = sdk_sample.cars()
     async with open_store(tmp_path, NETWORK) as store:
         verdicts = await store.admit_local(cars)
         assert [(v.status, v.position) for v in verdicts] == [("new", n) for n in range(1, 931)]
@@ -94,7 +95,7 @@ async def test_sdk_events_are_accepted_locally_in_their_order(tmp_path: Path) ->
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_sdk_events_in_any_order_make_the_same_set(tmp_path: Path, seed: int) -> None:
-    events = {event.cid: event for event in map(parse_event, sdk_cars())}
+    events = {event.cid: event for event in map(parse_event, sdk_sample.cars())}
     async with open_store(tmp_path / "a", NETWORK) as first:
         await first.admit_local([event.car for event in events.values()])
         offers = [(row.event_id, row.car) for row in await feed_of(first)]

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl import bindings as sodium
 from nacl.signing import SigningKey
-from store_helpers import KEYS, MODEL, World, sdk_cars
+from store_helpers import KEYS, MODEL, World
+from support import sdk_sample
 from test_store_refusals import LOCAL, Case
 
 from recon_node.ceramic import parse_event
@@ -194,7 +195,7 @@ def some_fields(**changes: Any) -> dict[str, Any]:
 
 def test_events_of_the_sdk_and_of_random_streams() -> None:
     events = World(3, events=200, time_events=True).events.values()
-    cars = [*sdk_cars(), *(event.car for event in events)]
+    cars = [*sdk_sample.cars(), *(event.car for event in events)]
     assert None not in map(by_python, cars)
     is_plain = [parse_event(data).envelope is not None for data in cars]
     assert 0 < is_plain.count(False) < len(cars) / 10
@@ -203,7 +204,7 @@ def test_events_of_the_sdk_and_of_random_streams() -> None:
 
 async def test_whatever_is_refused_is_refused_for_the_same_reason() -> None:
     case = Case()
-    cars = [*(make(case) for make, _ in LOCAL.values()), *sdk_cars()[:200]]
+    cars = [*(make(case) for make, _ in LOCAL.values()), *sdk_sample.cars()[:200]]
     found = await Verifiers(0, native=True).verify(cars)
     assert list(map(for_processes, found)) == await Verifiers(0).verify(cars)
 

@@ -1,24 +1,20 @@
 """The quick check of a CAR agrees with the parser, which takes longer."""
 
-import json
 import random
-from pathlib import Path
 
 import pytest
 from nacl.signing import SigningKey
+from support import sdk_sample
 
 from recon_node.ceramic import StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import init_event
-from recon_node.ipld import CID, DAG_CBOR, car, multibase
+from recon_node.ipld import CID, DAG_CBOR, car
 from recon_node.store.damage import is_plainly_sound
-
-SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
 
 
 @pytest.fixture(scope="module")
 def cars() -> list[bytes]:
-    with SAMPLE.open() as lines:
-        return [multibase.decode(json.loads(line)["car"]) for line in lines][::7]
+    return sdk_sample.cars()[::7]
 
 
 def test_events_of_the_sdk_are_told_without_parsing(cars: list[bytes]) -> None:

@@ -1,40 +1,26 @@
 """The keys of the model ring: those of the events that a ceramic-one node would hold."""
 
-import json
 from pathlib import Path
 
 import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import sdk_sample
 
 from recon_node.ceramic import Network, StreamId, parse_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
-from recon_node.ipld import multibase
 from recon_node.recon import KeyRange
 from recon_node.store import Interest, StoreSettings, open_store
 from recon_node.store.damage import Damage
 from recon_node.store.ring_keys import RingKeys
 
 NETWORK = Network.local(7)
-SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
 EVENTS = 60
 
 
 def sample() -> list[tuple[HeightlessEventId, bytes]]:
-    headers, events = {}, []
-    for line in SAMPLE.read_text().splitlines()[:EVENTS]:
-        car = multibase.decode(json.loads(line)["car"])
-        event = parse_event(car)
-        if event.header is not None:
-            headers[event.cid] = event.header
-        header = headers[event.init]
-        assert header.model is not None
-        key = HeightlessEventId.build(
-            NETWORK, header.model, header.controller, event.init, event.cid
-        )
-        events.append((key, car))
-    return events
+    return list(sdk_sample.ring_events(NETWORK, EVENTS).items())
 
 
 SETTINGS = StoreSettings(verifiers=0)

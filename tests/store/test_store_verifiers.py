@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refused_events import LOCAL, Case
-from store_helpers import KEYS, MODEL, NETWORK, World, check_feed, feed_of, sdk_cars
-from support import forking
+from store_helpers import KEYS, MODEL, NETWORK, World, check_feed, feed_of
+from support import forking, sdk_sample
 from support.waiting import wait_until
 
 from recon_node.ceramic.builder import init_event, time_event
@@ -28,7 +28,7 @@ STORE_TESTS = Path(__file__).parent
 
 
 def some_cars(count: int) -> list[bytes]:
-    return sdk_cars()[:count]
+    return sdk_sample.cars()[:count]
 
 
 def child(code: str) -> tuple[str, ...]:

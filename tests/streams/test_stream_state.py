@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jsonpatch
@@ -12,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
+from support import sdk_sample
 
-from recon_node.ceramic import METAMODEL, Event, StreamId, StreamType, parse_event
+from recon_node.ceramic import METAMODEL, Event, StreamId, StreamType
 from recon_node.ceramic.builder import (
     controller_of,
     data_event,
@@ -23,7 +23,7 @@ from recon_node.ceramic.builder import (
     signed_event,
     time_event,
 )
-from recon_node.ipld import CID, DAG_CBOR, multibase
+from recon_node.ipld import CID, DAG_CBOR
 from recon_node.streams import (
     EventState,
     StreamShapeError,
@@ -40,7 +40,6 @@ from recon_node.streams.model_rules import MAX_VERSIONS
 
 KEY = SigningKey(bytes(32))
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
-SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
 
 SCHEMA = {
     "type": "object",
@@ -97,10 +96,8 @@ def outcome(state: EventState) -> tuple[Any, tuple[str, ...]]:
 
 def test_the_events_of_the_sdk_say_what_the_patches_say() -> None:
     """930 events of the Ceramic SDK, the content by jsonpatch, event after event."""
-    lines = map(json.loads, SAMPLE.read_text().splitlines())
     streams: dict[CID, list[Event]] = {}
-    for line in lines:
-        event = parse_event(multibase.decode(line["car"]))
+    for event in sdk_sample.events():
         streams.setdefault(event.init, []).append(event)
     changes = 0
     for events in streams.values():
