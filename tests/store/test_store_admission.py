@@ -77,7 +77,7 @@ async def test_a_capability_is_held_against_an_init_event_that_comes_later(
         assert (store.head, store.waiting) == ((2, 0) if model is MODEL else (1, 1))
 
 
-async def test_a_refusal_says_what_it_is_about(tmp_path: Path) -> None:
+async def test_a_refusal_says_what_it_is_about(store: Store) -> None:
     case = Case()
     key = case.key(case.next)
     lonely = data_event(case.world.keys[case.init.cid], case.init, [case.next.cid], "lonely")
@@ -87,15 +87,14 @@ async def test_a_refusal_says_what_it_is_about(tmp_path: Path) -> None:
         ((case.key(case.next, 9), case.next.car), "event"),
         ((case.key(case.next, 9), b"garbage"), "event"),
     ]
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_local([case.init.car, case.first.car])
-        for offer, cause in offers:
-            [verdict] = await store.admit_remote([offer])
-            assert (verdict.status, verdict.cause) == ("refused", cause)
-        [verdict] = await store.admit_local([lonely.car])
-        assert (verdict.status, verdict.cause) == ("refused", "history")
-        [verdict] = await store.admit_remote([(key, case.next.car)])
-        assert (verdict.status, verdict.cause) == ("new", None)
+    await store.admit_local([case.init.car, case.first.car])
+    for offer, cause in offers:
+        [verdict] = await store.admit_remote([offer])
+        assert (verdict.status, verdict.cause) == ("refused", cause)
+    [verdict] = await store.admit_local([lonely.car])
+    assert (verdict.status, verdict.cause) == ("refused", "history")
+    [verdict] = await store.admit_remote([(key, case.next.car)])
+    assert (verdict.status, verdict.cause) == ("new", None)
 
 
 @settings(max_examples=settings().max_examples // 4, suppress_health_check=[HealthCheck.too_slow])

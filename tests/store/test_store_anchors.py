@@ -126,34 +126,33 @@ async def test_any_order_of_arrivals_and_lookups_delivers_what_is_whole_and_time
             check_feed(await feed_of(store), world.events)
 
 
-async def test_the_feed_by_columns_is_the_feed_by_rows(tmp_path: Path) -> None:
+async def test_the_feed_by_columns_is_the_feed_by_rows(store: Store) -> None:
     world = World(5, events=120, time_events=True)
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_remote(world.offers())
-        pending = await store.log.pending_proofs(1_000)
-        await store.settle_proofs([(proof.cid, TIME + n) for n, proof in enumerate(pending)])
-        rows = await feed_of(store)
-        assert {EventKind.INIT, EventKind.DATA, EventKind.TIME} == {row.kind for row in rows}
-        for _ in range(50):
-            after, upto = sorted(world.random.choices(range(len(rows) + 1), k=2))
-            limit, size = world.random.randint(1, 60), world.random.randint(1, 40_000)
-            columns = await store.log.feed_columns(after, limit, upto, size)
-            expected = await store.log.feed(after, limit, upto, size)
-            assert [*zip(*map(list, astuple(columns)), strict=True)] == [
-                (
-                    row.position,
-                    bytes(row.event_id),
-                    bytes(row.event_cid),
-                    bytes(row.stream_cid),
-                    row.kind.value,
-                    row.car,
-                    row.block_time,
-                    row.chain_id,
-                    row.delivered_at,
-                    row.fault,
-                )
-                for row in expected
-            ]
+    await store.admit_remote(world.offers())
+    pending = await store.log.pending_proofs(1_000)
+    await store.settle_proofs([(proof.cid, TIME + n) for n, proof in enumerate(pending)])
+    rows = await feed_of(store)
+    assert {EventKind.INIT, EventKind.DATA, EventKind.TIME} == {row.kind for row in rows}
+    for _ in range(50):
+        after, upto = sorted(world.random.choices(range(len(rows) + 1), k=2))
+        limit, size = world.random.randint(1, 60), world.random.randint(1, 40_000)
+        columns = await store.log.feed_columns(after, limit, upto, size)
+        expected = await store.log.feed(after, limit, upto, size)
+        assert [*zip(*map(list, astuple(columns)), strict=True)] == [
+            (
+                row.position,
+                bytes(row.event_id),
+                bytes(row.event_cid),
+                bytes(row.stream_cid),
+                row.kind.value,
+                row.car,
+                row.block_time,
+                row.chain_id,
+                row.delivered_at,
+                row.fault,
+            )
+            for row in expected
+        ]
 
 
 async def test_a_verdict_stands_whatever_is_said_later(tmp_path: Path) -> None:

@@ -52,13 +52,12 @@ async def check(store: Store, cars: list[bytes]) -> None:
     assert await store.log.block(UNKNOWN) is None
 
 
-async def test_time_events_shared_blocks_and_events_that_wait(tmp_path: Path) -> None:
+async def test_time_events_shared_blocks_and_events_that_wait(store: Store) -> None:
     """Time events are pending here, and what builds on them: none of it has a feed position."""
     world = World(5, events=60, time_events=True)
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_remote(world.offers())
-        assert 0 < store.head < len(store.keys)
-        await check(store, [event.car for event in world.events.values()])
+    await store.admit_remote(world.offers())
+    assert 0 < store.head < len(store.keys)
+    await check(store, [event.car for event in world.events.values()])
 
 
 async def test_the_index_is_continued(tmp_path: Path, pages: list[int]) -> None:
@@ -148,24 +147,23 @@ def test_a_damaged_packed_car_is_refused_or_has_its_size(data: st.DataObject) ->
     assert len(found) == full_size(bytes(stored))
 
 
-async def test_shared_blocks_are_kept_once_and_cars_come_out_as_they_came(tmp_path: Path) -> None:
+async def test_shared_blocks_are_kept_once_and_cars_come_out_as_they_came(store: Store) -> None:
     init = init_event(SigningKey(b"k" * 32), MODEL, {})
     siblings = [CID.of(DAG_CBOR, b"sibling")] * 3
     anchors = [
         time_event(init, init.cid, siblings=siblings, tx_hash=bytes([n]) * 32) for n in range(20)
     ]
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_local([event.car for event in (init, *anchors)])
-        for event in (init, *anchors):
-            assert await store.log.car(event.cid) == event.car
-        assert set(await store.log.cars([EventId(key) for key in store.keys])) == {
-            event.car for event in (init, *anchors)
-        }
-        connection = store._writer.log.connection
-        sql = "SELECT count(*) FROM cars WHERE substr(car, 1, 1) = x'00'"
-        assert connection.execute(sql).fetchone() == (len(anchors),)
-        (blocks,) = connection.execute("SELECT count(*) FROM blocks").fetchone()
-        assert blocks == 3 + len(anchors)  # the Merkle nodes of all, and the proof of each
+    await store.admit_local([event.car for event in (init, *anchors)])
+    for event in (init, *anchors):
+        assert await store.log.car(event.cid) == event.car
+    assert set(await store.log.cars([EventId(key) for key in store.keys])) == {
+        event.car for event in (init, *anchors)
+    }
+    connection = store._writer.log.connection
+    sql = "SELECT count(*) FROM cars WHERE substr(car, 1, 1) = x'00'"
+    assert connection.execute(sql).fetchone() == (len(anchors),)
+    (blocks,) = connection.execute("SELECT count(*) FROM blocks").fetchone()
+    assert blocks == 3 + len(anchors)  # the Merkle nodes of all, and the proof of each
 
 
 async def test_a_shared_block_that_is_gone_is_told_as_damage(tmp_path: Path) -> None:

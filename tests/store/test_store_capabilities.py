@@ -14,7 +14,7 @@ from store_helpers import MODEL, NETWORK, OTHER_MODEL, feed_of
 from recon_node.ceramic import Event, parse_event
 from recon_node.ceramic.builder import controller_of, signed_event, time_event
 from recon_node.ipld import DAG_JOSE, car
-from recon_node.store import DamagedEventError, open_store
+from recon_node.store import DamagedEventError, Store, open_store
 from recon_node.store.maintenance import import_history
 from recon_node.streams import select_tip, shape_of
 
@@ -26,32 +26,30 @@ LATER = 1_800_000_000
 @pytest.mark.parametrize("controller", [ACCOUNT, controller_of(SESSION)])
 @pytest.mark.parametrize("init_first", [True, False])
 async def test_a_session_writes_for_an_account(
-    tmp_path: Path, controller: str, init_first: bool
+    store: Store, controller: str, init_first: bool
 ) -> None:
     """From peers in either order, under the EventIds of the account and not of the session."""
     init = init_of(controller)
     assert init.header is not None
     events = [(0, init), (1, change(init))]
     offers = [(event.event_id(NETWORK, init.header, height), event.car) for height, event in events]
-    async with open_store(tmp_path, NETWORK) as store:
-        for offer in offers if init_first else reversed(offers):
-            [verdict] = await store.admit_remote([offer])
-            assert verdict.status == "new"
-        assert [row.event_cid for row in await feed_of(store)] == [event.cid for _, event in events]
+    for offer in offers if init_first else reversed(offers):
+        [verdict] = await store.admit_remote([offer])
+        assert verdict.status == "new"
+    assert [row.event_cid for row in await feed_of(store)] == [event.cid for _, event in events]
 
 
 @pytest.mark.parametrize("controller", [ACCOUNT, controller_of(SESSION)])
 async def test_a_capability_for_another_model_opens_no_stream(
-    tmp_path: Path, controller: str
+    store: Store, controller: str
 ) -> None:
     init = init_of(controller)
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_local([init.car])
-        [verdict] = await store.admit_local([change(init, OTHER_MODEL).car])
-        assert verdict.status == "refused"
-        assert "which is not this stream" in str(verdict.reason)
-        [right] = await store.admit_local([change(init).car])
-        assert (right.status, right.position) == ("new", 2)
+    await store.admit_local([init.car])
+    [verdict] = await store.admit_local([change(init, OTHER_MODEL).car])
+    assert verdict.status == "refused"
+    assert "which is not this stream" in str(verdict.reason)
+    [right] = await store.admit_local([change(init).car])
+    assert (right.status, right.position) == ("new", 2)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +114,7 @@ async def test_a_merge_counts_on_top_of_an_expired_event(tmp_path: Path) -> None
 
 
 async def test_an_event_that_is_mended_with_what_it_waits_for_is_counted_once(
-    tmp_path: Path,
+    store: Store,
 ) -> None:
     """It waits because its capability cannot be read, and is refused for its EventId."""
     init = init_of(ACCOUNT)
@@ -128,18 +126,17 @@ async def test_an_event_that_is_mended_with_what_it_waits_for_is_counted_once(
         (init.event_id(NETWORK, init.header, 0), init.car),
         (late.event_id(NETWORK, elsewhere, 1), late.car),
     ]
-    async with open_store(tmp_path, NETWORK) as store:
-        connection = store._writer.log.connection
-        await store.admit_remote(offers[1:])
-        connection.execute("UPDATE cars SET car = x'00'")
-        await store.admit_remote(offers[:1])
-        connection.execute("UPDATE cars SET car = x'00'")
-        with pytest.raises(DamagedEventError):
-            await store.log.car(init.cid)
-        assert (store.waiting, store.damage.count) == (1, 2)
-        await store.admit_remote(offers)
-        assert (store.waiting, store.damage.count) == (0, 0)
-        assert list(store.keys) == [offers[0][0]]
+    connection = store._writer.log.connection
+    await store.admit_remote(offers[1:])
+    connection.execute("UPDATE cars SET car = x'00'")
+    await store.admit_remote(offers[:1])
+    connection.execute("UPDATE cars SET car = x'00'")
+    with pytest.raises(DamagedEventError):
+        await store.log.car(init.cid)
+    assert (store.waiting, store.damage.count) == (1, 2)
+    await store.admit_remote(offers)
+    assert (store.waiting, store.damage.count) == (0, 0)
+    assert list(store.keys) == [offers[0][0]]
 
 
 async def test_history_is_imported_from_its_blocks_though_its_sessions_have_expired(

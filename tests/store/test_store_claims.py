@@ -88,18 +88,17 @@ async def test_wrong_claims_change_nothing_in_the_end(seed: int, time_events: bo
 
 
 async def test_a_wrong_height_is_refused_at_once_when_the_prevs_are_here(
-    tmp_path: Path, world: World
+    store: Store, world: World
 ) -> None:
     init, first, second = world.events.values()
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_remote([world.offer(init), world.offer(first)])
-        [verdict] = await store.admit_remote([world.offer(second, height=3)])
-        assert verdict.status == "refused"
-        assert "has the height 3, not 2" in (verdict.reason or "")
-        assert store.is_refused(world.event_id(second, height=3))
-        [verdict] = await store.admit_remote([world.offer(second)])
-        assert (verdict.status, verdict.position) == ("new", 3)
-        await check_delivered(store, world)
+    await store.admit_remote([world.offer(init), world.offer(first)])
+    [verdict] = await store.admit_remote([world.offer(second, height=3)])
+    assert verdict.status == "refused"
+    assert "has the height 3, not 2" in (verdict.reason or "")
+    assert store.is_refused(world.event_id(second, height=3))
+    [verdict] = await store.admit_remote([world.offer(second)])
+    assert (verdict.status, verdict.position) == ("new", 3)
+    await check_delivered(store, world)
 
 
 async def test_a_wrong_height_is_refused_late_and_the_right_claim_is_delivered(
@@ -123,21 +122,18 @@ async def test_a_wrong_height_is_refused_late_and_the_right_claim_is_delivered(
         assert "has the height 9, not 2" in (verdict.reason or "")
 
 
-async def test_a_wrong_claim_that_comes_first_keeps_nothing_out(
-    tmp_path: Path, world: World
-) -> None:
+async def test_a_wrong_claim_that_comes_first_keeps_nothing_out(store: Store, world: World) -> None:
     init, first, second = world.events.values()
     wrong = world.event_id(first, height=2)
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_remote([(wrong, first.car), world.offer(second)])
-        await store.admit_remote([world.offer(init)])
-        assert (store.is_refused(wrong), store.waiting) == (True, 1)
-        await store.admit_remote([world.offer(first)])
-        await check_delivered(store, world)
+    await store.admit_remote([(wrong, first.car), world.offer(second)])
+    await store.admit_remote([world.offer(init)])
+    assert (store.is_refused(wrong), store.waiting) == (True, 1)
+    await store.admit_remote([world.offer(first)])
+    await check_delivered(store, world)
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_an_init_event_has_one_event_id(tmp_path: Path, world: World, known: bool) -> None:
+async def test_an_init_event_has_one_event_id(store: Store, world: World, known: bool) -> None:
     init, *_ = world.events.values()
     header = world.headers[init.cid]
     wrong = [
@@ -148,18 +144,17 @@ async def test_an_init_event_has_one_event_id(tmp_path: Path, world: World, know
         ),
         world.event_id(init, height=1),
     ]
-    async with open_store(tmp_path, NETWORK) as store:
-        if known:
-            await store.admit_remote([world.offer(init)])
-        verdicts = await store.admit_remote([(event_id, init.car) for event_id in wrong])
-        assert {v.status for v in verdicts} == {"refused"}
-        assert len(store.keys) == (1 if known else 0)
-        [verdict] = await store.admit_remote([world.offer(init)])
-        assert verdict.status == ("known" if known else "new")
+    if known:
+        await store.admit_remote([world.offer(init)])
+    verdicts = await store.admit_remote([(event_id, init.car) for event_id in wrong])
+    assert {v.status for v in verdicts} == {"refused"}
+    assert len(store.keys) == (1 if known else 0)
+    [verdict] = await store.admit_remote([world.offer(init)])
+    assert verdict.status == ("known" if known else "new")
 
 
 async def test_a_claim_of_another_stream_sort_value_or_controller_is_refused_when_init_is_here(
-    tmp_path: Path, world: World
+    store: Store, world: World
 ) -> None:
     init, _, second = world.events.values()
     header = world.headers[init.cid]
@@ -169,14 +164,13 @@ async def test_a_claim_of_another_stream_sort_value_or_controller_is_refused_whe
         EventId.build(NETWORK, header.sep_value, header.controller, second.cid, 2, second.cid),
         EventId.build(NETWORK, header.sep_value, header.controller, init.cid, 0, second.cid),
     ]
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_remote([world.offer(init)])
-        verdicts = await store.admit_remote([(event_id, second.car) for event_id in wrong])
-        assert {v.status for v in verdicts} == {"refused"}
-        assert (len(store.keys), store.waiting) == (1, 0)
+    await store.admit_remote([world.offer(init)])
+    verdicts = await store.admit_remote([(event_id, second.car) for event_id in wrong])
+    assert {v.status for v in verdicts} == {"refused"}
+    assert (len(store.keys), store.waiting) == (1, 0)
 
 
-async def test_an_orphan_is_held_to_what_its_event_id_claims(tmp_path: Path, world: World) -> None:
+async def test_an_orphan_is_held_to_what_its_event_id_claims(store: Store, world: World) -> None:
     init, first, _ = world.events.values()
     header = world.headers[init.cid]
     anchor = time_event(init, first.cid)
@@ -186,33 +180,31 @@ async def test_an_orphan_is_held_to_what_its_event_id_claims(tmp_path: Path, wor
     anchor_elsewhere = EventId.build(
         NETWORK, header.sep_value, header.controller, first.cid, 1, anchor.cid
     )
-    async with open_store(tmp_path, NETWORK) as store:
-        verdicts = await store.admit_remote(
-            [
-                (other_stream, first.car),
-                (anchor_elsewhere, anchor.car),
-                (world.event_id(first, height=0), first.car),
-            ]
-        )
-        assert [v.status for v in verdicts] == ["refused"] * 3
-        assert "another stream" in (verdicts[0].reason or "")
-        assert "another stream" in (verdicts[1].reason or "")
-        assert "height 0" in (verdicts[2].reason or "")
-        assert (len(store.keys), store.waiting) == (0, 0)
+    verdicts = await store.admit_remote(
+        [
+            (other_stream, first.car),
+            (anchor_elsewhere, anchor.car),
+            (world.event_id(first, height=0), first.car),
+        ]
+    )
+    assert [v.status for v in verdicts] == ["refused"] * 3
+    assert "another stream" in (verdicts[0].reason or "")
+    assert "another stream" in (verdicts[1].reason or "")
+    assert "height 0" in (verdicts[2].reason or "")
+    assert (len(store.keys), store.waiting) == (0, 0)
 
 
 @pytest.mark.parametrize(("sort_value", "by"), [("other", 0), (str(MODEL), 1)])
 async def test_an_orphan_of_a_wrong_prefix_is_refused_when_its_init_comes(
-    tmp_path: Path, world: World, sort_value: str, by: int
+    store: Store, world: World, sort_value: str, by: int
 ) -> None:
     init, first, _ = world.events.values()
     wrong = EventId.build(NETWORK, sort_value, controller(by), init.cid, 1, first.cid)
-    async with open_store(tmp_path, NETWORK) as store:
-        [verdict] = await store.admit_remote([(wrong, first.car)])
-        assert (verdict.status, wrong in store.keys) == ("new", True)
-        await store.admit_remote([world.offer(init)])
-        assert (wrong in store.keys, store.is_refused(wrong), store.waiting) == (False, True, 0)
-        assert await store.log.cars([wrong]) == [None]
+    [verdict] = await store.admit_remote([(wrong, first.car)])
+    assert (verdict.status, wrong in store.keys) == ("new", True)
+    await store.admit_remote([world.offer(init)])
+    assert (wrong in store.keys, store.is_refused(wrong), store.waiting) == (False, True, 0)
+    assert await store.log.cars([wrong]) == [None]
 
 
 async def test_what_crosses_streams_falls_with_all_that_builds_on_it(
@@ -285,17 +277,16 @@ async def test_an_event_that_names_no_init_event_as_its_init_is_refused(
 
 
 async def test_garbage_in_an_event_s_name_does_not_keep_the_event_out(
-    tmp_path: Path, world: World
+    store: Store, world: World
 ) -> None:
     init, first, _ = world.events.values()
     event_id = world.event_id(init)
-    async with open_store(tmp_path, NETWORK) as store:
-        for garbage in (b"", b"garbage", first.car, init.car[:-1], init.car + b"\x00" * 2_000_000):
-            [verdict] = await store.admit_remote([(event_id, garbage)])
-            assert verdict.status == "refused"
-            assert not store.is_refused(event_id)
-        [verdict] = await store.admit_remote([(event_id, init.car)])
-        assert verdict.status == "new"
+    for garbage in (b"", b"garbage", first.car, init.car[:-1], init.car + b"\x00" * 2_000_000):
+        [verdict] = await store.admit_remote([(event_id, garbage)])
+        assert verdict.status == "refused"
+        assert not store.is_refused(event_id)
+    [verdict] = await store.admit_remote([(event_id, init.car)])
+    assert verdict.status == "new"
 
 
 async def test_refusals_are_forgotten_when_the_rules_change(
@@ -337,49 +328,46 @@ async def test_events_without_history_are_kept_up_to_a_bound(tmp_path: Path) -> 
         await check_delivered(store, world)
 
 
-async def test_an_event_waits_under_few_event_ids(tmp_path: Path, world: World) -> None:
+async def test_an_event_waits_under_few_event_ids(store: Store, world: World) -> None:
     """Each batch that names an event looks at all of its claims: 20,000 held up all others."""
     init, first, second = world.events.values()
     wrong = [world.offer(second, height=height) for height in range(9, 109)]
-    async with open_store(tmp_path, NETWORK) as store:
-        for start in range(0, 100, 20):
-            await store.admit_remote(wrong[start : start + 20])
-        assert (len(store.keys), store.waiting) == (8, 8)
-        [verdict] = await store.admit_remote([world.offer(second)])
-        assert (verdict.status, verdict.cause) == ("refused", "waiting")
-        assert "8 other EventIds of this event wait for its history" in (verdict.reason or "")
-        assert not store.is_refused(world.event_id(second))
-        # It is judged again when its history is here, in the same batch at the latest.
-        await store.admit_remote([world.offer(second), world.offer(first), world.offer(init)])
-        await check_delivered(store, world)
-        assert not any(claim in store.keys for claim, _ in wrong)
+    for start in range(0, 100, 20):
+        await store.admit_remote(wrong[start : start + 20])
+    assert (len(store.keys), store.waiting) == (8, 8)
+    [verdict] = await store.admit_remote([world.offer(second)])
+    assert (verdict.status, verdict.cause) == ("refused", "waiting")
+    assert "8 other EventIds of this event wait for its history" in (verdict.reason or "")
+    assert not store.is_refused(world.event_id(second))
+    # It is judged again when its history is here, in the same batch at the latest.
+    await store.admit_remote([world.offer(second), world.offer(first), world.offer(init)])
+    await check_delivered(store, world)
+    assert not any(claim in store.keys for claim, _ in wrong)
 
 
-async def test_a_local_event_builds_only_on_what_is_checked(tmp_path: Path, world: World) -> None:
+async def test_a_local_event_builds_only_on_what_is_checked(store: Store, world: World) -> None:
     init, first, second = world.events.values()
     third = world.extend(init.cid, [second.cid], "third")
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_local([init.car])
-        await store.admit_remote([world.offer(second)])
-        [verdict] = await store.admit_local([third.car])
-        assert verdict.status == "refused"
-        assert f"prev {second.cid} came from a peer and waits" in (verdict.reason or "")
-        [verdict] = await store.admit_local([second.car])
-        assert (verdict.status, verdict.event_id) == ("known", world.event_id(second))
-        await store.admit_local([first.car, third.car])
-        await check_delivered(store, world)
+    await store.admit_local([init.car])
+    await store.admit_remote([world.offer(second)])
+    [verdict] = await store.admit_local([third.car])
+    assert verdict.status == "refused"
+    assert f"prev {second.cid} came from a peer and waits" in (verdict.reason or "")
+    [verdict] = await store.admit_local([second.car])
+    assert (verdict.status, verdict.event_id) == ("known", world.event_id(second))
+    await store.admit_local([first.car, third.car])
+    await check_delivered(store, world)
 
 
-async def test_the_same_document_of_two_models_is_two_streams(tmp_path: Path) -> None:
+async def test_the_same_document_of_two_models_is_two_streams(store: Store) -> None:
     world = World(0, streams=0, events=0)
     world.start(KEYS[0], b"u", MODEL)
     world.start(KEYS[0], b"u", OTHER_MODEL)
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_remote(world.offers())
-        await check_delivered(store, world)
+    await store.admit_remote(world.offers())
+    await check_delivered(store, world)
 
 
-async def test_a_deterministic_init_event_is_anyones(tmp_path: Path) -> None:
+async def test_a_deterministic_init_event_is_anyones(store: Store) -> None:
     """Unsigned and without data: what it says follows from its header alone."""
     world = World(0, streams=0, events=0)
     unsigned = deterministic_init_event(controller(0), MODEL, unique=b"u")
@@ -388,8 +376,7 @@ async def test_a_deterministic_init_event_is_anyones(tmp_path: Path) -> None:
     world.add(unsigned)
     change = world.extend(unsigned.cid, [unsigned.cid], "by its controller")
     forged = data_event(KEYS[1], unsigned, [change.cid], "by another")
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_remote([world.offer(change), world.offer(unsigned)])
-        await check_delivered(store, world)
-        [verdict] = await store.admit_local([forged.car])
-        assert verdict.status == "refused"
+    await store.admit_remote([world.offer(change), world.offer(unsigned)])
+    await check_delivered(store, world)
+    [verdict] = await store.admit_local([forged.car])
+    assert verdict.status == "refused"

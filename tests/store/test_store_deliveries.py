@@ -47,31 +47,29 @@ async def test_the_events_of_a_commit_have_its_time_which_stays(tmp_path: Path) 
         assert await times_of(store) == expected
 
 
-async def test_times_never_go_back_when_the_clock_is_set_back(tmp_path: Path) -> None:
+async def test_times_never_go_back_when_the_clock_is_set_back(store: Store) -> None:
     offers = World(2, events=40).offers()
-    async with open_store(tmp_path, NETWORK) as store:
-        clock = Clock(store, 5_000.0)
-        times = []
-        for part, now in enumerate((5_000.0, 4_000.0, 4_999.0, 5_001.0)):
-            clock.now = now
-            before = store.head
-            await store.admit_remote(offers[part * 10 : part * 10 + 10])
-            assert store.head > before
-            times += [max(5_000_000, int(now * 1000))] * (store.head - before)
-        assert await times_of(store) == times
+    clock = Clock(store, 5_000.0)
+    times = []
+    for part, now in enumerate((5_000.0, 4_000.0, 4_999.0, 5_001.0)):
+        clock.now = now
+        before = store.head
+        await store.admit_remote(offers[part * 10 : part * 10 + 10])
+        assert store.head > before
+        times += [max(5_000_000, int(now * 1000))] * (store.head - before)
+    assert await times_of(store) == times
 
 
-async def test_an_event_that_waits_has_the_time_of_its_delivery(tmp_path: Path) -> None:
+async def test_an_event_that_waits_has_the_time_of_its_delivery(store: Store) -> None:
     world = World(3)
     init = next(iter(world.events.values()))
     data = world.extend(init.cid, [init.cid], {"n": 1})
-    async with open_store(tmp_path, NETWORK) as store:
-        clock = Clock(store, 1.0)
-        await store.admit_remote([world.offer(data)])
-        assert store.head == 0
-        clock.now = 2.0
-        await store.admit_remote([world.offer(init)])
-        assert await times_of(store) == [2_000, 2_000]
+    clock = Clock(store, 1.0)
+    await store.admit_remote([world.offer(data)])
+    assert store.head == 0
+    clock.now = 2.0
+    await store.admit_remote([world.offer(init)])
+    assert await times_of(store) == [2_000, 2_000]
 
 
 async def test_what_an_earlier_version_delivered_has_no_time(tmp_path: Path) -> None:
@@ -110,25 +108,24 @@ async def test_a_repair_keeps_the_times_if_it_keeps_the_positions(
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_the_place_of_a_time_is_between_the_events_before_and_after(
-    tmp_path: Path, seed: int
+    store: Store, seed: int
 ) -> None:
     world = World(seed, events=60)
     offers = world.offers()
-    async with open_store(tmp_path, NETWORK) as store:
-        assert await store.find_time(5) == FeedTime(0, is_final=True)
-        clock = Clock(store, 100.0)
-        while offers:
-            some = world.random.randint(1, 9)
-            await store.admit_remote(offers[:some])
-            del offers[:some]
-            clock.now = max(90.0, clock.now + world.random.choice([0, 0.001, 0.5, 3, -4]))
-        times = [time or 0 for time in await times_of(store)]
-        for time in {*times, *(time + 1 for time in times), times[0] - 1, 0}:
-            before = sum(each < time for each in times)
-            final = time <= max(times[-1], int(clock.now * 1000))
-            assert await store.find_time(time) == FeedTime(before, final)
-        future = int(clock.now * 1000) + 60_000
-        assert await store.find_time(future) == FeedTime(store.head, is_final=False)
+    assert await store.find_time(5) == FeedTime(0, is_final=True)
+    clock = Clock(store, 100.0)
+    while offers:
+        some = world.random.randint(1, 9)
+        await store.admit_remote(offers[:some])
+        del offers[:some]
+        clock.now = max(90.0, clock.now + world.random.choice([0, 0.001, 0.5, 3, -4]))
+    times = [time or 0 for time in await times_of(store)]
+    for time in {*times, *(time + 1 for time in times), times[0] - 1, 0}:
+        before = sum(each < time for each in times)
+        final = time <= max(times[-1], int(clock.now * 1000))
+        assert await store.find_time(time) == FeedTime(before, final)
+    future = int(clock.now * 1000) + 60_000
+    assert await store.find_time(future) == FeedTime(store.head, is_final=False)
 
 
 async def test_a_time_among_events_without_times_has_no_place(tmp_path: Path) -> None:
@@ -149,31 +146,30 @@ async def test_a_time_among_events_without_times_has_no_place(tmp_path: Path) ->
         assert await store.find_time(7_000) == FeedTime(old, is_final=True)
 
 
-async def test_who_asks_during_a_commit_hears_of_its_events(tmp_path: Path) -> None:
+async def test_who_asks_during_a_commit_hears_of_its_events(store: Store) -> None:
     """A commit notes its time, and is seen a moment later."""
-    async with open_store(tmp_path, NETWORK) as store:
-        Clock(store, 50.0)
-        begun, may_end = threading.Event(), threading.Event()
-        transaction = store._writer.log.transaction
+    Clock(store, 50.0)
+    begun, may_end = threading.Event(), threading.Event()
+    transaction = store._writer.log.transaction
 
-        @contextmanager
-        def slow() -> Iterator[Marks]:
-            with transaction() as marks:
-                yield marks
-                begun.set()
-                assert may_end.wait(60)
+    @contextmanager
+    def slow() -> Iterator[Marks]:
+        with transaction() as marks:
+            yield marks
+            begun.set()
+            assert may_end.wait(60)
 
-        store._writer.log.transaction = slow  # type: ignore[method-assign]
-        places: list[FeedTime] = []
+    store._writer.log.transaction = slow  # type: ignore[method-assign]
+    places: list[FeedTime] = []
 
-        async def ask() -> None:
-            places.append(await store.find_time(50_001))
+    async def ask() -> None:
+        places.append(await store.find_time(50_001))
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.admit_remote, World(7, events=20).offers())
-            assert await trio.to_thread.run_sync(begun.wait, 60)
-            nursery.start_soon(ask)
-            await trio.testing.wait_all_tasks_blocked()
-            may_end.set()
-        assert store.head > 0
-        assert places == [FeedTime(store.head, is_final=False)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.admit_remote, World(7, events=20).offers())
+        assert await trio.to_thread.run_sync(begun.wait, 60)
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        may_end.set()
+    assert store.head > 0
+    assert places == [FeedTime(store.head, is_final=False)]

@@ -16,7 +16,7 @@ from recon_node.ceramic import parse_event
 from recon_node.ceramic.builder import time_event
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore
-from recon_node.store import open_store
+from recon_node.store import Store, open_store
 from recon_node.store.contents import Arrivals
 
 # An example is a whole life of a store: a quarter of the profile's examples.
@@ -81,16 +81,15 @@ async def test_local_and_remote_admission_agree(seed: int, time_events: bool) ->
             assert store.waiting == 0
 
 
-async def test_sdk_events_are_accepted_locally_in_their_order(tmp_path: Path) -> None:
+async def test_sdk_events_are_accepted_locally_in_their_order(store: Store) -> None:
     cars = sdk_sample.cars()
-    async with open_store(tmp_path, NETWORK) as store:
-        verdicts = await store.admit_local(cars)
-        assert [(v.status, v.position) for v in verdicts] == [("new", n) for n in range(1, 931)]
-        events = {event.cid: event for event in map(parse_event, cars)}
-        rows = await feed_of(store)
-        check_feed(rows, events)
-        assert [row.car for row in rows] == cars
-        assert len(store.keys) == 930
+    verdicts = await store.admit_local(cars)
+    assert [(v.status, v.position) for v in verdicts] == [("new", n) for n in range(1, 931)]
+    events = {event.cid: event for event in map(parse_event, cars)}
+    rows = await feed_of(store)
+    check_feed(rows, events)
+    assert [row.car for row in rows] == cars
+    assert len(store.keys) == 930
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -109,56 +108,53 @@ async def test_sdk_events_in_any_order_make_the_same_set(tmp_path: Path, seed: i
         assert second.keys.summarize() == summary
 
 
-async def test_a_long_chain_that_comes_backwards_is_delivered(tmp_path: Path) -> None:
+async def test_a_long_chain_that_comes_backwards_is_delivered(store: Store) -> None:
     world = World(0, streams=1, events=0)
     [init] = world.events
     tip = init
     for n in range(300):
         tip = world.extend(init, [tip], n).cid
     backwards = world.offers()[:0:-1]
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_remote(backwards)
-        assert (store.head, store.waiting) == (0, 300)
-        [verdict] = await store.admit_remote([world.offer(world.events[init])])
-        assert verdict.position == 1
-        await store.wait_for_feed(300)
-        assert (store.head, store.waiting) == (301, 0)
-        assert [row.event_cid for row in await feed_of(store)] == list(world.events)
+    await store.admit_remote(backwards)
+    assert (store.head, store.waiting) == (0, 300)
+    [verdict] = await store.admit_remote([world.offer(world.events[init])])
+    assert verdict.position == 1
+    await store.wait_for_feed(300)
+    assert (store.head, store.waiting) == (301, 0)
+    assert [row.event_cid for row in await feed_of(store)] == list(world.events)
 
 
-async def test_a_time_event_is_held_and_nothing_is_delivered_past_it(tmp_path: Path) -> None:
+async def test_a_time_event_is_held_and_nothing_is_delivered_past_it(store: Store) -> None:
     world = World(5, streams=1, events=1)
     init, tip = world.events.values()
     anchor = world.add(time_event(init, tip.cid))
     after = world.extend(init.cid, [anchor.cid], "after")
     merge = world.extend(init.cid, [after.cid, tip.cid], "merge")
     beside = world.extend(init.cid, [tip.cid], "beside")
-    async with open_store(tmp_path, NETWORK) as store:
-        verdicts = await store.admit_local([event.car for event in world.events.values()])
-        assert [v.position for v in verdicts] == [1, 2, None, None, None, 3]
-        assert {v.status for v in verdicts} == {"new"}
-        assert [row.event_cid for row in await feed_of(store)] == [init.cid, tip.cid, beside.cid]
-        stats = store.stats
-        assert (stats.events, stats.pending, stats.waiting) == (6, 3, 0)
-        assert all(world.event_id(event) in store.keys for event in (anchor, after, merge))
-        assert await store.log.car(merge.cid) == merge.car
+    verdicts = await store.admit_local([event.car for event in world.events.values()])
+    assert [v.position for v in verdicts] == [1, 2, None, None, None, 3]
+    assert {v.status for v in verdicts} == {"new"}
+    assert [row.event_cid for row in await feed_of(store)] == [init.cid, tip.cid, beside.cid]
+    stats = store.stats
+    assert (stats.events, stats.pending, stats.waiting) == (6, 3, 0)
+    assert all(world.event_id(event) in store.keys for event in (anchor, after, merge))
+    assert await store.log.car(merge.cid) == merge.car
 
 
-async def test_every_new_key_arrives_delivered_or_not(tmp_path):
+async def test_every_new_key_arrives_delivered_or_not(store):
     world = World(1)
     init = next(iter(world.events.values()))
     [data] = [world.extend(init.cid, [init.cid], {"n": 1})]
     later = world.extend(init.cid, [data.cid], {"n": 2})
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_local([init.car])
-        await store.admit_remote([world.offer(later)])  # waits for its prev
-        assert store.waiting == 1
-        await store.admit_remote([world.offer(data), world.offer(init)])
-        expected = [world.event_id(event) for event in (init, later, data)]
-        assert store.arrivals.total == 3
-        assert store.arrivals.since(0) == expected
-        assert store.arrivals.since(2) == expected[2:]
-        assert store.arrivals.since(3) == []
+    await store.admit_local([init.car])
+    await store.admit_remote([world.offer(later)])  # waits for its prev
+    assert store.waiting == 1
+    await store.admit_remote([world.offer(data), world.offer(init)])
+    expected = [world.event_id(event) for event in (init, later, data)]
+    assert store.arrivals.total == 3
+    assert store.arrivals.since(0) == expected
+    assert store.arrivals.since(2) == expected[2:]
+    assert store.arrivals.since(3) == []
 
 
 async def test_a_reader_that_lags_too_far_behind_is_told_so(nursery):

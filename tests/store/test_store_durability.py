@@ -93,19 +93,18 @@ async def test_a_full_disk_fails_the_callers_and_harms_nothing(tmp_path: Path) -
         assert await feed_of(store) == after
 
 
-async def test_a_log_that_cannot_be_written_is_still_read(tmp_path: Path) -> None:
+async def test_a_log_that_cannot_be_written_is_still_read(store: Store) -> None:
     world = World(1)
     [first, *_] = world.events.values()
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_local([first.car])
-        store._writer.log.connection.execute("PRAGMA query_only = ON")
-        with pytest.raises(StoreError, match="cannot be written"):
-            await store.admit_remote(world.offers())
-        assert [row.event_cid for row in await feed_of(store)] == [first.cid]
-        assert await store.log.car(first.cid) == first.car
-        store._writer.log.connection.execute("PRAGMA query_only = OFF")
+    await store.admit_local([first.car])
+    store._writer.log.connection.execute("PRAGMA query_only = ON")
+    with pytest.raises(StoreError, match="cannot be written"):
         await store.admit_remote(world.offers())
-        assert store.head == len(world.events)
+    assert [row.event_cid for row in await feed_of(store)] == [first.cid]
+    assert await store.log.car(first.cid) == first.car
+    store._writer.log.connection.execute("PRAGMA query_only = OFF")
+    await store.admit_remote(world.offers())
+    assert store.head == len(world.events)
 
 
 async def test_closing_writes_what_was_handed_in(tmp_path: Path) -> None:

@@ -74,10 +74,9 @@ def wanted(interest: Interest, world: World) -> set[bytes]:
     }
 
 
-async def test_without_interests_the_network_is_wanted(tmp_path: Path) -> None:
-    async with open_store(tmp_path, NETWORK) as store:
-        assert store.wanted.all == ()
-        assert store.wanted.ranges == [KeyRange(*network_range(NETWORK))]
+async def test_without_interests_the_network_is_wanted(store: Store) -> None:
+    assert store.wanted.all == ()
+    assert store.wanted.ranges == [KeyRange(*network_range(NETWORK))]
 
 
 @given(picks=st.sets(st.integers(0, 23), min_size=1))
@@ -112,19 +111,18 @@ async def test_interests_are_kept_once(tmp_path: Path, world: World) -> None:
         assert store.wanted.ranges == ranges
 
 
-async def test_peers_events_outside_the_interests_are_refused(tmp_path: Path, world: World) -> None:
+async def test_peers_events_outside_the_interests_are_refused(store: Store, world: World) -> None:
     interest = interests_of(world)[0]
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.wanted.add(interest)
-        verdicts = await store.admit_remote(world.offers())
-        accepted = {v.event_id for v in verdicts if v.status == "new"}
-        assert accepted == wanted(interest, world)
-        assert len(accepted) == 4
-        refused = [v for v in verdicts if v.status == "refused"]
-        assert all("outside this node's interests" in (v.reason or "") for v in refused)
-        assert not any(store.is_refused(v.event_id) for v in refused if v.event_id)
-        local = await store.admit_local([event.car for event in world.events.values()])
-        assert sorted(v.status for v in local) == ["known"] * 4 + ["new"] * 4
+    await store.wanted.add(interest)
+    verdicts = await store.admit_remote(world.offers())
+    accepted = {v.event_id for v in verdicts if v.status == "new"}
+    assert accepted == wanted(interest, world)
+    assert len(accepted) == 4
+    refused = [v for v in verdicts if v.status == "refused"]
+    assert all("outside this node's interests" in (v.reason or "") for v in refused)
+    assert not any(store.is_refused(v.event_id) for v in refused if v.event_id)
+    local = await store.admit_local([event.car for event in world.events.values()])
+    assert sorted(v.status for v in local) == ["known"] * 4 + ["new"] * 4
 
 
 @pytest.mark.parametrize(
@@ -207,7 +205,7 @@ async def test_a_removal_outlives_a_restart(tmp_path: Path, world: World) -> Non
 
 
 async def test_those_who_wait_hear_of_each_change(
-    tmp_path: Path, world: World, nursery: trio.Nursery
+    store: Store, world: World, nursery: trio.Nursery
 ) -> None:
     interest = interests_of(world)[0]
     heard: list[tuple[Interest, ...]] = []
@@ -217,18 +215,17 @@ async def test_those_who_wait_hear_of_each_change(
             await store.wanted.wait_for_change(store.wanted.all)
             heard.append(store.wanted.all)
 
-    async with open_store(tmp_path, NETWORK) as store:
-        nursery.start_soon(listen, store)
-        for change in (
-            partial(store.wanted.add, interest),
-            partial(store.wanted.remove, interest),
-            partial(store.wanted.configure, [interest]),
-        ):
-            await trio.testing.wait_all_tasks_blocked()
-            await change()
+    nursery.start_soon(listen, store)
+    for change in (
+        partial(store.wanted.add, interest),
+        partial(store.wanted.remove, interest),
+        partial(store.wanted.configure, [interest]),
+    ):
         await trio.testing.wait_all_tasks_blocked()
-        assert heard == [(interest,), (), (interest,)]
-        nursery.cancel_scope.cancel()
+        await change()
+    await trio.testing.wait_all_tasks_blocked()
+    assert heard == [(interest,), (), (interest,)]
+    nursery.cancel_scope.cancel()
 
 
 async def test_the_log_keeps_none_of_the_settings(tmp_path: Path, world: World) -> None:
@@ -243,7 +240,7 @@ async def test_the_log_keeps_none_of_the_settings(tmp_path: Path, world: World) 
 
 
 async def test_a_stream_under_another_model_or_controller_is_no_dead_end(
-    tmp_path: Path, world: World
+    store: Store, world: World
 ) -> None:
     """If the stream is here, its init event says what would match."""
     init = next(iter(world.headers))
@@ -254,19 +251,17 @@ async def test_a_stream_under_another_model_or_controller_is_no_dead_end(
         Interest("model", held.sep_value, controller(2), stream),
         Interest("family", held.sep_value, held.controller, stream),
     )
-    async with open_store(tmp_path, NETWORK) as store:
-        for wrong in others:
-            assert await store.wanted.complete(wrong) == wrong  # nobody can know yet
-        await store.admit_local([world.events[init].car])
-        assert await store.wanted.complete(right) == right
-        for wrong in others:
-            with pytest.raises(InvalidInterestError, match="no event can match") as caught:
-                await store.wanted.complete(wrong)
-            assert repr(format_interest(right)) in str(caught.value)
+    for wrong in others:
+        assert await store.wanted.complete(wrong) == wrong  # nobody can know yet
+    await store.admit_local([world.events[init].car])
+    assert await store.wanted.complete(right) == right
+    for wrong in others:
+        with pytest.raises(InvalidInterestError, match="no event can match") as caught:
+            await store.wanted.complete(wrong)
+        assert repr(format_interest(right)) in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["z6MkEC1", "did:", "did:key:", "alice", "did:key:z6Mk/path"])
-async def test_a_controller_that_is_not_a_did_is_refused(tmp_path: Path, text: str) -> None:
-    async with open_store(tmp_path, NETWORK) as store:
-        with pytest.raises(InvalidInterestError, match="is not a DID"):
-            await store.wanted.complete(Interest("model", str(MODEL), text))
+async def test_a_controller_that_is_not_a_did_is_refused(store: Store, text: str) -> None:
+    with pytest.raises(InvalidInterestError, match="is not a DID"):
+        await store.wanted.complete(Interest("model", str(MODEL), text))

@@ -141,23 +141,22 @@ async def test_the_check_of_a_log_looks_at_faults(tmp_path: Path, change: str, w
     assert words in found[0].message
 
 
-async def test_local_events_must_be_valid_but_may_cover(tmp_path: Path) -> None:
+async def test_local_events_must_be_valid_but_may_cover(store: Store) -> None:
     world = Figure6()
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_local([world.init.car, world.time_1.car, world.b.car])
-        [verdict] = await store.admit_local([world.a.car])
-        assert (verdict.status, verdict.cause) == ("refused", "event")
-        assert not store.is_refused(world.event_id(world.a)), "peers may still send it"
-        [verdict] = await store.admit_remote([world.offer(world.a)])
-        assert (verdict.status, verdict.position) == ("new", None)
-        [verdict] = await store.admit_local([world.time_2.car])
-        assert (verdict.status, verdict.cause) == ("refused", "history")
-        assert "no valid data event covers" in str(verdict.reason)
-        cover = data_event(KEYS[0], world.init, [world.b.cid, world.a.cid], "merged")
-        await settle_all(store)
-        [verdict] = await store.admit_local([cover.car])
-        assert (verdict.status, verdict.position) == ("new", store.head)
-        assert [row.event_cid for row in await feed_of(store) if row.fault] == [world.a.cid]
+    await store.admit_local([world.init.car, world.time_1.car, world.b.car])
+    [verdict] = await store.admit_local([world.a.car])
+    assert (verdict.status, verdict.cause) == ("refused", "event")
+    assert not store.is_refused(world.event_id(world.a)), "peers may still send it"
+    [verdict] = await store.admit_remote([world.offer(world.a)])
+    assert (verdict.status, verdict.position) == ("new", None)
+    [verdict] = await store.admit_local([world.time_2.car])
+    assert (verdict.status, verdict.cause) == ("refused", "history")
+    assert "no valid data event covers" in str(verdict.reason)
+    cover = data_event(KEYS[0], world.init, [world.b.cid, world.a.cid], "merged")
+    await settle_all(store)
+    [verdict] = await store.admit_local([cover.car])
+    assert (verdict.status, verdict.position) == ("new", store.head)
+    assert [row.event_cid for row in await feed_of(store) if row.fault] == [world.a.cid]
 
 
 async def test_it_has_no_place_in_the_model_ring(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from nacl.signing import SigningKey
@@ -20,7 +19,7 @@ from recon_node.ceramic import (
 )
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, DAG_JOSE, car, dag_cbor
-from recon_node.store import Store, open_store
+from recon_node.store import Store
 
 
 def offer_of_init(init: Event) -> Offer:
@@ -71,34 +70,32 @@ class Snapshot:
 
 
 @pytest.mark.parametrize("name", LOCAL)
-async def test_bad_local_events_change_nothing(tmp_path: Path, name: str) -> None:
+async def test_bad_local_events_change_nothing(store: Store, name: str) -> None:
     case = Case()
     make, message = LOCAL[name]
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_local([case.init.car, case.first.car])
-        before = await Snapshot.of(store)
-        [verdict] = await store.admit_local([make(case)])
-        assert (verdict.status, verdict.position) == ("refused", None)
-        assert message in (verdict.reason or "")
-        assert await Snapshot.of(store) == before
-        assert store.stats.refused_total == 1
+    await store.admit_local([case.init.car, case.first.car])
+    before = await Snapshot.of(store)
+    [verdict] = await store.admit_local([make(case)])
+    assert (verdict.status, verdict.position) == ("refused", None)
+    assert message in (verdict.reason or "")
+    assert await Snapshot.of(store) == before
+    assert store.stats.refused_total == 1
 
 
 @pytest.mark.parametrize("name", REMOTE)
-async def test_bad_events_of_peers_change_nothing(tmp_path: Path, name: str) -> None:
+async def test_bad_events_of_peers_change_nothing(store: Store, name: str) -> None:
     case = Case()
     make, message = REMOTE[name]
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_local([case.init.car, case.first.car])
-        before = await Snapshot.of(store)
-        offer = make(case)
-        [verdict] = await store.admit_remote([offer])
-        assert (verdict.status, verdict.event_id) == ("refused", offer[0])
-        assert message in (verdict.reason or "")
-        assert await Snapshot.of(store) == before
+    await store.admit_local([case.init.car, case.first.car])
+    before = await Snapshot.of(store)
+    offer = make(case)
+    [verdict] = await store.admit_remote([offer])
+    assert (verdict.status, verdict.event_id) == ("refused", offer[0])
+    assert message in (verdict.reason or "")
+    assert await Snapshot.of(store) == before
 
 
-async def test_bad_events_do_not_hurt_their_neighbours(tmp_path: Path) -> None:
+async def test_bad_events_do_not_hurt_their_neighbours(store: Store) -> None:
     case = Case()
     world = World(1)
     good = [event.car for event in world.events.values()]
@@ -107,15 +104,14 @@ async def test_bad_events_do_not_hurt_their_neighbours(tmp_path: Path) -> None:
     world.random.shuffle(bad)
     for index, each in enumerate(bad):
         mixed.insert(2 * index, each)
-    async with open_store(tmp_path, NETWORK) as store:
-        verdicts = await store.admit_local(mixed)
-        assert [v.status == "new" for v in verdicts] == [each in good for each in mixed]
-        rows = await feed_of(store)
-        check_feed(rows, world.events)
-        assert len(rows) == len(good)
+    verdicts = await store.admit_local(mixed)
+    assert [v.status == "new" for v in verdicts] == [each in good for each in mixed]
+    rows = await feed_of(store)
+    check_feed(rows, world.events)
+    assert len(rows) == len(good)
 
 
-async def test_signatures_that_cannot_be_checked_are_refused(tmp_path: Path) -> None:
+async def test_signatures_that_cannot_be_checked_are_refused(store: Store) -> None:
     key = SigningKey(b"\x09" * 32)
     model = init_event(key, METAMODEL, {"name": "a model"})
     decoded = car.decode(model.car)
@@ -128,8 +124,7 @@ async def test_signatures_that_cannot_be_checked_are_refused(tmp_path: Path) -> 
     block = dag_cbor.encode(envelope)
     cid = CID.of(DAG_JOSE, block)
     unsupported = parse_event(car.encode([cid], {**blocks, cid: block}))
-    async with open_store(tmp_path, NETWORK) as store:
-        [verdict] = await store.admit_local([unsupported.car])
-        assert verdict.status == "refused"
-        assert "did:pkh" in (verdict.reason or "")
-        assert len(store.keys) == 0
+    [verdict] = await store.admit_local([unsupported.car])
+    assert verdict.status == "refused"
+    assert "did:pkh" in (verdict.reason or "")
+    assert len(store.keys) == 0

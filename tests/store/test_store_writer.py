@@ -16,19 +16,18 @@ from recon_node.turns import working_for
 from recon_node.verification import Facts, Unreadable, check_event, verifiers
 
 
-async def test_callers_share_batches(tmp_path: Path) -> None:
+async def test_callers_share_batches(store: Store) -> None:
     world = World(1, streams=60, events=0)
     verdicts: list[Verdict] = []
 
     async def hand_in(store: Store, car: bytes) -> None:
         verdicts.extend(await store.admit_local([car]))
 
-    async with open_store(tmp_path, NETWORK) as store:
-        async with trio.open_nursery() as nursery:
-            for event in world.events.values():
-                nursery.start_soon(hand_in, store, event.car)
-        assert sorted(v.position or 0 for v in verdicts) == list(range(1, 61))
-        assert store.stats.batches_total <= 3
+    async with trio.open_nursery() as nursery:
+        for event in world.events.values():
+            nursery.start_soon(hand_in, store, event.car)
+    assert sorted(v.position or 0 for v in verdicts) == list(range(1, 61))
+    assert store.stats.batches_total <= 3
 
 
 @pytest.mark.parametrize(
@@ -75,29 +74,27 @@ async def test_a_flood_of_one_network_delays_another_by_a_batch(tmp_path: Path) 
     assert places["192.0.2.2"][0] <= 4 * 8
 
 
-async def test_nothing_is_not_a_batch(tmp_path: Path) -> None:
-    async with open_store(tmp_path, NETWORK) as store:
-        assert await store.admit_local([]) == []
-        assert await store.admit_remote([]) == []
-        assert store.stats.batches_total == 0
+async def test_nothing_is_not_a_batch(store: Store) -> None:
+    assert await store.admit_local([]) == []
+    assert await store.admit_remote([]) == []
+    assert store.stats.batches_total == 0
 
 
-async def test_a_cancelled_caller_does_not_take_its_events_back(tmp_path: Path) -> None:
+async def test_a_cancelled_caller_does_not_take_its_events_back(store: Store) -> None:
     world = World(1)
-    async with open_store(tmp_path, NETWORK) as store:
-        with trio.CancelScope() as scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(store.admit_remote, world.offers())
-                await trio.testing.wait_all_tasks_blocked()
-                scope.cancel()
-        assert scope.cancelled_caught
-        await store.wait_for_feed(len(world.events) - 1)
-        check_feed(await feed_of(store), world.events)
-        assert {v.status for v in await store.admit_remote(world.offers())} == {"known"}
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.admit_remote, world.offers())
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+    assert scope.cancelled_caught
+    await store.wait_for_feed(len(world.events) - 1)
+    check_feed(await feed_of(store), world.events)
+    assert {v.status for v in await store.admit_remote(world.offers())} == {"known"}
 
 
 async def test_an_event_that_breaks_the_node_is_refused_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(1, streams=5, events=0)
     *good, poison = [event.car for event in world.events.values()]
@@ -108,11 +105,10 @@ async def test_an_event_that_breaks_the_node_is_refused_alone(
         return check_event(car)
 
     monkeypatch.setattr(verifiers, "check_event", failing_check)
-    async with open_store(tmp_path, NETWORK) as store:
-        verdicts = await store.admit_local([*good[:2], poison, *good[2:]])
-        assert [v.status for v in verdicts] == ["new", "new", "refused", "new", "new"]
-        assert "a bug" in (verdicts[2].reason or "")
-        assert [row.car for row in await feed_of(store)] == good
+    verdicts = await store.admit_local([*good[:2], poison, *good[2:]])
+    assert [v.status for v in verdicts] == ["new", "new", "refused", "new", "new"]
+    assert "a bug" in (verdicts[2].reason or "")
+    assert [row.car for row in await feed_of(store)] == good
 
 
 async def test_wait_for_feed_wakes_every_waiter_at_its_position(tmp_path: Path) -> None:
@@ -135,7 +131,7 @@ async def test_wait_for_feed_wakes_every_waiter_at_its_position(tmp_path: Path) 
             assert sorted(woken) == sorted([0, 0, 1, 2][: n + 2])
 
 
-async def test_a_known_event_does_not_move_the_feed(tmp_path: Path) -> None:
+async def test_a_known_event_does_not_move_the_feed(store: Store) -> None:
     world = World(1, streams=1, events=0)
     woken: list[int] = []
 
@@ -143,32 +139,30 @@ async def test_a_known_event_does_not_move_the_feed(tmp_path: Path) -> None:
         await store.wait_for_feed(1)
         woken.append(store.head)
 
-    async with open_store(tmp_path, NETWORK) as store:
+    await store.admit_remote(world.offers())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait, store)
         await store.admit_remote(world.offers())
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait, store)
-            await store.admit_remote(world.offers())
-            nursery.start_soon(wait, store)
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
-        assert not woken
-        stats = store.stats
-        assert (stats.admitted_total, stats.known_total, stats.batches_total) == (1, 1, 2)
+        nursery.start_soon(wait, store)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert not woken
+    stats = store.stats
+    assert (stats.admitted_total, stats.known_total, stats.batches_total) == (1, 1, 2)
 
 
-async def test_the_feed_is_read_in_pages(tmp_path: Path) -> None:
+async def test_the_feed_is_read_in_pages(store: Store) -> None:
     world = World(1)
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_remote(world.offers())
-        rows = await feed_of(store)
-        pages = [await store.log.feed(after, 7) for after in range(0, len(rows), 7)]
-        assert [row for page in pages for row in page] == rows
-        assert await store.log.feed(3, 100, 5) == rows[3:5]
-        assert await store.log.feed(3, 1, 5) == rows[3:4]
-        assert await store.log.feed(5, 100, 5) == []
-        assert await store.log.feed(len(rows), 100) == []
-        assert await store.log.feed(0, 2**70, 2**70) == rows
-        assert await store.log.feed(2**70, 1) == []
+    await store.admit_remote(world.offers())
+    rows = await feed_of(store)
+    pages = [await store.log.feed(after, 7) for after in range(0, len(rows), 7)]
+    assert [row for page in pages for row in page] == rows
+    assert await store.log.feed(3, 100, 5) == rows[3:5]
+    assert await store.log.feed(3, 1, 5) == rows[3:4]
+    assert await store.log.feed(5, 100, 5) == []
+    assert await store.log.feed(len(rows), 100) == []
+    assert await store.log.feed(0, 2**70, 2**70) == rows
+    assert await store.log.feed(2**70, 1) == []
 
 
 async def test_reads_beside_writes_see_whole_batches(tmp_path: Path) -> None:
@@ -196,28 +190,26 @@ async def test_reads_beside_writes_see_whole_batches(tmp_path: Path) -> None:
     assert lengths <= set(range(0, len(cars) + 1, 10))
 
 
-async def test_interests_can_be_added_while_events_are_written(tmp_path: Path) -> None:
+async def test_interests_can_be_added_while_events_are_written(store: Store) -> None:
     world = World(2, streams=20, events=50)
-    async with open_store(tmp_path, NETWORK) as store:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.admit_remote, world.offers())
-            for n in range(10):
-                nursery.start_soon(store.wanted.add, Interest("model", f"value {n % 5}"))
-        assert len(store.wanted.all) == 5
-        assert len(set(store.wanted.all)) == 5
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.admit_remote, world.offers())
+        for n in range(10):
+            nursery.start_soon(store.wanted.add, Interest("model", f"value {n % 5}"))
+    assert len(store.wanted.all) == 5
+    assert len(set(store.wanted.all)) == 5
 
 
-async def test_cars_are_found_by_event_id_and_by_cid(tmp_path: Path) -> None:
+async def test_cars_are_found_by_event_id_and_by_cid(store: Store) -> None:
     world = World(3)
     events = list(world.events.values())
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_remote([world.offer(event) for event in events[:-1]])
-        wanted = [world.event_id(event) for event in reversed(events)]
-        cars = [event.car for event in reversed(events)]
-        assert await store.log.cars([*wanted, wanted[1]]) == [None, *cars[1:], cars[1]]
-        assert await store.log.cars([]) == []
-        assert await store.log.car(events[0].cid) == events[0].car
-        assert await store.log.car(events[-1].cid) is None
+    await store.admit_remote([world.offer(event) for event in events[:-1]])
+    wanted = [world.event_id(event) for event in reversed(events)]
+    cars = [event.car for event in reversed(events)]
+    assert await store.log.cars([*wanted, wanted[1]]) == [None, *cars[1:], cars[1]]
+    assert await store.log.cars([]) == []
+    assert await store.log.car(events[0].cid) == events[0].car
+    assert await store.log.car(events[-1].cid) is None
 
 
 async def test_readers_share_a_few_connections(
@@ -241,7 +233,7 @@ async def test_readers_share_a_few_connections(
 
 
 async def test_events_that_cannot_be_checked_ahead_are_admitted_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node continues, for example when the system briefly has no thread left."""
     world = World(1)
@@ -249,12 +241,11 @@ async def test_events_that_cannot_be_checked_ahead_are_admitted_all_the_same(
     def no_thread(findings: object, cars: object) -> list[Facts | Unreadable]:
         raise RuntimeError("can't start new thread")
 
-    async with open_store(tmp_path, NETWORK) as store:
-        with monkeypatch.context() as patch:
-            patch.setattr(verifiers, "_unpack", no_thread)
-            offers = world.offers()
-            verdicts = await store.admit_remote([*offers[:20], (offers[20][0], b"garbage")])
-        assert [v.status for v in verdicts] == ["new"] * 20 + ["refused"]
-        verdicts = await store.admit_remote(world.offers())
-        assert {v.status for v in verdicts} == {"new", "known"}
-        check_feed(await feed_of(store), world.events)
+    with monkeypatch.context() as patch:
+        patch.setattr(verifiers, "_unpack", no_thread)
+        offers = world.offers()
+        verdicts = await store.admit_remote([*offers[:20], (offers[20][0], b"garbage")])
+    assert [v.status for v in verdicts] == ["new"] * 20 + ["refused"]
+    verdicts = await store.admit_remote(world.offers())
+    assert {v.status for v in verdicts} == {"new", "known"}
+    check_feed(await feed_of(store), world.events)
