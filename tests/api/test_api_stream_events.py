@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import coincurve
 import httpx
 import pytest
 from nacl.signing import SigningKey
 from support.forging import forged
+from support.wallets import EthereumWallet
 
 from recon_node.api import Limits, Services, create_app
 from recon_node.ceramic import Event, StreamId, StreamType
-from recon_node.ceramic.auth.did import keccak_256
-from recon_node.ceramic.auth.wallets import address_of, personal_message
 from recon_node.ceramic.builder import (
     controller_of,
     data_event,
@@ -22,7 +20,7 @@ from recon_node.ceramic.builder import (
     signed_event,
     time_event,
 )
-from recon_node.ipld import CID, DAG_CBOR, dag_cbor, multibase
+from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.store import Store
 
 KEY = SigningKey(bytes(32))
@@ -208,30 +206,9 @@ async def test_what_waits_is_bounded_by_its_size(services: Services) -> None:
 
 async def test_until_when_a_capability_holds(api: httpx.AsyncClient, store: Store) -> None:
     """An account lets a session's key act for it, until a time far from now."""
-    wallet = coincurve.PrivateKey(b"w" * 32)
-    address = address_of(wallet.public_key)
-    issued, expires = "2024-01-01T00:00:00Z", "2100-01-01T00:00:00Z"
-    text = (
-        f"notes.example wants you to sign in with your Ethereum account:\n{address}\n\n"
-        f"URI: {controller_of(KEY)}\nVersion: 1\nChain ID: 1\nNonce: 12345678\n"
-        f"Issued At: {issued}\nExpiration Time: {expires}\nResources:\n- ceramic://*"
-    )
-    signature = wallet.sign_recoverable(personal_message(text.encode()), hasher=keccak_256)
-    payload = {
-        "iss": f"did:pkh:eip155:1:{address}",
-        "aud": controller_of(KEY),
-        "domain": "notes.example",
-        "version": "1",
-        "nonce": "12345678",
-        "iat": issued,
-        "exp": expires,
-        "resources": ["ceramic://*"],
-    }
-    signed = "0x" + (signature[:64] + bytes([27 + signature[64]])).hex()
-    capability = dag_cbor.encode(
-        {"h": {"t": "eip4361"}, "p": payload, "s": {"t": "eip191", "s": signed}}
-    )
-    header = {"controllers": [payload["iss"]], "model": MODEL.to_bytes(), "sep": "model"}
+    wallet = EthereumWallet()
+    header = {"controllers": [wallet.issuer], "model": MODEL.to_bytes(), "sep": "model"}
+    capability = wallet.issue(aud=controller_of(KEY))
     event = signed_event(KEY, {"header": header, "data": {}}, capability=capability)
     await admit(store, event)
     [told] = (await read(api, event.cid))["events"]

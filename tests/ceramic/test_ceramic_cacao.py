@@ -9,26 +9,22 @@ from typing import Any
 import coincurve
 import pytest
 from cacao_samples import (
-    AUDIENCE,
     ETHEREUM,
     EXPIRES,
     ISSUED,
     PASSKEY,
-    SESSION,
     SOLANA,
     WALLETS,
-    EthereumWallet,
     Passkey,
     SolanaWallet,
     Wallet,
-    capability,
     init_under,
-    payload_of,
 )
 from ceramic_samples import INIT, MODEL, OTHER_KEY
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
+from support.wallets import AUDIENCE, SESSION, EthereumWallet, capability, payload_of
 
 from recon_node.ceramic import (
     METAMODEL,
