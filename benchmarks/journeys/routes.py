@@ -45,6 +45,8 @@ class Call:
     task: str
     path: str
     function: str
+    is_below_root: bool
+    """Whether it was called by one of the tracer's `ROOTS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,11 @@ class Traces:
     def calls(self, since: float, until: float = float("inf")) -> list[Call]:
         """What was called in a stretch, in order."""
         calls = [
-            Call(at, int(file.stem), task, path, function)
+            Call(at, int(file.stem), task, path, function, is_below_root)
             for file in self._directory.glob("*.jsonl")
-            for at, task, path, function in map(json.loads, file.read_text().splitlines())
+            for at, task, path, function, is_below_root in map(
+                json.loads, file.read_text().splitlines()
+            )
             if since <= at <= until
         ]
         return sorted(calls, key=lambda call: call.at)
@@ -123,7 +127,7 @@ def travel(*, tables: bool = True) -> list[Journey]:
             for node in nodes:
                 node.wait_until_ready()
             journeys = [*_in_the_node(nodes, traces), _merge(nodes[0], traces, directory)]
-            return [*journeys, _row(nodes, traces, directory)] if tables else journeys
+            return [*journeys, _row(nodes[0], traces, directory)] if tables else journeys
         finally:
             for node in nodes:
                 node.discard()
@@ -188,23 +192,21 @@ def _merge(node: TestnetNode, traces: Traces, directory: Path) -> Journey:
     return Journey("a merge, by recon-node stream merge", 18, calls)
 
 
-def _row(nodes: list[TestnetNode], traces: Traces, directory: Path) -> Journey:
-    """The rows of the events so far, in the tasks that derive one table from another."""
+def _row(node: TestnetNode, traces: Traces, directory: Path) -> Journey:
+    """The row of a stream that gets an event: its tip is in the tables, and is replaced."""
+    model, model_id = make_model(_OWNER, name="Tabled")
+    init = init_event(_OWNER, model_id, {"a": "0"}, unique=b"tabled")
+    patch = [{"op": "replace", "path": "/a", "value": "1"}]
+    _take(node.api_url, [model, init])
     tables = str(directory / "tables")
-    arguments = ("run", "--once", "--url", nodes[0].api_url, "--tables", tables)
-    _run("spark_sink", *arguments, "--table", "raw_events")
+    run = ("run", "--once", "--url", node.api_url, "--tables", tables, "--table", "stream_tips")
+    _run("spark_sink", *run)
+    _take(node.api_url, [data_event(_OWNER, init, [init.cid], patch)])
     since = traces.mark()
-    _run("spark_sink", *arguments, "--table", "stream_tips")
-    apart = {pid for node in nodes for pid in _pids(node)}
-    calls = [call for call in traces.calls(since) if call.process not in apart]
-    derived = [call for call in calls if call.path.startswith("spark_sink/derive/")]
-    tasks = {(call.process, call.task) for call in derived}
-    rows = [
-        call
-        for call in calls
-        if (call.process, call.task) in tasks and derived[0].at <= call.at <= derived[-1].at
-    ]
-    return Journey("a row, from raw_events to stream_tips", 18, rows)
+    pid = _run("spark_sink", *run)
+    calls = [call for call in traces.calls(since) if call.is_below_root]
+    assert any(call.process == pid for call in calls)
+    return Journey("a row, from raw_events to stream_tips", 18, calls)
 
 
 def _take(url: str, events: list[Any]) -> None:
