@@ -13,7 +13,6 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -138,13 +137,13 @@ class Anchoring:
         """
         found = await self.find(cid, stream)
         most = self.settings.max_requests
-        if found is None and await in_thread(partial(self._journal.are_waiting, most)):
+        if found is None and await in_thread(self._journal.are_waiting, most):
             raise FullError(f"{most} requests wait: try again later")
         init = await self._store.log.stream_of(cid)
         headers = [] if init is None else await self._store.log.stream_headers([init])
         own = init if headers else None
         arguments = (cid, own, str(stream), ASKER.get(), self._now())
-        record = await in_thread(partial(self._journal.request, *arguments))
+        record = await in_thread(self._journal.request, *arguments)
         self._wake()
         return record
 
@@ -152,26 +151,26 @@ class Anchoring:
         """Return the request for a CID; if others say of which stream it is, that for this stream,
         or one that the network named for which this task works, or any."""
         named = None if stream is None else str(stream)
-        return await in_thread(partial(self._journal.find, cid, ASKER.get(), named))
+        return await in_thread(self._journal.find, cid, ASKER.get(), named)
 
     async def witness(self, request: AnchorRequest) -> bytes | None:
         """Return the CAR of the time event of a request; None if it is not here (yet)."""
         if request.event is None:
             return None
-        stored = await in_thread(partial(self._journal.car, request))
+        stored = await in_thread(self._journal.car, request)
         return stored or await self._store.log.car(request.event)
 
     async def requests(self, states: Sequence[RequestState], limit: int) -> list[AnchorRequest]:
         """Return requests, the latest first."""
-        return await in_thread(partial(self._journal.requests, states, limit))
+        return await in_thread(self._journal.requests, states, limit)
 
     async def tree(self, number: int) -> Tree | None:
         """Return a tree."""
-        return await in_thread(partial(self._journal.tree, number))
+        return await in_thread(self._journal.tree, number)
 
     async def latest_trees(self, limit: int) -> list[Tree]:
         """Return trees, the latest first."""
-        return await in_thread(partial(self._journal.latest_trees, limit))
+        return await in_thread(self._journal.latest_trees, limit)
 
     def anchor_now(self) -> None:
         """Build a tree of what waits without waiting longer, once no other one is under way."""
@@ -273,29 +272,20 @@ class Anchoring:
                 await moved.wait()
 
     async def _open_tree(self) -> None:
-        leaves = await in_thread(partial(self._journal.waiting, self.settings.batch))
+        leaves = await in_thread(self._journal.waiting, self.settings.batch)
         if leaves:
-            built = await in_thread(partial(MerkleTree, leaves))
+            built = await in_thread(MerkleTree, leaves)
             chain_id = self._authority.chain_id
-            opening = partial(
-                self._journal.open_tree, built.root, built.leaves, chain_id, self._now()
-            )
-            await in_thread(opening)
+            opening = (built.root, built.leaves, chain_id, self._now())
+            await in_thread(self._journal.open_tree, *opening)
             log.info("Anchoring a tree", events=len(built.leaves), root=str(built.root))
 
     async def _finish(self, tree: Tree) -> None:
         while tree.tx_hash is None or tree.block_time is None:
             outcome = await self._authority.advance(tree.root)
             if isinstance(outcome, Anchored):
-                await in_thread(
-                    partial(
-                        self._journal.note_anchored,
-                        tree.id,
-                        outcome.tx_hash,
-                        outcome.block_time,
-                        outcome.cost,
-                    )
-                )
+                anchored = (outcome.tx_hash, outcome.block_time, outcome.cost)
+                await in_thread(self._journal.note_anchored, tree.id, *anchored)
                 self._pending = None
                 found = await self.tree(tree.id)
                 assert found is not None, "it is in the journal"
@@ -306,7 +296,7 @@ class Anchoring:
                 await self._look_around()
                 await trio.sleep(self._authority.pause)
         await self._make_events(tree, tree.tx_hash)
-        await in_thread(partial(self._journal.finish_tree, tree.id, self.settings.max_requests))
+        await in_thread(self._journal.finish_tree, tree.id, self.settings.max_requests)
         self.trees_done += 1
 
     def _note_pending(self, outcome: Pending) -> None:
@@ -317,21 +307,19 @@ class Anchoring:
 
     async def _make_events(self, tree: Tree, tx_hash: bytes) -> None:
         """Make, admit and note the time events of a tree that have not been made yet."""
-        leaves = await in_thread(partial(self._journal.leaves, tree.id))
-        built = await in_thread(partial(MerkleTree, leaves))
+        leaves = await in_thread(self._journal.leaves, tree.id)
+        built = await in_thread(MerkleTree, leaves)
         del leaves  # of a million events, that is a lot of memory
         if built.root != tree.root:
             raise JournalError(f"the journal has lost leaves of the tree {tree.root}")
         proof = proof_block(tree.chain_id, tree.root, tx_hash)
         after: AnchorRequest | None = None
-        while requests := await in_thread(
-            partial(self._journal.in_tree, tree.id, after, _MADE_AT_ONCE)
-        ):
+        while requests := await in_thread(self._journal.in_tree, tree.id, after, _MADE_AT_ONCE):
             after = requests[-1]
             part = [each for each in requests if each.state is RequestState.IN_TREE]
             if not part:
                 continue
-            made = await in_thread(partial(_time_events, built, proof, part))
+            made = await in_thread(_time_events, built, proof, part)
             own = [each for each in made if each.request.init is not None]
             verdicts = await self._store.admit_local([each.car for each in own])
             for each, verdict in zip(own, verdicts, strict=True):
@@ -346,7 +334,7 @@ class Anchoring:
                 for each in made
             ]
             done += [(each, each.event, None) for each in part if each.event is not None]
-            await in_thread(partial(self._journal.finish_requests, done))
+            await in_thread(self._journal.finish_requests, done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,10 +380,10 @@ async def open_anchoring(
     if settings.authority == "off":
         yield None
         return
-    journal = await in_thread(partial(Journal, data_dir))
+    journal = await in_thread(Journal, data_dir)
     try:
         async with _open_authority(settings, chain, journal, now) as authority:
-            await in_thread(partial(_check_unfinished, journal, authority))
+            await in_thread(_check_unfinished, journal, authority)
             anchoring = Anchoring(settings, store, journal, authority, now)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(anchoring.follower.run)
@@ -440,7 +428,7 @@ async def open_payer(
         raise AuthorityError(
             "anchor = evm needs anchor_key_file: `recon-node anchor key FILE` makes one"
         )
-    signer = await in_thread(partial(load_signer, settings.key_file, settings.password_file))
+    signer = await in_thread(load_signer, settings.key_file, settings.password_file)
     async with open_provider(chain, ChainReport(settings.chain)) as provider:
         yield provider, signer
 

@@ -212,16 +212,8 @@ class EvmAuthority:
         return None
 
     def _signed(self, fields: dict[str, Any], nonce: int, max_fee: int, tip: int) -> Attempt:
-        transaction = {
-            "type": 2,
-            "chainId": int(self.chain_id.partition(":")[2]),
-            "nonce": nonce,
-            "value": 0,
-            "maxFeePerGas": max_fee,
-            "maxPriorityFeePerGas": tip,
-            **fields,
-        }
-        tx_hash, raw = self._signer.sign(transaction)
+        transaction = _transaction(self.chain_id, nonce, max_fee, tip)
+        tx_hash, raw = self._signer.sign(transaction | fields)
         return Attempt(tx_hash, nonce, max_fee, tip, raw, self._now())
 
     async def _send(self, attempt: Attempt) -> Pending | None:
@@ -256,6 +248,18 @@ class EvmAuthority:
         return found
 
 
+def _transaction(chain_id: str, nonce: int, max_fee: int, tip: int) -> dict[str, Any]:
+    """Return what transactions have in common (EIP-1559)."""
+    return {
+        "type": 2,
+        "chainId": int(chain_id.partition(":")[2]),
+        "nonce": nonce,
+        "value": 0,
+        "maxFeePerGas": max_fee,
+        "maxPriorityFeePerGas": tip,
+    }
+
+
 BYTECODE: Final = bytes.fromhex(
     "6080604052348015600f57600080fd5b50608e80601d6000396000f3fe6080604052348015600f57600080fd5b50"
     "6004361060285760003560e01c806397ad09eb14602d575b600080fd5b603c60383660046076565b603e565b005b"
@@ -278,9 +282,6 @@ async def deploy(chain: Provider, signer: Signer, max_fee: int) -> str:
         NoAnswerError: no endpoint answers.
     """
 
-    async def number(method: str, *params: object) -> int:
-        return await chain.ask(read_quantity, method, *params) or 0
-
     base_fee = await chain.ask(read_base_fee, "eth_getBlockByNumber", "latest", False) or 0
     tip = await chain.ask(read_wei, "eth_maxPriorityFeePerGas") or 0
     if base_fee + tip > max_fee:
@@ -288,17 +289,9 @@ async def deploy(chain: Provider, signer: Signer, max_fee: int) -> str:
             f"the chain asks for {(base_fee + tip) / 1e9:.3g} gwei per gas, and anchor_max_fee is "
             f"{max_fee / 1e9:.3g}"
         )
-    transaction: dict[str, Any] = {
-        "type": 2,
-        "chainId": int(chain.chain_id.partition(":")[2]),
-        "nonce": await number("eth_getTransactionCount", signer.address, "pending"),
-        "value": 0,
-        "gas": _GAS,
-        "maxFeePerGas": min(2 * base_fee + tip, max_fee),
-        "maxPriorityFeePerGas": tip,
-        "data": BYTECODE,
-    }
-    tx_hash, raw = signer.sign(transaction)
+    nonce = await chain.ask(read_quantity, "eth_getTransactionCount", signer.address, "pending")
+    transaction = _transaction(chain.chain_id, nonce or 0, min(2 * base_fee + tip, max_fee), tip)
+    tx_hash, raw = signer.sign(transaction | {"gas": _GAS, "data": BYTECODE})
     await chain.ask(read_text, "eth_sendRawTransaction", "0x" + raw.hex())
     with trio.move_on_after(_RECEIPT_TIMEOUT):
         while True:

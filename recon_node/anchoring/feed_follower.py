@@ -8,14 +8,13 @@ events neither need anchors nor cover.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import structlog
 import trio
 
-from recon_node.anchoring.journal import Journal, JournalError
+from recon_node.anchoring.journal import Journal, JournalError, Selection
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.ceramic import EventKind, parse_event
 from recon_node.ceramic.header import DAG_SORT_KEY
@@ -61,7 +60,7 @@ class FeedFollower:
 
     async def run(self) -> None:
         """Take over which events are to be anchored, as they are delivered, without end."""
-        self.position = await in_thread(partial(self._journal.position, self._store.epoch))
+        self.position = await in_thread(self._journal.position, self._store.epoch)
         while True:
             await self._store.wait_for_feed(self.position)
             try:
@@ -83,17 +82,10 @@ class FeedFollower:
         streams = await self._chosen_streams({CID(init) for init in page.stream_cids})
         events = await self._events(page, streams)
         position = page.positions[-1]
-        selection = await in_thread(partial(select, events))
-        note = partial(
-            self._journal.note_feed,
-            self._store.epoch,
-            position,
-            selection.added.items(),
-            selection.covered,
-            selection.timed,
-            self._now(),
+        selection = await in_thread(select, events)
+        await in_thread(
+            self._journal.note_feed, self._store.epoch, position, selection, self._now()
         )
-        await in_thread(note)
         self.position = position
 
     async def _chosen_streams(self, inits: set[CID]) -> set[CID]:
@@ -125,7 +117,7 @@ class FeedFollower:
         for start in range(0, len(later), _READ_AT_ONCE):
             part = later[start : start + _READ_AT_ONCE]
             cars = await self._store.log.cars_by_cid(part)
-            prevs |= await in_thread(partial(_prevs, dict(zip(part, cars, strict=True))))
+            prevs |= await in_thread(_prevs, dict(zip(part, cars, strict=True)))
         unsigned = self._settings.unsigned
         return [
             FeedEvent(
@@ -143,9 +135,9 @@ def _prevs(cars: Mapping[CID, bytes | None]) -> dict[CID, tuple[CID, ...]]:
     return {cid: parse_event(car).prevs for cid, car in cars.items() if car is not None}
 
 
-async def in_thread(function: Callable[[], T]) -> T:
-    """Run what blocks in a worker thread."""
-    return await trio.to_thread.run_sync(function)
+async def in_thread(function: Callable[..., T], *arguments: object) -> T:
+    """Call what blocks in a worker thread."""
+    return await trio.to_thread.run_sync(function, *arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +150,6 @@ class FeedEvent:
     prevs: tuple[CID, ...]
     is_wanted: bool
     """Whether it may be anchored itself; it covers its prevs in any case."""
-
-
-@dataclass(slots=True)
-class Selection:
-    """What follows from a part of the feed."""
-
-    added: dict[CID, CID] = field(default_factory=dict)
-    """Events to anchor, and the init events of their streams."""
-    covered: list[CID] = field(default_factory=list)
-    """Events that need no anchor any more."""
-    timed: list[tuple[CID, CID]] = field(default_factory=list)
-    """Events that are anchored, each with its time event."""
 
 
 def select(events: Iterable[FeedEvent]) -> Selection:

@@ -20,7 +20,7 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
@@ -139,6 +139,18 @@ class Tree:
     """Whether all time events are made."""
 
 
+@dataclass(slots=True)
+class Selection:
+    """What follows from a part of the feed."""
+
+    added: dict[CID, CID] = field(default_factory=dict)
+    """Events to anchor, and the init events of their streams."""
+    covered: list[CID] = field(default_factory=list)
+    """Events that need no anchor any more, as later ones cover them."""
+    timed: list[tuple[CID, CID]] = field(default_factory=list)
+    """Events that are anchored, each with its time event."""
+
+
 class Journal:
     """The open journal of a data directory, which the caller has locked.
 
@@ -179,43 +191,25 @@ class Journal:
 
     def position(self, epoch: str) -> int:
         """Return the feed position up to which a log was read; 0 for a log of another epoch."""
-        with self._explained():
-            row = self._connection.execute("SELECT epoch, position FROM marks").fetchone()
-        return int(row[1]) if row is not None and row[0] == epoch else 0
+        positions = self._rows("SELECT position FROM marks WHERE epoch = ?", epoch)
+        return int(positions[0][0]) if positions else 0
 
-    def note_feed(
-        self,
-        epoch: str,
-        position: int,
-        added: Iterable[tuple[CID, CID]],
-        covered: Iterable[CID],
-        timed: Iterable[tuple[CID, CID]],
-        now: float,
-    ) -> None:
-        """Take over what the feed has up to a position.
-
-        Args:
-            epoch: of the log.
-            position: of its feed.
-            added: events to be anchored, and the init events of their streams.
-            covered: events that later ones cover.
-            timed: events that have time events, and these.
-            now: Unix seconds.
-        """
+    def note_feed(self, epoch: str, position: int, selection: Selection, now: float) -> None:
+        """Take over what the feed of a log has up to a position; `now` is in Unix seconds."""
         with self._transaction() as connection:
             connection.executemany(
                 "INSERT INTO requests (cid, of, init, state, made_at) VALUES (?, '', ?, 0, ?) "
                 "ON CONFLICT DO UPDATE SET init = excluded.init",
-                [(cid, init, now) for cid, init in added],
+                [(cid, init, now) for cid, init in selection.added.items()],
             )
             connection.executemany(
                 "UPDATE requests SET state = 3 WHERE cid = ? AND state = 0",
-                [(cid,) for cid in covered],
+                [(cid,) for cid in selection.covered],
             )
             connection.executemany(
                 "UPDATE requests SET event = ?2, state = iif(state = 0, 3, state) "
                 "WHERE cid = ?1 AND state IN (0, 1)",
-                list(timed),
+                selection.timed,
             )
             connection.execute(
                 "INSERT OR REPLACE INTO marks (one, epoch, position) VALUES (1, ?, ?)",
@@ -227,12 +221,8 @@ class Journal:
     ) -> AnchorRequest:
         """Request an anchor, unless there is a request for it; return the request.
 
-        Args:
-            cid: of what is to be anchored.
-            init: of its stream, if it is an event of this node.
-            stream: that it belongs to, as the asker says.
-            asker: the network that asks.
-            now: Unix seconds.
+        `init` is that of its stream, if it is an event of this node; `stream` what the asker says,
+        a network; `now` is in Unix seconds.
         """
         of = stream if init is None else ""
         with self._transaction() as connection:
@@ -262,30 +252,22 @@ class Journal:
 
     def oldest_waiting(self) -> float | None:
         """Return since when the oldest waiting request waits, in Unix seconds."""
-        with self._explained():
-            row = self._connection.execute("SELECT min(made_at) FROM requests WHERE state = 0")
-            found: float | None = row.fetchone()[0]
-        return found
+        [(oldest,)] = self._rows("SELECT min(made_at) FROM requests WHERE state = 0")
+        return None if oldest is None else float(oldest)
 
     def waiting(self, limit: int) -> list[CID]:
         """Return the CIDs that wait for a tree, the oldest first."""
-        with self._explained():
-            rows = self._connection.execute(
-                "SELECT cid FROM requests WHERE state = 0 ORDER BY made_at LIMIT ?", (limit,)
-            )
-            return [CID(cid) for (cid,) in rows]
+        sql = "SELECT cid FROM requests WHERE state = 0 ORDER BY made_at LIMIT ?"
+        return [CID(cid) for (cid,) in self._rows(sql, limit)]
 
     def are_waiting(self, count: int) -> bool:
         """Return whether at least this many requests wait."""
-        with self._explained():
-            sql = "SELECT count(*) FROM (SELECT 1 FROM requests WHERE state = 0 LIMIT ?)"
-            return bool(self._connection.execute(sql, (count,)).fetchone()[0] == count)
+        return len(self._rows("SELECT 1 FROM requests WHERE state = 0 LIMIT ?", count)) == count
 
     def counts(self) -> Mapping[RequestState, int]:
         """Return how many requests there are, by state."""
-        with self._explained():
-            rows = self._connection.execute("SELECT state, count(*) FROM requests GROUP BY state")
-            return dict.fromkeys(RequestState, 0) | {RequestState(s): n for s, n in rows}
+        rows = self._rows("SELECT state, count(*) FROM requests GROUP BY state")
+        return dict.fromkeys(RequestState, 0) | {RequestState(s): n for s, n in rows}
 
     def open_tree(self, root: CID, leaves: Sequence[CID], chain_id: str, now: float) -> None:
         """Put waiting requests into a new tree, also those that were covered since it was built."""
@@ -313,10 +295,8 @@ class Journal:
 
     def leaves(self, tree: int) -> list[CID]:
         """Return what is in a tree."""
-        with self._explained():
-            sql = "SELECT DISTINCT cid FROM requests WHERE tree = ?"
-            rows = self._connection.execute(sql, (tree,))
-            return [CID(cid) for (cid,) in rows]
+        rows = self._rows("SELECT DISTINCT cid FROM requests WHERE tree = ?", tree)
+        return [CID(cid) for (cid,) in rows]
 
     def in_tree(self, tree: int, after: AnchorRequest | None, limit: int) -> list[AnchorRequest]:
         """Return requests in a tree, in the order of their keys, those after another one."""
@@ -349,12 +329,9 @@ class Journal:
 
     def car(self, request: AnchorRequest) -> bytes | None:
         """Return the time event of a CID that is not an event of this node."""
-        with self._explained():
-            row = self._connection.execute(
-                "SELECT car FROM requests WHERE (cid, of) = (?, ?)", (request.cid, request.of)
-            )
-            found: bytes | None = next(row, (None,))[0]
-        return found
+        sql = "SELECT car FROM requests WHERE (cid, of) = (?, ?)"
+        cars = [car for (car,) in self._rows(sql, request.cid, request.of)]
+        return cars[0] if cars else None
 
     def finish_tree(self, tree: int, most: int) -> None:
         """Keep that a tree is done, and the latest `most` of what was anchored for other nodes."""
@@ -368,56 +345,43 @@ class Journal:
 
     def attempts(self, root: CID) -> list[Attempt]:
         """Return the transactions that were signed for a root, the oldest first."""
-        with self._explained():
-            rows = self._connection.execute(
-                "SELECT tx_hash, nonce, max_fee, tip, raw, made_at FROM transactions "
-                "WHERE root = ? ORDER BY rowid",
-                (root,),
-            ).fetchall()
+        rows = self._rows(
+            "SELECT tx_hash, nonce, max_fee, tip, raw, made_at FROM transactions "
+            "WHERE root = ? ORDER BY rowid",
+            root,
+        )
         return [
             Attempt(h, nonce, int(fee), int(tip), raw, at) for h, nonce, fee, tip, raw, at in rows
         ]
 
     def accounts(self, root: CID) -> set[str]:
         """Return the addresses of the accounts that signed for a root."""
-        with self._explained():
-            sql = "SELECT DISTINCT account FROM transactions WHERE root = ?"
-            return {account for (account,) in self._connection.execute(sql, (root,))}
+        rows = self._rows("SELECT DISTINCT account FROM transactions WHERE root = ?", root)
+        return {account for (account,) in rows}
 
     def add_attempt(self, root: CID, account: str, attempt: Attempt) -> None:
         """Keep a transaction that is about to be sent."""
         fees = (str(attempt.max_fee), str(attempt.tip))
+        row = (attempt.tx_hash, root, account, attempt.nonce, *fees, attempt.raw, attempt.signed_at)
         with self._transaction() as connection:
             connection.execute(
                 "INSERT INTO transactions (tx_hash, root, account, nonce, max_fee, tip, raw, "
                 "made_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    attempt.tx_hash,
-                    root,
-                    account,
-                    attempt.nonce,
-                    *fees,
-                    attempt.raw,
-                    attempt.signed_at,
-                ),
+                row,
             )
 
     def spent(self) -> tuple[int, int]:
         """Return how many trees were anchored, and what that cost in wei."""
-        with self._explained():
-            rows = self._connection.execute("SELECT cost FROM trees WHERE cost IS NOT NULL")
-            costs = [int(cost) for (cost,) in rows]
-        return len(costs), sum(costs)
+        rows = self._rows("SELECT cost FROM trees WHERE cost IS NOT NULL")
+        return len(rows), sum(int(cost) for (cost,) in rows)
 
     def _requests(self, where: str, *values: object) -> list[AnchorRequest]:
         sql = f"SELECT cid, of, init, stream, state, tree, made_at, event FROM requests {where}"
-        with self._explained():
-            rows = self._connection.execute(sql, values).fetchall()
         return [
             AnchorRequest(
                 CID(cid), of, _cid(init), stream, RequestState(state), tree, made_at, _cid(event)
             )
-            for cid, of, init, stream, state, tree, made_at, event in rows
+            for cid, of, init, stream, state, tree, made_at, event in self._rows(sql, *values)
         ]
 
     def _trees(self, where: str, value: object) -> list[Tree]:
@@ -425,12 +389,24 @@ class Journal:
             "SELECT id, root, chain_id, made_at, leaves, tx_hash, block_time, cost, is_done "
             f"FROM trees {where}"
         )
-        with self._explained():
-            rows = self._connection.execute(sql, (value,)).fetchall()
         return [
-            Tree(id_, CID(root), chain, at, leaves, tx, time, _number(cost), bool(done))
-            for id_, root, chain, at, leaves, tx, time, cost, done in rows
+            Tree(
+                id_,
+                CID(root),
+                chain,
+                at,
+                leaves,
+                tx,
+                time,
+                None if cost is None else int(cost),
+                bool(done),
+            )
+            for id_, root, chain, at, leaves, tx, time, cost, done in self._rows(sql, value)
         ]
+
+    def _rows(self, sql: str, *values: object) -> list[Any]:
+        with self._explained():
+            return self._connection.execute(sql, values).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -455,7 +431,3 @@ class Journal:
 
 def _cid(raw: Any) -> CID | None:
     return None if raw is None else CID(raw)
-
-
-def _number(text: str | None) -> int | None:
-    return None if text is None else int(text)

@@ -40,10 +40,7 @@ def test_the_uncovered_events_wait(feed: list[FeedEvent], cuts: set[int]) -> Non
         journal = Journal(Path(directory))
         start = 0
         for end in ends:
-            found = select(feed[start:end])
-            journal.note_feed(
-                "epoch", end, found.added.items(), found.covered, found.timed, now=float(end)
-            )
+            journal.note_feed("epoch", end, select(feed[start:end]), now=float(end))
             start = end
         covered = {prev for event in feed for prev in event.prevs}
         expected = {
