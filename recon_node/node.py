@@ -43,7 +43,7 @@ from recon_node.api import (
 from recon_node.api.evaluation import open_evaluation
 from recon_node.ceramic import Network, StreamId
 from recon_node.chain import ChainError, open_anchors
-from recon_node.dag import open_dags
+from recon_node.dag.dag_service import open_dags
 from recon_node.exception_groups import leaves
 from recon_node.feed_index import FeedIndexError
 from recon_node.files import draft_of, is_exposed, move_into_place, private_directory

@@ -38,8 +38,7 @@ from recon_node.recon import RECON_1_2, KeyRange, Sha256a
 from recon_node.recon.keys.sha256a import spread
 from recon_node.snapshot.packs import PackExtent, encode_locator, located, pack_name
 from recon_node.snapshot.root import LATEST, SnapshotManifest, encode_root
-from recon_node.snapshot.tree import Inner, Leaf, Link, Root
-from recon_node.snapshot.tree.nodes import HIGHEST, LOWEST, node_cid
+from recon_node.snapshot.tree.nodes import HIGHEST, LOWEST, Inner, Leaf, Link, Root, node_cid
 
 _SECONDS: Final = 8.0
 

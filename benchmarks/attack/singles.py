@@ -23,8 +23,8 @@ from benchmarks.attack.field import NETWORK, Field, add, document_id, make_model
 from benchmarks.attack.measuring import MIB, Row
 from recon_node.ceramic import EventId, Network
 from recon_node.ceramic.builder import data_event, init_event
-from recon_node.dag import Identifier, unixfs
-from recon_node.dag.dag_events import replica_event
+from recon_node.dag import unixfs
+from recon_node.dag.dag_events import Identifier, replica_event
 from recon_node.dag.protocol.dag_operations import Publish
 from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.unixfs import NodeType, UnixFs

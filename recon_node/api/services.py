@@ -20,7 +20,7 @@ from recon_node.turns import Turns
 if TYPE_CHECKING:
     from recon_node.anchoring.anchoring_service import Anchoring
     from recon_node.chain import Anchors
-    from recon_node.dag import Dags
+    from recon_node.dag.dag_service import Dags
     from recon_node.p2p import P2P
     from recon_node.snapshot.snapshot_service import Snapshots
     from recon_node.store import Store

@@ -22,7 +22,7 @@ from recon_node.cli.dag_support import (
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.output import CommandError, counted, refuse_existing
 from recon_node.connection import Connection
-from recon_node.dag import MAX_SHARD_SIZE, Identifier, parse_root, parse_subject
+from recon_node.dag.dag_events import MAX_SHARD_SIZE, Identifier, parse_root, parse_subject
 from recon_node.dag.dag_source import open_source
 from recon_node.dag.errors import LeftOut
 from recon_node.dag.file_tree import Preserve

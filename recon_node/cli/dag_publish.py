@@ -24,7 +24,7 @@ from recon_node.cli.dag_support import (
 from recon_node.cli.dag_transfer import join_heads
 from recon_node.cli.output import CommandError, counted
 from recon_node.connection import Connection
-from recon_node.dag import Identifier, parse_root
+from recon_node.dag.dag_events import Identifier, parse_root
 from recon_node.dag.protocol.publishing import ABILITY, check_publish, make_publish, publish_of
 from recon_node.dag.protocol.ucan import FOREVER, UcanCapability, issue_ucan, parse_ucan
 from recon_node.ipld import CID

@@ -24,8 +24,9 @@ from rich.progress import (
 from recon_node.ceramic import CeramicError
 from recon_node.cli.output import CommandError, progress_bar
 from recon_node.connection import Connection
-from recon_node.dag import SORT_KEY, DagError, Identifier, Subject, replica_event, sort_value
+from recon_node.dag.dag_events import SORT_KEY, Identifier, Subject, replica_event, sort_value
 from recon_node.dag.dag_index import KEY_FILE
+from recon_node.dag.errors import DagError
 from recon_node.dag.protocol.dag_operations import ReplicaError
 from recon_node.dag.protocol.shards import ShardError
 from recon_node.dag.protocol.ucan import UcanError

@@ -29,8 +29,8 @@ from recon_node.cli.dag_support import post_replica, publication_of, state_of, w
 from recon_node.cli.output import CommandError, counted, output_draft
 from recon_node.cli.sending import send_event
 from recon_node.connection import AsyncConnection, Connection, UnreachableError
-from recon_node.dag import Identifier, shard_event
 from recon_node.dag.car_source import CarFile
+from recon_node.dag.dag_events import Identifier, shard_event
 from recon_node.dag.dag_source import DagSource
 from recon_node.dag.errors import DagError
 from recon_node.dag.protocol.replica import decode_replica

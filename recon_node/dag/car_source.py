@@ -75,14 +75,12 @@ class CarFile:
                 yield cid, block
 
     def left_out(self) -> LeftOut | None:  # noqa: D102 - see DagSource
-        others = self._others()
-        if not others:
-            return None
-        what = "block of the file is not below the root and was not pushed"
-        if len(others) > 1:
-            what = "blocks of the file are not below the root and were not pushed"
-        named = tuple(map(str, others[:MAX_NAMED]))
-        return LeftOut(len(others), f"{what}; --all-blocks pushes all", named)
+        hint = "--all-blocks pushes all"
+        return LeftOut.of(
+            self._others(),
+            f"blocks of the file are not below the root and were not pushed; {hint}",
+            f"block of the file is not below the root and was not pushed; {hint}",
+        )
 
     def close(self) -> None:
         """Close the file."""

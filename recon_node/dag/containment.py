@@ -70,11 +70,7 @@ def find(
 ) -> Containment:
     """Find out whether the DAG that the replica `origin` describes contains the block `link`.
 
-    Args:
-        connection: of the index.
-        link: a block; one inside its own CID is contained everywhere.
-        origin: a replica.
-        shard: the shard that must have the block; None for any.
+    A block inside its own CID is contained everywhere. If a shard is named, it must have the block.
     """
     if link.hash_code == IDENTITY and shard is None:
         return Containment(True)

@@ -117,7 +117,7 @@ FILE: Final = IndexFile(
 
 
 def take(connection: sqlite3.Connection, rows: Sequence[FeedRow], now: int) -> int:
-    """Add events to the index, within a transaction.
+    """Add events with the sort key "dag" to the index, within a transaction, in feed order.
 
     `rows` are events with the sort key "dag", in the order of the feed. Publishes are judged by the
     Unix time `now`.

@@ -15,7 +15,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -36,10 +36,9 @@ from recon_node.dag.dag_state import (
 )
 from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.dag.protocol.replica import Replica
-from recon_node.dag.unixfs import NodeType, Read, UnixFs, entry_name, read_node
+from recon_node.dag.unixfs import DIRECTORIES, NodeType, Read, directory_entries, read_node
 from recon_node.feed_index import FeedIndex, FeedIndexError, open_feed_index
 from recon_node.ipld import CID, DAG_CBOR, DAG_PB, IDENTITY, MAX_INLINE, RAW, car, dag_cbor, varint
-from recon_node.ipld.dag_pb import PbLink
 from recon_node.latest import Latest
 from recon_node.store import FeedRow, Store
 
@@ -75,7 +74,10 @@ async def open_dags(
 
 
 class Dags:
-    """What a node knows about DAGs. Made by `open_dags`; used from trio's thread only."""
+    """What a node knows about DAGs. Made by `open_dags`; used from trio's thread only.
+
+    Its methods raise `FeedIndexError` if the index cannot be read, or lags behind the feed.
+    """
 
     def __init__(self, store: Store, data_dir: Path, index: FeedIndex) -> None:
         self._store = store
@@ -85,29 +87,17 @@ class Dags:
         self._browsing = trio.CapacityLimiter(_BROWSERS)
 
     async def state(self, root: CID) -> DagState:
-        """Return how much of the DAG is here below `root`.
-
-        Raises:
-            FeedIndexError: the index cannot be read, or does not keep up with the feed.
-        """
+        """Return how much of the DAG is here below `root`."""
         return await self._index.ask(partial(dag_state.read_state, root=root))
 
     async def replicas(self, root: CID, max_bytes: int) -> dict[CID, Replica] | None:
-        """Return the replicas held of a DAG; None if their blocks exceed `max_bytes`.
-
-        Raises:
-            FeedIndexError: the index cannot be read, or does not keep up with the feed.
-        """
+        """Return the replicas held of a DAG; None if their blocks exceed `max_bytes`."""
         return await self._index.ask(
             partial(dag_state.read_replicas, root=root, max_bytes=max_bytes)
         )
 
     async def resolve(self, identifier: Identifier) -> Publication:
-        """Resolve an identifier to the DAG published under it.
-
-        Raises:
-            FeedIndexError: the index cannot be read, or does not keep up with the feed.
-        """
+        """Resolve an identifier to the DAG published under it."""
         if len(self._told) > _TOLD:
             self._told.clear()
         question = partial(dag_state.read_publication, identifier=identifier, told=self._told)
@@ -115,28 +105,16 @@ class Dags:
 
     async def dags(self, after: bytes, limit: int) -> list[ListedDag]:
         """List DAGs of which something is here, in the order of their roots, from the one behind
-        `after` (a CID, or no bytes).
-
-        Raises:
-            FeedIndexError: the index cannot be read, or does not keep up with the feed.
-        """
+        `after` (a CID, or no bytes)."""
         return await self._index.ask(partial(dag_state.read_dags, after=after, limit=limit))
 
     async def identifiers(self, after: bytes, limit: int) -> list[ListedIdentifier]:
         """List identifiers under which something was published, in the order of their keys, from
-        the one behind `after` (a sort value's bytes, or none).
-
-        Raises:
-            FeedIndexError: the index cannot be read, or does not keep up with the feed.
-        """
+        the one behind `after` (a sort value's bytes, or none)."""
         return await self._index.ask(partial(dag_state.read_identifiers, after=after, limit=limit))
 
     async def contains(self, origin: CID, link: CID) -> Containment:
-        """Find out whether the DAG that the replica `origin` describes contains the block `link`.
-
-        Raises:
-            FeedIndexError: the index cannot be read, or does not keep up with the feed.
-        """
+        """Find out whether the DAG that the replica `origin` describes contains a block."""
         return await self._index.ask(partial(containment.find, link=link, origin=origin))
 
     async def look(self, root: CID, path: tuple[str, ...]) -> DagEntry:
@@ -144,7 +122,6 @@ class Dags:
 
         Raises:
             DagError: a block of it is missing or malformed, or there is no such entry.
-            FeedIndexError: the index cannot be read.
             IpldError: a block cannot be decoded.
             StoreError: the log cannot be read.
         """
@@ -166,7 +143,6 @@ class Dags:
 
         Raises:
             IncompleteDagError: a block is missing; raised before the first piece.
-            FeedIndexError: the index cannot be read.
             StoreError: the log cannot be read.
         """
         found = await self.state(root)
@@ -223,8 +199,6 @@ _LEAST: Final = 4096
 MAX_TEXT: Final = 16_384
 """Bytes of a file that are shown."""
 
-_DIRECTORIES: Final = (NodeType.DIRECTORY, NodeType.HAMT)
-
 
 @dataclass(frozen=True, slots=True)
 class DirectoryEntry:
@@ -278,9 +252,9 @@ class Browser:
         """
         cid = root
         for number, part in enumerate(path):
-            for entry in self._entries(cid):
-                if entry.name == part:
-                    cid = entry.cid
+            for name, link in directory_entries(cid, self._read):
+                if name == part:
+                    cid = link.cid
                     break
             else:
                 raise DagError(f"no entry {part!r} in /{'/'.join(path[:number])}")
@@ -291,10 +265,12 @@ class Browser:
             block = self._read(cid)
             value = dag_cbor.decode(block) if cid.codec == DAG_CBOR else None
             return DagEntry("data", cid, len(block), value=value)
-        data, _ = self._node(cid)
-        if data.type in _DIRECTORIES:
-            found = islice(self._entries(cid), MAX_ENTRIES + 1)
-            entries = [replace(each, name=_written(each.name)) for each in found]
+        data, _ = read_node(cid, self._read)
+        if data.type in DIRECTORIES:
+            entries = [
+                DirectoryEntry(_written(name), link.cid, link.size)
+                for name, link in islice(directory_entries(cid, self._read), MAX_ENTRIES + 1)
+            ]
             is_cut = len(entries) > MAX_ENTRIES
             return DagEntry("directory", cid, entries=entries[:MAX_ENTRIES], is_cut=is_cut)
         if data.type is NodeType.SYMLINK:
@@ -304,36 +280,16 @@ class Browser:
         self._read_start(cid, start)
         return DagEntry("file", cid, size, _as_text(bytes(start), is_whole=len(start) < MAX_TEXT))
 
-    def _entries(self, cid: CID) -> Iterator[DirectoryEntry]:
-        """Yield the entries of a directory, which may be in shards."""
-        left = [cid]
-        while left:
-            data, links = self._node(left.pop())
-            if data.type not in _DIRECTORIES:
-                raise DagError(f"{cid} is not a directory")
-            shards = []
-            for link in links:
-                name = entry_name(data, link)
-                if name is None:
-                    shards.append(link.cid)
-                else:
-                    yield DirectoryEntry(name, link.cid, link.size)
-            left += reversed(shards)
-
     def _read_start(self, cid: CID, start: bytearray) -> None:
         """Add the content below a node to `start`, up to its limit."""
         left = [cid]
         while left and len(start) < MAX_TEXT:
-            data, links = self._node(left.pop())
+            data, links = read_node(left.pop(), self._read)
             if data.type not in (NodeType.FILE, NodeType.RAW):
                 kind = data.type.name.lower()
                 raise DagError(f"{cid} has a {kind} in it, which is not supported")
             start += data.data[: MAX_TEXT - len(start)]
             left += (link.cid for link in reversed(links))
-
-    def _node(self, cid: CID) -> tuple[UnixFs, tuple[PbLink, ...]]:
-        block = self._read(cid)
-        return read_node(cid, lambda _: block)
 
     def _read(self, cid: CID) -> bytes:
         if cid.hash_code == IDENTITY:

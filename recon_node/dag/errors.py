@@ -1,7 +1,8 @@
 """What goes wrong in this room, or is left out. The texts are user-facing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from recon_node.ipld import IpldError
 
@@ -32,3 +33,17 @@ class LeftOut:
     count: int
     what: str
     first: tuple[str, ...]
+
+    @classmethod
+    def of(cls, things: Sequence[object], what: str, only: str | None = None) -> Self | None:
+        """Return a note about things, by their names; None if there are none.
+
+        Args:
+            things: that were left out.
+            what: they are, and why.
+            only: the same about a single one.
+        """
+        if not things:
+            return None
+        kind = only if only is not None and len(things) == 1 else what
+        return cls(len(things), kind, tuple(map(str, things[:MAX_NAMED])))

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from recon_node.dag.car_source import Extent, ExtentReader
-from recon_node.dag.errors import MAX_NAMED, DagError, LeftOut, UnixFsError
+from recon_node.dag.errors import DagError, LeftOut, UnixFsError
 from recon_node.dag.protocol.shards import walk
 from recon_node.dag.unixfs import (
     NO_ATTRIBUTES,
@@ -102,12 +102,11 @@ class FileTree:
         return walk(self.root, self.read)
 
     def left_out(self) -> LeftOut | None:  # noqa: D102 - see DagSource
-        if not self._skipped:
-            return None
-        what = "entries are sockets, FIFOs or devices and were not pushed"
-        if len(self._skipped) == 1:
-            what = "entry is a socket, FIFO or device and was not pushed"
-        return LeftOut(len(self._skipped), what, tuple(self._skipped[:MAX_NAMED]))
+        return LeftOut.of(
+            self._skipped,
+            "entries are sockets, FIFOs or devices and were not pushed",
+            "entry is a socket, FIFO or device and was not pushed",
+        )
 
     def close(self) -> None:
         """Close the file that is open."""

@@ -18,7 +18,7 @@ mode or time, the leaves are nodes, too, as with `--preserve-mode` or `--preserv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
@@ -75,6 +75,11 @@ class NodeType(IntEnum):
     METADATA = 3
     SYMLINK = 4
     HAMT = 5
+
+
+DIRECTORIES: Final = (NodeType.DIRECTORY, NodeType.HAMT)
+MAX_DEPTH: Final = 64
+"""Levels of nodes in a file, or in a sharded directory: far more than real ones have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +283,31 @@ def read_node(cid: CID, read: Read) -> tuple[UnixFs, tuple[PbLink, ...]]:
     if node.data is None:
         raise DagError(f"{cid} is not a file or directory: its node has no data")
     return decode(node.data), node.links
+
+
+def directory_entries(cid: CID, read: Read, depth: int = 0) -> Iterator[tuple[str, PbLink]]:
+    """Yield the entries of a directory, which may be in shards.
+
+    Raises:
+        DagError: it is not a directory, or its shards are nested too deeply.
+        IpldError: a node cannot be decoded.
+    """
+    check_depth(depth)
+    data, links = read_node(cid, read)
+    if data.type not in DIRECTORIES:
+        raise DagError(f"{cid} is not part of a directory")
+    for link in links:
+        name = entry_name(data, link)
+        if name is None:
+            yield from directory_entries(link.cid, read, depth + 1)
+        else:
+            yield name, link
+
+
+def check_depth(depth: int) -> None:
+    """Raise `DagError` if nodes are nested too deeply."""
+    if depth > MAX_DEPTH:
+        raise DagError(f"the nodes of a file are nested deeper than {MAX_DEPTH}")
 
 
 def entry_name(data: UnixFs, link: PbLink) -> str | None:

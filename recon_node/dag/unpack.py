@@ -20,8 +20,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from recon_node.dag.errors import MAX_NAMED, DagError, LeftOut
-from recon_node.dag.unixfs import Attributes, NodeType, Read, entry_name, read_node
+from recon_node.dag.errors import DagError, LeftOut
+from recon_node.dag.unixfs import (
+    DIRECTORIES,
+    Attributes,
+    NodeType,
+    Read,
+    check_depth,
+    directory_entries,
+    entry_name,
+    read_node,
+)
 from recon_node.ipld import CID, IDENTITY, IpldError
 
 MAX_EXTENT: Final = 1 << 60
@@ -90,8 +99,6 @@ def _as_entry(extent: Extent) -> Extent:
     return Extent(extent.size + _ENTRY_SIZE, extent.entries + 1)
 
 
-MAX_DEPTH: Final = 64
-"""Levels of nodes in a file, or in a sharded directory: far more than real ones have."""
 _PERMISSIONS: Final = 0o777
 _OWNERS: Final = 0o700
 
@@ -108,10 +115,7 @@ class Unpacked:
 
     def left_out(self) -> LeftOut | None:
         """Return what could not be kept."""
-        if not self.not_kept:
-            return None
-        what = "symlinks, permissions or times could not be kept"
-        return LeftOut(len(self.not_kept), what, tuple(self.not_kept[:MAX_NAMED]))
+        return LeftOut.of(self.not_kept, "symlinks, permissions or times could not be kept")
 
 
 def unpack_dag(
@@ -179,11 +183,11 @@ def _write(root: CID, read: Read, target: Path) -> Unpacked:
     while left:
         cid, path = left.pop()
         data, _ = read_node(cid, read)
-        if data.type in (NodeType.DIRECTORY, NodeType.HAMT):
+        if data.type in DIRECTORIES:
             path.mkdir()
             names: set[str] = set()
-            for name, entry in _entries(cid, read, 0):
-                left.append((entry, path / _checked(name, names)))
+            for name, link in directory_entries(cid, read):
+                left.append((link.cid, path / _checked(name, names)))
         elif data.type is NodeType.SYMLINK:
             if not _make_symlink(data.data, path):
                 done.not_kept.append(_shown(path, target))
@@ -233,23 +237,9 @@ def _checked(name: str, names: set[str]) -> str:
     return name
 
 
-def _entries(cid: CID, read: Read, depth: int) -> Iterator[tuple[str, CID]]:
-    """The entries of a directory, which may be in shards."""
-    _check_depth(depth)
-    data, links = read_node(cid, read)
-    if data.type not in (NodeType.DIRECTORY, NodeType.HAMT):
-        raise DagError(f"{cid} is not part of a directory")
-    for link in links:
-        name = entry_name(data, link)
-        if name is None:
-            yield from _entries(link.cid, read, depth + 1)
-        else:
-            yield name, link.cid
-
-
 def _write_file(cid: CID, read: Read, file: BinaryIO, depth: int) -> int:
     """Write the content below a node and return its size in bytes."""
-    _check_depth(depth)
+    check_depth(depth)
     data, links = read_node(cid, read)
     if data.type not in (NodeType.FILE, NodeType.RAW):
         raise DagError(f"{cid} is a {data.type.name.lower()}, which is not supported")
@@ -259,8 +249,3 @@ def _write_file(cid: CID, read: Read, file: BinaryIO, depth: int) -> int:
     if data.file_size is not None and data.file_size != size:
         raise DagError(f"{cid} should have {data.file_size} bytes of content, and has {size}")
     return size
-
-
-def _check_depth(depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise DagError(f"the nodes of a file are nested deeper than {MAX_DEPTH}")

@@ -21,9 +21,16 @@ class Glyphs:
 
     nodes: Mapping[NodeShape, str]
     joints: Mapping[str, str]
-    vertical: str
-    horizontal: str
-    cut: str
+
+    @property
+    def vertical(self) -> str:
+        """A lane that passes."""
+        return self.joints["ud"]
+
+    @property
+    def horizontal(self) -> str:
+        """A link across a lane."""
+        return self.joints["lr"]
 
 
 UNICODE: Final = Glyphs(
@@ -47,9 +54,6 @@ UNICODE: Final = Glyphs(
         "ulr": "┴",
         "udlr": "┼",
     },
-    vertical="│",
-    horizontal="─",
-    cut="┊",
 )
 ASCII: Final = Glyphs(
     nodes={
@@ -72,9 +76,6 @@ ASCII: Final = Glyphs(
         "ulr": "+",
         "udlr": "+",
     },
-    vertical="|",
-    horizontal="-",
-    cut=":",
 )
 
 
@@ -112,7 +113,7 @@ def draw_lines(layout: Layout, glyphs: Glyphs = UNICODE) -> Iterator[Line]:
         elif not targets and placed is not layout.placed[-1]:
             yield Line(_lanes(layout, lanes, glyphs.vertical), None)
     if lanes:
-        yield Line(_lanes(layout, lanes, glyphs.cut), None)
+        yield Line(_lanes(layout, lanes, glyphs.nodes[NodeShape.FOLD]), None)
 
 
 def _node_line(layout: Layout, placed: Placed, lanes: Mapping[int, Tone], glyphs: Glyphs) -> Line:

@@ -86,28 +86,23 @@ class Candidate(NamedTuple):
 
 
 class Tangles:
-    """What a node knows about tangles. Made by `open_tangles`; used from trio's thread only."""
+    """What a node knows about tangles. Made by `open_tangles`; used from trio's thread only.
+
+    Its methods raise `FeedIndexError` if the index cannot be read, or lags behind the feed.
+    """
 
     def __init__(self, index: FeedIndex) -> None:
         self._index = index
 
     async def names(self, root: CID) -> dict[str, int]:
-        """Return the tangles with a root, by name, and how many documents name each.
-
-        Raises:
-            FeedIndexError: the index cannot be read, or does not keep up with the feed.
-        """
+        """Return the tangles with a root, by name, and how many documents name each."""
         return await self._index.ask(partial(_read_names, root))
 
     async def all(
         self, after: tuple[bytes, str], limit: int
     ) -> list[tuple[CID, str, int, str | None]]:
         """Return the tangles in the order of their roots and names, how many documents name each,
-        and the StreamID of the root if it is here; those after a root and a name, at most `limit`.
-
-        Raises:
-            FeedIndexError: the index cannot be read, or does not keep up with the feed.
-        """
+        and the StreamID of the root if it is here; up to `limit` after a root and a name."""
         return await self._index.ask(partial(_read_all, after, limit))
 
     async def candidates(
@@ -119,9 +114,6 @@ class Tangles:
         find room, the root comes first, and what its author wrote. Of the others, half are those
         that came first; the other half is shared out among the authors. `max_bytes` is of their
         init events.
-
-        Raises:
-            FeedIndexError: the index cannot be read, or does not keep up with the feed.
         """
         return await self._index.ask(partial(_read_candidates, root, name, limit, max_bytes))
 

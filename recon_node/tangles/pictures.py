@@ -37,20 +37,7 @@ def tangle_picture(
         mark = f"left out: {exclusion.rule.value}"
         nodes.append(_wrong(each, prev, told.get(each, ()), mark))
     for each in reversed(woven.order):
-        prev = woven.previous[each]
-        is_tip = each in tips
-        nodes.append(
-            PictureNode(
-                id=each,
-                prev=prev,
-                shape=NodeShape.DATA if prev else NodeShape.ROOT,
-                tone=Tone.TIP if is_tip else Tone.KEPT,
-                name=short_name(each),
-                details=told.get(each, ()),
-                marks=("tip",) if is_tip else (),
-                keep=is_tip,
-            )
-        )
+        nodes.append(_member(each, woven.previous[each], told.get(each, ()), is_tip=each in tips))
     summary = f"{len(woven)} messages, {count_of(len(tips), 'tip')}"
     if woven.excluded:
         summary += f", {len(woven.excluded)} left out"
@@ -75,23 +62,27 @@ def feed_picture(title: str, feed: ClassicFeed, messages: Iterable[dict[str, Any
         absent.update(dict.fromkeys(p for p in prev if p not in previous))
         nodes.append(_wrong(each, prev, (), f"left out: {rule.value}"))
     for number, each in enumerate(feed.order, 1):
-        is_tip = each == feed.tip
-        nodes.append(
-            PictureNode(
-                id=each,
-                prev=feed.order[number - 2 : number - 1],
-                shape=NodeShape.DATA if number > 1 else NodeShape.ROOT,
-                tone=Tone.TIP if is_tip else Tone.KEPT,
-                name=short_name(each),
-                details=(f"sequence {number}",),
-                marks=("tip",) if is_tip else (),
-                keep=is_tip,
-            )
-        )
+        before_it = feed.order[number - 2 : number - 1]
+        nodes.append(_member(each, before_it, (f"sequence {number}",), is_tip=each == feed.tip))
     summary = f"{len(feed.order)} messages in the feed"
     if feed.excluded:
         summary += f", {len(feed.excluded)} left out"
     return Picture(title, summary, (*map(missing_node, absent), *nodes), (), "messages")
+
+
+def _member(
+    id_: str, prev: tuple[str, ...], details: tuple[str, ...], *, is_tip: bool
+) -> PictureNode:
+    return PictureNode(
+        id=id_,
+        prev=prev,
+        shape=NodeShape.DATA if prev else NodeShape.ROOT,
+        tone=Tone.TIP if is_tip else Tone.KEPT,
+        name=short_name(id_),
+        details=details,
+        marks=("tip",) if is_tip else (),
+        keep=is_tip,
+    )
 
 
 def _wrong(id_: str, prev: tuple[str, ...], details: tuple[str, ...], mark: str) -> PictureNode:

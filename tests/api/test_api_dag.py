@@ -16,8 +16,9 @@ from openapi_check import check_answer
 
 from recon_node.api import Services, create_app
 from recon_node.ceramic.auth.did import ed25519_did
-from recon_node.dag import DAG_MODEL, Identifier, open_dags, replica_event, shard_event
+from recon_node.dag.dag_events import DAG_MODEL, Identifier, replica_event, shard_event
 from recon_node.dag.dag_index import FILE
+from recon_node.dag.dag_service import open_dags
 from recon_node.dag.dag_source import open_source
 from recon_node.dag.protocol.publishing import make_publish
 from recon_node.dag.protocol.shards import appends, split, walk

@@ -12,7 +12,8 @@ from openapi_check import check_answer
 
 from recon_node.api import Services, create_app
 from recon_node.api.routes import dag
-from recon_node.dag import open_dags, replica_event
+from recon_node.dag.dag_events import replica_event
+from recon_node.dag.dag_service import open_dags
 from recon_node.dag.protocol.dag_operations import Append, Join
 from recon_node.dag.protocol.replica import Replica, decode_replica, join
 from recon_node.ipld import CID, RAW, multibase

@@ -23,7 +23,8 @@ from recon_node.api import Access, Services, create_app, open_listener, serve
 from recon_node.ceramic import network_range
 from recon_node.ceramic.builder import time_event
 from recon_node.chain import ChainSettings, open_anchors
-from recon_node.dag import open_dags, shard_event
+from recon_node.dag.dag_events import shard_event
+from recon_node.dag.dag_service import open_dags
 from recon_node.dag.dag_source import DagSource, open_source
 from recon_node.dag.protocol.shards import split, walk
 from recon_node.ipld import multibase

@@ -16,7 +16,7 @@ from nacl.signing import SigningKey
 from recon_node.ceramic import Event, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.cli import main
-from recon_node.dag import replica_event
+from recon_node.dag.dag_events import replica_event
 from recon_node.dag.protocol.dag_operations import Append
 from recon_node.dag.protocol.replica import Replica
 from recon_node.ipld import CID, DAG_CBOR, RAW, multibase

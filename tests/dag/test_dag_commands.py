@@ -24,7 +24,8 @@ from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.cli import main
 from recon_node.cli.dag_support import post_replica, publication_of
 from recon_node.connection import Connection
-from recon_node.dag import Identifier, Subject, sort_value, unixfs
+from recon_node.dag import unixfs
+from recon_node.dag.dag_events import Identifier, Subject, sort_value
 from recon_node.dag.dag_source import CarFile, FileTree
 from recon_node.dag.protocol.dag_operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish

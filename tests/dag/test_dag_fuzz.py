@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from recon_node import feed_index
 from recon_node.ceramic import EventKind
 from recon_node.ceramic.builder import controller_of, signed_event
-from recon_node.dag import DAG_MODEL, Identifier, dag_index
-from recon_node.dag.dag_events import sort_bytes, sort_value
+from recon_node.dag import dag_index
+from recon_node.dag.dag_events import DAG_MODEL, Identifier, sort_bytes, sort_value
 from recon_node.dag.protocol.publishing import make_publish
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, DAG_PB, RAW, car, dag_cbor
 from recon_node.store import FeedRow

@@ -24,21 +24,20 @@ from trio.testing import wait_all_tasks_blocked
 from recon_node import feed_index
 from recon_node.ceramic import METAMODEL, Event, InvalidEventError
 from recon_node.ceramic.builder import controller_of, init_event, signed_event
-from recon_node.dag import (
+from recon_node.dag import dag_index
+from recon_node.dag.dag_events import (
     DAG_MODEL,
     MAX_SHARD_SIZE,
-    Dags,
     Identifier,
-    IncompleteDagError,
     Subject,
-    dag_index,
-    open_dags,
     replica_event,
     shard_event,
+    sort_bytes,
 )
-from recon_node.dag.dag_events import sort_bytes
 from recon_node.dag.dag_index import FILE, take
+from recon_node.dag.dag_service import Dags, open_dags
 from recon_node.dag.dag_state import MAX_HEADS, read_state
+from recon_node.dag.errors import IncompleteDagError
 from recon_node.dag.protocol.dag_operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish, statement_of
 from recon_node.dag.protocol.replica import Replica, join

@@ -12,8 +12,9 @@ from dag_samples import Blocks, contents, dags, make_dag, make_files
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.dag import DagError, unixfs
+from recon_node.dag import unixfs
 from recon_node.dag.dag_source import CarFile, FileTree, open_source
+from recon_node.dag.errors import DagError
 from recon_node.dag.protocol.shards import NO_ROOT, block_room, split, walk
 from recon_node.dag.unixfs import CHUNK_SIZE, NodeType, UnixFs
 from recon_node.dag.unpack import unpack_dag

@@ -32,17 +32,10 @@ from recon_node.api.models import (
 from recon_node.api.routes.listings import MAX_PAGE
 from recon_node.api.services import Services
 from recon_node.ceramic import DidError
-from recon_node.dag import (
-    DagEntry,
-    DagError,
-    Dags,
-    Identifier,
-    IncompleteDagError,
-    Lacking,
-    Publication,
-    parse_root,
-)
-from recon_node.dag.dag_events import sort_bytes
+from recon_node.dag.dag_events import Identifier, parse_root, sort_bytes
+from recon_node.dag.dag_service import DagEntry, Dags
+from recon_node.dag.dag_state import Lacking, Publication
+from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.ipld import CID, IpldError, dag_json
 
 CAR_TYPE: Final = "application/vnd.ipld.car"
