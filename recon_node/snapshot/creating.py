@@ -52,18 +52,9 @@ from recon_node.snapshot.root import (
     encode_root,
 )
 from recon_node.snapshot.snapshot_reader import SnapshotReader
-from recon_node.snapshot.tree import (
-    Inner,
-    Leaf,
-    Link,
-    NewNode,
-    Root,
-    TreeChange,
-    build,
-    differing_leaves,
-    update,
-)
-from recon_node.snapshot.tree.nodes import HIGHEST, decode
+from recon_node.snapshot.tree.build import NewNode, build
+from recon_node.snapshot.tree.nodes import HIGHEST, Inner, Leaf, Link, Root, decode
+from recon_node.snapshot.tree.update import TreeChange, differing_leaves, update
 from recon_node.steps import run_steps
 
 _PAGE: Final = 1000
@@ -348,17 +339,6 @@ _CLOCKS_DIFFER: Final = 86400.0
 """Seconds that a snapshot may be from the future."""
 MAX_PACKS: Final = 256
 """Packs more than the events need, at which a snapshot starts afresh."""
-
-
-__all__ = [
-    "MAX_PACKS",
-    "PACK_BYTES",
-    "Created",
-    "DamagedBaseError",
-    "Progress",
-    "Source",
-    "create_snapshot",
-]
 
 
 def create_snapshot(

@@ -18,7 +18,7 @@ import trio
 from recon_node.ceramic import EventId
 from recon_node.recon import KeyRange, KeyStore, Sha256a
 from recon_node.snapshot.feed_pages import Row
-from recon_node.snapshot.tree import matcher
+from recon_node.snapshot.tree.update import matcher
 from recon_node.store import Interest, Store, format_interest
 from recon_node.store.db import log_schema
 from recon_node.store.db.rows import select_withheld

@@ -67,11 +67,9 @@ def page_name(cid: CID) -> str:
 def ranges_to_write(
     base: SnapshotFeed | None, head: int
 ) -> tuple[list[Page], list[tuple[int, int]]]:
-    """Return the pages that stay, and the positions (after, upto] of those to write.
+    """Return the pages that stay, and the positions (after, upto] of those to write, up to `head`.
 
-    Args:
-        base: of the snapshot to build on, from the same log; None: there is none.
-        head: the last position of the new snapshot.
+    `base` is the feed of the snapshot to build on, from the same log.
     """
     stay = list(base.pages) if base is not None else []
     after = base.position if base is not None else 0

@@ -78,6 +78,8 @@ class Traffic:
 class Objects:
     """The objects below a URL.
 
+    Its methods raise `ObjectError` if an object is missing, or the store fails or refuses.
+
     Args:
         url: of the store; see the module.
         store: of the library.
@@ -135,11 +137,7 @@ class Objects:
             ) from None
 
     def get(self, name: str) -> bytes:
-        """Return an object of at most `MAX_WHOLE` bytes.
-
-        Raises:
-            ObjectError: it is missing or larger, or cannot be read.
-        """
+        """Return an object of at most `MAX_WHOLE` bytes."""
         data = self._read(name, MAX_WHOLE)
         if len(data) > MAX_WHOLE:
             raise ObjectError(
@@ -148,11 +146,7 @@ class Objects:
         return data
 
     def get_range(self, name: str, start: int, size: int) -> bytes:
-        """Return `size` bytes of an object.
-
-        Raises:
-            ObjectError: it is missing or shorter, or cannot be read.
-        """
+        """Return `size` bytes of an object."""
         data = self._read(name, size, start)
         if len(data) != size:
             raise ObjectError(
@@ -193,7 +187,6 @@ class Objects:
         """Write an object to a new file, piece by piece.
 
         Raises:
-            ObjectError: it is missing or cannot be read.
             OSError: the file cannot be written.
         """
         size = 0
@@ -210,11 +203,7 @@ class Objects:
         self._count(received=size)
 
     def put(self, name: str, data: bytes | Path) -> None:
-        """Write an object, or a file as one; others see it whole or not at all.
-
-        Raises:
-            ObjectError: it cannot be written.
-        """
+        """Write an object, or a file as one; others see it whole or not at all."""
         try:
             obstore.put(self._store, name, data)
         except _FAILURES as error:
@@ -222,11 +211,7 @@ class Objects:
         self._count(sent=data.stat().st_size if isinstance(data, Path) else len(data))
 
     def exists(self, name: str) -> bool:
-        """Return whether there is an object of that name.
-
-        Raises:
-            ObjectError: the store does not say.
-        """
+        """Return whether there is an object of that name."""
         try:
             obstore.head(self._store, name)
         except FileNotFoundError:
@@ -238,11 +223,7 @@ class Objects:
         return True
 
     def list(self, prefix: str) -> list[Listed]:
-        """Return the objects below a prefix, by name.
-
-        Raises:
-            ObjectError: the store cannot list them; plain web servers cannot.
-        """
+        """Return the objects below a prefix, by name; plain web servers cannot list them."""
         found: list[Listed] = []
         try:
             for batch in obstore.list(self._store, prefix):
@@ -255,11 +236,7 @@ class Objects:
         return sorted(found, key=lambda each: each.name)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; it does not matter if some are missing.
-
-        Raises:
-            ObjectError: the store refuses.
-        """
+        """Delete objects; it does not matter if some are missing."""
         for name in names:
             try:
                 obstore.delete(self._store, name)

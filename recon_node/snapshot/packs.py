@@ -37,7 +37,7 @@ from recon_node.snapshot.objects import (
     SnapshotFault,
     UnavailableError,
 )
-from recon_node.snapshot.tree import Node, NodeFormatError, pack, unpack
+from recon_node.snapshot.tree.nodes import Node, NodeFormatError, pack, unpack
 
 PACKS: Final = "packs"
 K = TypeVar("K")

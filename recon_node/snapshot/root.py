@@ -39,8 +39,16 @@ from recon_node.ceramic.strict import of_type
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, DagCborError, car, dag_cbor
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.snapshot.packs import LocatorError, PackExtent, located, split_located
-from recon_node.snapshot.tree import Inner, Link, NodeFormatError, Root
-from recon_node.snapshot.tree.nodes import HIGHEST, LOWEST, decode, level_of
+from recon_node.snapshot.tree.nodes import (
+    HIGHEST,
+    LOWEST,
+    Inner,
+    Link,
+    NodeFormatError,
+    Root,
+    decode,
+    level_of,
+)
 
 TYPE: Final = "recon-node/snapshot"
 VERSION: Final = 1

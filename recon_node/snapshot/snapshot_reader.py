@@ -7,7 +7,7 @@ that fails again and again is given up.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventIdError
@@ -31,19 +31,23 @@ from recon_node.snapshot.packs import (
     split_located,
 )
 from recon_node.snapshot.root import LATEST, RootError, RootObject, decode_root
-from recon_node.snapshot.tree import (
-    Branch,
+from recon_node.snapshot.tree.nodes import (
+    HIGHEST,
+    LOWEST,
     Inner,
     Leaf,
     Link,
     NodeFormatError,
-    branches,
-    open_node,
+    decode,
+    level_of,
 )
-from recon_node.snapshot.tree.nodes import HIGHEST, LOWEST, decode, level_of
+from recon_node.snapshot.tree.update import Branch, branches, open_node
 from recon_node.steps import run_steps
 
 T = TypeVar("T")
+
+Opened = tuple[Branch, Leaf | Inner, list[PackExtent]]
+"""A node that was read, with the extents of its events or children."""
 
 NODE_GAP: Final = 64
 EVENT_GAP: Final = 512
@@ -61,9 +65,9 @@ MAX_NODE: Final = 4 * 1024 * 1024
 def read_root(
     objects: Objects, name: str = LATEST, trusted: Iterable[str] | None = None
 ) -> RootObject:
-    """Return a root object of a store.
+    """Return a root object of a store, by default that of the newest snapshot.
 
-    The default is that of the newest snapshot. It must be signed by one of the did:keys in
+    It must be signed by one of the did:keys in
     `trusted`; None: by anyone.
 
     Raises:
@@ -98,19 +102,29 @@ class SnapshotReader:
         if tree is not None and self.manifest.extent is not None:
             self._extents[tree.link.cid] = (self.manifest.extent, tree.link.hash)
 
-    def open(self, wanted: Sequence[Branch]) -> list[tuple[Branch, Leaf | Inner, list[PackExtent]]]:
+    def walk(self, start: Sequence[Branch]) -> Iterator[list[Opened]]:
+        """Read sub-trees, a part of a level at a time, depth first; see `open`."""
+        parts = [[*start]] if start else []
+        while parts:
+            opened = self.open(parts.pop())
+            yield opened
+            self.forget(branch for branch, _, _ in opened)
+            below = children_of(opened)
+            parts += [
+                below[at : at + NODES_AT_ONCE]
+                for at in reversed(range(0, len(below), NODES_AT_ONCE))
+            ]
+
+    def open(self, wanted: Sequence[Branch]) -> list[Opened]:
         """Read nodes, all at once; those that cannot be used are left out.
 
         The branches come from nodes that were read before; so does the tree's root.
-
-        Returns:
-            Each node, with the extents of its events or children.
 
         Raises:
             SnapshotError: the store was given up.
         """
         found = self._nodes([each.link.cid for each in wanted])
-        opened: list[tuple[Branch, Leaf | Inner, list[PackExtent]]] = []
+        opened: list[Opened] = []
         for each in wanted:
             if each.link.cid not in found:
                 continue
@@ -233,11 +247,11 @@ class SnapshotReader:
         return f"the node {cid}" if noted is None else self._packs.describe(noted[0])
 
 
-def children_of(found: Iterable[tuple[Branch, Leaf | Inner, list[PackExtent]]]) -> list[Branch]:
+def children_of(opened: Iterable[Opened]) -> list[Branch]:
     """Return the children of the inner nodes among those that were read."""
     return [
         child
-        for branch, node, _ in found
+        for branch, node, _ in opened
         if isinstance(node, Inner)
         for child in branches(node, branch.bounds)
     ]

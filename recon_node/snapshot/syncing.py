@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, TypeVar
 
 import structlog
@@ -35,7 +34,8 @@ from recon_node.snapshot.snapshot_reader import (
     children_of,
     read_root,
 )
-from recon_node.snapshot.tree import Branch, Leaf, matcher, whole
+from recon_node.snapshot.tree.nodes import Leaf
+from recon_node.snapshot.tree.update import Branch, matcher, whole
 from recon_node.store import Store, StoreError
 
 T = TypeVar("T")
@@ -104,10 +104,11 @@ async def sync_snapshot(
         await sync.run(whole(manifest.tree.link))
 
 
-async def in_thread(work: Callable[[], T]) -> T:
-    """Run requests to an object store in a thread; a cancelled call does not wait for them."""
+async def in_thread(work: Callable[..., T], *arguments: object) -> T:
+    """Make requests to an object store in a thread; a cancelled call does not wait for them."""
     return await trio.to_thread.run_sync(
         work,
+        *arguments,
         abandon_on_cancel=True,  # type: ignore[call-arg]  # trio-typing's stubs are of trio 0.22
     )
 
@@ -147,7 +148,7 @@ class _Sync:
             return
         # Depth first, so that only a few nodes of each level are in memory.
         for part in self._parts(differing):
-            found = await in_thread(partial(self._reader.open, part))
+            found = await in_thread(self._reader.open, part)
             asked = self._reader.is_asked(part)
             self._reader.forget(part)
             await self._open(children_of(found), wave + asked, nursery)
@@ -184,7 +185,7 @@ class _Sync:
         """Fetch the missing events of some leaves, and have them admitted."""
         try:
             wanted: list[tuple[bytes, PackExtent]] = []
-            for _, leaf, extents in await in_thread(partial(self._reader.open, part)):
+            for _, leaf, extents in await in_thread(self._reader.open, part):
                 assert isinstance(leaf, Leaf)
                 missing = await self._missing(leaf.keys, extents)
                 self._result.done += len(leaf.keys) - len(missing)
@@ -199,7 +200,7 @@ class _Sync:
 
     async def _take_events(self, wanted: Sequence[tuple[bytes, PackExtent]]) -> None:
         """Fetch some events, and have them admitted."""
-        events = await in_thread(partial(self._reader.events, wanted))
+        events = await in_thread(self._reader.events, wanted)
         self._target.filling.note(event_id for event_id, _ in events)
         verdicts = await self._target.admit_remote(events)
         for (event_id, _), verdict in zip(events, verdicts, strict=True):
@@ -335,7 +336,7 @@ async def _read_roots(
 
     for source in sources:
         with _ending_only(source):
-            root = await in_thread(partial(read, source))
+            root = await in_thread(read, source)
             source.name = root.name
             roots.append((source, root))
     return roots

@@ -22,12 +22,11 @@ from recon_node.snapshot.root import (
     decode_root,
 )
 from recon_node.snapshot.snapshot_reader import (
-    NODES_AT_ONCE,
     SnapshotReader,
-    children_of,
     read_root,
 )
-from recon_node.snapshot.tree import Branch, Leaf, whole
+from recon_node.snapshot.tree.nodes import Leaf
+from recon_node.snapshot.tree.update import Branch, whole
 
 
 @dataclass(slots=True)
@@ -75,12 +74,14 @@ def verify_snapshot(
     """
     result = Verified()
     reader = SnapshotReader(objects, root, result.faults.append)
-    if root.manifest.tree is not None:
-        parts = [[whole(root.manifest.tree.link)]]
-        while parts:
-            below = _verify_part(reader, parts.pop(), result)
-            parts += [below[at : at + NODES_AT_ONCE] for at in range(0, len(below), NODES_AT_ONCE)]
-            progress(result.events, root.manifest.count)
+    for opened in reader.walk(_top_of(root)):
+        result.nodes += len(opened)
+        wanted: list[tuple[bytes, PackExtent]] = []
+        for _, node, extents in opened:
+            if isinstance(node, Leaf):
+                wanted += zip(node.keys, extents, strict=True)
+        result.events += len(reader.events(wanted))
+        progress(result.events, root.manifest.count)
     for page in root.manifest.feed.pages if root.manifest.feed is not None else ():
         try:
             read_page(objects, page)
@@ -102,25 +103,13 @@ def tree_blocks(objects: Objects, root: RootObject) -> Iterator[tuple[CID, bytes
 
     manifest = root.manifest.encode()
     yield CID.of(DAG_CBOR, manifest), manifest
-    reader = SnapshotReader(objects, root, refuse)
-    parts = [] if root.manifest.tree is None else [[whole(root.manifest.tree.link)]]
-    while parts:
-        opened = reader.open(parts.pop())
+    for opened in SnapshotReader(objects, root, refuse).walk(_top_of(root)):
         yield from ((branch.link.cid, node.encode()) for branch, node, _ in opened)
-        reader.forget(branch for branch, _, _ in opened)
-        below = children_of(opened)
-        parts += [below[at : at + NODES_AT_ONCE] for at in range(0, len(below), NODES_AT_ONCE)]
 
 
-def _verify_part(reader: SnapshotReader, part: list[Branch], result: Verified) -> list[Branch]:
-    found = reader.open(part)
-    result.nodes += len(found)
-    wanted: list[tuple[bytes, PackExtent]] = []
-    for _, node, extents in found:
-        if isinstance(node, Leaf):
-            wanted += zip(node.keys, extents, strict=True)
-    result.events += len(reader.events(wanted))
-    return children_of(found)
+def _top_of(root: RootObject) -> list[Branch]:
+    tree = root.manifest.tree
+    return [] if tree is None else [whole(tree.link)]
 
 
 def collect(objects: Objects, keep: int, min_age: timedelta, now: datetime) -> Collected:

@@ -110,7 +110,7 @@ for command in (*_LOOKING, rebuild, optimize, vacuum, forget):
 
 @main.command(short_help="Keep tables up to date with a node's feed.")
 @nodes_options(
-    what="URL of the node's HTTP API. Repeat it to name fallback nodes of the same network. In "
+    url_help="URL of the node's HTTP API. Repeat it to name fallback nodes of the same network. In "
     "the environment variable, separate them with commas."
 )
 @click.option(

@@ -188,19 +188,11 @@ class TablesLocation(Directory):
         return str(value) if "://" in str(value) else super().convert(value, param, ctx)
 
 
-def node_options(
-    *, url: str | None = DEFAULT_URL, what: str = "URL of the node's HTTP API."
-) -> Callable[[Command], Command]:
-    """Options that say which node, and its token; the command gets `url` and `token`.
-
-    Args:
-        url: the default.
-        what: the help of --url.
-    """
-    return shared_node_options(url=url, url_help=what, url_type=NODE_URL)
+node_options = functools.partial(shared_node_options, url_type=NODE_URL)
+"""Options that say which node, and its token; the command gets `url` and `token`."""
 
 
-def nodes_options(*, url: str | None = DEFAULT_URL, what: str) -> Callable[[Command], Command]:
+def nodes_options(*, url: str | None = DEFAULT_URL, url_help: str) -> Callable[[Command], Command]:
     """The same for several nodes; the command gets `urls` and `token`."""
 
     def decorate(command: Command) -> Command:
@@ -209,7 +201,7 @@ def nodes_options(*, url: str | None = DEFAULT_URL, what: str) -> Callable[[Comm
             urls = tuple(dict.fromkeys(each for some in url for each in some))
             return command(*args, urls=urls, **named)
 
-        options = shared_node_options(url=url, url_help=what, url_type=NODE_URLS, several=True)
+        options = shared_node_options(url=url, url_help=url_help, url_type=NODE_URLS, several=True)
         return options(wrapped)
 
     return decorate

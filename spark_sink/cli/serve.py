@@ -1,16 +1,13 @@
 """The command `spark-sink serve`."""
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
 from recon_node.node_options import token_in
-from recon_node.program import allow_files, stop_signals
+from recon_node.program import allow_files, cleaned_up_when_stopped
 from recon_node.terminal_text import ByteSize
 from spark_sink.cli.event_printer import EventPrinter, json_lines_option
 from spark_sink.cli.options import ADDRESS, MILLISECONDS, node_options, tables_option
@@ -21,7 +18,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 @click.command(short_help="Serve the tables by Arrow Flight SQL.")
 @tables_option()
-@node_options(url=None, what="URL of the node whose events are in the tables; see --max-wait.")
+@node_options(url=None, url_help="URL of the node whose events are in the tables; see --max-wait.")
 @click.option(
     "--max-wait",
     type=MILLISECONDS,
@@ -143,33 +140,15 @@ def serve(
     measured = FlightMetrics(settings.limits)
     with served(measured.registry, metrics) as metrics_url:
         server = FlightServer(settings, measured)
-        with _until_signal():
-            printer("serving", {"tables": tables, "url": server.url, "metrics": metrics_url})
-            # A store is not asked: that takes a request per table, and it may be down just now.
-            if isinstance(tables, Path) and not any(is_table(tables / name) for name in TABLES):
-                printer("no_tables", {"reason": str(no_tables(tables))})
-            server.wait()
-        server.stop()
+        with cleaned_up_when_stopped():
+            with suppress(KeyboardInterrupt, SystemExit):
+                printer("serving", {"tables": tables, "url": server.url, "metrics": metrics_url})
+                # A store is not asked: that takes a request per table, and it may be down just now.
+                if isinstance(tables, Path) and not any(is_table(tables / name) for name in TABLES):
+                    printer("no_tables", {"reason": str(no_tables(tables))})
+                server.wait()
+            server.stop()
         printer("stopped", {"url": server.url})
-
-
-class _StopError(Exception):
-    """A signal has arrived."""
-
-
-@contextmanager
-def _until_signal() -> Iterator[None]:
-    """Leave the block on SIGINT, SIGTERM and SIGHUP."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        for each in stop_signals():
-            signal.signal(each, signal.SIG_IGN)
-        raise _StopError
-
-    for number in stop_signals():
-        signal.signal(number, stop)
-    with suppress(_StopError):
-        yield
 
 
 def _checked_token(token: str | None, file: Path | None) -> str | None:

@@ -25,7 +25,8 @@ _names = click.argument("names", nargs=-1, metavar="[TABLE|VIEW]...")
 @tables_option()
 @nodes_options(
     url=None,
-    what="URL of a node to compare with; can be repeated: the one that the tables follow counts.",
+    url_help="URL of a node to compare with; can be repeated: the one that the tables follow "
+    "counts.",
 )
 @click.option(
     "--max-lag",
@@ -88,7 +89,7 @@ def check(tables: Location, deep: bool, as_json: bool) -> None:
     found = table_status(tables)
     troubles = check_counts(tables, found)
     if deep:
-        troubles += check_rows(tables, _print_progress if sys.stderr.isatty() else _no_progress)
+        troubles += check_rows(tables, _print_progress if sys.stderr.isatty() else lambda *_: None)
     rows = sum(table.rows for table in found)
     read = "read and sound" if deep else "counted"
     text = f"{len(found)} tables: {rows:,} rows {read}" if not troubles else ""
@@ -260,7 +261,7 @@ def changes(tables: Location, name: str, since: str | None, checkpoint: Path | N
 @click.command(short_help="Rebuild a table.")
 @tables_option()
 @click.argument("name", type=click.Choice(tuple(TABLES)), metavar="TABLE")
-@node_options(what="URL of the node's HTTP API, to rebuild raw_events from.")
+@node_options(url_help="URL of the node's HTTP API, to rebuild raw_events from.")
 @json_option
 def rebuild(tables: Location, name: str, url: str, token: str | None, as_json: bool) -> None:
     """Rebuild a table from raw_events, and replace the old one when it is complete.
@@ -386,7 +387,3 @@ def forget(tables: Location, whom: tuple[str, ...], yes: bool, as_json: bool) ->
 
 def _print_progress(name: str, position: int, goal: int) -> None:
     echo(f"{name:18} position {position} of {goal}", err=True)
-
-
-def _no_progress(name: str, done: int, goal: int) -> None:
-    pass

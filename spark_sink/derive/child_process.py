@@ -94,7 +94,7 @@ class ChildProcess:
         while left:
             some = left.pop()
             try:
-                portion.add(self._ask(partial(_compute, step, some)))
+                portion.add(self._ask(partial(compute, step, some)))
             except ProcessDiedError as error:
                 cid, reason, is_final = self._blame(error)
                 deaths[cid] += _TRIES if is_final else 1
@@ -180,10 +180,6 @@ def compute_partition(step: Step, command: Sequence[str] | None, partition: int)
     """
     streams = step.raw.streams_between(step.after, step.upto, [partition])
     return in_worker(command).compute(step, streams)
-
-
-def _compute(step: Step, streams: Sequence[bytes], models: Models, ends: Ends) -> Portion:
-    return compute(step, streams, models, ends)
 
 
 def _set_aside(

@@ -184,11 +184,6 @@ class Derivation:
         self.doing = "computing tables"
         tables.clear_staging()
 
-    @property
-    def unprocessed(self) -> int:
-        """How many streams are set aside."""
-        return len(self._aside.by_this) + len(self._aside.by_others)
-
     def catch_up(
         self,
         window: int | None = None,

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Final, TypeVar
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,10 +41,8 @@ from spark_sink.derive.feed_streams import (
 )
 from spark_sink.derive.transforms import NEED_MODELS, rows_of
 from spark_sink.schema import PARTITION_COLUMN, TABLES, UNPROCESSED, TableSpec, partition_of
-from spark_sink.tables.raw_files import RawFiles
+from spark_sink.tables.raw_files import RawFiles, batched
 from spark_sink.tables.staging import MAX_STAGED_BYTES, Staged, Stager
-
-Item = TypeVar("Item")
 
 # Streams whose models are read at once; rows, or bytes of data, per conversion to Arrow.
 _STREAMS_PER_LOOKUP: Final = 500
@@ -268,7 +265,7 @@ class _Work:
 def _streams_of(step: Step, streams: Sequence[bytes]) -> Iterator[list[FeedStream]]:
     """Read the streams, a few at a time."""
     for piece in step.raw.pieces(streams, step.upto):
-        yield from _batched(read_streams(step.raw.events_of(piece, step.upto)), _STREAMS_PER_LOOKUP)
+        yield from batched(read_streams(step.raw.events_of(piece, step.upto)), _STREAMS_PER_LOOKUP)
 
 
 class _Rows:
@@ -365,12 +362,6 @@ class _Rows:
             assert self._stager is not None
             self._staged += self._stager.stage(pa.concat_tables(self._tables))
             self._tables, self._bytes = [], 0
-
-
-def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    rest = iter(items)
-    while piece := list(islice(rest, size)):
-        yield piece
 
 
 # With more models than this the cache is cleared.

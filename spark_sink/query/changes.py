@@ -21,17 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from spark_sink.errors import TablesError, cannot_open
+from spark_sink.errors import TablesError
 from spark_sink.schema import TableSpec
-from spark_sink.tables.delta_files import CHANGE_TYPE, LOG, data_files
+from spark_sink.tables.delta_files import CHANGE_TYPE, data_files, read_commit
 from spark_sink.tables.delta_state import epoch_of, identity_of, position_of
-from spark_sink.tables.location import (
-    FAULTS,
-    Location,
-    file_system,
-    is_delta,
-    open_delta_table,
-)
+from spark_sink.tables.location import Location, find_delta_table
 from spark_sink.tables.retention import held
 from spark_sink.tables.staging import DataFile, read_file
 from spark_sink.tables.views import path_of, spec_of
@@ -103,13 +97,10 @@ class Changes:
 
     def __init__(self, directory: Location, name: str, since: Token | None) -> None:
         self._path = path_of(directory, name)
-        try:
-            if not is_delta(self._path):
-                raise TablesError(f"there is no table {name} in {directory}")
-            self.table: DeltaTable = open_delta_table(self._path)
-        except FAULTS as error:
-            raise cannot_open(self._path, error) from error
-        table = self.table
+        table = find_delta_table(self._path)
+        if table is None:
+            raise TablesError(f"there is no table {name} in {directory}")
+        self.table: DeltaTable = table
         self.spec: TableSpec = spec_of(name, table)
         self.epoch = epoch_of(table)
         position = position_of(table, self.epoch)
@@ -162,10 +153,8 @@ class Changes:
 
     def _updates(self, version: int) -> bool:
         """Return whether a commit has changed rows that were there."""
-        commit = f"{LOG}/{version:020}.json"
         try:
-            with file_system(self._path).open_input_stream(commit) as stream:
-                entries = [json.loads(line) for line in stream.read().splitlines()]
+            entries = read_commit(self._path, version)
         except FileNotFoundError as error:
             raise _GoneError from error
         if any("cdc" in entry for entry in entries):

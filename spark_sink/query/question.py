@@ -17,12 +17,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
-from urllib.parse import unquote
 
 import duckdb
 import pyarrow as pa
@@ -103,7 +102,7 @@ def run_query(directory: Location, sql: str, at: At = None) -> Iterator[QueryAns
     if not here:
         raise no_tables(directory)
     here += view_names(directory)
-    with ExitStack() as holds, opened() as duck, _as_sink_errors(here):
+    with ExitStack() as holds, closing(Duck()) as duck, _as_sink_errors(here):
         register_duckdb_functions(duck.connection)
         *before, last = _statements(duck.connection, sql)
         weaves = TANGLES in sql.lower() and SOURCE in here
@@ -274,9 +273,7 @@ def dataset_of(path: Location, table: DeltaTable, files: Iterable[str]) -> ds.Da
 
     That is a table in a store, or in a directory whose name DuckDB takes for a pattern.
     """
-    found = pa.table(table.get_add_actions(flatten=True))
-    columns = (found[name].to_pylist() for name in ("path", f"partition.{PARTITION_COLUMN}"))
-    partitions = {unquote(name): value for name, value in zip(*columns, strict=True)}
+    partitions = dict(delta_files.listed(table, delta_files.PARTITION))
     names = list(files)
     return ds.FileSystemDataset.from_paths(
         names,
@@ -411,13 +408,3 @@ class Duck:
         self.connection.interrupt()
         wait([self._pool.submit(self.connection.close)], _CLOSE_PATIENCE)
         self._pool.shutdown(wait=False)
-
-
-@contextmanager
-def opened() -> Iterator[Duck]:
-    """Provide a DuckDB for the block."""
-    duck = Duck()
-    try:
-        yield duck
-    finally:
-        duck.close()

@@ -146,7 +146,7 @@ class Follower:
                 self._feed,
                 tables.reading.log,
                 placement,
-                tables.raw_stager(),
+                tables.raw.stager(),
                 leave_out=tables.leave_out,
             )
             parts = workers.map(stage, pieces) if pieces else ()

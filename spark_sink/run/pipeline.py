@@ -34,6 +34,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -45,7 +46,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_sink.derive.derivation import Batches, Derivation, Workers, stage_frame
 from spark_sink.errors import FeedUnreachableError, SinkError, TablesError, cannot_write
 from spark_sink.run.spark_session import translate
-from spark_sink.source.data_source import RangeReader, ReconRanges
+from spark_sink.source.data_source import ReconRanges, read_ranges
+from spark_sink.source.feed_client import Feed
 from spark_sink.source.source_options import SourceOptions
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import FAULTS
@@ -138,7 +140,7 @@ class Sink:
 
     def add(
         self,
-        reader: RangeReader,
+        feed: Feed,
         ranges: DataFrame,
         batch_id: int,
         end: tuple[str, int] | None = None,
@@ -146,7 +148,7 @@ class Sink:
         """Add a batch to the tables: the rows of some ranges of the feed.
 
         Args:
-            reader: of the ranges.
+            feed: of the node.
             ranges: of the batch.
             batch_id: Spark's number of it.
             end: the log of the batch, and up to where it reads it; None: unknown.
@@ -158,9 +160,9 @@ class Sink:
         self._doing = f"fetching the events of batch {batch_id}"
         with self.as_sink_errors():
             placement = self._placement()
-            parts = self._fetch(reader, end, placement)
+            parts = self._fetch(feed, end, placement)
             if parts is None:
-                parts = self._stage(ranges, placement, reader.rows)
+                parts = self._stage(ranges, placement, partial(read_ranges, feed))
             with self._busy:
                 report = self._commit(parts, batch_id, started, placement)
         self._doing = None
@@ -204,7 +206,7 @@ class Sink:
         return finished
 
     def _fetch(
-        self, reader: RangeReader, end: tuple[str, int] | None, placement: Placement
+        self, feed: Feed, end: tuple[str, int] | None, placement: Placement
     ) -> list[StagedFeed] | None:
         """Write the rows of a short batch to files, here: to start tasks would take longer.
 
@@ -214,16 +216,16 @@ class Sink:
         reading = self.tables.reading
         if end is None or end[0] != reading.log or end[1] - reading.position > _SHORT_BATCH:
             return None
-        rows = reader.options.feed.read(reading.position, end[1], reading.log, patience=0)
+        rows = feed.read(reading.position, end[1], reading.log, patience=0)
         with suppress(FeedUnreachableError):
             whole = map(self.tables.leave_out, rows)
-            return list(stage_feed(whole, self.tables.raw_stager(), placement))
+            return list(stage_feed(whole, self.tables.raw.stager(), placement))
         return None
 
     def _stage(
         self, frame: DataFrame, placement: Placement, read: Callable[[Batches], Batches] = iter
     ) -> list[StagedFeed]:
-        stager, leave_out = self.tables.raw_stager(), self.tables.leave_out
+        stager, leave_out = self.tables.raw.stager(), self.tables.leave_out
         return stage_frame(frame, stager, placement, read=read, leave_out=leave_out)
 
     def _commit(
@@ -391,10 +393,10 @@ def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> Str
         options["token"] = settings.token
     spark.dataSource.register(ReconRanges)
     batches = spark.readStream.format(ReconRanges.name()).options(**options).load()
-    reader = RangeReader(SourceOptions.parse(options))
+    feed = SourceOptions.parse(options).feed
 
     def add(ranges: DataFrame, batch: int) -> None:
-        sink.add(reader, ranges, batch, _end_of(settings.checkpoint, batch))
+        sink.add(feed, ranges, batch, _end_of(settings.checkpoint, batch))
 
     writer = batches.writeStream.queryName("spark-sink").foreachBatch(add)
     writer = writer.option("checkpointLocation", str(settings.checkpoint))

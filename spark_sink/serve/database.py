@@ -41,9 +41,8 @@ from spark_sink.serve.shown_tables import (
 from spark_sink.serve.statement import FEED, SqlStatement, query_error, understand
 from spark_sink.tables.delta_files import names_of
 from spark_sink.tables.delta_state import epoch_of, position_of, reading_of
-from spark_sink.tables.location import Location, has_literal_path, is_delta
+from spark_sink.tables.location import Location, find_delta_table, has_literal_path
 from spark_sink.tables.retention import held
-from spark_sink.tables.versions import open_at
 from spark_sink.tables.views import open_view, path_of, view_names
 
 _BATCH_ROWS: Final = 10_000
@@ -82,6 +81,9 @@ class Wanted:
 
 class Database:
     """The tables at a location, as views that a client's statement can read.
+
+    Its methods raise `TablesError` if a table cannot be read, and `RequestError` if a statement is
+    wrong or fails.
 
     Attributes:
         specs: what the tables are like, by name.
@@ -131,20 +133,13 @@ class Database:
         return isinstance(self.location, Path)
 
     def understand(self, sql: str) -> SqlStatement:
-        """Parse a client's statement.
-
-        Raises:
-            RequestError: see `statement.understand`.
-        """
+        """Parse a client's statement."""
         return understand(self.connection, sql, self._allowed)
 
     def open_tables(self, statement: SqlStatement, wanted: Wanted | None = None) -> None:
         """Open the tables that a statement reads.
 
         Waits for a moment until they include what is wanted, if they can soon.
-
-        Raises:
-            TablesError: a table cannot be read.
         """
         deadline = monotonic() + (wanted.seconds if wanted else 0)
         goal = self._goal(wanted) if wanted else None
@@ -176,20 +171,11 @@ class Database:
         return position_of(raw, epoch) + wanted.position - reading.position
 
     def open(self, name: str) -> DeltaTable | None:
-        """Open the latest version of a table; None if it does not exist yet.
-
-        Raises:
-            TablesError: it cannot be read.
-        """
-        path = path_of(self.location, name)
-        return open_at(path, None) if is_delta(path) else None
+        """Open the latest version of a table; None if it does not exist yet."""
+        return find_delta_table(path_of(self.location, name))
 
     def schema(self, statement: SqlStatement, values: Values) -> pa.Schema:
-        """Return the columns of a statement's answer.
-
-        Raises:
-            RequestError: the statement is wrong.
-        """
+        """Return the columns of a statement's answer."""
         try:
             described = self._execute(f"DESCRIBE {statement.text}", values).fetchall()
             found = self._execute(f"SELECT * FROM (\n{statement.text}\n) LIMIT 0", values)
@@ -203,11 +189,7 @@ class Database:
     def answer(
         self, statement: SqlStatement, values: Values, schema: pa.Schema, limit: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Execute a statement; yield the batches of its answer, with the columns of `schema`.
-
-        Raises:
-            RequestError: it fails.
-        """
+        """Execute a statement; yield the batches of its answer, with the columns of `schema`."""
         text = statement.text
         if limit is not None:
             text = f"SELECT * FROM (\n{text}\n) LIMIT {limit}"

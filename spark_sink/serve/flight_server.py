@@ -424,7 +424,8 @@ def _credentials(certificate: Path, key: Path) -> Any:
     try:
         pair = key.read_bytes(), certificate.read_bytes()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key, password=_no_password)
+        # Without a password, OpenSSL would ask for one on the terminal.
+        context.load_cert_chain(certificate, key, password="")
     except ssl.SSLError as error:
         raise SinkError(
             f"cannot use {certificate} and {key} for TLS: both must be PEM files, and the key must "
@@ -433,11 +434,6 @@ def _credentials(certificate: Path, key: Path) -> Any:
     except OSError as error:
         raise SinkError(f"cannot read {error.filename}: {error.strerror}") from error
     return grpc.ssl_server_credentials([pair])
-
-
-def _no_password() -> str:
-    """Return an empty password: without one, OpenSSL would ask for it on the terminal."""
-    return ""
 
 
 # Seconds.

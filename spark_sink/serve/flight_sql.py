@@ -79,6 +79,8 @@ class Call:
 class FlightSql:
     """Answers the calls of Flight SQL clients, over the tables that `workers` read.
 
+    Its methods raise `RequestError` if a request is wrong or not supported, or its query fails.
+
     Args:
         workers: run the queries.
         wanted: says what the tables should include for a query that comes now.
@@ -96,11 +98,7 @@ class FlightSql:
         self._schemas_at = -math.inf
 
     def get_flight_info(self, descriptor: Message, call: Call) -> Message:
-        """Return the columns of an answer, and the ticket for its rows.
-
-        Raises:
-            RequestError: the command is wrong, or not supported.
-        """
+        """Return the columns of an answer, and the ticket for its rows."""
         schema, ticket = self._planned(_command(descriptor), descriptor.cmd, call)
         endpoint = new("FlightEndpoint", ticket=new("Ticket", ticket=ticket))
         return new(
@@ -114,20 +112,12 @@ class FlightSql:
         )
 
     def get_schema(self, descriptor: Message, call: Call) -> Message:
-        """Return the columns of an answer.
-
-        Raises:
-            RequestError: as `get_flight_info`.
-        """
+        """Return the columns of an answer."""
         schema, _ = self._planned(_command(descriptor), descriptor.cmd, call)
         return new("SchemaResult", schema=schema)
 
     def do_get(self, ticket: Message, call: Call) -> Iterator[Message]:
-        """Yield the rows that belong to a ticket.
-
-        Raises:
-            RequestError: the ticket is wrong, or the query fails.
-        """
+        """Yield the rows that belong to a ticket."""
         command = _unpacked(ticket.ticket)
         if name_of(command) == "TicketStatementQuery":
             for header, body in self._rows(command.statement_handle, call):
@@ -140,11 +130,7 @@ class FlightSql:
             yield new("FlightData", data_header=header, data_body=body)
 
     def do_put(self, messages: Iterator[Message], call: Call) -> Iterator[Message]:
-        """Bind values to a prepared statement.
-
-        Raises:
-            RequestError: the statement is not known, or has other parameters.
-        """
+        """Bind values to a prepared statement."""
         received = list(islice(messages, _MAX_PUT))
         if not received:
             raise invalid("the call has no messages")
@@ -164,11 +150,7 @@ class FlightSql:
         yield new("PutResult", app_metadata=result.SerializeToString())
 
     def do_action(self, action: Message, call: Call) -> Iterator[Message]:
-        """Create or close a prepared statement.
-
-        Raises:
-            RequestError: the action is not supported, or the statement is wrong.
-        """
+        """Create or close a prepared statement."""
         if action.type == _CREATE:
             request = _unpacked(action.body, "ActionCreatePreparedStatementRequest")
             plan = self._workers.plan(_sql(request), call.client)

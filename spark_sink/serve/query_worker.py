@@ -24,7 +24,9 @@ import signal
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -86,40 +88,38 @@ class Plan:
     feed: bool
 
 
-class _Answer:
-    """Writes the frames of an answer."""
+_Send = Callable[..., None]
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
 
-    def send(self, kind: int, first: bytes = b"", second: bytes = b"") -> None:
-        self._connection.sendall(FRAME.pack(kind, len(first), len(second)) + first)
-        if second:
-            self._connection.sendall(second)
+def _send(connection: socket.socket, kind: int, first: bytes = b"", second: bytes = b"") -> None:
+    """Write a frame of an answer."""
+    connection.sendall(FRAME.pack(kind, len(first), len(second)) + first)
+    if second:
+        connection.sendall(second)
 
 
 def answer(request: Request, connection: socket.socket) -> None:
     """Answer a request on a socket."""
-    frames = _Answer(connection)
+    send = partial(_send, connection)
     try:
         database = Database(request.tables, memory_mb=request.memory_mb, threads=request.threads)
         if request.kind == "tables":
-            frames.send(PLAN, pickle.dumps(_table_schemas(database)))
+            send(PLAN, pickle.dumps(_table_schemas(database)))
         else:
             statement = database.understand(request.sql)
             if request.kind == "plan":
-                frames.send(PLAN, pickle.dumps(_plan(database, statement)))
+                send(PLAN, pickle.dumps(_plan(database, statement)))
             else:
-                _send_rows(database, statement, request, frames)
-        frames.send(END)
+                _send_rows(database, statement, request, send)
+        send(END)
     except RequestError as error:
-        frames.send(ERROR, error.code.encode(), error.text.encode())
+        send(ERROR, error.code.encode(), error.text.encode())
     except SinkError as error:
-        frames.send(ERROR, b"UNAVAILABLE", str(error).encode())
+        send(ERROR, b"UNAVAILABLE", str(error).encode())
     except MemoryError:
-        frames.send(ERROR, b"RESOURCE_EXHAUSTED", b"the query needs too much memory")
+        send(ERROR, b"RESOURCE_EXHAUSTED", b"the query needs too much memory")
     except Exception as error:  # tell it, as nobody else will see it
-        frames.send(ERROR, b"INTERNAL", f"{type(error).__name__}: {one_line(error)}".encode())
+        send(ERROR, b"INTERNAL", f"{type(error).__name__}: {one_line(error)}".encode())
 
 
 def _table_schemas(database: Database) -> dict[tuple[str, str], bytes]:
@@ -130,16 +130,13 @@ def _table_schemas(database: Database) -> dict[tuple[str, str], bytes]:
 def _plan(database: Database, statement: SqlStatement) -> Plan:
     nothing = dict.fromkeys(statement.parameters)
     schema = database.schema(statement, nothing)
+    # The names are as DataFusion, and so ceramic-one, has them.
     parameters = pa.schema(
-        [(_name(name), _bindable(kind)) for name, kind in statement.parameters.items()]
+        [(f"${name}", _bindable(kind)) for name, kind in statement.parameters.items()]
     )
     return Plan(
         ipc.schema_bytes(schema), ipc.schema_bytes(parameters), feed=statement.feed is not None
     )
-
-
-def _name(parameter: str) -> str:
-    return f"${parameter}"  # as DataFusion, and so ceramic-one, names it
 
 
 def _bindable(kind: pa.DataType) -> pa.DataType:
@@ -153,15 +150,13 @@ def _bindable(kind: pa.DataType) -> pa.DataType:
     return pa.time32("ms") if pa.types.is_time(kind) else kind
 
 
-def _send_rows(
-    database: Database, statement: SqlStatement, request: Request, frames: _Answer
-) -> None:
+def _send_rows(database: Database, statement: SqlStatement, request: Request, send: _Send) -> None:
     schema = database.schema(statement, request.values)
-    frames.send(DATA, *ipc.parts_of(schema))  # before it waits, since clients wait for this
+    send(DATA, *ipc.parts_of(schema))  # before it waits, since clients wait for this
     database.open_tables(statement, request.wanted)
     if statement.feed is None:
         for batch in database.answer(statement, request.values, schema):
-            frames.send(DATA, *ipc.parts_of(batch))
+            send(DATA, *ipc.parts_of(batch))
         return
     left = _rows_at_most(statement, request.values)
     if left == 0:
@@ -171,7 +166,7 @@ def _send_rows(
         is_first = True
         try:
             for batch in database.answer(statement, request.values, schema, left):
-                frames.send(DATA, *ipc.parts_of(batch))
+                send(DATA, *ipc.parts_of(batch))
                 left = None if left is None else left - batch.num_rows
                 is_first = False
         except RequestError as error:

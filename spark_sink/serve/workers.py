@@ -74,7 +74,10 @@ OnGone = Callable[[Callable[[], None]], Any]
 
 
 class QueryWorkers:
-    """Runs queries over the tables at a location, each in a process of its own."""
+    """Runs queries over the tables at a location, each in a process of its own.
+
+    Its methods raise `RequestError` if a query is wrong or fails, or no worker can run it now.
+    """
 
     def __init__(self, tables: Location, limits: QueryLimits) -> None:
         self._tables = absolute(tables)
@@ -91,21 +94,14 @@ class QueryWorkers:
             self._start_parent()
 
     def table_schemas(self, client: str) -> dict[tuple[str, str], bytes]:
-        """Return the columns of all tables, by schema and name, for a client.
-
-        Raises:
-            RequestError: no worker can do it now.
-        """
+        """Return the columns of all tables, by schema and name, for a client."""
         request = Request("tables", self._tables, seconds=_PLAN_SECONDS)
         return cast("dict[tuple[str, str], bytes]", self._asked(request, client))
 
     def plan(self, sql: str, client: str) -> Plan:
-        """Return what is known about a statement of a client.
-
-        Raises:
-            RequestError: it is wrong, or no worker can tell now.
-        """
-        request = Request("plan", self._tables, sql, seconds=min(_PLAN_SECONDS, self._seconds))
+        """Return what is known about a statement of a client."""
+        seconds = min(_PLAN_SECONDS, self._limits.seconds)
+        request = Request("plan", self._tables, sql, seconds=seconds)
         return cast("Plan", self._asked(request, client))
 
     def rows(
@@ -121,9 +117,6 @@ class QueryWorkers:
         """Yield the messages of a statement's answer; the first one has the schema.
 
         The query waits for what is `wanted` of the tables. The worker ends when the client is gone.
-
-        Raises:
-            RequestError: it fails, or too many are running.
         """
         limits = self._limits
         request = Request(
@@ -170,10 +163,6 @@ class QueryWorkers:
             except subprocess.TimeoutExpired:
                 self._parent.kill()
                 self._parent.wait()
-
-    @property
-    def _seconds(self) -> int:
-        return self._limits.seconds
 
     def _asked(self, request: Request, client: str) -> Any:
         """Return the result of a worker that answers with one frame."""

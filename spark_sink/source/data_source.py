@@ -42,7 +42,7 @@ checkpoint of either continues with the other.
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 import pyarrow as pa
@@ -251,22 +251,12 @@ class _RangesReader(ReconStreamReader):
         yield pa.RecordBatch.from_pylist([asdict(partition)], _RANGES)
 
 
-@dataclass(frozen=True, slots=True)
-class RangeReader:
-    """Reads the rows of ranges. Can be sent to a worker.
+def read_ranges(feed: Feed, ranges: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of ranges that the source "recon_ranges" has, in the schema `FEED`.
 
-    Args:
-        options: those of the source that the ranges are from.
+    Raises:
+        SinkError: as `Feed.read`.
     """
-
-    options: SourceOptions
-
-    def rows(self, ranges: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of ranges, in the schema `spark_sink.schema.FEED`.
-
-        Raises:
-            SinkError: as `Feed.read`.
-        """
-        for batch in ranges:
-            for each in batch.to_pylist():
-                yield from read_range(self.options.feed, RangePartition(**each))
+    for batch in ranges:
+        for fields in batch.to_pylist():
+            yield from read_range(feed, RangePartition(**fields))

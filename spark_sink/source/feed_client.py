@@ -12,7 +12,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import httpx
@@ -23,7 +23,7 @@ from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.ipld import multibase
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
 from spark_sink.schema import FEED
-from spark_sink.source.transfer import ResponseBody, Retry, connection_error, open_client
+from spark_sink.source.transfer import ResponseBody, Retry, connection_error, open_client, retried
 
 CID: Final = "event_cid"
 _POSITION: Final = "position"
@@ -137,13 +137,8 @@ class Feed:
             FeedUnreachableError: no answer in time.
             FeedRefusedError: something answers, but not as a feed does.
         """
-        retry = Retry(self.patience if patience is None else patience)
-        while True:
-            try:
-                return self._head_once(news)
-            except FeedUnreachableError as error:
-                on_failure(error)
-                retry.wait(error)
+        patience = self.patience if patience is None else patience
+        return retried(partial(self._head_once, news), patience, on_failure)
 
     def check(self, position: int, epoch: str, head: Head) -> None:
         """Check that the feed continues what was read, up to `position` of the log `epoch`.
@@ -402,12 +397,7 @@ def find_time(feed: Feed, moment: int) -> FeedTime:
         FeedRefusedError: the node did not note when it delivered events around that time, or
             something answers, but not as a feed does.
     """
-    retry = Retry(feed.patience)
-    while True:
-        try:
-            return _find_once(feed, moment)
-        except FeedUnreachableError as error:
-            retry.wait(error)
+    return retried(partial(_find_once, feed, moment), feed.patience)
 
 
 def _find_once(feed: Feed, moment: int) -> FeedTime:

@@ -47,21 +47,21 @@ from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, Sna
 from recon_node.snapshot.packs import PackExtent
 from recon_node.snapshot.root import LATEST, RootObject
 from recon_node.snapshot.snapshot_reader import (
-    NODES_AT_ONCE,
     SnapshotReader,
     children_of,
     read_root,
 )
-from recon_node.snapshot.tree import Branch, Leaf, Link, whole
+from recon_node.snapshot.tree.nodes import Leaf, Link
+from recon_node.snapshot.tree.update import Branch, whole
 from spark_sink.errors import SinkError
 from spark_sink.schema import FEED
+from spark_sink.source.source_options import known_options, number
 
 SNAPSHOT: Final = pa.schema([FEED.field("position").with_nullable(True), *list(FEED)[1:]])
 """The rows of a snapshot."""
 _DELIVERED_AT: Final = SNAPSHOT.field("delivered_at").type
 PARTITIONS: Final = 16
 _OPTIONS: Final = ("url", "root", "signers", "partitions")
-_SPARKS_OWN: Final = frozenset({"path", "paths", "provider", "location"})
 Delivery = tuple[int | None, int | None, str | None, int | None, str | None]
 """Position, time and chain of an event in a feed, when it was delivered, in milliseconds, and why
 it is invalid."""
@@ -107,26 +107,13 @@ class SnapshotTableReader(DataSourceReader):
     """Reads one snapshot: the driver finds the sub-trees, Spark's workers read them."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        given = {name.lower(): value for name, value in options.items()}
-        unknown = [
-            name
-            for name in given
-            if name not in _OPTIONS and name not in _SPARKS_OWN and "." not in name
-        ]
-        if unknown:
-            raise SinkError(
-                f"the source 'recon_snapshot' has no option {unknown[0]}; it has "
-                f"{', '.join(_OPTIONS)}"
-            )
+        given = known_options("recon_snapshot", options, _OPTIONS)
         if not given.get("url"):
             raise SinkError(
                 "the source 'recon_snapshot' needs the option url, such as s3://bucket/ceramic"
             )
-        number = given.get("partitions", str(PARTITIONS))
-        if not number.isdecimal() or int(number) < 1:
-            raise SinkError(f"partitions must be a number from 1 on, not {number!r}")
         self._url = given["url"]
-        self._partitions = int(number)
+        self._partitions = number(given, "partitions", PARTITIONS, int, least=1)
         signers = given.get("signers", "").split(",")
         self._signers = [signer.strip() for signer in signers if signer.strip()] or None
         root = self._read_root(given.get("root", LATEST))
@@ -159,16 +146,15 @@ class SnapshotTableReader(DataSourceReader):
         reader, faults = self._reader(root)
         bounds = KeyRange(partition.trees[0].lower, partition.trees[-1].upper)
         delivered = self._delivered(root, bounds)
-        parts: list[list[Branch]] = []
-        for tree in reversed(partition.trees):
+        branches: list[Branch] = []
+        for tree in partition.trees:
             link = Link(tree.level, tree.lower, Sha256a(tree.hash), CID(tree.cid))
             reader.note_extent(link, PackExtent(*tree.extent))
-            parts.append([Branch(link, KeyRange(tree.lower, tree.upper))])
-        while parts:
-            found = reader.open(parts.pop())
+            branches.append(Branch(link, KeyRange(tree.lower, tree.upper)))
+        for opened in reader.walk(branches):
             wanted = [
                 item
-                for _, node, extents in found
+                for _, node, extents in opened
                 if isinstance(node, Leaf)
                 for item in zip(node.keys, extents, strict=True)
             ]
@@ -176,11 +162,6 @@ class SnapshotTableReader(DataSourceReader):
             self._check(faults)
             if events:
                 yield self._batch([(bytes(key), car) for key, car in events], delivered)
-            below = children_of(found)
-            parts += [
-                below[at : at + NODES_AT_ONCE]
-                for at in reversed(range(0, len(below), NODES_AT_ONCE))
-            ]
 
     def _delivered(self, root: RootObject, bounds: KeyRange) -> dict[bytes, Delivery]:
         """Return what the feed of the node that made the snapshot says of the events in a range."""

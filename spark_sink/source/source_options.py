@@ -1,6 +1,6 @@
 """Checks the options of the source "recon", which `spark_sink.source.data_source` lists."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
@@ -81,18 +81,17 @@ class SourceOptions:
             SinkError: the url is missing, an option is unknown, or a value is not of the right
                 kind.
         """
-        given = {name.lower(): value for name, value in options.items()}
-        _refuse_unknown(given)
+        given = known_options("recon", options, _OPTIONS)
         url = _url(given.get("url", ""))
         starts, ends = _bounds(given)
         filters = _checked({name: given[name.lower()] for name in FILTERS if name.lower() in given})
-        patience = _number(given, "patience", DEFAULT_PATIENCE, float)
+        patience = number(given, "patience", DEFAULT_PATIENCE, float)
         return cls(
             feed=Feed(url, patience, given.get("token"), filters),
             starts=starts,
             ends=ends,
-            max_rows=_number(given, "maxRowsPerBatch", MAX_ROWS_PER_BATCH, int, least=1),
-            partitions=_number(given, "partitions", PARTITIONS, int, least=1),
+            max_rows=number(given, "maxRowsPerBatch", MAX_ROWS_PER_BATCH, int, least=1),
+            partitions=number(given, "partitions", PARTITIONS, int, least=1),
         )
 
     def start(self, head: Head) -> int:
@@ -205,22 +204,25 @@ def _bound(name: str, text: str) -> FeedBound:
             raise SinkError(f"the option {name}: {error}") from None
     if text == "latest" or (text == "earliest" and name == "startingOffset"):
         return FeedBound(name, text, text)
-    return FeedBound(name, _number({name.lower(): text}, name, 0, int), text)
+    return FeedBound(name, number({name.lower(): text}, name, 0, int), text)
 
 
-def _refuse_unknown(given: Iterable[str]) -> None:
-    known = {name.lower(): name for name in _OPTIONS}
-    for name in given:
+def known_options(source: str, options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Return options by their names in lower case, as Spark passes them in any case.
+
+    Raises:
+        SinkError: a source has no such option.
+    """
+    known = {name.lower(): name for name in names}
+    lowered = {name.lower(): value for name, value in options.items()}
+    for name in lowered:
         if name not in known and name not in _SPARKS_OWN and "." not in name:
+            close = get_close_matches(name, known, n=1)
+            meant = f": did you mean {known[close[0]]}?" if close else ""
             raise SinkError(
-                f"the source 'recon' has no option {name}{_meant(name, known)}; it has "
-                + ", ".join(_OPTIONS)
+                f"the source {source!r} has no option {name}{meant}; it has {', '.join(names)}"
             )
-
-
-def _meant(given: str, known: Mapping[str, str]) -> str:
-    close = get_close_matches(given.lower(), known, n=1)
-    return f": did you mean {known[close[0]]}?" if close else ""
+    return lowered
 
 
 def _checked(filters: dict[str, str]) -> dict[str, str]:
@@ -263,13 +265,18 @@ def _checked(filters: dict[str, str]) -> dict[str, str]:
     return right
 
 
-def _number(
+def number(
     given: Mapping[str, str],
     name: str,
     default: _Number,
     kind: Callable[[str], _Number],
     least: int = 0,
 ) -> _Number:
+    """Return an option that is a number.
+
+    Raises:
+        SinkError: it is something else, or too small.
+    """
     text = given.get(name.lower())
     if text is None:
         return default

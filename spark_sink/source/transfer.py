@@ -2,13 +2,16 @@
 
 import io
 import time
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import httpx
 
 from recon_node.backoff import Backoff
 from recon_node.connection import ClientError, http_options
 from spark_sink.errors import FeedRefusedError, FeedUnreachableError, one_line
+
+T = TypeVar("T")
 
 _DELAYS: Final = Backoff(first=0.1, longest=1.0)
 # How httpx's errors begin if an answer is not HTTP at all. Its other protocol errors mean that an
@@ -56,6 +59,21 @@ class Retry:
             raise error
         self._failures += 1
         time.sleep(min(_DELAYS.wait(self._failures), left))
+
+
+def retried(
+    ask: Callable[[], T],
+    patience: float,
+    on_failure: Callable[[FeedUnreachableError], None] = lambda error: None,
+) -> T:
+    """Return an answer, which is asked for again and again, for `patience` seconds."""
+    retry = Retry(patience)
+    while True:
+        try:
+            return ask()
+        except FeedUnreachableError as error:
+            on_failure(error)
+            retry.wait(error)
 
 
 class ResponseBody(io.RawIOBase):

@@ -1,5 +1,8 @@
 """Commits to a Delta table: each has the table's position, and is refused if another came first.
 
+Rows are changed in leaves (`tables.leaves`) if they are few and the table is on a disk, else by
+delta-rs.
+
 Every commit that advances the table carries a Delta *application transaction*: its name has the
 log's epoch, its version is the feed position that the table now includes. Delta commits both or
 neither, so the table itself knows its position, whatever happens to Spark's checkpoint. And of two
@@ -12,12 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.errors import written_by_another
 from spark_sink.schema import PARTITION_COLUMN, TableSpec
+from spark_sink.tables.delta_files import WRITER
 from spark_sink.tables.delta_state import (
     Reading,
     app_id,
@@ -26,7 +31,7 @@ from spark_sink.tables.delta_state import (
     read_suffix,
     reading_of,
 )
-from spark_sink.tables.leaves import Action, commit
+from spark_sink.tables.leaves import MOST_ROWS, Action, Leaves, commit
 from spark_sink.tables.location import Location
 
 #: Where drafts of commits and staged files are. Delta ignores names that begin with an underscore.
@@ -40,14 +45,7 @@ _COMMITS_PER_CHECKPOINT: Final = 100
 
 
 class Commits:
-    """Commits to a table, which is as our latest commit left it, in memory, too.
-
-    Args:
-        spec: of the table.
-        path: of the table.
-        epoch: of the log that it was made from.
-        table: as it is now.
-    """
+    """Commits to a table of a log, which is as our latest commit left it, in memory, too."""
 
     def __init__(self, spec: TableSpec, path: Location, epoch: str, table: DeltaTable) -> None:
         self.spec = spec
@@ -60,6 +58,22 @@ class Commits:
         self.under_way = table.transaction_version(app_id(epoch) + _STEP) or 0
         #: None: the same log and position as the table's.
         self.reading = reading_of(table, epoch) if has_changed_logs(table) else None
+        self._leaves = self._new_leaves()
+
+    @property
+    def has_leaves(self) -> bool:
+        """Whether the files of the table stay small and sorted without merging them."""
+        return self._leaves is not None
+
+    def change_spec(self, spec: TableSpec) -> None:
+        """Give the table other columns; the next commit must replace all rows."""
+        self.spec = spec
+        self._leaves = self._new_leaves()
+
+    def _new_leaves(self) -> Leaves | None:
+        if isinstance(self.path, Path) and not self.spec.is_history:
+            return Leaves(self.spec.schema, self.path)
+        return None
 
     def followed(self, table: str) -> int | None:
         """Return up to which version of another table, by its identity, this one follows it."""
@@ -131,7 +145,41 @@ class Commits:
         )
         self.table.update_incremental()
 
-    def write_changes(self, actions: Iterable[Action], properties: CommitProperties) -> None:
+    def upsert(self, rows: pa.Table, properties: CommitProperties) -> None:
+        """Insert or update rows by key."""
+        if self._leaves is not None and rows.num_rows <= MOST_ROWS:
+            actions = self._leaves.upsert(self.table, rows)
+            if actions is not None:
+                self._write_changes(actions, properties)
+                return
+        self._merge(rows, properties)
+
+    def _merge(self, rows: pa.Table, properties: CommitProperties) -> None:
+        partitions = sorted(set(rows[PARTITION_COLUMN].to_pylist()))
+        match = (
+            f"old.{PARTITION_COLUMN} = new.{PARTITION_COLUMN} "
+            f"AND old.{self.spec.key} = new.{self.spec.key} "
+            f"AND old.{PARTITION_COLUMN} IN ({', '.join(map(str, partitions))})"
+        )
+        merge = self.table.merge(
+            rows,
+            predicate=match,
+            source_alias="new",
+            target_alias="old",
+            writer_properties=WRITER,
+            commit_properties=properties,
+        )
+        # A row that stays what it was would be written, and be in the change data feed. Those of
+        # views come from rows that have changed.
+        columns = [] if self.spec.model else self.spec.schema
+        names = [field.name for field in columns if _is_comparable(field.type)]
+        differs = " OR ".join(f"(old.{n} IS DISTINCT FROM new.{n})" for n in names) or None
+        before = self.table.version()
+        merge.when_matched_update_all(predicate=differs).when_not_matched_insert_all().execute()
+        if self.table.version() == before:  # nothing was to be done, but the position counts
+            self.write([], properties)
+
+    def _write_changes(self, actions: Iterable[Action], properties: CommitProperties) -> None:
         """Commit files and their changes, which delta-rs cannot; only for a table on a disk."""
         assert isinstance(self.path, Path)
         version = self.table.version() + 1
@@ -154,3 +202,10 @@ class Commits:
         """Check that no one else has moved the table, after it was read again."""
         if position_of(self.table, self.epoch) != self.position:
             raise written_by_another(self.path)
+
+
+def _is_comparable(kind: pa.DataType) -> bool:
+    """Return whether delta-rs compares values of a type; the others never differ alone."""
+    if pa.types.is_list(kind):
+        kind = kind.value_type
+    return not pa.types.is_nested(kind)

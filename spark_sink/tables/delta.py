@@ -9,7 +9,6 @@ delta-rs, in small row groups, and sorted only when `tidy` or `optimize` rewrite
 """
 
 import math
-import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -20,9 +19,9 @@ import pyarrow.compute as pc
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.errors import other_rules
-from spark_sink.schema import PARTITION_COLUMN, TableSpec, partition_of
+from spark_sink.schema import TableSpec, partition_of
 from spark_sink.tables.commits import STAGED_DIR, Commits
-from spark_sink.tables.delta_files import LOG, added, data_files, placed, query, vacuum
+from spark_sink.tables.delta_files import LOG, added, data_files, placed, query, removed, vacuum
 from spark_sink.tables.delta_state import (
     FORGOT,
     PROPERTIES,
@@ -38,11 +37,8 @@ from spark_sink.tables.delta_state import (
 from spark_sink.tables.location import Location, delete_below, file_system, files_below
 from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import Staged, Stager, read_file
-from spark_sink.tables.tidying import Tidying
-from spark_sink.tables.upserts import Upserts
+from spark_sink.tables.tidying import History, Tidying
 
-#: How long older versions are kept, and the change data feed: the arguments of `keep_history`.
-History = tuple[float, float | None, float | None]
 # The last position of a file without statistics.
 _UNKNOWN: Final = 2**63 - 1
 
@@ -70,7 +66,6 @@ class DeltaStore:
         self.path = path
         self._table = open_table(spec, path, epoch, exclude_dags=exclude_dags)
         self._commits = Commits(spec, path, epoch, self._table)
-        self._upserts = Upserts(self._commits)
         self._tidying = Tidying(self._commits)
         if for_replacement:
             return
@@ -174,7 +169,7 @@ class DeltaStore:
         """
         with self._commits.to(position, following=following) as properties:
             if rows.num_rows:
-                self._upserts.upsert(rows, properties)
+                self._commits.upsert(rows, properties)
             else:
                 self._commits.write([], properties)
 
@@ -184,7 +179,7 @@ class DeltaStore:
         The position does not change.
         """
         with self._commits.to(self.position, under_way=towards) as properties:
-            self._upserts.upsert(rows, properties)
+            self._commits.upsert(rows, properties)
 
     def fill(
         self,
@@ -194,10 +189,9 @@ class DeltaStore:
         following: tuple[str, int],
     ) -> None:
         """Replace all rows and the columns in one commit; the arguments are as in `put`."""
-        self._commits.spec = spec
-        self._upserts = Upserts(self._commits)
+        self._commits.change_spec(spec)
         stager = Stager(spec, self.path)
-        files = [file for some in rows if some.num_rows for file in stager.stage(some).files]
+        files = [file for part in rows if part.num_rows for file in stager.stage(part).files]
         with self._commits.to(position, following=following) as properties:
             self._commits.write([added(file) for file in files], properties, mode="overwrite")
 
@@ -210,7 +204,7 @@ class DeltaStore:
         """
         partitions = set(map(partition_of, streams))
         cids = pa.array(streams, pa.binary())
-        now, count = round(time.time() * 1000), 0
+        count = 0
         actions: list[AddAction | RemoveAction] = []
         stager = Stager(self.spec, self.path)
         for file in data_files(self._table, self.spec, self.path):
@@ -224,8 +218,7 @@ class DeltaStore:
             count += theirs
             if changed.num_rows:
                 actions += map(added, stager.stage(changed).files)
-            values: dict[str, str | None] = {PARTITION_COLUMN: str(file.partition)}
-            actions.append(RemoveAction(file.path, True, now, file.size, values))
+            actions.append(removed(file))
         if actions:
             times = times_forgot(self._table) + 1
             with self._commits.to(self.position, others={FORGOT: times}) as properties:
@@ -263,18 +256,9 @@ class DeltaStore:
             rules = {RULES_PROPERTY: str(self.spec.rules)}
             self._commits.set_properties(rules)
 
-    def keep_history(
-        self, hours: float, size: float | None = None, changes: float | None = None
-    ) -> None:
-        """Set how long older versions stay readable, and the change data feed.
-
-        Args:
-            hours: for which older versions are kept.
-            size: how many bytes their files may take, in this process; None: in proportion to the
-                latest version.
-            changes: hours for which the change data feed is kept; None: as older versions are.
-        """
-        self._tidying.keep_history(hours, size, changes)
+    def keep_history(self, history: History) -> None:
+        """Set how long older versions stay readable, and the change data feed."""
+        self._tidying.keep_history(history)
 
     def tidy(self, *, idle: bool, most: float = math.inf) -> bool:
         """Merge small files and vacuum, after some commits and after large batches.
@@ -286,8 +270,7 @@ class DeltaStore:
         Returns:
             Whether it was time for that.
         """
-        merges = not self._upserts.has_leaves
-        return self._tidying.tidy(merges=merges, idle=idle, most=most)
+        return self._tidying.tidy(merges=not self._commits.has_leaves, idle=idle, most=most)
 
     def files_upto(self, position: int) -> RawFiles:
         """List the files with rows up to a position."""

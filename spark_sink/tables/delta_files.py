@@ -5,13 +5,13 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import partial
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -35,6 +35,8 @@ LOG: Final = "_delta_log"
 CHANGE_DATA: Final = "_change_data"
 #: The column of the feed that says what became of a row.
 CHANGE_TYPE: Final = "_change_type"
+#: The partition of a file, among the facts that delta-rs has about it.
+PARTITION: Final = f"partition.{PARTITION_COLUMN}"
 # Hours per unit of the property; months and years count with their greatest length.
 _HOURS: Final = {
     "microsecond": Fraction(1, 3_600_000_000),
@@ -98,6 +100,12 @@ def added(file: DataFile, *, is_new: bool = True) -> AddAction:
     )
 
 
+def removed(file: DataFile, *, is_change: bool = True) -> RemoveAction:
+    """Return the action of a commit that removes a file."""
+    values: dict[str, str | None] = {PARTITION_COLUMN: str(file.partition)}
+    return RemoveAction(file.path, is_change, round(time.time() * 1000), file.size, values)
+
+
 def merge_small_files(
     table: DeltaTable, stager: Stager, most: float = math.inf
 ) -> list[AddAction | RemoveAction]:
@@ -111,35 +119,27 @@ def merge_small_files(
         stager: writes files of the table.
         most: bytes after which the rest, the larger files, is left to the next time.
     """
-    found = pa.table(table.get_add_actions(flatten=True))
-    columns = ("path", "size_bytes", f"partition.{PARTITION_COLUMN}")
-    files: dict[int, list[_SmallFile]] = defaultdict(list)
-    for path, size, partition in zip(*(found[c].to_pylist() for c in columns), strict=True):
-        if size < _TARGET_BYTES:
-            files[partition].append(_SmallFile(path, size))
+    files: dict[int, list[DataFile]] = defaultdict(list)
+    for file in data_files(table, stager.spec, stager.location):
+        if file.size < _TARGET_BYTES:
+            files[file.partition].append(file)
     groups = [
-        (sum(file.size for file in group), partition, group)
-        for partition, small in files.items()
+        (sum(file.size for file in group), group)
+        for small in files.values()
         for group in _groups_of_like_size(small)
     ]
     actions: list[AddAction | RemoveAction] = []
-    for size, partition, group in sorted(groups, key=itemgetter(0)):
-        actions += _merge(stager, partition, group)
+    for size, group in sorted(groups, key=itemgetter(0)):
+        actions += _merge(stager, group)
         most -= size
         if most <= 0:
             break
     return actions
 
 
-@dataclass(frozen=True, slots=True)
-class _SmallFile:
-    path: str
-    size: int
-
-
-def _groups_of_like_size(files: list[_SmallFile]) -> Iterator[list[_SmallFile]]:
+def _groups_of_like_size(files: list[DataFile]) -> Iterator[list[DataFile]]:
     """Group files to merge: from the smallest on, until one is much larger than all before it."""
-    group: list[_SmallFile] = []
+    group: list[DataFile] = []
     total = 0
     for file in sorted(files, key=attrgetter("size")):
         if group and (file.size > _MAX_RATIO * total or total >= _MAX_MERGE_BYTES):
@@ -152,42 +152,38 @@ def _groups_of_like_size(files: list[_SmallFile]) -> Iterator[list[_SmallFile]]:
         yield group
 
 
-def _merge(
-    stager: Stager, partition: int, old: list[_SmallFile]
-) -> Iterator[AddAction | RemoveAction]:
-    now = round(time.time() * 1000)
-    values: dict[str, str | None] = {PARTITION_COLUMN: str(partition)}
-    for files, rows in _fitting_in_memory(stager, partition, old):
+def _merge(stager: Stager, old: list[DataFile]) -> Iterator[AddAction | RemoveAction]:
+    for files, rows in _fitting_in_memory(stager, old):
         if len(files) > 1:
             for new in stager.stage(pa.concat_tables(rows)).files:
                 yield added(new, is_new=False)
             for file in files:
-                yield RemoveAction(file.path, False, now, file.size, values)
+                yield removed(file, is_change=False)
 
 
 def _fitting_in_memory(
-    stager: Stager, partition: int, files: list[_SmallFile]
-) -> Iterator[tuple[list[_SmallFile], list[pa.Table]]]:
+    stager: Stager, files: list[DataFile]
+) -> Iterator[tuple[list[DataFile], list[pa.Table]]]:
     """Yield files and their rows as far as they fit in memory.
 
     A small file with repetitive rows may be too large on its own; it is skipped.
     """
-    some: list[_SmallFile] = []
+    portion: list[DataFile] = []
     kept: list[pa.Table] = []
     size = 0
     for file in files:
         rows = read_file_upto(
-            stager.location, unquote(file.path), partition, stager.spec.schema, _MAX_ROW_BYTES
+            stager.location, file.path, file.partition, stager.spec.schema, _MAX_ROW_BYTES
         )
         if rows is None:
             continue
         if size + rows.nbytes > _MAX_ROW_BYTES:
-            yield some, kept
-            some, kept, size = [], [], 0
-        some.append(file)
+            yield portion, kept
+            portion, kept, size = [], [], 0
+        portion.append(file)
         kept.append(rows)
         size += rows.nbytes
-    yield some, kept
+    yield portion, kept
 
 
 def optimize(table: DeltaTable) -> int:
@@ -237,26 +233,33 @@ def _old_changes(location: Location, keep: timedelta, *, dry_run: bool) -> list[
 def data_files(table: DeltaTable, spec: TableSpec, location: Location) -> list[DataFile]:
     """List the files of a table that this version of the pipeline wrote."""
     order = spec.order
-    columns = (
-        "path",
-        f"partition.{PARTITION_COLUMN}",
-        "num_records",
-        "size_bytes",
-        f"min.{order}",
-        f"max.{order}",
-    )
-    found = pa.table(table.get_add_actions(flatten=True))
-    rows = zip(*(found[name].to_pylist() for name in columns), strict=True)
+    facts = (PARTITION, "num_records", "size_bytes", f"min.{order}", f"max.{order}")
     return [
-        DataFile(location, unquote(path), partition, count, size, order, first, last)
-        for path, partition, count, size, first, last in rows
+        DataFile(location, path, partition, count, size, order, first, last)
+        for path, partition, count, size, first, last in listed(table, *facts)
     ]
+
+
+def listed(table: DeltaTable, *facts: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the name of each file, relative to the table, and facts about it from the log."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    names = map(unquote, files["path"].to_pylist())
+    return zip(names, *(files[fact].to_pylist() for fact in facts), strict=True)
 
 
 def names_of(table: DeltaTable) -> list[str]:
     """Return the names of the table's files, relative to the table."""
-    found = pa.table(table.get_add_actions())["path"]
-    return [unquote(path) for path in found.to_pylist()]
+    return [name for (name,) in listed(table)]
+
+
+def read_commit(location: Location, version: int) -> list[dict[str, Any]]:
+    """Return the entries of a commit in the log.
+
+    Raises:
+        FileNotFoundError: the log does not reach back to it.
+    """
+    with file_system(location).open_input_stream(f"{LOG}/{version:020}.json") as stream:
+        return [json.loads(line) for line in stream.read().splitlines()]
 
 
 def history_of(table: DeltaTable, name: str = HISTORY) -> timedelta:

@@ -98,11 +98,7 @@ def open_table(
 ) -> DeltaTable:
     """Open the table `spec` of the log `epoch`; create it if there is none.
 
-    Args:
-        spec: of the table.
-        path: of the table.
-        epoch: of the log.
-        exclude_dags: note in a new table that it is without the events of DAGs.
+    A new table is noted to be without the events of DAGs if `exclude_dags`.
 
     Raises:
         FeedChangedError: it was made from another log.

@@ -29,7 +29,7 @@ from recon_node.files import open_locked
 from spark_sink.errors import ConflictError, TablesError, other_dags
 from spark_sink.schema import DERIVED, FORMER, RAW, TABLES
 from spark_sink.tables.dags import LeaveOut, forgotten_streams
-from spark_sink.tables.delta import DeltaStore, History
+from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.delta_state import Reading
 from spark_sink.tables.location import (
     Location,
@@ -43,6 +43,7 @@ from spark_sink.tables.location import (
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import Staged, StagedFeed, Stager, feed_rows
 from spark_sink.tables.status import are_parquet, is_table, no_tables
+from spark_sink.tables.tidying import History
 
 CHECKPOINT_DIR: Final = "_checkpoint"
 SCRATCH_DIR: Final = "_scratch"
@@ -147,6 +148,11 @@ class Tables:
         return self.raw if name == RAW else self.derived[name]
 
     @property
+    def _all(self) -> Iterator[DeltaStore]:
+        yield self.raw
+        yield from self.derived.values()
+
+    @property
     def raw_position(self) -> int:
         """`raw_events` holds the positions from 1 to this one."""
         return self.raw.position
@@ -178,17 +184,13 @@ class Tables:
         """All tables include the events up to this position."""
         return min((t.position for t in self.derived.values()), default=self.raw_position)
 
-    def raw_stager(self) -> Stager:
-        """Return what writes rows of raw_events to files, also in a worker."""
-        return self.raw.stager()
-
     def scratch_stager(self, name: str) -> Stager:
         """Return what writes rows of a table to files that `clear_staging` deletes."""
         return Stager(TABLES[name], self.directory / self._staging / name)
 
     def clear_staging(self) -> None:
         """Delete files of stagers that are not part of a table."""
-        for table in (self.raw, *self.derived.values()):
+        for table in self._all:
             table.clear_staging()
         # Those of others may be in use, unless the lock keeps them out.
         is_local = isinstance(self.directory, Path)
@@ -240,17 +242,15 @@ class Tables:
             self.on_write(RAW, self.raw.append(rows, last, read))
         return count
 
-    def keep_history(
-        self, hours: float, size: float | None = None, changes: float | None = None
-    ) -> None:
-        """Set how long older versions stay readable; see `DeltaStore.keep_history`."""
-        self.history = (hours, size, changes)
-        for table in (self.raw, *self.derived.values()):
-            table.keep_history(hours, size, changes)
+    def keep_history(self, history: History) -> None:
+        """Set how long older versions of the tables stay readable."""
+        self.history = history
+        for table in self._all:
+            table.keep_history(history)
 
     def tidy(self, *, idle: bool = False, most: float = math.inf) -> None:
         """Merge small files and vacuum, after some commits; see `DeltaStore.tidy`."""
-        tidied = [table.tidy(idle=idle, most=most) for table in (self.raw, *self.derived.values())]
+        tidied = [table.tidy(idle=idle, most=most) for table in self._all]
         if any(tidied):
             delete_abandoned(self.directory)
 

@@ -26,7 +26,6 @@ from itertools import groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -36,13 +35,14 @@ from deltalake import DeltaTable, Transaction
 
 from spark_sink.errors import cannot_read
 from spark_sink.schema import PARTITION_COLUMN, partition_of
-from spark_sink.tables.delta_files import CHANGE_DATA, CHANGE_TYPE, LOG
+from spark_sink.tables.delta_files import CHANGE_DATA, CHANGE_TYPE, LOG, PARTITION, listed
 from spark_sink.tables.location import FAULTS
 from spark_sink.tables.staging import (
     ROW_GROUP,
     by_partition,
     conforming,
     folder_of,
+    in_portions,
     read_file_upto,
     read_small_file,
 )
@@ -132,8 +132,8 @@ class Leaves:
         actions: list[Action] = []
         feed = [self._feed_schema.empty_table()]
         try:
-            for some in _in_portions(units):
-                actions += self._rewrite(some, feed)
+            for portion in in_portions(units, attrgetter("size"), _PORTION_BYTES):
+                actions += self._rewrite(portion, feed)
         except _TooLargeError:
             return None
         for partition, changes in by_partition(pa.concat_tables(feed).sort_by(PARTITION_COLUMN)):
@@ -144,12 +144,9 @@ class Leaves:
 
     def _files(self, table: DeltaTable, partitions: Collection[int]) -> dict[int, list[_Leaf]]:
         """List the files of some partitions."""
-        found = pa.table(table.get_add_actions(flatten=True))
-        columns = ("path", "size_bytes", f"partition.{PARTITION_COLUMN}")
         files: dict[int, list[_Leaf]] = {partition: [] for partition in partitions}
         known, self._spans = self._spans, {}
-        for name, size, partition in zip(*(found[c].to_pylist() for c in columns), strict=True):
-            path = unquote(name)
+        for path, size, partition in listed(table, "size_bytes", PARTITION):
             span = known.get(path)
             if partition in files:
                 span = span or self._span(path)
@@ -295,20 +292,6 @@ def _overlapping(leaves: Iterable[_Leaf]) -> list[list[_Leaf]]:
             groups.append([leaf])
         end = max(end, leaf.high)
     return groups
-
-
-def _in_portions(units: Iterable[_Unit]) -> Iterator[list[_Unit]]:
-    """Divide units into portions that fit in memory."""
-    portion: list[_Unit] = []
-    size = 0
-    for unit in units:
-        if portion and size + unit.size > _PORTION_BYTES:
-            yield portion
-            portion, size = [], 0
-        portion.append(unit)
-        size += unit.size
-    if portion:
-        yield portion
 
 
 def _divided(rows: pa.Table, most: int) -> Iterator[pa.Table]:

@@ -37,7 +37,7 @@ from pyarrow.fs import (
     SubTreeFileSystem,
 )
 
-from spark_sink.errors import TablesError
+from spark_sink.errors import TablesError, cannot_open
 
 #: Exceptions of the disk, the store and the libraries that read and write tables.
 FAULTS: Final = (DeltaError, OSError, pa.ArrowException)
@@ -181,6 +181,18 @@ def is_delta(location: Location) -> bool:
         TablesError: there can be none.
     """
     return DeltaTable.is_deltatable(delta_uri(location), storage_options(location))
+
+
+def find_delta_table(location: Location) -> DeltaTable | None:
+    """Open the Delta table at a location; None if there is none.
+
+    Raises:
+        TablesError: it cannot be opened.
+    """
+    try:
+        return open_delta_table(location) if is_delta(location) else None
+    except FAULTS as error:
+        raise cannot_open(location, error) from error
 
 
 def open_delta_table(location: Location, version: int | None = None) -> DeltaTable:

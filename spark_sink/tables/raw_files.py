@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import pairwise
-from operator import or_
+from itertools import islice, pairwise
+from operator import attrgetter, or_
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,8 @@ from spark_sink.errors import cannot_read
 from spark_sink.schema import HISTORY_COLUMNS, RAW_EVENTS, partition_of
 from spark_sink.tables.location import FAULTS, Location, file_system
 from spark_sink.tables.staging import DataFile, read_small_file
+
+Item = TypeVar("Item")
 
 # At least this many streams are read at once, however large they are.
 _MIN_STREAMS: Final = 32
@@ -96,11 +98,11 @@ class RawFiles:
         columns = list(HISTORY_COLUMNS)
         parts = [RAW_EVENTS.empty_table().select(columns)]
         for partition, streams in _by_partition(after).items():
-            for some in _batches(streams):
-                first = min(after[cid] for cid in some)
+            for batch in batched(streams, _MIN_STREAMS):
+                first = min(after[cid] for cid in batch)
                 files = [f for f in self._files({partition}, upto) if f.last > first]
                 until = pc.field("position") <= upto
-                later = reduce(or_, (_later(cid, after[cid]) for cid in some))
+                later = reduce(or_, (_later(cid, after[cid]) for cid in batch))
                 parts.append(self._select(files, columns, until & later))
         return pa.concat_tables(parts)
 
@@ -138,7 +140,9 @@ class _SmallFiles:
     """
 
     def __init__(self) -> None:
-        self._files = Remembered[tuple[Location, str], pa.Table](_CACHE_BYTES, weigh=_bytes_of)
+        self._files = Remembered[tuple[Location, str], pa.Table](
+            _CACHE_BYTES, weigh=attrgetter("nbytes")
+        )
 
     def select(
         self, location: Location, files: Iterable[DataFile], streams: pa.Array, upto: int
@@ -160,11 +164,6 @@ class _SmallFiles:
         return known
 
 
-def _bytes_of(rows: pa.Table) -> int:
-    size: int = rows.nbytes
-    return size
-
-
 _small_files: Final = _SmallFiles()
 
 
@@ -173,9 +172,11 @@ def _later(cid: bytes, after: int) -> pc.Expression:
     return (pc.field("stream_cid") == stream) & (pc.field("position") > after)
 
 
-def _batches(streams: list[bytes]) -> Iterator[list[bytes]]:
-    for start in range(0, len(streams), _MIN_STREAMS):
-        yield streams[start : start + _MIN_STREAMS]
+def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Divide items into lists of up to `size`."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
 
 
 def _by_partition(streams: Iterable[bytes]) -> dict[int, list[bytes]]:

@@ -27,7 +27,7 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 
 from recon_node.files import open_locked
-from spark_sink.tables.delta_files import CHANGE_DATA, LOG, names_of
+from spark_sink.tables.delta_files import CHANGE_DATA, LOG, names_of, read_commit
 from spark_sink.tables.location import Location, concurrently, file_system, files_below
 
 _READERS: Final = "_readers"
@@ -137,16 +137,12 @@ class Leftovers:
 
     def _read(self, version: int) -> Mapping[str, int]:
         """Return what a commit left behind, with sizes; nothing if its file is gone."""
-        found: dict[str, int] = {}
-        with (
-            suppress(FileNotFoundError),
-            file_system(self._location).open_input_stream(f"{LOG}/{version:020}.json") as stream,
-        ):
-            for line in stream.read().splitlines():
-                entry = json.loads(line)
+        left: dict[str, int] = {}
+        with suppress(FileNotFoundError):
+            for entry in read_commit(self._location, version):
                 for action in (entry[kind] for kind in self._kinds if kind in entry):
-                    found[unquote(action["path"])] = action.get("size") or 0
-        return found
+                    left[unquote(action["path"])] = action.get("size") or 0
+        return left
 
     def _delete(self, name: str) -> None:
         with suppress(FileNotFoundError):

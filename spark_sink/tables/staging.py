@@ -11,11 +11,11 @@ cluster, workers and driver must have the tables' directory at the same path, or
 """
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +25,8 @@ from spark_sink.errors import cannot_read, cannot_write
 from spark_sink.schema import PARTITION_COLUMN, TableSpec, with_partition
 from spark_sink.tables.location import FAULTS, Location, concurrently, file_system
 from spark_sink.tables.placement import Placement
+
+Item = TypeVar("Item")
 
 # Rows that are read at once.
 ROW_GROUP: Final = 1024
@@ -74,7 +76,8 @@ class Staged:
 
     def portions(self, schema: pa.Schema, most: int) -> Iterator[pa.Table]:
         """Read all rows, about `most` bytes at a time; yields at least one portion."""
-        return _in_portions(chain([schema.empty_table()], self._tables(schema)), most)
+        tables = chain([schema.empty_table()], self._tables(schema))
+        return map(pa.concat_tables, in_portions(tables, attrgetter("nbytes"), most))
 
     def _tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
         yield from self.tables
@@ -82,18 +85,21 @@ class Staged:
             yield read_file(file.location, file.path, file.partition, schema)
 
 
-def _in_portions(tables: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
-    """Concatenate tables up to `most` bytes at a time, or a single larger table."""
-    kept: list[pa.Table] = []
+def in_portions(
+    items: Iterable[Item], size_of: Callable[[Item], int], most: int
+) -> Iterator[list[Item]]:
+    """Divide items into portions of up to `most` bytes, or a single larger item."""
+    portion: list[Item] = []
     size = 0
-    for table in tables:
-        if size and size + table.nbytes > most:
-            yield pa.concat_tables(kept)
-            kept, size = [], 0
-        kept.append(table)
-        size += table.nbytes
-    if kept:
-        yield pa.concat_tables(kept)
+    for item in items:
+        item_size = size_of(item)
+        if size and size + item_size > most:
+            yield portion
+            portion, size = [], 0
+        portion.append(item)
+        size += item_size
+    if portion:
+        yield portion
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +161,9 @@ def stage_feed(
     Raises:
         TablesError: the files cannot be written.
     """
-    for rows in _portions(batches, placement):
-        part = feed_rows(rows)
+    placed = (rows for rows in map(placement.place, batches) if rows.num_rows)
+    for portion in in_portions(placed, attrgetter("nbytes"), MAX_STAGED_BYTES):
+        part = feed_rows(pa.Table.from_batches(portion))
         yield replace(part, staged=stager.stage(part.staged.tables[0]))
 
 
@@ -165,22 +172,6 @@ def feed_rows(rows: pa.Table) -> StagedFeed:
     span = pc.min_max(rows["position"]).as_py()
     positions = pc.count_distinct(rows["position"]).as_py()
     return StagedFeed(span["min"], span["max"], positions, Staged(tables=(with_partition(rows),)))
-
-
-def _portions(batches: Iterable[pa.RecordBatch], placement: Placement) -> Iterator[pa.Table]:
-    """Yield the rows that have a place, as many at a time as may be collected."""
-    kept: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        new = placement.place(batch)
-        if new.num_rows:
-            kept.append(new)
-            size += new.nbytes
-        if size >= MAX_STAGED_BYTES:
-            yield pa.Table.from_batches(kept)
-            kept, size = [], 0
-    if kept:
-        yield pa.Table.from_batches(kept)
 
 
 def folder_of(partition: int) -> str:

@@ -1,11 +1,9 @@
 """The status of tables and views, without Spark: position, size and age."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +11,7 @@ from deltalake import DeltaTable
 
 from spark_sink.errors import TablesError, another_log, cannot_open, damaged, one_line
 from spark_sink.schema import TABLES, UNPROCESSED
-from spark_sink.tables.delta_files import query
+from spark_sink.tables.delta_files import listed, query
 from spark_sink.tables.delta_state import (
     Reading,
     epoch_of,
@@ -28,8 +26,7 @@ from spark_sink.tables.location import (
     absolute,
     file_system,
     files_below,
-    is_delta,
-    open_delta_table,
+    find_delta_table,
 )
 from spark_sink.tables.versions import committed_at
 from spark_sink.tables.views import path_of, view_names
@@ -75,15 +72,13 @@ def read_unprocessed(directory: Location) -> list[dict[str, Any]]:
     Raises:
         TablesError: the table cannot be read.
     """
-    if (table := _open(directory / UNPROCESSED)) is None:
+    if (table := find_delta_table(directory / UNPROCESSED)) is None:
         return []
     columns = "stream_id, reason, since, version"
     where = "reason IS NOT NULL ORDER BY since"
-    try:
-        found = query({"t": table}, f"SELECT {columns} FROM t WHERE {where}")
-    except FAULTS as error:
-        raise cannot_open(directory / UNPROCESSED, error) from error
-    rows: list[dict[str, Any]] = found.to_pylist()
+    rows: list[dict[str, Any]] = query(
+        {"t": table}, f"SELECT {columns} FROM t WHERE {where}"
+    ).to_pylist()
     return rows
 
 
@@ -94,7 +89,7 @@ def is_table(directory: Location) -> bool:
         TablesError: the store does not say.
     """
     if not isinstance(directory, Path):
-        return _open(directory) is not None
+        return find_delta_table(directory) is not None
     try:
         return any((directory / name).exists() for name in ("_delta_log", _PARQUET_SIGN))
     except OSError:
@@ -133,8 +128,11 @@ def open_delta(directory: Location) -> dict[str, DeltaTable]:
     Raises:
         TablesError: one cannot be opened.
     """
-    found = {name: _open(path_of(directory, name)) for name in (*TABLES, *view_names(directory))}
-    return {name: table for name, table in found.items() if table is not None}
+    return {
+        name: table
+        for name in (*TABLES, *view_names(directory))
+        if (table := find_delta_table(path_of(directory, name))) is not None
+    }
 
 
 def are_without_dags(directory: Location) -> bool:
@@ -163,7 +161,7 @@ def made_from(path: Location) -> Origin | None:
     Raises:
         TablesError: its metadata is damaged, or it was not made by spark-sink.
     """
-    if (table := _open(path)) is None:
+    if (table := find_delta_table(path)) is None:
         return None
     if not (epoch := epoch_of(table)):
         raise another_log(path, epoch, "")
@@ -172,17 +170,10 @@ def made_from(path: Location) -> Origin | None:
     )
 
 
-def _open(path: Location) -> DeltaTable | None:
-    """Open a table; None if there is none."""
-    try:
-        return open_delta_table(path) if is_delta(path) else None
-    except FAULTS as error:
-        raise cannot_open(path, error) from error
-
-
 def _status(name: str, path: Location) -> TableStatus | None:
     try:
-        return None if (table := _open(path)) is None else _status_of(name, path, table)
+        table = find_delta_table(path)
+        return None if table is None else _status_of(name, path, table)
     except (FileNotFoundError, pa.ArrowException) as error:
         raise damaged(path, one_line(error)) from error
     except FAULTS as error:
@@ -190,25 +181,22 @@ def _status(name: str, path: Location) -> TableStatus | None:
 
 
 def _status_of(name: str, path: Location, table: DeltaTable) -> TableStatus:
-    files = pa.table(table.get_add_actions(flatten=True))
+    files = [*listed(table, "num_records", "size_bytes")]
     epoch = epoch_of(table)
     return TableStatus(
         name=name,
         epoch=epoch,
         position=position_of(table, epoch),
-        rows=sum(_rows_of(path, files)),
+        rows=sum(_rows_in(path, name) if rows is None else rows for name, rows, _ in files),
         version=table.version(),
-        files=files.num_rows,
-        size=sum(files["size_bytes"].to_pylist()),
+        files=len(files),
+        size=sum(size for *_, size in files),
         total=sum(file.size for file in files_below(path)),
         committed_at=committed_at(path, table.version()),
     )
 
 
-def _rows_of(path: Location, files: pa.Table) -> Iterator[int]:
-    """Yield the number of rows in each file, reading it from files without statistics."""
-    names, counts = files["path"].to_pylist(), files["num_records"].to_pylist()
-    for name, count in zip(names, counts, strict=True):
-        if count is None:
-            count = pq.read_metadata(unquote(name), filesystem=file_system(path)).num_rows
-        yield count
+def _rows_in(path: Location, file: str) -> int:
+    """Read the number of rows from a file without statistics."""
+    rows: int = pq.read_metadata(file, filesystem=file_system(path)).num_rows
+    return rows

@@ -2,13 +2,11 @@
 
 import math
 from pathlib import Path
-from typing import Final
-
-import pyarrow as pa
+from typing import Final, NamedTuple
 
 from spark_sink.schema import TABLES
 from spark_sink.tables.commits import Commits
-from spark_sink.tables.delta_files import CHANGES, HISTORY, merge_small_files, vacuum
+from spark_sink.tables.delta_files import CHANGES, HISTORY, listed, merge_small_files, vacuum
 from spark_sink.tables.retention import LEAST_KEPT, Leftovers
 from spark_sink.tables.staging import Stager
 
@@ -24,6 +22,21 @@ _LOG: Final = "delta.logRetentionDuration"
 _LOG_HOURS: Final = 1
 
 
+class History(NamedTuple):
+    """How long older versions of a table are kept.
+
+    Attributes:
+        hours: for which they stay readable.
+        size: how many bytes their files may take, in this process; None: in proportion to the
+            latest version.
+        changes: hours for which the change data feed is kept; None: as older versions are.
+    """
+
+    hours: float
+    size: float | None = None
+    changes: float | None = None
+
+
 class Tidying:
     """Merges small files of the table of `commits`, and deletes those of older versions."""
 
@@ -37,9 +50,9 @@ class Tidying:
         self._kept: float | None = None
         self._keeps_changes = False
 
-    def keep_history(self, hours: float, size: float | None, changes: float | None) -> None:
-        """Set how long older versions stay readable: see `DeltaStore.keep_history`."""
-        self._kept = size
+    def keep_history(self, history: History) -> None:
+        """Set how long older versions stay readable."""
+        hours, self._kept, changes = history
         self._keeps_changes = changes is not None
         longest = max(_LOG_HOURS, math.ceil(hours), math.ceil(changes or 0))
         wanted = {
@@ -98,6 +111,6 @@ class Tidying:
         self._leftovers.follow(version)
         limit = self._kept
         if limit is None and self._leftovers.size > LEAST_KEPT:
-            live = sum(pa.table(self._table.get_add_actions())["size_bytes"].to_pylist())
+            live = sum(size for _, size in listed(self._table, "size_bytes"))
             limit = max(LEAST_KEPT, live)
         self._leftovers.trim(math.inf if limit is None else limit)

@@ -5,7 +5,6 @@ run` itself, delete files that only versions older than the history need. So if 
 readable, all later ones are.
 """
 
-import json
 from bisect import bisect_right
 from datetime import UTC, datetime
 from pathlib import PurePath
@@ -13,8 +12,7 @@ from pathlib import PurePath
 from deltalake import DeltaTable
 
 from spark_sink.errors import TablesError, cannot_open
-from spark_sink.tables import delta_files
-from spark_sink.tables.delta_files import LOG
+from spark_sink.tables.delta_files import LOG, names_of, read_commit
 from spark_sink.tables.location import FAULTS, Location, file_system, files_below, open_delta_table
 
 #: A version: its number, a time, or None for the latest.
@@ -27,41 +25,34 @@ def open_at(path: Location, at: At) -> DeltaTable:
     Raises:
         TablesError: the version is not readable; the message says which are.
     """
-    table = _open(path)
+    try:
+        latest = open_delta_table(path)
+    except FAULTS as error:
+        raise cannot_open(path, error) from error
     if at is None:
-        return table
-    found = _load(path, at)
-    if found is None or not _is_whole(path, found):
-        raise TablesError(_not_there(path, at, table.version()))
-    return found
+        return latest
+    table = _load(path, at)
+    if table is None or not _is_whole(path, table):
+        raise TablesError(_not_there(path, at, latest.version()))
+    return table
 
 
 def committed_at(path: Location, version: int) -> datetime:
     """Return when a version of the Delta table at `path` was committed."""
-    files = file_system(path)
-    commit = f"{LOG}/{version:020}.json"
+    kind = "json"
     try:
-        with files.open_input_stream(commit) as stream:
-            lines = stream.read().splitlines()
-        for line in lines:
-            if info := json.loads(line).get("commitInfo"):
+        for entry in read_commit(path, version):
+            if info := entry.get("commitInfo"):
                 return datetime.fromtimestamp(info["timestamp"] / 1000, UTC)
     except FileNotFoundError:  # older than the log
-        commit = f"{LOG}/{version:020}.checkpoint.parquet"
-    written: datetime = files.get_file_info(commit).mtime
+        kind = "checkpoint.parquet"
+    written: datetime = file_system(path).get_file_info(f"{LOG}/{version:020}.{kind}").mtime
     return written
 
 
 def text_of(moment: datetime) -> str:
     """Format a time for display, in UTC."""
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _open(path: Location, version: int | None = None) -> DeltaTable:
-    try:
-        return open_delta_table(path, version)
-    except FAULTS as error:
-        raise cannot_open(path, error) from error
 
 
 def _load(path: Location, at: int | datetime) -> DeltaTable | None:
@@ -87,7 +78,7 @@ def _version_of(path: Location, moment: datetime) -> int | None:
 
 def _is_whole(path: Location, table: DeltaTable) -> bool:
     there = {file.path for file in files_below(path)}
-    return there.issuperset(delta_files.names_of(table))
+    return there.issuperset(names_of(table))
 
 
 def _not_there(path: Location, at: int | datetime, latest: int) -> str:

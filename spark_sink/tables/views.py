@@ -17,8 +17,8 @@ from spark_sink.tables.location import (
     FAULTS,
     Location,
     file_system,
+    find_delta_table,
     is_delta,
-    open_delta_table,
 )
 
 #: The directory of the views, below that of the tables.
@@ -67,12 +67,8 @@ def open_view(directory: Location, name: str) -> tuple[TableSpec, DeltaTable]:
     Raises:
         TablesError: there is none of this name, or it cannot be opened.
     """
-    path = directory / VIEWS / name
-    try:
-        if not is_delta(path):
-            there = ", ".join(view_names(directory)) or "none"
-            raise TablesError(f"there is no view {name} in {directory}; there are: {there}")
-        table = open_delta_table(path)
-    except FAULTS as error:
-        raise cannot_open(path, error) from error
+    table = find_delta_table(directory / VIEWS / name)
+    if table is None:
+        there = ", ".join(view_names(directory)) or "none"
+        raise TablesError(f"there is no view {name} in {directory}; there are: {there}")
     return spec_of(name, table), table

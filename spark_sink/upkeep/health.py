@@ -126,7 +126,8 @@ def show_health(health: Health, now: datetime) -> None:
         echo("  ".join(cells))
     for stream in health.unprocessed:
         echo(f"set aside: {stream['stream_id']}: {stream['reason']}")
-    live, total = (sum(sizes) for sizes in zip(*_sizes(health.tables), strict=True))
+    live = sum(table.size for table in health.tables)
+    total = sum(table.total for table in health.tables)
     echo(
         f"on disk: {total / 1e6:.1f} MB, of which {live / 1e6:.1f} MB are the latest versions, and "
         f"{(total - live) / 1e6:.1f} MB are kept for older ones (run --history, --history-size)"
@@ -138,10 +139,6 @@ def show_health(health: Health, now: datetime) -> None:
         echo(f"filled from log {read.log} now, which was read up to position {read.position}")
     if health.node is not None and health.node.feed is not None:
         echo(f"the node at {health.node.url} is at position {health.node.feed.head}")
-
-
-def _sizes(tables: Sequence[TableStatus]) -> list[tuple[int, int]]:
-    return [(table.size, table.total) for table in tables]
 
 
 def health_json(health: Health, now: datetime) -> dict[str, Any]:

@@ -47,6 +47,7 @@ from spark_sink.tables.status import (
     no_tables,
     open_delta,
 )
+from spark_sink.tables.tidying import History
 from spark_sink.tables.views import path_of, spec_of
 
 REBUILD_DIR: Final = "_rebuild"
@@ -124,7 +125,7 @@ def _rebuild_one(
         raise TablesError(f"there is no table raw_events in {directory} to rebuild {name} from")
     made_from(directory / name)  # reports damage before any work is done
     new = Tables(beside, raw.epoch, [name], raw=directory)
-    new.derived[name].keep_history(0.0)
+    new.derived[name].keep_history(History(0.0))
     _derive(new, on_progress)
     _swap(directory, new, name)
     return {name: new.derived[name].position}
@@ -158,7 +159,7 @@ def _rebuild_all(
         forgotten=directory,
         exclude_dags=are_without_dags(directory),
     )
-    new.keep_history(0.0)
+    new.keep_history(History(0.0))
     while new.raw_position < upto:
         end = min(new.raw_position + _ROWS_PER_READ, upto)
         new.append(pa.Table.from_batches(feed.read(new.raw_position, end, head.epoch)))

@@ -23,10 +23,11 @@ from recon_node.ceramic import StreamId, StreamType
 from spark_sink.errors import ConflictError, TablesError, one_line
 from spark_sink.query.changes import Changes, Token
 from spark_sink.schema import STATES, TABLES, TAKEN, TableSpec, partition_of, view_schema
-from spark_sink.tables.delta import DeltaStore, History
+from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.delta_files import query
 from spark_sink.tables.delta_state import epoch_of, identity_of, position_of
-from spark_sink.tables.location import FAULTS, Location, delete_below, is_delta, open_delta_table
+from spark_sink.tables.location import FAULTS, Location, delete_below, find_delta_table
+from spark_sink.tables.tidying import History
 from spark_sink.tables.views import NAME, VIEWS, open_view, view_names
 from spark_sink.views.model_columns import MAX_VALUES, Columns, Misfit
 
@@ -43,12 +44,7 @@ _FEED: Final = "_feed"
 
 
 def create_view(directory: Location, model: StreamId, name: str | None) -> str:
-    """Create an empty view of a model; return its name.
-
-    Args:
-        directory: of the tables.
-        model: its StreamID.
-        name: of the view; None: that of the model in lower case.
+    """Create an empty view of a model; return its name, by default the model's in lower case.
 
     Raises:
         TablesError: the model is not in the tables, or there is a view of this name.
@@ -137,7 +133,7 @@ class Views:
 
     Args:
         directory: of the tables.
-        history: hours, bytes and hours, as for `DeltaStore.keep_history`; None: as they are.
+        history: of the views; None: as it is.
         on_fault: called with the name of a view that cannot be written because of what it is to
             have, and the reason. That view then stays as it is until the next run, and the others
             go on. None: the fault is raised.
@@ -163,10 +159,8 @@ class Views:
             TablesError: a table cannot be read or written.
         """
         names = view_names(self._directory)
-        path = self._directory / STATES
-        if not names or not is_delta(path):
+        if not names or (states := find_delta_table(self._directory / STATES)) is None:
             return 0
-        states = open_delta_table(path)
         if self._seen == (states.version(), names):
             return 0
         rows = 0
@@ -198,7 +192,7 @@ class Views:
                 spec, self._directory / VIEWS / name, epoch_of(table), for_replacement=True
             )
             if self._history is not None:
-                store.keep_history(*self._history)
+                store.keep_history(self._history)
             self._views[name] = _View(store)
         return self._views[name]
 

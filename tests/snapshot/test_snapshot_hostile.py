@@ -40,19 +40,19 @@ from recon_node.snapshot.root import (
 )
 from recon_node.snapshot.snapshot_reader import SnapshotReader, read_root
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
-from recon_node.snapshot.tree import (
-    Branch,
+from recon_node.snapshot.tree.build import build
+from recon_node.snapshot.tree.nodes import (
+    LOWEST,
     Inner,
     Leaf,
     Link,
     NodeFormatError,
     Root,
-    build,
+    node_cid,
     pack,
     unpack,
-    whole,
 )
-from recon_node.snapshot.tree.nodes import LOWEST, node_cid
+from recon_node.snapshot.tree.update import Branch, whole
 from recon_node.snapshot.web import WebServer
 from recon_node.store import StoreSettings, open_store
 

@@ -11,18 +11,15 @@ from tree_support import EVERYTHING, Blocks
 
 from recon_node.ipld import dag_cbor
 from recon_node.recon import KeyRange, KeyStore, Sha256a
-from recon_node.snapshot.tree import (
-    Inner,
-    Leaf,
-    NodeFormatError,
+from recon_node.snapshot.tree.nodes import NEIGHBOURS, Inner, Leaf, NodeFormatError, decode
+from recon_node.snapshot.tree.update import (
+    Branch,
     branches,
     differing_leaves,
     matcher,
     open_node,
     whole,
 )
-from recon_node.snapshot.tree.nodes import NEIGHBOURS, decode
-from recon_node.snapshot.tree.update import Branch
 
 # Of one size, as no EventId is a prefix of another. Small numbers make neighbours.
 KEYS = st.sets(st.integers(0, 700).map(lambda n: b"%06d" % n), max_size=300)

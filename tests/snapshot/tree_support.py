@@ -7,7 +7,9 @@ from typing import TypeVar
 
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyStore
-from recon_node.snapshot.tree import Root, TreeChange, build, differing_leaves, matcher, update
+from recon_node.snapshot.tree.build import build
+from recon_node.snapshot.tree.nodes import Root
+from recon_node.snapshot.tree.update import TreeChange, differing_leaves, matcher, update
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from spark_helpers import feed_rows
 from recon_node.ceramic import Event
 from spark_sink.errors import TablesError
 from spark_sink.schema import RAW, TABLES, partition_of
-from spark_sink.tables import commits, delta_files, leaves, raw_files, tidying, upserts
+from spark_sink.tables import commits, delta_files, leaves, raw_files, tidying
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.delta_files import optimize, query
 from spark_sink.tables.directory import Tables
@@ -117,7 +117,7 @@ def test_a_table_is_what_was_put_into_it_and_so_is_its_change_feed(
                 store = DeltaStore(SPEC, path, EPOCH)
             else:
                 position += 1
-                patch.setattr(upserts, "MOST_ROWS", -1 if step == "many" else 10_000)
+                patch.setattr(commits, "MOST_ROWS", -1 if step == "many" else 10_000)
                 store.put(table_of(values), position)
                 expected |= {cid_of(stream): value for stream, value in values.items()}
         table = DeltaTable(path)

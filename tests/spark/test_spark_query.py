@@ -31,7 +31,7 @@ from support import forking
 from support.waiting import wait_until
 
 from recon_node.ceramic import Event
-from recon_node.dag import DAG_MODEL, shard_event
+from recon_node.dag.dag_events import DAG_MODEL, shard_event
 from recon_node.ipld import CID, RAW, car
 from spark_sink import functions
 from spark_sink.cli import main

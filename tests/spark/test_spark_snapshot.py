@@ -113,7 +113,7 @@ def test_damage_is_named(url: str) -> None:
         ({}, "needs the option url"),
         ({"url": "nothing://"}, "cannot use the object store"),
         ({"url": "/x", "sortKey": "model"}, "has no option sortkey"),
-        ({"url": "/x", "partitions": "0"}, "a number from 1 on"),
+        ({"url": "/x", "partitions": "0"}, "partitions must be at least 1, not 0"),
         ({"url": "EMPTY"}, "no snapshot exists there"),
     ],
 )

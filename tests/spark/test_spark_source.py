@@ -25,10 +25,10 @@ from spark_sink.run.spark_session import find_java, java_home
 from spark_sink.schema import FEED
 from spark_sink.source import source_options as parsing
 from spark_sink.source.data_source import (
-    RangeReader,
     ReconDataSource,
     ReconRanges,
     ReconStreamReader,
+    read_ranges,
 )
 from spark_sink.source.feed_client import Head
 from spark_sink.source.source_options import SourceOptions
@@ -67,8 +67,8 @@ def test_ranges_are_those_of_the_rows(
     assert len(partitions) == 3
     ranges = [batch for each in partitions for batch in reader.read(each)]
     assert all(batch.schema.names == source.schema().names for batch in ranges)
-    worker = pickle.loads(pickle.dumps(RangeReader(SourceOptions.parse(options))))
-    rows = pa.Table.from_batches(worker.rows(ranges), FEED)
+    feed = pickle.loads(pickle.dumps(SourceOptions.parse(options).feed))
+    rows = pa.Table.from_batches(read_ranges(feed, ranges), FEED)
     assert rows.select(COLUMNS) == feed_rows(sample).slice(0, 900).select(COLUMNS)
 
 

@@ -28,8 +28,9 @@ from spark_sink.query.question import run_query
 from spark_sink.query.show import show
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FEED, TABLES
-from spark_sink.tables import delta, delta_files, tidying, upserts
+from spark_sink.tables import commits, delta, delta_files, tidying
 from spark_sink.tables.directory import Tables, lock
+from spark_sink.tables.staging import DataFile
 from spark_sink.tables.status import table_status
 from spark_sink.tables.versions import At
 
@@ -164,8 +165,8 @@ def test_what_delta_rs_merges_into_a_table_is_in_small_row_groups(
 ) -> None:
     """And the first rows of streams are sorted, as those of events always are."""
     small = WriterProperties(compression="SNAPPY", max_row_group_size=4)
-    monkeypatch.setattr(upserts, "WRITER", small)
-    monkeypatch.setattr(upserts, "MOST_ROWS", 0)
+    monkeypatch.setattr(commits, "WRITER", small)
+    monkeypatch.setattr(commits, "MOST_ROWS", 0)
     rows = feed_rows(sample[:300])
     sink = Sink(Tables(tmp_path, EPOCH))
     sink.tables.append(rows.slice(0, 150))
@@ -218,7 +219,7 @@ def test_history_that_nobody_understands_is_told(tmp_path: Path, text: str) -> N
 
 @given(st.lists(st.integers(1, 10**9), max_size=100))
 def test_files_of_about_the_same_size_are_merged(sizes: list[int]) -> None:
-    files = [delta_files._SmallFile(str(n), size) for n, size in enumerate(sizes)]
+    files = [DataFile(Path(), str(n), 0, 1, size, "position", n, n) for n, size in enumerate(sizes)]
     groups = list(delta_files._groups_of_like_size(files))
     merged = [file for group in groups for file in group]
     assert len(set(merged)) == len(merged)
