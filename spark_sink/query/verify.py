@@ -85,7 +85,7 @@ def verify(tables: Location, url: str, token: str | None = None) -> Verdict:
     whole = at_node(b"", SHORT_HASH_SIZE)
     start = _start(tables)
     mine = _parts(tables, start, b"", SHORT_HASH_SIZE)
-    theirs = _told(whole)
+    theirs = _parts_at_node(whole)
     names = _names(tables) if mine else {}
     verdict = Verdict(
         url=url,
@@ -130,13 +130,13 @@ def _differences(
         raise TablesError(
             f"a stream of more than a thousand events differs: rebuild {RAW} (spark-sink rebuild)"
         )
-    told, mine_by_part = _told(answer), _parts(tables, start, prefix, size)
-    for part in sorted(told.keys() | mine_by_part.keys()):
-        if told.get(part) != mine_by_part.get(part):
+    at_theirs, at_mine = _parts_at_node(answer), _parts(tables, start, prefix, size)
+    for part in sorted(at_theirs.keys() | at_mine.keys()):
+        if at_theirs.get(part) != at_mine.get(part):
             yield from _differences(tables, start, at_node, part, 1)
 
 
-def _told(answer: dict[str, Any]) -> dict[bytes, Hash]:
+def _parts_at_node(answer: dict[str, Any]) -> dict[bytes, Hash]:
     return {
         bytes.fromhex(part["prefix"]): Hash(part["count"], part["sha256a"])
         for part in answer["parts"]

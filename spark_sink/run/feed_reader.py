@@ -63,7 +63,11 @@ Range = tuple[int, int]
 
 
 class Follower:
-    """Says where the rows of a node's log go in `raw_events`; first, call `begin`."""
+    """Says where the rows of a node's log go in `raw_events`; first, call `begin`.
+
+    Its methods raise `SinkError` if the node does not answer, or its log and the table cannot be
+    compared. Nothing is lost.
+    """
 
     def __init__(self, tables: Tables, feed: Feed) -> None:
         self._tables = tables
@@ -71,11 +75,7 @@ class Follower:
         self._overlap: LogOverlap | None = None
 
     def begin(self, head: Head) -> None:
-        """Read the log that ends at `head` from now on.
-
-        Raises:
-            SinkError: it cannot be compared with the table.
-        """
+        """Read the log that ends at `head` from now on."""
         log, read = self._tables.reading.log, self._tables.reading.position
         self._feed.check(read, log, head)
         if self._tables.is_even:
@@ -87,12 +87,7 @@ class Follower:
             self._tables.raw.read_from(log)
 
     def take_over(self, head: Head) -> None:
-        """Change to another log, which ends at `head`, and begin.
-
-        Raises:
-            SinkError: as `begin`; or the log has none of the table's events. The table goes on
-                with the log that it has.
-        """
+        """Change to another log, which ends at `head` and has events of the table, and begin."""
         overlap = self._compared(head)
         if overlap.missing and overlap.missing == self._tables.raw_position:
             raise SinkError(
@@ -104,11 +99,7 @@ class Follower:
         self._tables.raw.read_from(head.epoch)
 
     def placement(self) -> Placement:
-        """Return where those rows of the log go that the node has by now.
-
-        Raises:
-            SinkError: it does not answer, or has another log.
-        """
+        """Return where those rows of the log go that the node has by now."""
         if self._overlap is None or self._tables.is_even:
             self._overlap = None
             return self._tables.following()
@@ -128,9 +119,6 @@ class Follower:
 
         Returns:
             How many were appended.
-
-        Raises:
-            SinkError: this failed. Nothing is lost.
         """
         count = 0
         tables, overlap = self._tables, self._overlap

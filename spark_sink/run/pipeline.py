@@ -101,6 +101,8 @@ class BatchReport:
 class Sink:
     """Adds each batch to the tables.
 
+    Its methods raise `SinkError` if that fails. Nothing is lost, and the batch can run again.
+
     Args:
         tables: to keep up to date.
         on_batch: called after each batch.
@@ -152,9 +154,6 @@ class Sink:
             ranges: of the batch.
             batch_id: Spark's number of it.
             end: the log of the batch, and up to where it reads it; None: unknown.
-
-        Raises:
-            SinkError: this failed. Nothing is lost, and the batch can run again.
         """
         started = time.monotonic()
         self._doing = f"fetching the events of batch {batch_id}"
@@ -174,11 +173,7 @@ class Sink:
         return self._derivation.doing if self._doing == _COMPUTING else self._doing
 
     def fill(self, frame: DataFrame) -> int:
-        """Append all rows of a frame to an empty `raw_events`, in one commit; return how many.
-
-        Raises:
-            SinkError: this failed, or a position is missing. Nothing has changed.
-        """
+        """Append all rows of a frame to an empty `raw_events`, in one commit; return how many."""
         with self.as_sink_errors():
             parts = self._stage(frame, self.tables.following())
             last = max((part.last for part in parts), default=0)
@@ -193,10 +188,9 @@ class Sink:
             return appended
 
     def close(self, patience: float) -> bool:
-        """Let the current batch finish, for at most `patience` seconds, and take no other.
+        """Let the current batch finish, for at most `patience` seconds; return whether it has.
 
-        Returns:
-            Whether it has finished.
+        No other one is taken.
         """
         finished = self._busy.acquire(timeout=patience)
         self._closed = True
@@ -210,8 +204,7 @@ class Sink:
     ) -> list[StagedFeed] | None:
         """Write the rows of a short batch to files, here: to start tasks would take longer.
 
-        Returns:
-            None: it is long, or the node does not answer, for which workers wait.
+        None if it is long, or the node does not answer, for which workers wait.
         """
         reading = self.tables.reading
         if end is None or end[0] != reading.log or end[1] - reading.position > _SHORT_BATCH:
@@ -257,14 +250,7 @@ class Sink:
         return head is not None and head - raw >= _BACKLOG
 
     def catch_up(self, window: int | None = None) -> int:
-        """Bring the derived tables to the position of `raw_events`.
-
-        Returns:
-            How many streams were recomputed.
-
-        Raises:
-            SinkError: this failed. Nothing is lost.
-        """
+        """Bring the derived tables to where `raw_events` is; return how many streams changed."""
         self._doing = _COMPUTING
         with self.as_sink_errors():
             return self._derivation.catch_up(window, goes_on=self._goes_on)
@@ -275,11 +261,7 @@ class Sink:
             self._views.keep()
 
     def look(self) -> None:
-        """Fill views that were created since the last batch, unless there is a batch.
-
-        Raises:
-            SinkError: this failed.
-        """
+        """Fill views that were created since the last batch, unless there is a batch."""
         if self._busy.acquire(blocking=False):
             try:
                 with self.as_sink_errors():
@@ -294,11 +276,7 @@ class Sink:
             self.tables.tidy(idle=idle, most=most)
 
     def finish(self) -> None:
-        """After the last batch, let the derived tables catch up, and merge small files.
-
-        Raises:
-            SinkError: as `catch_up`.
-        """
+        """After the last batch, let the derived tables catch up, and merge small files."""
         self.catch_up()
         with self.as_sink_errors():
             self._keep_views()

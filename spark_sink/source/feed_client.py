@@ -38,12 +38,6 @@ def last_position(batch: pa.RecordBatch) -> int:
     return int(batch.column(_POSITION)[-1].as_py())
 
 
-def columns_parameter(schema: pa.Schema) -> dict[str, str]:
-    """Return the parameter that asks for some columns; the position comes with any."""
-    names = [name for name in schema.names if name != _POSITION]
-    return {} if schema == FEED else {"columns": ",".join(names)}
-
-
 def column_of(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     """Return a column of the feed; nulls for one that older nodes do not know."""
     if field.name in _NEW_COLUMNS and field.name not in batch.schema.names:
@@ -90,6 +84,10 @@ class Head:
 class Feed:
     """The feed of the node at `url`. It can be pickled, and connects on first use.
 
+    Its methods raise `FeedUnreachableError` if no answer comes in time, `FeedRefusedError` if
+    something answers, but not as a feed does, and `FeedChangedError` if the node has another log
+    than the one that was named.
+
     Args:
         url: of the node's HTTP API.
         patience: seconds to wait for an unreachable node before giving up.
@@ -132,10 +130,6 @@ class Feed:
             patience: seconds to wait for an answer; None: the feed's own.
             on_failure: called after each try that failed.
             news: `after` and `wait`: wait up to this many seconds for an event after a position.
-
-        Raises:
-            FeedUnreachableError: no answer in time.
-            FeedRefusedError: something answers, but not as a feed does.
         """
         patience = self.patience if patience is None else patience
         return retried(partial(self._head_once, news), patience, on_failure)
@@ -165,21 +159,13 @@ class Feed:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows at positions (after, upto] in order, in the schema `FEED`.
 
-        There are no gaps, except with filters, which leave out rows that do not match.
-
-        Raises:
-            FeedChangedError: the node has another log now.
-            FeedUnreachableError: no row arrived for `patience` seconds (default: the feed's own).
-            FeedRefusedError: something answers, but not as a feed does.
+        There are no gaps, except with filters, which leave out rows that do not match. A row must
+        arrive every `patience` seconds (default: the feed's own).
         """
         return self._read(after, upto, epoch, FEED, patience)
 
     def event_cids(self, after: int, upto: int, epoch: str) -> Iterator[pa.Array]:
-        """Yield the CIDs of the events at positions (after, upto] in order, some at a time.
-
-        Raises:
-            SinkError: as `read`.
-        """
+        """Yield the CIDs of the events at positions (after, upto] in order, some at a time."""
         for batch in self._read(after, upto, epoch, CIDS, None):
             yield batch.column(CID)
 
@@ -205,12 +191,7 @@ class Feed:
     def ask(
         self, path: str, timeout: httpx.Timeout = _TIMEOUT, **params: float | str
     ) -> httpx.Response:
-        """Return the answer to a question about the feed, for `check_status`.
-
-        Raises:
-            FeedUnreachableError: there was none.
-            FeedRefusedError: something answered that does not speak HTTP.
-        """
+        """Return the answer to a question about the feed, for `check_status`."""
         try:
             return self._client.get(path, params=params, timeout=timeout)
         except httpx.HTTPError as error:
@@ -224,19 +205,15 @@ class Feed:
             epoch: of the log.
             prefix: what their EventIDs have after the network id.
             size: of the parts, in bytes after the prefix.
-
-        Raises:
-            FeedUnreachableError: no answer.
-            FeedChangedError: the node has another log.
-            FeedRefusedError: the node does not tell hashes.
         """
-        asked: dict[str, int | str] = {
-            "upto": upto,
-            "epoch": epoch,
-            "prefix": prefix.hex(),
-            "size": size,
-        }
-        response = self.ask("/ceramic/feed/sha256a", _HASH_TIMEOUT, **asked)
+        response = self.ask(
+            "/ceramic/feed/sha256a",
+            _HASH_TIMEOUT,
+            upto=upto,
+            epoch=epoch,
+            prefix=prefix.hex(),
+            size=size,
+        )
         self.check_status(response, epoch)
         answer: dict[str, Any] = response.json()
         return answer
@@ -266,11 +243,7 @@ class Feed:
             )
 
     def signer(self) -> str | None:
-        """Return the did:key by which the node signs its snapshots; None if it does not say.
-
-        Raises:
-            FeedUnreachableError, FeedRefusedError: as `head`.
-        """
+        """Return the did:key by which the node signs its snapshots; None if it does not say."""
         response = self.ask("/ceramic/recon", _HEAD_TIMEOUT)
         self.check_status(response)
         try:
@@ -294,13 +267,10 @@ class Feed:
         self, after: int, upto: int, epoch: str, columns: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one request, as far as they arrive completely."""
-        params = {
-            "after": after,
-            "upto": upto,
-            "epoch": epoch,
-            **self.filters,
-            **columns_parameter(columns),
-        }
+        params = {"after": after, "upto": upto, "epoch": epoch, **self.filters}
+        if columns != FEED:  # the position comes with any columns
+            names = (name for name in columns.names if name != _POSITION)
+            params["columns"] = ",".join(names)
         for batch in self._stream(params):
             yield self._checked(batch, after, upto, columns)
             after = last_position(batch)

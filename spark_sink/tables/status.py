@@ -1,4 +1,7 @@
-"""The status of tables and views, without Spark: position, size and age."""
+"""The status of tables and views, without Spark: position, size and age.
+
+All functions raise `TablesError` if a table cannot be opened, or a store does not answer.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -55,11 +58,7 @@ class TableStatus:
 
 
 def table_status(directory: Location) -> list[TableStatus]:
-    """Return the status of each table and view in `directory`.
-
-    Raises:
-        TablesError: there are no tables, or one cannot be read.
-    """
+    """Return the status of each table and view in `directory`, at least one."""
     found = [_status(name, path_of(directory, name)) for name in (*TABLES, *view_names(directory))]
     if not any(found):
         raise no_tables(directory)
@@ -67,11 +66,7 @@ def table_status(directory: Location) -> list[TableStatus]:
 
 
 def read_unprocessed(directory: Location) -> list[dict[str, Any]]:
-    """Return the streams that are set aside: `stream_id`, `reason`, `since` and `version` of each.
-
-    Raises:
-        TablesError: the table cannot be read.
-    """
+    """Return the streams that are set aside: `stream_id`, `reason`, `since` and `version`."""
     if (table := find_delta_table(directory / UNPROCESSED)) is None:
         return []
     columns = "stream_id, reason, since, version"
@@ -83,11 +78,7 @@ def read_unprocessed(directory: Location) -> list[dict[str, Any]]:
 
 
 def is_table(directory: Location) -> bool:
-    """Return whether a directory is a table; False if it is on a disk and not readable.
-
-    Raises:
-        TablesError: the store does not say.
-    """
+    """Return whether a directory is a table; False if it is on a disk and not readable."""
     if not isinstance(directory, Path):
         return find_delta_table(directory) is not None
     try:
@@ -123,11 +114,7 @@ def no_tables(directory: Location) -> TablesError:
 
 
 def open_delta(directory: Location) -> dict[str, DeltaTable]:
-    """Open the tables and views in `directory`, by name.
-
-    Raises:
-        TablesError: one cannot be opened.
-    """
+    """Open the tables and views in `directory`, by name."""
     return {
         name: table
         for name in (*TABLES, *view_names(directory))
@@ -136,11 +123,7 @@ def open_delta(directory: Location) -> dict[str, DeltaTable]:
 
 
 def are_without_dags(directory: Location) -> bool:
-    """Return whether the tables in `directory` were made without the events of DAGs.
-
-    Raises:
-        TablesError: one cannot be opened.
-    """
+    """Return whether the tables in `directory` were made without the events of DAGs."""
     return any(map(excludes_dags, open_delta(directory).values()))
 
 
@@ -157,9 +140,6 @@ def made_from(path: Location) -> Origin | None:
     """Return the log that the table at `path` was made from, and its position.
 
     None if there is no table. Files with rows are not read: they may be damaged.
-
-    Raises:
-        TablesError: its metadata is damaged, or it was not made by spark-sink.
     """
     if (table := find_delta_table(path)) is None:
         return None

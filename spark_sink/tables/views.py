@@ -1,6 +1,7 @@
 """Where the typed views of models are: Delta tables below `views`, which know their models.
 
-A table's name is unique among tables and views, so a name is enough to find the table.
+A table's name is unique among tables and views, so a name is enough to find the table. All
+functions raise `TablesError` if a view does not exist or cannot be opened.
 """
 
 import re
@@ -28,11 +29,7 @@ NAME: Final = re.compile("[a-z][a-z0-9_]{0,62}")
 
 
 def view_names(directory: Location) -> list[str]:
-    """Return the names of the views among the tables in a directory.
-
-    Raises:
-        TablesError: they cannot be listed.
-    """
+    """Return the names of the views among the tables in a directory."""
     try:
         found = file_system(directory).get_file_info(FileSelector(VIEWS, allow_not_found=True))
         names = (entry.base_name for entry in found if entry.type is FileType.Directory)
@@ -48,11 +45,7 @@ def path_of(directory: Location, name: str) -> Location:
 
 
 def spec_of(name: str, table: DeltaTable) -> TableSpec:
-    """Return what a table or a view is like.
-
-    Raises:
-        TablesError: it is neither.
-    """
+    """Return what a table or a view is like."""
     if name in TABLES:
         return TABLES[name]
     model = table.metadata().configuration.get(MODEL_PROPERTY)
@@ -62,11 +55,7 @@ def spec_of(name: str, table: DeltaTable) -> TableSpec:
 
 
 def open_view(directory: Location, name: str) -> tuple[TableSpec, DeltaTable]:
-    """Open a view.
-
-    Raises:
-        TablesError: there is none of this name, or it cannot be opened.
-    """
+    """Open a view."""
     table = find_delta_table(directory / VIEWS / name)
     if table is None:
         there = ", ".join(view_names(directory)) or "none"
