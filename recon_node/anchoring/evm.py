@@ -242,10 +242,10 @@ class EvmAuthority:
         return Anchored(bytes.fromhex(mined.tx_hash[2:]), int(block["timestamp"], 16), mined.cost)
 
     async def _need(self, read: Callable[[Any], T], method: str, *params: object) -> T:
-        found = await self._chain.ask(read, method, *params)
-        if found is None:
+        answer = await self._chain.ask(read, method, *params)
+        if answer is None:
             raise AnswerError(f"{method} has no answer")
-        return found
+        return answer
 
 
 def _transaction(chain_id: str, nonce: int, max_fee: int, tip: int) -> dict[str, Any]:

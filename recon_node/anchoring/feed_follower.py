@@ -154,14 +154,14 @@ class FeedEvent:
 
 def select(events: Iterable[FeedEvent]) -> Selection:
     """Return what follows from events of the feed, in their order."""
-    found = Selection()
+    selection = Selection()
     for event in events:
         for prev in event.prevs:
-            found.added.pop(prev, None)
+            selection.added.pop(prev, None)
         if event.kind is EventKind.TIME:
-            found.timed += [(prev, event.cid) for prev in event.prevs]
+            selection.timed += [(prev, event.cid) for prev in event.prevs]
         else:
-            found.covered += event.prevs
+            selection.covered += event.prevs
             if event.is_wanted:
-                found.added[event.cid] = event.init
-    return found
+                selection.added[event.cid] = event.init
+    return selection

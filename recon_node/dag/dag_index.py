@@ -165,14 +165,14 @@ def _take(
 
 def _take_shard(connection: sqlite3.Connection, subject: bytes, shard: bytes, event: CID) -> None:
     blocks = car.decode(shard, max_digest=MAX_INLINE).blocks
-    found = {cid: links(cid, block) for cid, block in blocks.items()}
+    targets_of = {cid: links(cid, block) for cid, block in blocks.items()}
     row = connection.execute(
         "INSERT OR IGNORE INTO shards (subject, cid, event) VALUES (?, ?, ?) RETURNING id",
         (subject, CID.of(CAR, shard), event),
     ).fetchone()
     if row is None:
         return
-    for cid, targets in found.items():
+    for cid, targets in targets_of.items():
         node = _node(connection, subject, cid)
         connection.execute("INSERT INTO contents VALUES (?, ?)", (node, row[0]))
         changed = connection.execute(

@@ -44,7 +44,7 @@ from recon_node.store import FeedRow, Store
 
 _BLOCKS_AT_ONCE: Final = 256
 """Blocks that are located at once while a DAG is exported."""
-_TOLD: Final = 10_000
+_MAX_KNOWN: Final = 10_000
 """Publishes for which the cache knows whether their origin contains their link."""
 _SHARDS: Final = 4
 """Shards in memory while a DAG is exported: neighbouring blocks are usually in the same one."""
@@ -83,7 +83,7 @@ class Dags:
         self._store = store
         self._data_dir = data_dir
         self._index = index
-        self._told: dict[CID, bool] = {}
+        self._contained: dict[CID, bool] = {}
         self._browsing = trio.CapacityLimiter(_BROWSERS)
 
     async def state(self, root: CID) -> DagState:
@@ -98,9 +98,9 @@ class Dags:
 
     async def resolve(self, identifier: Identifier) -> Publication:
         """Resolve an identifier to the DAG published under it."""
-        if len(self._told) > _TOLD:
-            self._told.clear()
-        question = partial(dag_state.read_publication, identifier=identifier, told=self._told)
+        if len(self._contained) > _MAX_KNOWN:
+            self._contained.clear()
+        question = partial(dag_state.read_publication, identifier=identifier, known=self._contained)
         return await self._index.ask(question)
 
     async def dags(self, after: bytes, limit: int) -> list[ListedDag]:
@@ -145,11 +145,11 @@ class Dags:
             IncompleteDagError: a block is missing; raised before the first piece.
             StoreError: the log cannot be read.
         """
-        found = await self.state(root)
-        if not found.complete:
+        state = await self.state(root)
+        if not state.complete:
             raise IncompleteDagError(
-                f"the DAG {root} is incomplete, with {found.missing_blocks.count} or more missing "
-                "blocks: " + ", ".join(map(str, found.missing_blocks.first[:_MAX_NAMED]))
+                f"the DAG {root} is incomplete, with {state.missing_blocks.count} or more missing "
+                "blocks: " + ", ".join(map(str, state.missing_blocks.first[:_MAX_NAMED]))
             )
         return self._write(root)
 
@@ -160,11 +160,11 @@ class Dags:
         with FILE.reading(self._data_dir) as connection:
             order = dag_state.read_order(connection, root)
             shards = Latest[CID, dict[CID, bytes]](_SHARDS)
-            while found := await self._index.in_thread(partial(_next_blocks, order)):
-                for each in found:
-                    block = (await self._shard(each.event, shards))[each.cid]
-                    size = len(each.cid) + len(block)
-                    yield b"".join((varint.encode(size), each.cid, block))
+            while blocks := await self._index.in_thread(partial(_next_blocks, order)):
+                for located in blocks:
+                    block = (await self._shard(located.event, shards))[located.cid]
+                    size = len(located.cid) + len(block)
+                    yield b"".join((varint.encode(size), located.cid, block))
 
     async def _shard(self, event: CID, shards: Latest[CID, dict[CID, bytes]]) -> dict[CID, bytes]:
         """The blocks of the shard in an event."""

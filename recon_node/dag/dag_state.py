@@ -23,7 +23,7 @@ from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.ipld import CID, IDENTITY, multibase
 
 MAX_HEADS: Final = 100
-"""Heads of a DAG's log that are told, and joined."""
+"""Heads of a DAG's log that are listed, and joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,15 +203,15 @@ def read_replicas(
     connection: sqlite3.Connection, root: CID, max_bytes: int
 ) -> dict[CID, Replica] | None:
     """Return the replicas held of a DAG; None if their blocks exceed `max_bytes`."""
-    found: dict[CID, Replica] = {}
+    replicas: dict[CID, Replica] = {}
     for cid, block in connection.execute(
         "SELECT cid, block FROM replicas WHERE subject = ? ORDER BY cid", (sort_bytes(root),)
     ):
         max_bytes -= len(block)
         if max_bytes < 0:
             return None
-        found[CID(cid)] = decode_replica(block)
-    return found
+        replicas[CID(cid)] = decode_replica(block)
+    return replicas
 
 
 def _missing_blocks(connection: sqlite3.Connection, root: CID, lacking: Any) -> Lacking:
@@ -221,10 +221,10 @@ def _missing_blocks(connection: sqlite3.Connection, root: CID, lacking: Any) -> 
         "SELECT 1 FROM nodes WHERE (subject, cid) = (?1, ?1)", (root,)
     ).fetchone():
         return Lacking(1, (root,))
-    found: Lacking = lacking(
+    missing: Lacking = lacking(
         _REACHED + "SELECT cid FROM reached JOIN nodes USING (id) WHERE shard IS NULL"
     )
-    return found
+    return missing
 
 
 def find_event(connection: sqlite3.Connection, root: CID, cid: CID) -> CID | None:
@@ -275,11 +275,11 @@ def read_order(connection: sqlite3.Connection, root: CID) -> Iterator[LocatedBlo
 
 
 def read_publication(
-    connection: sqlite3.Connection, identifier: Identifier, told: dict[CID, bool]
+    connection: sqlite3.Connection, identifier: Identifier, known: dict[CID, bool]
 ) -> Publication:
     """Return what was published under an identifier.
 
-    `told` caches whether a publish's origin contains its link, which never changes once known.
+    `known` caches whether a publish's origin contains its link, which never changes once known.
     """
     subject = sort_bytes(identifier)
     log = PublishLog(identifier.key)
@@ -300,16 +300,16 @@ def read_publication(
     waiting_for = set(log.waiting_for)
     current = pending = None
     for cid, publish in log.latest():
-        found = _contained(connection, cid, publish, told)
-        if found.holds:
+        containment = _contained(connection, cid, publish, known)
+        if containment.holds:
             current = publish
             break
-        if found.holds is False:
+        if containment.holds is False:
             if len(faults) < MAX_LISTED:
                 faults[cid] = _not_contained(publish)
         elif pending is None:
             pending = publish
-            waiting_for.update(found.waiting_for)
+            waiting_for.update(containment.waiting_for)
     return Publication(
         identifier=identifier,
         current=current,
@@ -322,14 +322,14 @@ def read_publication(
 
 
 def _contained(
-    connection: sqlite3.Connection, cid: CID, publish: Statement, told: dict[CID, bool]
+    connection: sqlite3.Connection, cid: CID, publish: Statement, known: dict[CID, bool]
 ) -> Containment:
-    if cid in told:
-        return Containment(told[cid])
-    found = find_block(connection, publish.link, publish.origin, publish.shard)
-    if found.holds is not None:
-        told[cid] = found.holds
-    return found
+    if cid in known:
+        return Containment(known[cid])
+    containment = find_block(connection, publish.link, publish.origin, publish.shard)
+    if containment.holds is not None:
+        known[cid] = containment.holds
+    return containment
 
 
 def _not_contained(publish: Statement) -> str:
@@ -372,8 +372,8 @@ class ListedIdentifier:
 
 def read_dags(connection: sqlite3.Connection, after: bytes, limit: int) -> list[ListedDag]:
     """Return DAGs in the order of their roots' CIDs, those after `after`."""
-    found: list[ListedDag] = []
-    while len(found) < limit:
+    dags: list[ListedDag] = []
+    while len(dags) < limit:
         nexts = [subject for table in _TABLES for subject in _next(connection, table, after)]
         if not nexts:
             break
@@ -381,15 +381,15 @@ def read_dags(connection: sqlite3.Connection, after: bytes, limit: int) -> list[
         root = _subject(after)
         if isinstance(root, CID):
             shards = _count(connection, "shards", after)
-            found.append(ListedDag(root, shards, _count(connection, "replicas", after)))
-    return found
+            dags.append(ListedDag(root, shards, _count(connection, "replicas", after)))
+    return dags
 
 
 def read_identifiers(
     connection: sqlite3.Connection, after: bytes, limit: int
 ) -> list[ListedIdentifier]:
     """Return identifiers in the order of their keys, those after `after`."""
-    found: list[ListedIdentifier] = []
+    identifiers: list[ListedIdentifier] = []
     for _ in range(limit):
         after = next(_next(connection, "publishes", after), b"")
         if not after:
@@ -400,8 +400,8 @@ def read_identifiers(
                 "SELECT count(*), count(fault), max(judged) FROM publishes WHERE subject = ?",
                 (after,),
             ).fetchone()
-            found.append(ListedIdentifier(identifier, *row))
-    return found
+            identifiers.append(ListedIdentifier(identifier, *row))
+    return identifiers
 
 
 def _subject(raw: bytes) -> Subject:

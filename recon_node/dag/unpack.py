@@ -82,8 +82,8 @@ def measure(root: CID, read: Read) -> Extent:
 
 def _open(cid: CID, read: Read) -> _Node:
     block = cid.digest if cid.hash_code == IDENTITY else read(cid)
-    data, found = read_node(cid, lambda _: block)
-    links = [(link.cid, entry_name(data, link) is not None) for link in found]
+    data, pb_links = read_node(cid, lambda _: block)
+    links = [(link.cid, entry_name(data, link) is not None) for link in pb_links]
     return _Node(cid, len(block), links, iter(dict.fromkeys(child for child, _ in links)))
 
 

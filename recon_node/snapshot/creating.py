@@ -236,7 +236,7 @@ class SnapshotWriter:
             keys = [key for key in now if key in known or key in written]
             changes.append(TreeChange(branch.link.lower, len(leaf.keys), keys))
             self._progress("writing events", done + 1, len(leaves))
-        found, made = reader.answer(update(tree, changes, blocks), blocks)
+        root, made = reader.answer(update(tree, changes, blocks), blocks)
         self._event_extents.update(
             (key, extent)
             for key, extent in reader.event_extents.items()
@@ -248,9 +248,9 @@ class SnapshotWriter:
                     if child.cid not in self._node_extents:
                         self._node_extents[child.cid] = reader.extent_of(child.cid)
             self._add_node(new_node)
-        if found is not None and found.link.cid not in self._node_extents:
-            self._node_extents[found.link.cid] = reader.extent_of(found.link.cid)
-        return found
+        if root is not None and root.link.cid not in self._node_extents:
+            self._node_extents[root.link.cid] = reader.extent_of(root.link.cid)
+        return root
 
     def _written(self, keys: Iterable[bytes], total: int | None) -> Iterator[bytes]:
         """Write the events of some keys; yield the keys of those that are here."""
@@ -306,7 +306,7 @@ class SnapshotWriter:
 
     def _top(self, tree: Root | None) -> dict[CID, tuple[bytes, bytes]]:
         """Return the upper levels of the tree, as many as the root object takes."""
-        found: dict[CID, tuple[bytes, bytes]] = {}
+        top: dict[CID, tuple[bytes, bytes]] = {}
         known = {} if self._base is None else self._base.top
         level = [] if tree is None else [tree.link]
         size = 0
@@ -323,14 +323,14 @@ class SnapshotWriter:
                     assert isinstance(opened, Inner)
                     node = opened
                 else:
-                    return found
+                    return top
                 below += node.children
             size += sum(len(block) + len(locator) for block, locator in parts.values())
             if size > MAX_TOP_BYTES:
-                return found
-            found |= parts
+                return top
+            top |= parts
             level = below if below and below[0].level else []
-        return found
+        return top
 
 
 PACK_BYTES: Final = 8 * 1024 * 1024
@@ -385,24 +385,24 @@ def _latest(source: Source, objects: Objects, now: float) -> RootObject | None:
             f"{LATEST} in {objects.url} is not a root object ({error}): delete it, or choose "
             "another place"
         ) from None
-    found = root.manifest
-    if found.created > now + _CLOCKS_DIFFER:
+    manifest = root.manifest
+    if manifest.created > now + _CLOCKS_DIFFER:
         raise SnapshotError(
-            f"{LATEST} in {objects.url} is of {found.created_text}, which is in the future: set "
-            "the clock, or delete that snapshot, because newer ones would seem older"
+            f"{LATEST} in {objects.url} is of {manifest.created_text}, which is in the future: "
+            "set the clock, or delete that snapshot, because newer ones would seem older"
         )
-    if found.network != source.network:
+    if manifest.network != source.network:
         raise SnapshotError(
-            f"{objects.url} has snapshots of the network {found.network.name}, but the events are "
-            f"of {source.network.name}: choose another place"
+            f"{objects.url} has snapshots of the network {manifest.network.name}, but the events "
+            f"are of {source.network.name}: choose another place"
         )
     return root
 
 
 def _can_build_on(root: RootObject, source: Source, key: SigningKey, pack_bytes: int) -> bool:
-    found = root.manifest
-    if root.signer != controller_of(key) or tuple(found.ranges) != tuple(source.ranges):
+    manifest = root.manifest
+    if root.signer != controller_of(key) or tuple(manifest.ranges) != tuple(source.ranges):
         return False  # others may have left out something that their trees name
-    size = sum(size for _, size in found.packs)
-    too_many = len(found.packs) > MAX_PACKS + 2 * size // pack_bytes
-    return not too_many and found.live * 2 >= size
+    size = sum(size for _, size in manifest.packs)
+    too_many = len(manifest.packs) > MAX_PACKS + 2 * size // pack_bytes
+    return not too_many and manifest.live * 2 >= size

@@ -50,18 +50,18 @@ class LogSource:
                 "SELECT event_id FROM events WHERE event_id > ? AND event_id < ? ORDER BY event_id"
             )
             self._keys = KeyStore()
-            found: list[bytes] = []
+            kept: list[bytes] = []
             connection = self._reader.connection
             connection.execute("BEGIN")
             with closing(connection.cursor()) as cursor:
                 withheld = set(select_withheld(connection, orphans=False))
-                for each in self.ranges:
-                    keys = (key for (key,) in cursor.execute(sql, tuple(each)))
-                    found += [key for key in keys if key not in withheld]
+                for range_ in self.ranges:
+                    keys = (key for (key,) in cursor.execute(sql, tuple(range_)))
+                    kept += [key for key in keys if key not in withheld]
                 self._epoch = log_schema.read_meta(connection, "epoch") or ""
                 self._reader.head = read_head(self._reader)
             connection.execute("COMMIT")
-            self._keys.load(found)
+            self._keys.load(kept)
         self._matches = matcher(self._keys, self.ranges)
 
     def __enter__(self) -> Self:

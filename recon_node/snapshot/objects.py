@@ -224,16 +224,16 @@ class Objects:
 
     def list(self, prefix: str) -> list[Listed]:
         """Return the objects below a prefix, by name; plain web servers cannot list them."""
-        found: list[Listed] = []
+        objects: list[Listed] = []
         try:
             for batch in obstore.list(self._store, prefix):
-                found += [
-                    Listed(each["path"], each["size"], each["last_modified"]) for each in batch
+                objects += [
+                    Listed(entry["path"], entry["size"], entry["last_modified"]) for entry in batch
                 ]
         except _FAILURES as error:
             raise self._error(f"the objects below {prefix}", "listed", error) from None
         self._count()
-        return sorted(found, key=lambda each: each.name)
+        return sorted(objects, key=lambda entry: entry.name)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; it does not matter if some are missing."""

@@ -265,9 +265,9 @@ def ranges_of(extents: Iterable[PackExtent], gap: int, most: int) -> list[Range]
         gap: bytes between two extents that are read with them rather than asked for separately.
         most: bytes of a range, unless a single extent is larger.
     """
-    found: list[Range] = []
+    ranges: list[Range] = []
     for extent in sorted(set(extents)):
-        last = found[-1] if found else None
+        last = ranges[-1] if ranges else None
         if (
             last is not None
             and last.pack == extent.pack
@@ -275,10 +275,10 @@ def ranges_of(extents: Iterable[PackExtent], gap: int, most: int) -> list[Range]
             and extent.end - last.start <= most
         ):
             end = max(last.end, extent.end)
-            found[-1] = Range(last.pack, last.start, end, [*last.wanted, extent])
+            ranges[-1] = Range(last.pack, last.start, end, [*last.wanted, extent])
         else:
-            found.append(Range(extent.pack, extent.offset, extent.end, [extent]))
-    return found
+            ranges.append(Range(extent.pack, extent.offset, extent.end, [extent]))
+    return ranges
 
 
 MAX_RANGE: Final = 1024 * 1024
@@ -319,7 +319,7 @@ class PackReader:
         Raises:
             SnapshotError: the store was given up.
         """
-        found: dict[K, T] = {}
+        checked: dict[K, T] = {}
         missing: dict[PackExtent, K] = {}
         for item, extent in extents.items():
             if extent.size > largest:
@@ -331,38 +331,40 @@ class PackReader:
                 continue
             self._on_fault(SnapshotFault(self.describe(extent), reason))
 
-        def read(each: Range) -> list[tuple[K, T]]:
-            got: list[tuple[K, T]] = []
-            for extent, data in self._read_range(each):
+        def read(range_: Range) -> list[tuple[K, T]]:
+            pairs: list[tuple[K, T]] = []
+            for extent, data in self._read_range(range_):
                 item = missing[extent]
                 try:
-                    got.append((item, check(item, data)))
+                    pairs.append((item, check(item, data)))
                 except (LocatorError, IpldError) as error:
                     self._on_fault(SnapshotFault(self.describe(extent), f"damaged: {error}"))
-            return got
+            return pairs
 
         for part in in_parallel(read, ranges_of(missing, gap, MAX_RANGE)):
-            found.update(part)
-        return found
+            checked.update(part)
+        return checked
 
-    def _read_range(self, each: Range) -> list[tuple[PackExtent, bytes]]:
+    def _read_range(self, range_: Range) -> list[tuple[PackExtent, bytes]]:
         try:
-            cid, size = self._packs[each.pack]
-            if each.end > size:
+            cid, size = self._packs[range_.pack]
+            if range_.end > size:
                 raise MissingObjectError(
                     f"{pack_name(cid)} in {self._objects.url} has only {size} bytes"
                 )
-            data = self._objects.get_range(pack_name(cid), each.start, each.end - each.start)
+            data = self._objects.get_range(pack_name(cid), range_.start, range_.end - range_.start)
         except (ObjectError, IndexError) as error:
             self._on_fault(
-                SnapshotFault(f"bytes {each.start}-{each.end} of pack {each.pack}", str(error))
+                SnapshotFault(
+                    f"bytes {range_.start}-{range_.end} of pack {range_.pack}", str(error)
+                )
             )
             self._count_failure(error)
             return []
         self._failures = 0
         return [
-            (extent, data[extent.offset - each.start : extent.end - each.start])
-            for extent in each.wanted
+            (extent, data[extent.offset - range_.start : extent.end - range_.start])
+            for extent in range_.wanted
         ]
 
     def _count_failure(self, error: Exception) -> None:

@@ -330,14 +330,14 @@ def decode_root(data: bytes, trusted: Collection[str] | None = None) -> RootObje
 
 def _top(block: bytes, root: Link) -> dict[CID, tuple[bytes, bytes]]:
     """Return the nodes that come with a root object, with their locators."""
-    found: dict[CID, tuple[bytes, bytes]] = {}
+    top: dict[CID, tuple[bytes, bytes]] = {}
     try:
         links = deque([root])
         for data in dag_cbor.decode(block):
             link = links.popleft()
-            found[link.cid] = split_located(data, link.cid, link.hash)
-            node = decode(found[link.cid][0], link.level, KeyRange(link.lower, HIGHEST))
+            top[link.cid] = split_located(data, link.cid, link.hash)
+            node = decode(top[link.cid][0], link.level, KeyRange(link.lower, HIGHEST))
             links += node.children if isinstance(node, Inner) else ()
     except (DagCborError, LocatorError, NodeFormatError, TypeError, IndexError):
         pass  # the others are fetched one by one
-    return found
+    return top

@@ -123,22 +123,22 @@ class SnapshotReader:
         Raises:
             SnapshotError: the store was given up.
         """
-        found = self._nodes([each.link.cid for each in wanted])
+        nodes = self._nodes([branch.link.cid for branch in wanted])
         opened: list[Opened] = []
-        for each in wanted:
-            if each.link.cid not in found:
+        for branch in wanted:
+            if branch.link.cid not in nodes:
                 continue
-            block, locator = found[each.link.cid]
+            block, locator = nodes[branch.link.cid]
             try:
-                node = open_node(each, block)
+                node = open_node(branch, block)
                 items = node.keys if isinstance(node, Leaf) else node.children
                 extents = decode_locator(locator, len(items))
             except (NodeFormatError, LocatorError) as error:
-                self._on_fault(SnapshotFault(self._where(each.link.cid), str(error)))
+                self._on_fault(SnapshotFault(self._where(branch.link.cid), str(error)))
                 continue
             if isinstance(node, Inner):
                 self._note_children(node, extents)
-            opened.append((each, node, extents))
+            opened.append((branch, node, extents))
         return opened
 
     def forget(self, wanted: Iterable[Branch]) -> None:
@@ -174,8 +174,8 @@ class SnapshotReader:
             return event_car(cid, data)
 
         extents = {key: extent for key, extent in wanted if key in event_ids}
-        found = self._packs.read(extents, EVENT_GAP, MAX_CAR_SIZE, check)
-        return [(event_ids[key], found[key]) for key in extents if key in found]
+        cars = self._packs.read(extents, EVENT_GAP, MAX_CAR_SIZE, check)
+        return [(event_ids[key], cars[key]) for key in extents if key in cars]
 
     def answer(self, steps: Generator[Sequence[CID], None, T], blocks: dict[CID, bytes]) -> T:
         """Run a generator of the tree, with the nodes that it asks for.
@@ -185,11 +185,11 @@ class SnapshotReader:
         """
 
         def read(wanted: Sequence[CID]) -> None:
-            found = self._nodes(wanted)
-            lost = [cid for cid in wanted if cid not in found]
+            nodes = self._nodes(wanted)
+            lost = [cid for cid in wanted if cid not in nodes]
             if lost:
                 raise SnapshotError(f"the node {lost[0]} cannot be read from {self.objects.url}")
-            for cid, (block, locator) in found.items():
+            for cid, (block, locator) in nodes.items():
                 blocks[cid] = block
                 self._note(cid, block, locator)
 
@@ -225,7 +225,7 @@ class SnapshotReader:
     def _nodes(self, cids: Iterable[CID]) -> dict[CID, tuple[bytes, bytes]]:
         """Return the blocks and locators of nodes."""
         top = self.root.top
-        found = {cid: top[cid] for cid in cids if cid in top}
+        nodes = {cid: top[cid] for cid in cids if cid in top}
         asked: dict[CID, tuple[PackExtent, Sha256a]] = {}
         for cid in cids:
             if cid in top:
@@ -240,7 +240,7 @@ class SnapshotReader:
 
         extents = {cid: extent for cid, (extent, _) in asked.items()}
         gap = NODE_GAP if len(extents) < BULK else BULK_GAP
-        return found | self._packs.read(extents, gap, MAX_NODE, check)
+        return nodes | self._packs.read(extents, gap, MAX_NODE, check)
 
     def _where(self, cid: CID) -> str:
         noted = self._extents.get(cid)

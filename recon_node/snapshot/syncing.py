@@ -148,18 +148,18 @@ class _Sync:
             return
         # Depth first, so that only a few nodes of each level are in memory.
         for part in self._parts(differing):
-            found = await in_thread(self._reader.open, part)
+            opened = await in_thread(self._reader.open, part)
             asked = self._reader.is_asked(part)
             self._reader.forget(part)
-            await self._open(children_of(found), wave + asked, nursery)
+            await self._open(children_of(opened), wave + asked, nursery)
 
     def _parts(self, branches: Sequence[Branch]) -> Iterator[list[Branch]]:
         """Divide branches into parts that fit into memory."""
         part: list[Branch] = []
         size = 0
-        for each in branches:
-            part.append(each)
-            size += self._reader.size_of(each)
+        for branch in branches:
+            part.append(branch)
+            size += self._reader.size_of(branch)
             if len(part) == NODES_AT_ONCE or size >= _PART_BYTES:
                 yield part
                 part, size = [], 0
@@ -168,18 +168,18 @@ class _Sync:
 
     async def _differing(self, level: Sequence[Branch]) -> list[Branch]:
         """Return the branches that have other keys than the node, in what the node wants."""
-        found: list[Branch] = []
-        for each in level:
-            if not any(wanted.intersect(each.bounds) for wanted in self._ranges):
-                self._reader.forget([each])
-            elif self._matches(each.bounds, each.link.hash):
-                self._reader.forget([each])
-                self._result.done += self._target.keys.count(each.bounds)
+        differing: list[Branch] = []
+        for branch in level:
+            if not any(wanted.intersect(branch.bounds) for wanted in self._ranges):
+                self._reader.forget([branch])
+            elif self._matches(branch.bounds, branch.link.hash):
+                self._reader.forget([branch])
+                self._result.done += self._target.keys.count(branch.bounds)
             else:
-                found.append(each)
+                differing.append(branch)
             await trio.lowlevel.checkpoint()
         self._on_progress()
-        return found
+        return differing
 
     async def _take_leaves(self, part: Sequence[Branch], wave: int) -> None:
         """Fetch the missing events of some leaves, and have them admitted."""

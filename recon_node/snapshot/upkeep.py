@@ -54,14 +54,14 @@ def list_roots(objects: Objects) -> tuple[list[RootObject], list[SnapshotFault]]
     Raises:
         ObjectError: the store cannot list its objects.
     """
-    found: list[RootObject] = []
+    roots: list[RootObject] = []
     faults: list[SnapshotFault] = []
-    for each in objects.list(ROOTS):
+    for listed in objects.list(ROOTS):
         try:
-            found.append(decode_root(objects.get(each.name)))
+            roots.append(decode_root(objects.get(listed.name)))
         except (RootError, ObjectError) as error:
-            faults.append(SnapshotFault(each.name, str(error)))
-    return found, faults
+            faults.append(SnapshotFault(listed.name, str(error)))
+    return roots, faults
 
 
 def verify_snapshot(

@@ -164,15 +164,19 @@ def _read_candidates(
     sql += " FROM candidates WHERE root = ?1 AND name = ?2"
     count, size, author = connection.execute(sql, (root, name)).fetchone()
     is_cut = count > limit or (size or 0) > max_bytes
-    found: dict[CID, Candidate] = {}
+    candidates: dict[CID, Candidate] = {}
     left = max_bytes
     for order, share in ((_BY_ARRIVAL, 2 if is_cut else 1), (_BY_AUTHORS, 1)):
         most, room = limit // share, max_bytes - max_bytes // share
         for row in connection.execute(order, (root, name, limit, author)):
             message, received, model, size = row
             of = None if model is None else CID(model)
-            each = Candidate(CID(message), received, of, size)
-            if len(found) < most and each.cid not in found and left - each.size >= room:
-                found[each.cid] = each
-                left -= each.size
-    return list(found.values()), is_cut
+            candidate = Candidate(CID(message), received, of, size)
+            if (
+                len(candidates) < most
+                and candidate.cid not in candidates
+                and left - candidate.size >= room
+            ):
+                candidates[candidate.cid] = candidate
+                left -= candidate.size
+    return list(candidates.values()), is_cut

@@ -104,14 +104,14 @@ class Tangle(Generic[Id]):
         Raises:
             KeyError: the message is not a member.
         """
-        found: set[Id] = set()
+        history: set[Id] = set()
         left = [message]
         while left:
-            for each in self.previous[left.pop()]:
-                if each not in found:
-                    found.add(each)
-                    left.append(each)
-        return frozenset(found)
+            for base in self.previous[left.pop()]:
+                if base not in history:
+                    history.add(base)
+                    left.append(base)
+        return frozenset(history)
 
 
 def tangle_of(messages: Iterable[TangleMessage[Id]], name: str, root: Id) -> Tangle[Id]:

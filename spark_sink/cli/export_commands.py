@@ -124,8 +124,8 @@ def _follow(
     tell = EventPrinter(as_json=as_json)
 
     def on_taken(name: str, taken: Taken) -> None:
-        told = {"table": name, "rows": taken.rows, "position": taken.position}
-        tell("copied", told | ({"refused": taken.refused} if taken.refused else {}))
+        facts = {"table": name, "rows": taken.rows, "position": taken.position}
+        tell("copied", facts | ({"refused": taken.refused} if taken.refused else {}))
 
     try:
         with cleaned_up_when_stopped():

@@ -175,14 +175,14 @@ def hints(sql: str, found: Findings) -> Sequence[str]:
 
 def _bytes_as_text(sql: str) -> list[str]:
     """Find binary columns that are compared with CIDs and StreamIDs as text."""
-    told = []
+    hints_ = []
     for pattern in _COMPARED:
-        for found in re.finditer(pattern, sql, re.IGNORECASE):
-            text = found["text"] if "text" in found.re.groupindex else found[2]
-            name = found[2] if "text" in found.re.groupindex else found[1]
+        for match in re.finditer(pattern, sql, re.IGNORECASE):
+            text = match["text"] if "text" in match.re.groupindex else match[2]
+            name = match[2] if "text" in match.re.groupindex else match[1]
             if function := _function(text, name):
-                told.append(f"{name} is bytes, not text: compare it with {function}('{text}')")
-    return list(dict.fromkeys(told))
+                hints_.append(f"{name} is bytes, not text: compare it with {function}('{text}')")
+    return list(dict.fromkeys(hints_))
 
 
 def _function(text: str, name: str) -> str | None:

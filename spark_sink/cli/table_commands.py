@@ -86,13 +86,13 @@ def check(tables: Location, deep: bool, as_json: bool) -> None:
     from spark_sink.tables.status import table_status
     from spark_sink.upkeep.check import check_counts, check_rows
 
-    found = table_status(tables)
-    troubles = check_counts(tables, found)
+    statuses = table_status(tables)
+    troubles = check_counts(tables, statuses)
     if deep:
         troubles += check_rows(tables, _print_progress if sys.stderr.isatty() else lambda *_: None)
-    rows = sum(table.rows for table in found)
+    rows = sum(table.rows for table in statuses)
     read = "read and sound" if deep else "counted"
-    text = f"{len(found)} tables: {rows:,} rows {read}" if not troubles else ""
+    text = f"{len(statuses)} tables: {rows:,} rows {read}" if not troubles else ""
     for trouble in troubles if not as_json else ():
         echo(f"Error: {trouble}", err=True)
     if as_json or text:
@@ -284,8 +284,8 @@ def rebuild(tables: Location, name: str, url: str, token: str | None, as_json: b
     from spark_sink.upkeep.maintenance import rebuild as rebuild_table
 
     with lock(tables, make=False):
-        rebuilt = rebuild_table(tables, name, Feed(url, DEFAULT_PATIENCE, token), _print_progress)
-    facts = [{"name": each, "position": position} for each, position in rebuilt.items()]
+        positions = rebuild_table(tables, name, Feed(url, DEFAULT_PATIENCE, token), _print_progress)
+    facts = [{"name": table, "position": position} for table, position in positions.items()]
     print_result({"tables": facts}, f"{name} is rebuilt", as_json=as_json)
 
 
@@ -307,9 +307,9 @@ def optimize(tables: Location, names: tuple[str, ...], as_json: bool) -> None:
     from spark_sink.upkeep.maintenance import optimize as optimize_tables
 
     with lock(tables, make=False):
-        found = optimize_tables(tables, names)
-    facts = [{"name": name, "files": files} for name, files in found.items()]
-    text = "\n".join(f"{name:18} {files} files" for name, files in found.items())
+        counts = optimize_tables(tables, names)
+    facts = [{"name": name, "files": files} for name, files in counts.items()]
+    text = "\n".join(f"{name:18} {files} files" for name, files in counts.items())
     print_result({"tables": facts}, text, as_json=as_json)
 
 
@@ -340,10 +340,10 @@ def vacuum(
     from spark_sink.upkeep.maintenance import vacuum as vacuum_tables
 
     with lock(tables, make=False):
-        found = vacuum_tables(tables, names, history, dry_run=dry_run)
+        counts = vacuum_tables(tables, names, history, dry_run=dry_run)
     done = "to delete" if dry_run else "deleted"
-    facts = [{"name": name, "files": files} for name, files in found.items()]
-    text = "\n".join(f"{name:18} {files} files {done}" for name, files in found.items())
+    facts = [{"name": name, "files": files} for name, files in counts.items()]
+    text = "\n".join(f"{name:18} {files} files {done}" for name, files in counts.items())
     print_result({"tables": facts, "deleted": not dry_run}, text, as_json=as_json)
 
 

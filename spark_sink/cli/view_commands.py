@@ -72,16 +72,16 @@ def list_(tables: Location, as_json: bool) -> None:
     """List the views: name, model, position, rows, and how many of these have misfits."""
     from spark_sink.views.keeping import list_views
 
-    found = list_views(tables)
+    views = list_views(tables)
     if as_json:
-        print_json({"views": [asdict(each) for each in found]})
+        print_json({"views": [asdict(status) for status in views]})
         return
-    for each in found:
+    for status in views:
         echo(
-            f"{each.name:24} {each.rows:>10,} rows, {each.misfits:,} with misfits, position "
-            f"{each.position}, model {each.model}"
+            f"{status.name:24} {status.rows:>10,} rows, {status.misfits:,} with misfits, position "
+            f"{status.position}, model {status.model}"
         )
-    if not found:
+    if not views:
         echo("no views: spark-sink view create makes them", err=True)
 
 

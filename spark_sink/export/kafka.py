@@ -72,10 +72,10 @@ class Kafka:
             topic = self._topic(name)
             producer.begin_transaction()
             rows = 0
-            for _, some in changes.rows():
-                for row in some.to_pylist():
+            for _, changed in changes.rows():
+                for row in changed.to_pylist():
                     self._send(producer, topic, str(CID(row["stream_cid"])), self._text(row))
-                rows += some.num_rows
+                rows += changed.num_rows
             self._send(producer, self._topic(_POSITIONS), name, str(changes.token))
             producer.commit_transaction(_BROKER_TIMEOUT)
             self._tokens[name] = changes.token
@@ -147,7 +147,7 @@ class Kafka:
 
     def _read_tokens(self) -> dict[str, Token]:
         """Return the tokens of the last transactions that were committed."""
-        found: dict[str, Token] = {}
+        tokens: dict[str, Token] = {}
         topic = self._name(_POSITIONS)
         settings = {**self._settings, **_READ_ONLY_COMMITTED, "group.id": f"{self._prefix}-nobody"}
         consumer = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
@@ -158,9 +158,9 @@ class Kafka:
                 if error is None:
                     key, value = message.key(), message.value()
                     if isinstance(key, bytes) and isinstance(value, bytes):
-                        found[key.decode()] = Token.parse(value.decode())
+                        tokens[key.decode()] = Token.parse(value.decode())
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    return found
+                    return tokens
                 else:
                     raise KafkaException(error)
             raise UnreachableError("cannot use Kafka: it does not answer")

@@ -349,14 +349,14 @@ def _is_of_a_row(error: Exception) -> bool:
 
 def _columns(spec: TableSpec) -> list[_Column]:
     used: set[str] = set(_SYSTEM)
-    found = []
+    columns = []
     for field in spec.schema:
         short = field.name[: _LONGEST_NAME - 3]
         names = (short + "_" * number for number in count())
         name = next(name for name in names if name not in used)
         used.add(name)
-        found.append(_Column(name, field.name, *_kind(field)))
-    return found
+        columns.append(_Column(name, field.name, *_kind(field)))
+    return columns
 
 
 def _kind(field: pa.Field) -> tuple[str, Callable[[Any], Any]]:

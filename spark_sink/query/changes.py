@@ -167,13 +167,13 @@ class Changes:
         """Return the rows that a commit concerns, with what it did to them."""
         try:
             reader = self.table.load_cdf(starting_version=version, ending_version=version)
-            found = [pa.table(batch) for batch in reader]
+            batches = [pa.table(batch) for batch in reader]
         except Exception as error:  # the reader of the answer raises no class of its own
             raise _GoneError from error
         schema = self.spec.schema
         return [
             (rows.select(schema.names).cast(schema), rows[CHANGE_TYPE].cast(pa.string()))
-            for rows in found
+            for rows in batches
         ]
 
     def _between(self, after: int) -> Iterator[tuple[Kind, pa.Table]]:
@@ -182,11 +182,11 @@ class Changes:
         files = data_files(self.table, self.spec, self._path)
         later = [file for file in files if file.last is None or file.last > after]
         for group in _in_order(later) if self.spec.is_history else ([file] for file in later):
-            found = [self.spec.schema.empty_table()]
+            parts = [self.spec.schema.empty_table()]
             for file in group:
                 rows = read_file(self._path, file.path, file.partition, self.spec.schema)
-                found.append(rows.filter(pc.field(order) > after))
-            ordered = pa.concat_tables(found).sort_by(order)
+                parts.append(rows.filter(pc.field(order) > after))
+            ordered = pa.concat_tables(parts).sort_by(order)
             if ordered.num_rows:
                 yield "row", ordered
 

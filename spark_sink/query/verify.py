@@ -184,11 +184,11 @@ def _within(start: int, prefix: bytes) -> str:
 def _names(tables: Location) -> dict[bytes, str]:
     """Return the models that the tables know, by their hash in EventIDs."""
     rows = _ask(tables, "SELECT DISTINCT hex(dimensions['model']) FROM stream_tips")
-    found = {}
+    models = {}
     for (model,) in rows:
         try:
             name = str(StreamId.from_bytes(bytes.fromhex(model or "")))
         except StreamIdError:
             continue
-        found[short_hash(name)] = name
-    return found
+        models[short_hash(name)] = name
+    return models

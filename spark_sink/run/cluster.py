@@ -97,9 +97,9 @@ def check_workers(
         SinkError: the cluster provides no worker, or the workers lack something.
     """
     with calling_after(_SILENCE, no_workers), _mark(directory) as mark:
-        found = _ask_workers(spark, partial(_look, mark), patience)
+        workers = _ask_workers(spark, partial(_look, mark), patience)
     own = _version()
-    for worker in found:
+    for worker in workers:
         if worker.version != own and worker.version and own:
             raise SinkError(
                 f"Spark's worker on {worker.host} has {_PACKAGE} {worker.version}, the driver "

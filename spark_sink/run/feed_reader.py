@@ -280,11 +280,11 @@ class FeedReader:
         Raises:
             SinkError: what ended it. The tables are consistent.
         """
-        found: Head | None = head
-        while found is not None and not self._stop.is_set():
+        next_head: Head | None = head
+        while next_head is not None and not self._stop.is_set():
             begun = self._tables.reading
             try:
-                self._read(found)
+                self._read(next_head)
                 return
             except (FeedUnreachableError, FeedChangedError, FeedRefusedError) as error:
                 if not self._nodes.several or self._stop.is_set():
@@ -292,10 +292,10 @@ class FeedReader:
                 facts = {"url": self._nodes.current.url, "reason": str(error)}
                 self._on_event("lost", facts)
             # Its log may be there and unreadable: that there was no progress says so.
-            avoid = found.epoch if self._tables.reading == begun else None
+            avoid = next_head.epoch if self._tables.reading == begun else None
             if avoid is not None:
                 self._stop.wait(_FAILOVER_PAUSE)
-            found = self._next_node(avoid)
+            next_head = self._next_node(avoid)
 
     def _next_node(self, avoid: str | None) -> Head | None:
         self._on_look(None)
@@ -334,14 +334,14 @@ class FeedReader:
         self._on_event("taking_over", {**facts, "from": self._tables.reading.log})
         follower.take_over(head)
         rows = self._fill(follower)
-        told = {
+        outcome = {
             **facts,
             "rows": rows,
             "missing": follower.missing,
             "position": self._tables.raw_position,
             "seconds": round(time.monotonic() - started, 3),
         }
-        self._on_event("took_over", told)
+        self._on_event("took_over", outcome)
 
     def _fill(self, follower: Follower) -> int:
         workers = SparkWorkers(self._spark)

@@ -95,15 +95,15 @@ class RunNodes:
             self._heads.clear()
             now = time.monotonic()
             may_change = now - silent_since >= self.failover_after
-            found = None if reading and avoid == reading.log else self._with_log(reading)
-            if found is None and reading is not None and may_change:
-                found = (
+            chosen = None if reading and avoid == reading.log else self._with_log(reading)
+            if chosen is None and reading is not None and may_change:
+                chosen = (
                     self._other(reading, avoid)
                     or self._with_log(reading)
                     or self._other(reading, None)
                 )
-            if found is not None:
-                self.current, head = found
+            if chosen is not None:
+                self.current, head = chosen
                 return head
             if patience is not None and now - begun >= patience + self.failover_after:
                 raise self._refusal or self._useless(reading)

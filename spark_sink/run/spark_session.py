@@ -369,8 +369,8 @@ def _own_interrupts() -> Iterator[None]:
 def _first_line(error: BaseException) -> str:
     """Return the first meaningful line of a message; Spark's are pages long."""
     if isinstance(error, socket.gaierror):  # pyspark's accumulators listen on this name
-        said = error.strerror
-        return f"localhost has no address ({said}): add '127.0.0.1 localhost' to /etc/hosts"
+        reason = error.strerror
+        return f"localhost has no address ({reason}): add '127.0.0.1 localhost' to /etc/hosts"
     text = str(error)
     if isinstance(error, PySparkException):
         text = error.getMessage() or text

@@ -185,9 +185,11 @@ class FlightSql:
             _check_bound(ipc.read_schema(plan.parameters), {})
             return plan.schema, self._ticket(sql, {}, feed=plan.feed)
         if name == "CommandPreparedStatementQuery":
-            found = self._prepared.get(command.prepared_statement_handle)
-            _check_bound(ipc.read_schema(found.plan.parameters), found.values)
-            return found.plan.schema, self._ticket(found.sql, found.values, feed=found.plan.feed)
+            prepared = self._prepared.get(command.prepared_statement_handle)
+            _check_bound(ipc.read_schema(prepared.plan.parameters), prepared.values)
+            return prepared.plan.schema, self._ticket(
+                prepared.sql, prepared.values, feed=prepared.plan.feed
+            )
         if (table := metadata.answer(command, partial(self._table_schemas, call.client))) is None:
             raise _unsupported(command)
         return ipc.schema_bytes(table.schema), data
@@ -235,12 +237,12 @@ def _command(descriptor: Message) -> Message:
 
 def _unpacked(data: bytes, name: str | None = None) -> Message:
     try:
-        found = unpacked(data)
+        command = unpacked(data)
     except MalformedError as error:
         raise invalid(str(error)) from None
-    if name is not None and name_of(found) != name:
-        raise invalid(f"the request should be a {name}, not a {name_of(found)}")
-    return found
+    if name is not None and name_of(command) != name:
+        raise invalid(f"the request should be a {name}, not a {name_of(command)}")
+    return command
 
 
 def _sql(command: Message) -> str:
@@ -310,14 +312,14 @@ class PreparedStatements:
         """
         with self._lock:
             self._forget()
-            if (found := self._statements.use(handle)) is None:
+            if (prepared := self._statements.use(handle)) is None:
                 raise RequestError(
                     "NOT_FOUND",
                     "there is no such prepared statement: it was closed, not used for "
                     f"{KEPT / 60:.0f} minutes, or the server was restarted; prepare it again",
                 )
-            found.used = self._clock()
-            return found
+            prepared.used = self._clock()
+            return prepared
 
     def remove(self, handle: bytes) -> None:
         """Forget a statement, if it is known."""
@@ -350,8 +352,8 @@ def _values_of(parameters: pa.Schema, rows: pa.Table) -> dict[str, Any]:
             f"{rows.num_columns} values are bound"
         )
     values = [column[0].as_py() for column in rows.columns]
-    given = [_bare(name) for name in rows.column_names]
-    return dict(zip(given if set(given) == set(names) else names, values, strict=True))
+    bound = [_bare(name) for name in rows.column_names]
+    return dict(zip(bound if set(bound) == set(names) else names, values, strict=True))
 
 
 def _check_bound(plan_parameters: pa.Schema, values: Mapping[str, Any]) -> None:

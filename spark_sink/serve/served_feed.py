@@ -117,8 +117,8 @@ class ServedFeed:
         for rows, kinds in self._changed_rows(table, version):
             if not self._spec.is_history:
                 yield from self._show(rows.filter(pc.equal(kinds, _INSERTED)))
-            for kind, some in updated.items():
-                some.append(rows.filter(pc.equal(kinds, kind)))
+            for kind, parts in updated.items():
+                parts.append(rows.filter(pc.equal(kinds, kind)))
         if updated[_NEW]:
             old, new = map(pa.concat_tables, updated.values())
             yield from self._show(_differing(old, new, self._spec.key))

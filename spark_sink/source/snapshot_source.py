@@ -165,9 +165,9 @@ class SnapshotTableReader(DataSourceReader):
 
     def _delivered(self, root: RootObject, bounds: KeyRange) -> dict[bytes, Delivery]:
         """Return what the feed of the node that made the snapshot says of the events in a range."""
-        found: dict[bytes, Delivery] = {}
+        deliveries: dict[bytes, Delivery] = {}
         if root.manifest.feed is None:
-            return found
+            return deliveries
         try:
             for page in read_pages(Objects.open(self._url), root.manifest.feed):
                 ids = page["event_id"]
@@ -176,10 +176,10 @@ class SnapshotTableReader(DataSourceReader):
                 names = ("position", "time", "chain_id", "delivered_at", "fault")
                 columns = [part[name].to_pylist() for name in names]
                 keys = part["event_id"].to_pylist()
-                found.update(zip(keys, zip(*columns, strict=True), strict=True))
+                deliveries.update(zip(keys, zip(*columns, strict=True), strict=True))
         except (ObjectError, PageError) as error:
             raise SinkError(f"the snapshot {self._name} is damaged: {error}") from None
-        return found
+        return deliveries
 
     def _batch(
         self, rows: list[tuple[bytes, bytes]], delivered: Mapping[bytes, Delivery]
@@ -188,8 +188,8 @@ class SnapshotTableReader(DataSourceReader):
             events = [parse_event(car) for _, car in rows]
         except InvalidEventError as error:
             raise SinkError(f"the snapshot in {self._url} has an invalid event: {error}") from None
-        found = [delivered.get(key, _NOT_DELIVERED) for key, _ in rows]
-        positions, times, chains, delivered_at, faults = zip(*found, strict=True)
+        facts = [delivered.get(key, _NOT_DELIVERED) for key, _ in rows]
+        positions, times, chains, delivered_at, faults = zip(*facts, strict=True)
         columns = {
             "position": positions,
             "event_id": [key for key, _ in rows],

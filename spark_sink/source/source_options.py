@@ -102,13 +102,13 @@ class SourceOptions:
         """
         bound = self.starts
         if bound.is_time:
-            found = self._find_time(bound, head)
-            if not found.is_final:
+            time = self._find_time(bound, head)
+            if not time.is_final:
                 raise SinkError(
                     f"{bound} is in the future of the node at {self.feed.url}: events that it "
                     "delivers until then cannot be left out"
                 )
-            return found.position
+            return time.position
         position = {"latest": head.head, "earliest": head.low}.get(str(bound.value))
         if position is not None:
             return position
@@ -151,9 +151,9 @@ class SourceOptions:
         return after, max(after, upto)
 
     def _find_time(self, bound: FeedBound, head: Head) -> FeedTime:
-        found = find_time(self.feed, int(bound.value))
-        self.feed.check(head.head, found.epoch, head)
-        return found
+        time = find_time(self.feed, int(bound.value))
+        self.feed.check(head.head, time.epoch, head)
+        return time
 
     def ranges(self, after: int, upto: int, epoch: str) -> list[RangePartition]:
         """Split (after, upto] into at most `partitions` ranges of about the same size."""
@@ -176,15 +176,17 @@ def _url(text: str) -> str:
     return url
 
 
-def _bounds(given: Mapping[str, str]) -> tuple[FeedBound, FeedBound | None]:
+def _bounds(options: Mapping[str, str]) -> tuple[FeedBound, FeedBound | None]:
     """Return where reading starts and, if that is given, where it ends."""
-    found = {name: _bound(name, given[name.lower()]) for name in _BOUNDS if name.lower() in given}
+    bounds = {
+        name: _bound(name, options[name.lower()]) for name in _BOUNDS if name.lower() in options
+    }
     for which in ("starting", "ending"):
-        if {f"{which}Offset", f"{which}Timestamp"} <= found.keys():
+        if {f"{which}Offset", f"{which}Timestamp"} <= bounds.keys():
             raise SinkError(f"{which}Offset and {which}Timestamp are both given: give one of them")
-    starts = found.get("startingTimestamp") or found.get("startingOffset")
+    starts = bounds.get("startingTimestamp") or bounds.get("startingOffset")
     starts = starts or FeedBound("startingOffset", "earliest", "earliest")
-    ends = found.get("endingTimestamp") or found.get("endingOffset")
+    ends = bounds.get("endingTimestamp") or bounds.get("endingOffset")
     if (
         ends is not None
         and starts.is_time is ends.is_time

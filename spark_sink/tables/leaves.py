@@ -170,15 +170,15 @@ class Leaves:
         """Yield the files where rows belong, with these rows."""
         ordered = rows.sort_by([(PARTITION_COLUMN, "ascending"), (_KEY, "ascending")])
         for partition, whole in by_partition(ordered):
-            leaves, some = files[partition], conforming(whole, self._schema)
+            leaves, assigned = files[partition], conforming(whole, self._schema)
             groups = _overlapping(leaves) or [[]]
             most = max(_LEAF_BYTES, _COMPRESSION * sum(leaf.size for leaf in leaves) // _LEAVES)
             lows = [group[0].low for group in groups if group]
             start = 0
-            places = (max(0, bisect_right(lows, cid) - 1) for cid in some[_KEY].to_pylist())
+            places = (max(0, bisect_right(lows, cid) - 1) for cid in assigned[_KEY].to_pylist())
             for place, same in groupby(places):
                 number = len([*same])
-                yield _Unit(partition, groups[place], most, some.slice(start, number))
+                yield _Unit(partition, groups[place], most, assigned.slice(start, number))
                 start += number
 
     def _rewrite(self, units: Sequence[_Unit], feed: list[pa.Table]) -> Iterator[Action]:
@@ -276,9 +276,9 @@ class Leaves:
 
 def _numbered(tables: Iterable[pa.Table]) -> tuple[pa.Table, pa.Array]:
     """Concatenate tables; return also the number of the table that each row was in."""
-    some = [*tables]
-    numbers = np.repeat(np.arange(len(some), dtype=np.int32), [each.num_rows for each in some])
-    return pa.concat_tables(some).combine_chunks(), pa.array(numbers)
+    parts = [*tables]
+    numbers = np.repeat(np.arange(len(parts), dtype=np.int32), [part.num_rows for part in parts])
+    return pa.concat_tables(parts).combine_chunks(), pa.array(numbers)
 
 
 def _overlapping(leaves: Iterable[_Leaf]) -> list[list[_Leaf]]:

@@ -145,12 +145,12 @@ def storage_options(location: Location) -> dict[str, str] | None:
     """Return the options of delta-rs for a location; None for a directory."""
     if isinstance(location, Path):
         return None
-    given = dict(location.options)
-    endpoints = (value for name, value in given.items() if "endpoint" in name.lower())
+    options = dict(location.options)
+    endpoints = (value for name, value in options.items() if "endpoint" in name.lower())
     variables = (os.environ.get(name, "") for name in _ENDPOINTS)
-    if any(each.startswith("http://") for each in (*endpoints, *variables)):
-        given = {"allow_http": "true", **given}
-    return {**_STORE_TIMEOUTS, **given}
+    if any(address.startswith("http://") for address in (*endpoints, *variables)):
+        options = {"allow_http": "true", **options}
+    return {**_STORE_TIMEOUTS, **options}
 
 
 def delta_uri(location: Location) -> str:

@@ -74,13 +74,13 @@ class Placement:
 
         Runs with at most `most_gap` positions between them share a range.
         """
-        found: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = []
         for first, last in zip(self.firsts.tolist(), self.lasts.tolist(), strict=True):
-            if found and first - found[-1][1] <= most_gap:
-                found[-1] = (found[-1][0], last)
+            if ranges and first - ranges[-1][1] <= most_gap:
+                ranges[-1] = (ranges[-1][0], last)
             else:
-                found.append((first - 1, last))
-        return found
+                ranges.append((first - 1, last))
+        return ranges
 
     @property
     def _bases(self) -> Positions:

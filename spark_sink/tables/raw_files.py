@@ -181,10 +181,10 @@ def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 def _by_partition(streams: Iterable[bytes]) -> dict[int, list[bytes]]:
     """Group streams by partition, in order."""
-    found: dict[int, list[bytes]] = defaultdict(list)
+    by_partition: dict[int, list[bytes]] = defaultdict(list)
     for cid in sorted(set(streams)):
-        found[partition_of(cid)].append(cid)
-    return dict(sorted(found.items()))
+        by_partition[partition_of(cid)].append(cid)
+    return dict(sorted(by_partition.items()))
 
 
 def _one_of(streams: list[bytes]) -> pc.Expression:

@@ -59,10 +59,12 @@ class TableStatus:
 
 def table_status(directory: Location) -> list[TableStatus]:
     """Return the status of each table and view in `directory`, at least one."""
-    found = [_status(name, path_of(directory, name)) for name in (*TABLES, *view_names(directory))]
-    if not any(found):
+    statuses = [
+        _status(name, path_of(directory, name)) for name in (*TABLES, *view_names(directory))
+    ]
+    if not any(statuses):
         raise no_tables(directory)
-    return [status for status in found if status]
+    return [status for status in statuses if status]
 
 
 def read_unprocessed(directory: Location) -> list[dict[str, Any]]:

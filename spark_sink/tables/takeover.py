@@ -123,13 +123,13 @@ def all_ids(parts: Iterable[pa.Array], count: int) -> Ids:
     Raises:
         ValueError: it is another number of events.
     """
-    found = np.empty(count, f"S{_ID_BYTES}")
+    ids = np.empty(count, f"S{_ID_BYTES}")
     end = 0
     for part in parts:
         start, end = end, end + len(part)
         if end > count:
             break
-        found[start:end] = ids_of(part)
+        ids[start:end] = ids_of(part)
     if end != count:
         raise ValueError(f"there are {end} events or more instead of {count}")
-    return found
+    return ids

@@ -65,11 +65,11 @@ def _empty_commits(directory: Location, tables: Sequence[TableStatus]) -> Iterat
 
 
 def _counts(directory: Location, tables: Sequence[TableStatus]) -> Iterator[tuple[str, str]]:
-    found = {table.name: table for table in tables}
+    by_name = {table.name: table for table in tables}
     for name in (RAW, _CONCLUSIONS):
-        if (table := found.get(name)) is None:
+        if (table := by_name.get(name)) is None:
             continue
-        left_out = name != RAW and _may_leave_out(directory, table, found.get(UNPROCESSED))
+        left_out = name != RAW and _may_leave_out(directory, table, by_name.get(UNPROCESSED))
         if table.rows > table.position or (table.rows < table.position and not left_out):
             yield (
                 name,

@@ -71,8 +71,8 @@ def check_health(
     Raises:
         SinkError: there are no tables, or one cannot be read.
     """
-    found = table_status(tables)
-    counts = check_counts(tables, found)
+    statuses = table_status(tables)
+    counts = check_counts(tables, statuses)
     raw = made_from(tables / RAW)
     reading = None if raw is None else raw.reading
     node, troubles = _ask_one(urls, token, reading)
@@ -80,7 +80,7 @@ def check_health(
     lag: dict[str, int] = {}
     if node is not None and node.feed is not None:
         feed = Feed(node.url)
-        for table in found:
+        for table in statuses:
             read, behind = _read_by(table, raw)
             try:
                 feed.check(read.position, read.log, node.feed)
@@ -92,14 +92,14 @@ def check_health(
         if max_lag is not None and behind > max_lag:
             troubles.append(f"{name} is {behind} events behind the node; the limit is {max_lag}")
     now = datetime.now(UTC)
-    for table in found:
+    for table in statuses:
         age = now - table.committed_at
         if max_age is not None and age > timedelta(hours=max_age):
             troubles.append(
                 f"the last commit of {table.name} was {_span(age)} ago; the limit is "
                 f"{_span(timedelta(hours=max_age))}"
             )
-    return Health(found, reading, node, lag, troubles, read_unprocessed(tables))
+    return Health(statuses, reading, node, lag, troubles, read_unprocessed(tables))
 
 
 def show_health(health: Health, now: datetime) -> None:

@@ -136,21 +136,21 @@ def _rebuild_all(
 ) -> dict[str, int]:
     if feed is None:
         raise SinkError("raw_events is rebuilt from a node's feed: name it with --url")
-    found = {name: known for name in TABLES if (known := made_from(directory / name)) is not None}
-    if not found:
+    origins = {name: known for name in TABLES if (known := made_from(directory / name)) is not None}
+    if not origins:
         raise no_tables(directory)
-    if RAW in found and found[RAW].has_changed_logs:
+    if RAW in origins and origins[RAW].has_changed_logs:
         raise SinkError(
             f"raw_events in {directory} was filled from several nodes, and none has the events in "
             "this order: it cannot be rebuilt. Run spark-sink with a new directory instead, and it "
             "reads all events again"
         )
     head = feed.head(patience=0)
-    for known in found.values():
+    for known in origins.values():
         feed.check(known.position, known.epoch, head)
-    derived = [name for name in DERIVED if name in found]
-    old = found[RAW].position if RAW in found else 0
-    raw_first = RAW not in found or any(found[name].position > old for name in derived)
+    derived = [name for name in DERIVED if name in origins]
+    old = origins[RAW].position if RAW in origins else 0
+    raw_first = RAW not in origins or any(origins[name].position > old for name in derived)
     upto = head.head if raw_first else old
     new = Tables(
         beside,
@@ -193,14 +193,14 @@ def _swap(directory: Location, new: Tables, name: str) -> None:
 
 
 def _tables(directory: Location, names: Sequence[str]) -> dict[str, DeltaTable]:
-    found = open_delta(directory)
-    if not found:
+    tables = open_delta(directory)
+    if not tables:
         raise no_tables(directory)
-    if missing := [name for name in names if name not in found]:
+    if missing := [name for name in names if name not in tables]:
         raise TablesError(
-            f"there is no table {', '.join(missing)} in {directory}, but {', '.join(found)}"
+            f"there is no table {', '.join(missing)} in {directory}, but {', '.join(tables)}"
         )
-    return {name: table for name, table in found.items() if not names or name in names}
+    return {name: table for name, table in tables.items() if not names or name in names}
 
 
 @contextmanager
@@ -222,12 +222,12 @@ def streams_of(directory: Location, controllers: Collection[str]) -> set[bytes]:
         TablesError: a table cannot be read.
     """
     quoted = ", ".join("'" + did.replace("'", "''") + "'" for did in controllers)
-    found: set[bytes] = set()
+    streams: set[bytes] = set()
     for name, table in open_delta(directory).items():
         if name in DERIVED and controllers:
             sql = f"SELECT DISTINCT stream_cid FROM t WHERE controller IN ({quoted})"
-            found.update(delta_files.query({"t": table}, sql)["stream_cid"].to_pylist())
-    return found
+            streams.update(delta_files.query({"t": table}, sql)["stream_cid"].to_pylist())
+    return streams
 
 
 def forget(directory: Location, streams: Collection[bytes]) -> dict[str, int]:

@@ -225,14 +225,14 @@ class _View:
         count = 0
         kept: list[pa.Table] = []
         has_model = False
-        for kind, some in states.rows():
+        for kind, changed in states.rows():
             if kind == "reset":
                 return self._fill(states)
-            has_model |= bytes(self._model.cid) in some["stream_cid"].unique().to_pylist()
-            mine = _of_model(some, self._model)
+            has_model |= bytes(self._model.cid) in changed["stream_cid"].unique().to_pylist()
+            mine = _of_model(changed, self._model)
             count += mine.num_rows
             kept.append(mine)
-            if sum(each.nbytes for each in kept) > _MERGE_BYTES:
+            if sum(part.nbytes for part in kept) > _MERGE_BYTES:
                 store.put(self._rows(pa.concat_tables(kept)), store.position)
                 kept = []
         if has_model and self._finds_columns(states):
@@ -275,19 +275,19 @@ class _View:
         names = ("stream_id", "stream_cid", "controller", "event_cid", "position")
         schema = self._store.spec.schema
         done: list[pa.Table] = [schema.empty_table()]
-        found: list[dict[str, Any]] = []
+        converted: list[dict[str, Any]] = []
         size = 0
         for batch in states.select([*names, "data", "stream_cid_partition"]).to_batches(
             _BATCH_STATES
         ):
             for row in batch.to_pylist():
                 values, count = _values(columns, row)
-                found.append(values)
+                converted.append(values)
                 size += count
                 if size > _VALUES_AT_ONCE:
-                    done.append(pa.Table.from_pylist(found, schema=schema))
-                    found, size = [], 0
-        return pa.concat_tables([*done, pa.Table.from_pylist(found, schema=schema)])
+                    done.append(pa.Table.from_pylist(converted, schema=schema))
+                    converted, size = [], 0
+        return pa.concat_tables([*done, pa.Table.from_pylist(converted, schema=schema)])
 
 
 def _values(columns: Columns, row: dict[str, Any]) -> tuple[dict[str, Any], int]:

@@ -156,7 +156,7 @@ def _shortened(text: str) -> str:
 def _named(kinds: Mapping[str, Kind], taken: frozenset[str]) -> tuple[Column, ...]:
     """Give columns names that all engines accept and can tell apart."""
     used = set(taken)
-    found = []
+    columns = []
     for member, kind in kinds.items():
         plain = re.sub(r"\W", "_", member, flags=re.ASCII) or "_"
         if plain.lower().startswith(_OF_DELTA):
@@ -164,8 +164,8 @@ def _named(kinds: Mapping[str, Kind], taken: frozenset[str]) -> tuple[Column, ..
         names = (plain + "_" * number for number in count())
         name = next(name for name in names if name.lower() not in used)
         used.add(name.lower())
-        found.append(Column(name, member, kind))
-    return tuple(found)
+        columns.append(Column(name, member, kind))
+    return tuple(columns)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -313,10 +313,10 @@ class _SchemaReader:
     def _referred(self, reference: str) -> Any:
         if not reference.startswith(_REFERENCE):
             return None
-        found: Any = self.root
+        part: Any = self.root
         for name in reference.removeprefix(_REFERENCE).split("/"):
-            found = _mapping(found).get(name.replace("~1", "/").replace("~0", "~"))
-        return found
+            part = _mapping(part).get(name.replace("~1", "/").replace("~0", "~"))
+        return part
 
 
 def _type_of(schema: Mapping[str, Any]) -> str | None:

@@ -110,27 +110,27 @@ def history(heads: Iterable[CID], replicas: Mapping[CID, Replica]) -> set[CID]:
         ReplicaError: the history is incomplete.
     """
     left = list(heads)
-    found = set(left)
+    cids = set(left)
     while left:
         for base in _get(replicas, left.pop()).bases:
-            if base not in found:
-                found.add(base)
+            if base not in cids:
+                cids.add(base)
                 left.append(base)
-    return found
+    return cids
 
 
 def replica_picture(title: str, heads: Iterable[CID], replicas: Mapping[CID, Replica]) -> Picture:
     """Draw the history of some replicas, as far as it is in `replicas`."""
     tops = list(dict.fromkeys(heads))
-    found = list(tops)
+    cids = list(tops)
     seen = set(tops)
-    for cid in found:  # grows while it is walked
+    for cid in cids:  # grows while it is walked
         if cid in replicas:
             bases = [base for base in dict.fromkeys(replicas[cid].bases) if base not in seen]
-            found += bases
+            cids += bases
             seen.update(bases)
-    lacking = [str(cid) for cid in found if cid not in replicas]
-    nodes = [_picture_node(cid, replicas[cid], cid in tops) for cid in found if cid in replicas]
+    lacking = [str(cid) for cid in cids if cid not in replicas]
+    nodes = [_picture_node(cid, replicas[cid], cid in tops) for cid in cids if cid in replicas]
     summary = f"{count_of(len(nodes), 'operation')}, {count_of(len(tops), 'head')}"
     if lacking:
         summary += f", {len(lacking)} missing"

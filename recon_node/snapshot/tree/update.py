@@ -294,10 +294,10 @@ def open_node(branch: Branch, block: bytes) -> Node:
     """
     node = decode(block, branch.link.level, branch.bounds)
     if isinstance(node, Leaf):
-        found = node.hash
+        total = node.hash
     else:
-        found = Sha256a.from_lanes(sum(spread(child.hash) for child in node.children))
-    if found != branch.link.hash:
+        total = Sha256a.from_lanes(sum(spread(child.hash) for child in node.children))
+    if total != branch.link.hash:
         raise NodeFormatError("its keys are not those that its parent names")
     return node
 
@@ -344,19 +344,19 @@ def differing_leaves(
     Raises:
         NodeFormatError: a block is not the node that its parent describes.
     """
-    found: list[tuple[Branch, Leaf]] = []
+    leaves: list[tuple[Branch, Leaf]] = []
     level = [whole(root)]
-    while level := [each for each in level if not matches(each.bounds, each.link.hash)]:
-        yield from _need([each.link for each in level], blocks)
+    while level := [branch for branch in level if not matches(branch.bounds, branch.link.hash)]:
+        yield from _need([branch.link for branch in level], blocks)
         below: list[Branch] = []
-        for each in level:
-            node = open_node(each, blocks[each.link.cid])
+        for branch in level:
+            node = open_node(branch, blocks[branch.link.cid])
             if isinstance(node, Leaf):
-                found.append((each, node))
+                leaves.append((branch, node))
             else:
-                below += branches(node, each.bounds)
+                below += branches(node, branch.bounds)
         level = below
-    return found
+    return leaves
 
 
 def _need(links: Sequence[Link], blocks: Blocks) -> Generator[Sequence[CID], None, None]:
