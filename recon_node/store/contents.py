@@ -7,7 +7,6 @@ them wake up, and only then does the caller hear of it.
 
 from __future__ import annotations
 
-import gc
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -248,7 +247,6 @@ class Contents:
                     _follow(committed, ring_keys)
                 self.damage.leave_out_of(ring_keys)
                 self._ring_keys = ring_keys
-                gc.freeze()  # as `collect_seldom` does with what was loaded at the start
                 logger.info("The keys of ceramic-one's ring are loaded", keys=len(ring_keys.keys))
             return self._ring_keys.keys
 

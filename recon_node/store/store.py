@@ -419,7 +419,7 @@ def _open(
     try:
         if not guarded:
             release_unsigned(event_log)
-        with no_garbage_collection():  # it would look at all keys again and again
+        with no_garbage_collection(for_good=True):
             keys = event_log.load_keys()
         refused, withheld = event_log.load_refused(), event_log.load_withheld()
         return event_log, keys, refused, withheld, load_interests(event_log)

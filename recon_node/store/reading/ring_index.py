@@ -23,7 +23,7 @@ def read_ring_keys(reader: Reader) -> RingKeys:
     """Return the keys of the model ring: those saved, or made from all EventIds of the log."""
     connection = reader.connection
     connection.execute("BEGIN")  # what follows is about one state of the log
-    with no_garbage_collection():
+    with no_garbage_collection(for_good=True):
         saved = load_keys(reader.data_dir, connection, RING_KEYS)
         ring_keys = RingKeys(reader.network, _models(connection), saved)
         if saved is None:
