@@ -131,7 +131,7 @@ async def from_file(cars: list[bytes], settings: StoreSettings) -> Row:
             started, cpu = time.perf_counter(), time.process_time()
             await store.admit_local(cars[BATCH:])
             seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-            rows = await store.log.feed(0, len(cars) + 1)
+            rows = await store.reader.feed(0, len(cars) + 1)
             assert [row.car for row in rows] == cars
     return _row("file", settings, len(cars) - BATCH, seconds, cpu, others())
 

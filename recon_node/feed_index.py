@@ -251,7 +251,7 @@ class FeedIndex:
         key = self._file.sort_key
         rows: list[FeedRow] = []
         if self._store.inits_upto[key] > self._position:  # else there is nothing to look for
-            rows = await self._store.log.sort_key(
+            rows = await self._store.reader.sort_key(
                 key, self._position, upto, _EVENTS_PER_STEP, _BYTES
             )
         if len(rows) == _EVENTS_PER_STEP or sum(len(row.car) for row in rows) >= _BYTES:

@@ -111,7 +111,7 @@ class MemoryStore:
         self.arrivals = Arrivals()
         self.damage = NoDamage()
         self.filling = Filling()
-        self.log = self
+        self.reader = self
         self.refused = 0
         """How often an event was refused."""
         self._library = library

@@ -139,8 +139,8 @@ class Anchoring:
         most = self.settings.max_requests
         if found is None and await in_thread(self._journal.are_waiting, most):
             raise FullError(f"{most} requests wait: try again later")
-        init = await self._store.log.stream_of(cid)
-        headers = [] if init is None else await self._store.log.stream_headers([init])
+        init = await self._store.reader.stream_of(cid)
+        headers = [] if init is None else await self._store.reader.stream_headers([init])
         own = init if headers else None
         arguments = (cid, own, str(stream), ASKER.get(), self._now())
         record = await in_thread(self._journal.request, *arguments)
@@ -158,7 +158,7 @@ class Anchoring:
         if request.event is None:
             return None
         stored = await in_thread(self._journal.car, request)
-        return stored or await self._store.log.car(request.event)
+        return stored or await self._store.reader.car(request.event)
 
     async def requests(self, states: Sequence[RequestState], limit: int) -> list[AnchorRequest]:
         """Return requests, the latest first."""

@@ -76,7 +76,7 @@ class FeedFollower:
                 await trio.sleep(AFTER_BUG)
 
     async def _read_page(self) -> None:
-        page = await self._store.log.feed_columns(
+        page = await self._store.reader.feed_columns(
             self.position, _PAGE_EVENTS, self._store.head, _PAGE_BYTES, cars=False
         )
         streams = await self._chosen_streams({CID(init) for init in page.stream_cids})
@@ -90,7 +90,7 @@ class FeedFollower:
 
     async def _chosen_streams(self, inits: set[CID]) -> set[CID]:
         """Return those of some streams that are to be anchored."""
-        headers = await self._store.log.stream_headers(list(inits))
+        headers = await self._store.reader.stream_headers(list(inits))
         if not self._settings.dags:
             headers = [header for header in headers if header.sep_key != DAG_SORT_KEY]
         if "all" in self._chosen:
@@ -101,7 +101,7 @@ class FeedFollower:
             if {header.controller, header.sep_value} & self._chosen
         }
         if "own" in self._chosen:
-            named |= await self._store.log.own_streams([header.init for header in headers])
+            named |= await self._store.reader.own_streams([header.init for header in headers])
         return named
 
     async def _events(self, page: FeedColumns, streams: set[CID]) -> list[FeedEvent]:
@@ -116,7 +116,7 @@ class FeedFollower:
         prevs: dict[CID, tuple[CID, ...]] = {}
         for start in range(0, len(later), _READ_AT_ONCE):
             part = later[start : start + _READ_AT_ONCE]
-            cars = await self._store.log.cars_by_cid(part)
+            cars = await self._store.reader.cars_by_cid(part)
             prevs |= await in_thread(_prevs, dict(zip(part, cars, strict=True)))
         unsigned = self._settings.unsigned
         return [

@@ -152,7 +152,7 @@ async def _follow_clock(store: Store) -> None:
     while True:
         seen = store.proof_arrivals
         try:
-            proofs = await store.log.pending_proofs(_PAGE, DEVELOPMENT_CHAIN)
+            proofs = await store.reader.pending_proofs(_PAGE, DEVELOPMENT_CHAIN)
             verdicts: list[tuple[PendingProof, int | str]] = []
             for proof in proofs:
                 try:
@@ -192,11 +192,11 @@ class _Follower:
         while True:
             seen = self._store.proof_arrivals
             try:
-                proofs = await self._store.log.pending_proofs(_PAGE, self._provider.chain_id)
+                proofs = await self._store.reader.pending_proofs(_PAGE, self._provider.chain_id)
                 now = self._now()
                 due = [proof for proof in proofs if proof.due <= now]
                 if len(due) == _PAGE:
-                    due = await self._store.log.pending_proofs(
+                    due = await self._store.reader.pending_proofs(
                         _PAGE, self._provider.chain_id, shared_before=now
                     )
                 if due:

@@ -170,7 +170,7 @@ class Dags:
         """The blocks of the shard in an event."""
         shard = shards.use(event)
         if shard is None:
-            stored = await self._store.log.car(event)
+            stored = await self._store.reader.car(event)
             if stored is None:
                 raise FeedIndexError(
                     f"the log lacks the event {event}, which the index of DAGs names"

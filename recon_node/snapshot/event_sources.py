@@ -122,13 +122,13 @@ class StoreSource:
                 part = KeyRange(page[-1], part.upper) if len(page) == _PAGE else None
 
     def cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:  # noqa: D102
-        return trio.from_thread.run(self._store.log.cars_for_peers, event_ids)
+        return trio.from_thread.run(self._store.reader.cars_for_peers, event_ids)
 
     def feed_end(self) -> tuple[str, int]:  # noqa: D102
         return trio.from_thread.run_sync(lambda: (self._store.epoch, self._store.head))
 
     def feed_rows(self, after: int, upto: int) -> list[Row]:  # noqa: D102
-        return trio.from_thread.run(self._store.log.positions, after, upto)
+        return trio.from_thread.run(self._store.reader.positions, after, upto)
 
     def _page(self, part: KeyRange) -> list[bytes]:
         return list(islice(self._store.keys.keys(part), _PAGE))

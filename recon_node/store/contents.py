@@ -155,7 +155,7 @@ class Contents:
         keys: the EventIds held, to read from.
         has_ring: whether the node takes part in ceramic-one's model ring.
         arrivals: which of them came in lately, whether they are delivered or not.
-        log: the questions about the log.
+        reader: of the log: answers questions about it.
         waiting: how many events wait for a prev, their init event, or a valid event to cover them.
         damage: what in the log is damaged, as far as it was read.
         proofs_pending: how many proofs await a lookup.
@@ -181,7 +181,7 @@ class Contents:
         self._missed: list[Committed] | None = None
         """Commits since the keys of the model ring began to be loaded."""
         self.arrivals = Arrivals()
-        self.log = reader
+        self.reader = reader
         self.damage = DamageWatch(keys, reader)
         self.waiting = log.marks.waiting
         self.proofs_pending = log.pending_proofs
@@ -200,7 +200,7 @@ class Contents:
     @property
     def head(self) -> int:
         """The last feed position, 0 when the feed is empty."""
-        return self.log.head
+        return self.reader.head
 
     def find_refused(self, name: bytes) -> EventId | None:
         """Return the EventId that has this id (sketch.py), if it is refused or withheld."""
@@ -240,7 +240,7 @@ class Contents:
             if self._ring_keys is None:
                 missed = self._missed = []
                 try:
-                    ring_keys = await self.log.ring_keys()
+                    ring_keys = await self.reader.ring_keys()
                 finally:
                     self._missed = None
                 for committed in missed:
@@ -296,7 +296,7 @@ class Contents:
         for sort_key in self.inits_upto.keys() & committed.sort_keys:
             self.inits_upto[sort_key] = committed.marks.head
         if committed.marks.head > self.head:
-            self.log.head = committed.marks.head
+            self.reader.head = committed.marks.head
             self._feed_moved.unpark_all()
 
 

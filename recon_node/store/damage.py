@@ -152,7 +152,7 @@ def forgotten(event_id: object, cid: object, position: object) -> Damage:
     return replace(name_damage("it is forgotten", event_id, cid, position), is_forgotten=True)
 
 
-class _Log(Protocol):
+class _Reader(Protocol):
     """What is needed of `LogReader`, which checks by this module what it reads."""
 
     on_damage: Callable[[Iterable[Damage]], None]
@@ -167,19 +167,19 @@ class DamageWatch:
 
     Args:
         keys: the EventIds held. Those of damaged events are taken out.
-        log: whose questions find damaged events, and which is asked for known ones again.
+        reader: whose questions find damaged events, and which is asked for known ones again.
 
     Attributes:
         found_total: damaged events found so far.
         mended_total: how many of them were mended.
     """
 
-    def __init__(self, keys: KeyStore, log: _Log) -> None:
+    def __init__(self, keys: KeyStore, reader: _Reader) -> None:
         self._keys = keys
         self._ring_keys: RingKeys | None = None
         self._taken_from_ring: set[EventId] = set()
-        self._log = log
-        log.on_damage = self.note
+        self._reader = reader
+        reader.on_damage = self.note
         self._damaged: dict[tuple[EventId | None, CID | None, int | None], Damage] = {}
         self._found = trio.lowlevel.ParkingLot()
         self.found_total = 0
@@ -252,7 +252,7 @@ class DamageWatch:
         """
         event_ids = [each.event_id for each in self._between(after, upto) if each.event_id]
         if event_ids:
-            cars = await self._log.cars_for_peers(event_ids)
+            cars = await self._reader.cars_for_peers(event_ids)
             sound = zip(event_ids, cars, strict=True)
             self.mended(event_id for event_id, car in sound if car is not None)
         if still_damaged := self._between(after, upto):

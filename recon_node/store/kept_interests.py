@@ -206,10 +206,10 @@ class Interests:
         ring_ranges: the same on the model ring, as EventIds without height.
     """
 
-    def __init__(self, added: Iterable[Interest], writer: Writer, log: LogReader) -> None:
+    def __init__(self, added: Iterable[Interest], writer: Writer, reader: LogReader) -> None:
         self._added = tuple(added)
         self._writer = writer
-        self._log = log
+        self._reader = reader
         self.configured: tuple[Interest, ...] = ()
         """Those of the settings. They are not in the log."""
         self._changed = trio.lowlevel.ParkingLot()
@@ -256,7 +256,7 @@ class Interests:
 
     async def _find(self, wanted: StreamId) -> Interest | None:
         """Return the interest in one stream; None if its init event is not here."""
-        headers = await self._log.stream_headers([wanted.cid])
+        headers = await self._reader.stream_headers([wanted.cid])
         if not headers:
             return None
         [stream] = headers
@@ -326,8 +326,8 @@ class Interests:
     async def _name_of(self, event: EventId) -> str:
         name = self._outside.get(event.separator)
         if name is None:
-            init = await self._log.stream_of(event.event_cid)
-            headers = [] if init is None else await self._log.stream_headers([init])
+            init = await self._reader.stream_of(event.event_cid)
+            headers = [] if init is None else await self._reader.stream_headers([init])
             name = "".join(
                 ascii(format_interest(Interest(stream.sep_key, stream.sep_value)))[1:-1]
                 for stream in headers

@@ -233,12 +233,12 @@ REMEMBERED_REFUSED: Final = 65_536
 class PolicyGate:
     """Applies a write policy. Used from trio's thread."""
 
-    def __init__(self, policy: Policy, network: Network, log: LogReader) -> None:
+    def __init__(self, policy: Policy, network: Network, reader: LogReader) -> None:
         self.policy = policy
         self.is_open = not policy
         """Whether it accepts all streams."""
         self._network = network
-        self._log = log
+        self._reader = reader
         self._event_ids = hashes_of_event_ids(policy)
         self._ring_keys = hashes_of_ring_keys(policy)
         self._verdicts = Latest[CID, PolicyRefusal | None](REMEMBERED_VERDICTS)
@@ -293,7 +293,7 @@ class PolicyGate:
                 record = StreamRecord.of(found[init])
                 facts[init] = self._describe(record, header.model, header.stream_type)
         if missing:
-            records = await self._log.stream_headers(missing)
+            records = await self._reader.stream_headers(missing)
             models = await self._read_models(records)
             for record in records:
                 model, stream_type = models[record.init]
@@ -305,7 +305,7 @@ class PolicyGate:
     ) -> dict[CID, tuple[StreamId | None, StreamType]]:
         """Return the models and the types of streams that are here, from their init events."""
         inits = [record.init for record in records]
-        cars = await self._log.cars_by_cid(inits)
+        cars = await self._reader.cars_by_cid(inits)
         models: dict[CID, tuple[StreamId | None, StreamType]] = {}
         for record, car in zip(records, cars, strict=True):
             header = None if car is None else parse_event(car).header  # None: damaged

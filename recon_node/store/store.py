@@ -355,7 +355,7 @@ class Store(Contents):
     async def close(self) -> None:
         """End the reads under way, write what was submitted and close the log."""
         with trio.CancelScope(shield=True):
-            await self.log.close()
+            await self.reader.close()
             await self._intake.close()  # last: closing the last connection removes the WAL
 
 

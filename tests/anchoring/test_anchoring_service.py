@@ -61,7 +61,7 @@ async def settled(store: Store, anchoring: Anchoring) -> dict[CID, Event]:
             counts = status.counts
             is_busy = counts[RequestState.WAITING] + counts[RequestState.IN_TREE]
             if status.position == head and not is_busy and not store.proofs_pending:
-                rows = await store.log.feed(0, 1_000_000)
+                rows = await store.reader.feed(0, 1_000_000)
                 return {row.event_cid: parse_event(row.car) for row in rows}
             await trio.sleep(0.01)
 

@@ -50,7 +50,7 @@ async def rows_of(store: Store, after: int, upto: int) -> list[dict[str, object]
             else EPOCH + timedelta(milliseconds=row.delivered_at),
             "fault": row.fault,
         }
-        for row in await store.log.feed(after, 1_000, upto)
+        for row in await store.reader.feed(after, 1_000, upto)
     ]
 
 
@@ -80,7 +80,7 @@ async def test_a_time_event_has_the_time_of_its_anchor(
     state = (await api.get("/ceramic/recon")).json()
     assert (state["head"], state["pending"], state["pending_proofs"]) == (1, 1, 1)
     assert "recon_pending_proofs 1.0" in (await api.get("/metrics")).text
-    [proof] = await store.log.pending_proofs(10)
+    [proof] = await store.reader.pending_proofs(10)
     await store.settle_proofs([(proof.cid, 1_725_913_338)])
     table = table_of(await api.get(ARROW))
     assert table["time"].to_pylist() == [None, 1_725_913_338]

@@ -70,7 +70,7 @@ async def test_only_delivered_events_are_here(api: httpx.AsyncClient, store: Sto
     await store.admit_local([init.car, anchor.car])
     both = anchor.cid + init.cid
     assert table_of(await api.post(ARROW, content=both))["position"].to_pylist() == [1]
-    [proof] = await store.log.pending_proofs(10)
+    [proof] = await store.reader.pending_proofs(10)
     await store.settle_proofs([(proof.cid, 1_725_913_338)])
     table = table_of(await api.post(ARROW, content=both))
     assert table["position"].to_pylist() == [2, 1]

@@ -96,7 +96,7 @@ async def test_a_drawing_and_why_the_tip_is_the_tip(api: httpx.AsyncClient, stor
     left, right = change(INIT, n=1), change(INIT, n=2)
     anchored = time_event(INIT, right.cid)
     await admit(store, INIT, left, right, anchored)
-    [pending] = await store.log.pending_proofs(10)
+    [pending] = await store.reader.pending_proofs(10)
     await store.settle_proofs([(pending.cid, 1_700_000_000)])
     found = await read(api, f"streams/{INIT.stream_id()}/picture")
     assert (found["tip"], found["diverged"]) == (str(anchored.cid), True)
@@ -134,7 +134,7 @@ async def test_a_long_run_is_folded_unless_all_is_asked_for(
 async def test_details_of_the_feed(api: httpx.AsyncClient, store: Store) -> None:
     first, anchored = change(INIT), time_event(INIT, INIT.cid)
     await admit(store, INIT, first, anchored)
-    [pending] = await store.log.pending_proofs(10)
+    [pending] = await store.reader.pending_proofs(10)
     await store.settle_proofs([(pending.cid, 1_700_000_000)])
     found = await read(api, "feed/events", details="true", resumeAt=1)
     common = {"init": str(INIT.cid), "height": 1, "fault": None}

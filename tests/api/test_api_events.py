@@ -89,7 +89,7 @@ async def test_the_car_may_be_in_a_car_of_version_2(
 async def test_an_event_is_found_by_its_event_id_too(
     api: httpx.AsyncClient, filled: Events, store: Store
 ) -> None:
-    [row] = await store.log.feed(0, 1)
+    [row] = await store.reader.feed(0, 1)
     text = multibase.encode(row.event_id, "base16")
     answer = await api.get(f"/ceramic/events/{text}")
     assert answer.json() == {"id": filled[0]["cid"], "data": filled[0]["car"]}
@@ -135,7 +135,7 @@ async def test_many_events_in_one_body(
     answer = await post_lines(api, *map(line_of, events), kind="application/X-NDJSON; v=1")
     assert answer.status_code == 200
     assert answer.json() == [{"id": event["cid"], "status": "new"} for event in events]
-    assert [str(row.event_cid) for row in await store.log.feed(0, 99)] == [
+    assert [str(row.event_cid) for row in await store.reader.feed(0, 99)] == [
         event["cid"] for event in events
     ]
     answer = await post_lines(api, *map(line_of, sample[40:60]), "", " ")

@@ -119,10 +119,12 @@ async def test_a_token_just_given_is_never_beyond_the_end(
                 again = await api.get(FEED, params={"resumeAt": page["resumeToken"]})
                 assert again.status_code == 200, again.text
                 assert page["resumeToken"] == str(len(filled))
-            columns = await store.log.feed_columns(0, 1000, 1000, 1 << 30)
+            columns = await store.reader.feed_columns(0, 1000, 1000, 1 << 30)
             assert columns.positions[-1] == len(filled)
             new = [
-                row for event in sample[:64] for row in await store.log.signed_events(_init(event))
+                row
+                for event in sample[:64]
+                for row in await store.reader.signed_events(_init(event))
             ]
             assert max(row.position for row in new) == len(filled)
         finally:

@@ -121,7 +121,7 @@ async def fill(services: Services, sample: list[dict[str, str]]) -> str:
     anchored = time_event(INIT, right.cid)
     await store.admit_local([multibase.decode(event["car"]) for event in sample[:60]])
     await store.admit_local([INIT.car, left.car, right.car, anchored.car])
-    proofs = await store.log.pending_proofs(100)
+    proofs = await store.reader.pending_proofs(100)
     mine = [each for each in proofs if each.proof.chain_id == CHAIN]
     await store.settle_proofs([(each.cid, 1_700_000_000) for each in mine])
     await store.admit_local([time_event(INIT, left.cid, tx_hash=bytes([7]) * 32).car])

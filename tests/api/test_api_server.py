@@ -355,14 +355,14 @@ async def test_a_feed_that_breaks_off_does_not_look_whole(
     async with open_store(tmp_path, Network.local(7)) as store:
         await store.admit_local([multibase.decode(event["car"]) for event in sample[:400]])
         services = Services(store=store, limits=limits)
-        read, reads = store.log.feed_columns, itertools.count(1)
+        read, reads = store.reader.feed_columns, itertools.count(1)
 
         async def read_twice(*args: Any, **options: Any) -> FeedColumns:
             if next(reads) > 2:
                 raise StoreError("the disk is gone")
             return await read(*args, **options)
 
-        monkeypatch.setattr(store.log, "feed_columns", read_twice)
+        monkeypatch.setattr(store.reader, "feed_columns", read_twice)
         async with serving(services) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:
             with pytest.raises(httpx.RemoteProtocolError):
                 await api.get("/ceramic/feed/arrow")

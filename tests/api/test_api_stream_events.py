@@ -60,7 +60,7 @@ async def test_how_far_each_event_has_come(api: httpx.AsyncClient, store: Store)
     waiting = change(missing, n=4)
     later = change(waiting, n=5)
     await admit(store, INIT, anchored, first)
-    [pending] = await store.log.pending_proofs(10)
+    [pending] = await store.reader.pending_proofs(10)
     await store.settle_proofs([(pending.cid, 1_700_000_000)])
     await admit(store, looked_for, behind)
     await hand_over(store, waiting, 5)
@@ -128,7 +128,7 @@ async def test_a_badly_signed_event_waits_until_it_is_covered(
         str(anchored.cid): "pending",
         str(merge.cid): "pending",
     }
-    [proof] = await store.log.pending_proofs(10)
+    [proof] = await store.reader.pending_proofs(10)
     await store.settle_proofs([(proof.cid, 1_700_000_000)])
     at_tip = await state(api)
     assert at_tip["event_cid"] == str(merge.cid)

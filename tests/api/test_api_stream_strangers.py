@@ -177,7 +177,7 @@ async def test_a_stream_states_the_same_without_its_copies(store: Store, seed: i
             await admit(store, *new)
             await store.settle_proofs([(proof, 1_700_000_000 + n)])
         events += new
-    feed = await store.log.feed(0, 1000)
+    feed = await store.reader.feed(0, 1000)
     assert len(feed) == len(events)
     expected = statements_of(parse_event(row.car) for row in feed)
     delivered = await read_delivered(Services(store=store), INIT.cid, 1000)

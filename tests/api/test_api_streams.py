@@ -254,7 +254,7 @@ async def test_every_stream_of_the_sdk_s_sample(
 ) -> None:
     cars = [multibase.decode(event["car"]) for event in sample]
     await store.admit_local(cars)
-    streams = {row.stream_cid: row for row in await store.log.feed(0, len(cars))}
+    streams = {row.stream_cid: row for row in await store.reader.feed(0, len(cars))}
     for init in list(streams)[:30]:
         for kind in (StreamType.MODEL, StreamType.MODEL_INSTANCE):
             answer = await api.get(f"/ceramic/streams/{StreamId(kind, init)}")

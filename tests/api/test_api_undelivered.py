@@ -101,7 +101,7 @@ async def test_what_is_pending_and_on_which_chain(services: Services, store: Sto
     anchored = time_event(INIT, INIT.cid, tx_hash=bytes([1]) * 32)
     behind = change(anchored)
     await store.admit_local([INIT.car, anchored.car, behind.car])
-    [proof] = await store.log.pending_proofs(10)
+    [proof] = await store.reader.pending_proofs(10)
     due = proof.due + 60
     await store.postpone_proofs([(proof.cid, due)], [proof.cid])
     reports = [SimpleNamespace(chain_id=CHAIN)]
@@ -135,7 +135,7 @@ async def test_what_was_refused_and_why(api: httpx.AsyncClient, store: Store) ->
     anchored = time_event(INIT, INIT.cid, tx_hash=bytes([1]) * 32)
     behind = change(anchored)
     await store.admit_local([INIT.car, anchored.car, behind.car])
-    [proof] = await store.log.pending_proofs(10)
+    [proof] = await store.reader.pending_proofs(10)
     await store.settle_proofs([(proof.cid, "the transaction says something else")])
     assert (await read(api))["refused"] == 2
     assert (await read(api, "/pending"))["events"] == []

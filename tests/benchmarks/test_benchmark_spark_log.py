@@ -11,7 +11,7 @@ from recon_node.streams import StreamEvent, select_tip
 async def test_a_filled_log_is_a_node_s(tmp_path):
     LogFiller(tmp_path / "node", streams=12).fill(200)
     async with open_store(tmp_path / "node", NETWORK) as store:
-        rows = await store.log.feed(0, 1000)
+        rows = await store.reader.feed(0, 1000)
         assert store.head == len(rows) == len(store.keys) == 200
     heights, streams = {}, defaultdict(list)
     for row in rows:

@@ -59,7 +59,7 @@ async def add(store: Store, *documents: Document) -> list[EventId]:
 
 
 async def feed_of(store: Store) -> list[FeedRow]:
-    return await store.log.feed(0, 1_000)
+    return await store.reader.feed(0, 1_000)
 
 
 async def cids_of(store: Store) -> list[CID]:
@@ -176,7 +176,7 @@ async def test_a_transaction_that_says_something_else_refuses_what_builds_on_it(
         }
         assert (len(store.keys), store.stats.pending, store.waiting) == (6, 0, 0)
         assert store.stats.late_refused_total == 2
-        assert await store.log.car(bad.anchor.cid) is None
+        assert await store.reader.car(bad.anchor.cid) is None
         verdicts = await store.admit_local([bad.anchor.car, bad.after.car])
         assert [verdict.status for verdict in verdicts] == ["refused", "refused"]
         assert "does not anchor the proof's root" in str(verdicts[0].reason)

@@ -241,14 +241,14 @@ async def test_the_log_is_not_searched_for_dags_where_none_has_come(
     searches = 0
 
     async with opened(tmp_path) as (store, dags):
-        search = store.log.sort_key
+        search = store.reader.sort_key
 
         async def counted(*args: int) -> list[FeedRow]:
             nonlocal searches
             searches += 1
             return await search(*args)
 
-        monkeypatch.setattr(store.log, "sort_key", counted)
+        monkeypatch.setattr(store.reader, "sort_key", counted)
         await admit(store, init_event(KEY, METAMODEL, {"n": 1}))
         assert not (await dags.state(root)).shards  # the index has read the feed
         assert not searches

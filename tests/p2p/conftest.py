@@ -24,7 +24,7 @@ def sdk_events(sdk_cars, tmp_path_factory) -> list[Held]:
     async def read() -> list[Held]:
         async with open_store(tmp_path_factory.mktemp("sample"), NETWORK) as store:
             await store.admit_local(sdk_cars)
-            return [(row.event_id, row.car) for row in await store.log.feed(0, 10_000)]
+            return [(row.event_id, row.car) for row in await store.reader.feed(0, 10_000)]
 
     return trio.run(read)
 

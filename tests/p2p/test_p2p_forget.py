@@ -30,7 +30,9 @@ def history(unique: bytes, changes: int = 5) -> list[Event]:
 
 async def bytes_of(store: Store, events: list[Event]) -> list[bool]:
     """Which of some events have their bytes here."""
-    return [car is not None for car in await store.log.cars_by_cid([each.cid for each in events])]
+    return [
+        car is not None for car in await store.reader.cars_by_cid([each.cid for each in events])
+    ]
 
 
 async def test_peers_do_not_bring_back_what_was_forgotten(tmp_path: Path) -> None:

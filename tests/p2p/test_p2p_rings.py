@@ -278,7 +278,7 @@ async def test_a_time_event_that_the_chain_does_not_know_is_not_offered_until_it
             await a.store.admit_local([event.car])
             await eventually(lambda number=number: len(b.store.keys) == number)
         assert a.store.ring_keys.summarize() == b.store.ring_keys.summarize()
-        assert await b.store.log.car(anchor.cid) is None
+        assert await b.store.reader.car(anchor.cid) is None
         await a.store.settle_proofs([(proof, 1_725_913_338)])
         await eventually(lambda: len(b.store.keys) == 5)
 

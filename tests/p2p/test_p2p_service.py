@@ -167,7 +167,7 @@ async def test_badly_signed_events_are_not_relayed_until_a_valid_one_covers_them
         assert len({each.ahash() for each in nodes}) == 1
         assert [each.store.waiting for each in nodes] == [200, 0, 0]
         for each in nodes:
-            rows = await each.store.log.feed(0, 10)
+            rows = await each.store.reader.feed(0, 10)
             assert [row.event_cid for row in rows] == [init.cid, bad[0].cid, cover.cid]
             assert [row.fault is None for row in rows] == [True, False, True]
             assert each.p2p.counters.events_refused == 0

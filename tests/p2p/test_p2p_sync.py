@@ -260,15 +260,15 @@ async def test_a_damaged_event_comes_again_from_a_peer(
         await b.p2p.connect(a.address)
         await eventually(lambda: b.holds_as_many_as(40))
         agreed = b.ahash()
-        [row] = await b.store.log.feed(8, 1)
+        [row] = await b.store.reader.feed(8, 1)
         with closing(sqlite3.connect(tmp_path / "b" / "events.sqlite3")) as connection:
             of_event = "id = (SELECT id FROM events WHERE position = 9)"
             connection.execute(f"UPDATE cars SET car = zeroblob(length(car)) WHERE {of_event}")
             connection.commit()
         with pytest.raises(DamagedEventError):
-            await b.store.log.car(row.event_cid)
+            await b.store.reader.car(row.event_cid)
         await eventually(lambda: b.store.damage.mended_total == 1)
-        assert await b.store.log.car(row.event_cid) == row.car
-        assert await b.store.log.feed(8, 1) == [row]
+        assert await b.store.reader.car(row.event_cid) == row.car
+        assert await b.store.reader.feed(8, 1) == [row]
         assert (b.ahash(), b.store.damage.count) == (agreed, 0)
         assert b.failures(a.p2p.peer_id) == 0

@@ -83,7 +83,7 @@ def test_an_empty_node_gets_all_events(log: Path, tmp_path: Path) -> None:
             assert not result.faults
             assert list(store.keys) == list(original.keys)
             for key in list(store.keys)[::50]:
-                assert await store.log.cars([key]) == await original.log.cars([key])
+                assert await store.reader.cars([key]) == await original.reader.cars([key])
             assert (await sync(objects, store)).counts == {}
 
     trio.run(main)

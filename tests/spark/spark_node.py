@@ -35,7 +35,7 @@ async def anchor(store: Store) -> None:
     """A chain whose transactions say in their hashes when their blocks were made; 0: not found."""
     while True:
         arrivals = store.proof_arrivals
-        pending = await store.log.pending_proofs(1000)
+        pending = await store.reader.pending_proofs(1000)
         found = [(each.cid, int.from_bytes(each.proof.tx_hash[-32:])) for each in pending]
         await store.settle_proofs([(cid, time) for cid, time in found if time])
         await store.wait_for_proofs(arrivals)

@@ -203,7 +203,7 @@ def nodes(node_processes: NodeProcesses, tmp_path: Path) -> list[Node]:
     async def fill(data_dir: Path) -> None:
         async with open_store(data_dir, Network.local(7)) as store:
             await store.admit_remote(offers_of(figures.all.events))
-            pending = await store.log.pending_proofs(10)
+            pending = await store.reader.pending_proofs(10)
             times = [(each.cid, int.from_bytes(each.proof.tx_hash[-32:])) for each in pending]
             await store.settle_proofs(times)
             assert store.head == len(figures.all.events)

@@ -48,7 +48,7 @@ async def main(directory: Path, way: str) -> None:
         feed, keys = await feed_of(store), store.keys.summarize()
         check_feed(feed, world.events)
         assert len(feed) > 100
-        assert await store.log.car(feed[0].event_cid) == feed[0].car
+        assert await store.reader.car(feed[0].event_cid) == feed[0].car
         print("full", refused, flush=True)
         if way == "limit":
             connection.execute("PRAGMA max_page_count = 100000")

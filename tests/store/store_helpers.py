@@ -106,7 +106,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 async def feed_of(store: Store) -> list[FeedRow]:
-    return await store.log.feed(0, 1_000_000)
+    return await store.reader.feed(0, 1_000_000)
 
 
 def timeless(rows: list[FeedRow]) -> list[FeedRow]:

@@ -175,7 +175,7 @@ async def test_what_is_kept_matches_its_cids(tmp_path: Path, codec: int, verifie
         verdicts = await store.admit_remote(offers[:19])
         verdicts += await store.admit_local([offers[19][1]])
         assert {verdict.status for verdict in verdicts} == {"new"}
-        kept = await store.log.cars([event_id for event_id, _ in offers])
+        kept = await store.reader.cars([event_id for event_id, _ in offers])
         for event, data in zip(events, kept, strict=True):
             assert data is not None
             assert car.decode(data).roots == (event.cid,)

@@ -77,7 +77,7 @@ class Oracle:
             for cid in checked
             if self.world.events[cid].proof is not None and cid not in self.said
         }
-        pending = await store.log.pending_proofs(1_000)
+        pending = await store.reader.pending_proofs(1_000)
         assert {proof.cid for proof in pending} == unsaid
         assert store.stats.pending_proofs == len(unsaid)
         assert [proof.due for proof in pending] == sorted(proof.due for proof in pending)
@@ -103,7 +103,7 @@ async def test_any_order_of_arrivals_and_lookups_delivers_what_is_whole_and_time
                     await store.admit_remote(batch)
                     oracle.seen |= {event_id.event_cid for event_id, _ in batch}
                     await oracle.check(store)
-                    pending = await store.log.pending_proofs(1_000)
+                    pending = await store.reader.pending_proofs(1_000)
                     lookups: list[tuple[CID, int | str]] = [
                         (proof.cid, random.choice([TIME, TIME + 1, TIME + 2, WRONG]))
                         for proof in random.sample(pending, len(pending) // 2)
@@ -120,24 +120,24 @@ async def test_any_order_of_arrivals_and_lookups_delivers_what_is_whole_and_time
                 check_tables(store)
         async with open_store(Path(directory), NETWORK, settings=QUICK) as store:
             await store.settle_proofs(
-                [(p.cid, TIME) for p in await store.log.pending_proofs(1_000)]
+                [(p.cid, TIME) for p in await store.reader.pending_proofs(1_000)]
             )
-            assert store.stats.pending_proofs == len(await store.log.pending_proofs(1_000))
+            assert store.stats.pending_proofs == len(await store.reader.pending_proofs(1_000))
             check_feed(await feed_of(store), world.events)
 
 
 async def test_the_feed_by_columns_is_the_feed_by_rows(store: Store) -> None:
     world = World(5, events=120, time_events=True)
     await store.admit_remote(world.offers())
-    pending = await store.log.pending_proofs(1_000)
+    pending = await store.reader.pending_proofs(1_000)
     await store.settle_proofs([(proof.cid, TIME + n) for n, proof in enumerate(pending)])
     rows = await feed_of(store)
     assert {EventKind.INIT, EventKind.DATA, EventKind.TIME} == {row.kind for row in rows}
     for _ in range(50):
         after, upto = sorted(world.random.choices(range(len(rows) + 1), k=2))
         limit, size = world.random.randint(1, 60), world.random.randint(1, 40_000)
-        columns = await store.log.feed_columns(after, limit, upto, size)
-        expected = await store.log.feed(after, limit, upto, size)
+        columns = await store.reader.feed_columns(after, limit, upto, size)
+        expected = await store.reader.feed(after, limit, upto, size)
         assert [*zip(*map(list, astuple(columns)), strict=True)] == [
             (
                 row.position,
@@ -169,7 +169,7 @@ async def test_a_verdict_stands_whatever_is_said_later(tmp_path: Path) -> None:
         await store.settle_proofs([(proofs[0], WRONG), (proofs[1], TIME)])
         await store.postpone_proofs([(proofs[0], 5.0), (proofs[1], 5.0)])
         assert [row.block_time for row in await feed_of(store)] == [None, TIME]
-        assert await store.log.pending_proofs(10) == []
+        assert await store.reader.pending_proofs(10) == []
     async with open_store(tmp_path, NETWORK) as store:
         verdicts = await store.admit_local([first.car, second.car, after.car])
         assert [verdict.status for verdict in verdicts] == ["known", "refused", "refused"]
@@ -198,15 +198,15 @@ async def test_proofs_stand_in_line_by_the_time_at_which_they_are_due(tmp_path: 
             seen = store.proof_arrivals
             await store.admit_local([anchor.car])
             await store.wait_for_proofs(seen)
-        pending = await store.log.pending_proofs(10)
+        pending = await store.reader.pending_proofs(10)
         assert [proof.cid for proof in pending] == proofs
         assert [proof.proof for proof in pending] == [anchor.proof for anchor in anchors]
         assert all(started <= proof.due <= time.time() for proof in pending)
-        assert [proof.cid for proof in await store.log.pending_proofs(2)] == proofs[:2]
+        assert [proof.cid for proof in await store.reader.pending_proofs(2)] == proofs[:2]
         await store.postpone_proofs([(proofs[0], started + 900)])
     async with open_store(tmp_path, NETWORK) as store:
         assert (store.proof_arrivals, store.stats.pending_proofs) == (0, 3)
-        of_one = await store.log.pending_proofs(10, "eip155:1")
+        of_one = await store.reader.pending_proofs(10, "eip155:1")
         assert [(proof.cid, proof.tries) for proof in of_one] == [(proofs[2], 0), (proofs[0], 1)]
         assert of_one[1].due == started + 900
 
@@ -244,7 +244,7 @@ async def test_the_time_events_of_a_log_of_version_1_are_brought_in(
     offers = [offer for offer in world.offers() if offer[0].event_cid != missing]
     async with open_store(tmp_path / "new", NETWORK) as store:
         await store.admit_remote(offers)
-        expected = {proof.cid for proof in await store.log.pending_proofs(1_000)}
+        expected = {proof.cid for proof in await store.reader.pending_proofs(1_000)}
         before = (timeless(await feed_of(store)), store.waiting, store.stats.pending)
     assert 0 < len(expected) < len(anchors)
     cars = [(n, car) for n, (_, car) in enumerate(offers, 1)]
@@ -257,9 +257,9 @@ async def test_the_time_events_of_a_log_of_version_1_are_brought_in(
     log_of_version_1(tmp_path / "old", tmp_path / "new", cars)
     async with open_store(tmp_path / "old", NETWORK) as store:
         assert before == (await feed_of(store), store.waiting, store.stats.pending)
-        assert {proof.cid for proof in await store.log.pending_proofs(1_000)} == expected
+        assert {proof.cid for proof in await store.reader.pending_proofs(1_000)} == expected
         await store.admit_remote([world.offer(world.events[missing])])
-        while pending := await store.log.pending_proofs(1_000):
+        while pending := await store.reader.pending_proofs(1_000):
             await store.settle_proofs([(proof.cid, TIME) for proof in pending])
         rows = await feed_of(store)
         check_feed(rows, world.events)
@@ -285,6 +285,6 @@ async def test_a_clock_that_was_wrong_delays_no_lookup_for_ever(
         await store.admit_remote([world.offer(other)])
         await store.postpone_proofs([(other.payload["proof"], now + 86_400)])
     async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
-        due = {proof.cid: proof.due for proof in await store.log.pending_proofs(10)}
+        due = {proof.cid: proof.due for proof in await store.reader.pending_proofs(10)}
         assert now <= due[anchor.payload["proof"]] <= time.time()
         assert due[other.payload["proof"]] == now + 86_400

@@ -17,7 +17,7 @@ QUICK = StoreSettings(synchronous="normal", verifiers=0)
 
 async def opened_head(data_dir: Path) -> tuple[str, list[bytes]]:
     async with open_store(data_dir, NETWORK, settings=QUICK) as store:
-        rows = await store.log.feed(0, 10_000)
+        rows = await store.reader.feed(0, 10_000)
         return store.epoch, [row.car for row in rows]
 
 

@@ -48,8 +48,8 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def check(store: Store, cars: list[bytes]) -> None:
     for each in cars:
         for cid, block in car.decode(each).blocks.items():
-            assert await store.log.block(cid) == block
-    assert await store.log.block(UNKNOWN) is None
+            assert await store.reader.block(cid) == block
+    assert await store.reader.block(UNKNOWN) is None
 
 
 async def test_time_events_shared_blocks_and_events_that_wait(store: Store) -> None:
@@ -102,7 +102,7 @@ async def test_an_unusable_index_is_made_anew(
     async with open_store(tmp_path, NETWORK) as store:
         if spoil is _overwrite:
             with pytest.raises(StoreError, match="is rebuilt"):
-                await store.log.block(UNKNOWN)
+                await store.reader.block(UNKNOWN)
         await check(store, cars)
     assert pages == [0, 7, 14] * 2
 
@@ -155,8 +155,8 @@ async def test_shared_blocks_are_kept_once_and_cars_come_out_as_they_came(store:
     ]
     await store.admit_local([event.car for event in (init, *anchors)])
     for event in (init, *anchors):
-        assert await store.log.car(event.cid) == event.car
-    assert set(await store.log.cars([EventId(key) for key in store.keys])) == {
+        assert await store.reader.car(event.cid) == event.car
+    assert set(await store.reader.cars([EventId(key) for key in store.keys])) == {
         event.car for event in (init, *anchors)
     }
     connection = store._writer.log.connection
@@ -176,4 +176,4 @@ async def test_a_shared_block_that_is_gone_is_told_as_damage(tmp_path: Path) -> 
         connection.commit()
     async with open_store(tmp_path, NETWORK) as store:
         with pytest.raises(DamagedLogError, match=r"recon-node store check --repair"):
-            await store.log.car(event.cid)
+            await store.reader.car(event.cid)

@@ -132,7 +132,7 @@ async def test_an_event_that_is_mended_with_what_it_waits_for_is_counted_once(
     await store.admit_remote(offers[:1])
     connection.execute("UPDATE cars SET car = x'00'")
     with pytest.raises(DamagedEventError):
-        await store.log.car(init.cid)
+        await store.reader.car(init.cid)
     assert (store.waiting, store.damage.count) == (1, 2)
     await store.admit_remote(offers)
     assert (store.waiting, store.damage.count) == (0, 0)

@@ -30,7 +30,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
         async with open_store(directory, NETWORK, settings=SETTINGS) as store:
             offers = WORLD.offers()
             await store.admit_remote(offers[:40] + offers[60:])
-            proofs = await store.log.pending_proofs(1000)
+            proofs = await store.reader.pending_proofs(1000)
             await store.settle_proofs([(proof.cid, 1_700_000_000) for proof in proofs[::2]])
             await store.wanted.add(Interest("model", "value"))
 
@@ -198,7 +198,7 @@ async def test_a_damaged_file_is_told_never_replaced_and_can_be_repaired(
     try:
         async with open_store(log, NETWORK, settings=SETTINGS) as store:
             feed = await feed_of(store)
-            await store.log.cars([row.event_id for row in feed])
+            await store.reader.cars([row.event_id for row in feed])
     except StoreError as error:
         told = str(error)
     assert not told or "recon-node store check --repair" in told, told

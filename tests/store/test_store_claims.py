@@ -204,7 +204,7 @@ async def test_an_orphan_of_a_wrong_prefix_is_refused_when_its_init_comes(
     assert (verdict.status, wrong in store.keys) == ("new", True)
     await store.admit_remote([world.offer(init)])
     assert (wrong in store.keys, store.is_refused(wrong), store.waiting) == (False, True, 0)
-    assert await store.log.cars([wrong]) == [None]
+    assert await store.reader.cars([wrong]) == [None]
 
 
 async def test_what_crosses_streams_falls_with_all_that_builds_on_it(

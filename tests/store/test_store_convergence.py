@@ -23,7 +23,7 @@ async def settle_some(store: Store, random: Random, share: float, *, guarded: bo
     In a guarded log, all are right: an unsigned event counts by what covers it, and a wrong anchor
     below that may be found before or after.
     """
-    pending = [each.cid for each in await store.log.pending_proofs(1_000)]
+    pending = [each.cid for each in await store.reader.pending_proofs(1_000)]
     due = [cid for cid in pending if random.random() < share]
     right = 1_700_000_000
     await store.settle_proofs([(cid, right if guarded or cid[-1] % 2 else "wrong") for cid in due])
@@ -45,7 +45,7 @@ async def keys_after(
             for batch in batches:
                 await store.admit_remote(batch)
                 await settle_some(store, random, 0.3, guarded=guarded)
-            while await store.log.pending_proofs(1):
+            while await store.reader.pending_proofs(1):
                 await settle_some(store, random, 1, guarded=guarded)
             check_tables(store)
             return list(store.keys), {row.event_cid for row in await feed_of(store)}

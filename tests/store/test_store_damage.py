@@ -76,8 +76,8 @@ async def test_a_damaged_event_is_not_served_until_it_comes_again(tmp_path: Path
         for read in reads_of(store, row.event_cid, row.stream_cid):
             with pytest.raises(DamagedEventError, match=rf"{row.event_cid} .*damaged.*--repair"):
                 await read()
-        assert await store.log.feed(0, 1000) == before[:10], "up to the damaged one"
-        assert await store.log.cars_for_peers([before[9].event_id, row.event_id]) == [
+        assert await store.reader.feed(0, 1000) == before[:10], "up to the damaged one"
+        assert await store.reader.cars_for_peers([before[9].event_id, row.event_id]) == [
             before[9].car,
             None,
         ]
@@ -100,11 +100,11 @@ async def test_a_damaged_event_is_not_served_until_it_comes_again(tmp_path: Path
 
 def reads_of(store: Store, cid: CID, init: CID) -> list[Callable[[], object]]:
     return [
-        lambda: store.log.car(cid),
-        lambda: store.log.feed(10, 1000),
-        lambda: store.log.feed(10, 1),
-        lambda: store.log.feed_columns(0, 1000, 1000, 1 << 30),
-        lambda: store.log.signed_events(init),
+        lambda: store.reader.car(cid),
+        lambda: store.reader.feed(10, 1000),
+        lambda: store.reader.feed(10, 1),
+        lambda: store.reader.feed_columns(0, 1000, 1000, 1 << 30),
+        lambda: store.reader.signed_events(init),
         lambda: store.damage.check_range(0, 1000),
     ]
 
@@ -115,11 +115,11 @@ async def test_another_event_does_not_mend(tmp_path: Path) -> None:
         await store.admit_remote(world.offers())
         first, second, *_ = await feed_of(store)
         flip(tmp_path, first.event_cid)
-        assert await store.log.cars_for_peers([first.event_id]) == [None]
+        assert await store.reader.cars_for_peers([first.event_id]) == [None]
         for wrong in (second.car, first.car[:-1], b""):
             await store.admit_remote([(first.event_id, wrong)])
             assert store.damage.count == 1
-        assert await store.log.cars_for_peers([first.event_id]) == [None]
+        assert await store.reader.cars_for_peers([first.event_id]) == [None]
 
 
 async def test_a_damaged_shared_block_is_mended_for_all_events_with_it(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ async def test_a_damaged_shared_block_is_mended_for_all_events_with_it(tmp_path:
         assert store.damage.count == len(times)
         for event in times:
             await store.admit_remote([world.offer(event)])
-        assert [await store.log.car(event.cid) for event in times] == [e.car for e in times]
+        assert [await store.reader.car(event.cid) for event in times] == [e.car for e in times]
         assert store.damage.count == 0
     assert check_log(tmp_path).clean
 
@@ -148,13 +148,13 @@ async def test_one_copy_mends_what_another_event_shares(tmp_path: Path) -> None:
         assert await is_damaged(store, init)
         assert await is_damaged(store, second)
         await store.admit_local([init.car])
-        assert await store.log.car(second.cid) == second.car
+        assert await store.reader.car(second.cid) == second.car
     assert check_log(tmp_path).clean
 
 
 async def is_damaged(store: Store, event: Event) -> bool:
     try:
-        await store.log.car(event.cid)
+        await store.reader.car(event.cid)
     except DamagedEventError:
         return True
     return False
@@ -169,8 +169,8 @@ async def test_a_new_event_does_not_share_a_damaged_block(tmp_path: Path) -> Non
         assert edit(tmp_path, "UPDATE blocks SET block = zeroblob(length(block))") == 1
         assert await is_damaged(store, init)
         await store.admit_local([second.car])
-        assert await store.log.car(second.cid) == second.car
-        assert await store.log.car(init.cid) == init.car
+        assert await store.reader.car(second.cid) == second.car
+        assert await store.reader.car(init.cid) == init.car
         await store.damage.check_range(0, 2)
         assert store.damage.count == 0, "it was whole when it was looked at again"
         assert len(store.keys) == 2
@@ -216,13 +216,13 @@ async def test_no_position_is_passed_over(tmp_path: Path, sql: str) -> None:
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
         await store.admit_local([event.car for event in world.events.values()])
         assert edit(tmp_path, sql) == 1
-        rows = await store.log.feed(0, 1000)
+        rows = await store.reader.feed(0, 1000)
         assert [row.position for row in rows] == [1, 2, 3, 4, 5]
         assert store.damage.count == 1, "noted although nobody asks for what comes after"
         with pytest.raises(DamagedEventError, match="feed position 6 is damaged"):
-            await store.log.feed(5, 1000)
+            await store.reader.feed(5, 1000)
         with pytest.raises(DamagedEventError, match="feed position 6 is damaged"):
-            await store.log.feed_columns(0, 1000, 1000, 1 << 30)
+            await store.reader.feed_columns(0, 1000, 1000, 1 << 30)
         assert store.damage.count >= 1
 
 
@@ -249,6 +249,6 @@ async def read_a_damaged_event_often(tmp_path: Path, world: World) -> None:
         [row, *_] = await feed_of(store)
         flip(tmp_path, row.event_cid)
         for _ in range(3):
-            assert await store.log.cars_for_peers([row.event_id]) == [None]
+            assert await store.reader.cars_for_peers([row.event_id]) == [None]
             with pytest.raises(DamagedEventError):
-                await store.log.feed(0, 1)
+                await store.reader.feed(0, 1)

@@ -138,7 +138,7 @@ async def test_a_time_event_is_held_and_nothing_is_delivered_past_it(store: Stor
     stats = store.stats
     assert (stats.events, stats.pending, stats.waiting) == (6, 3, 0)
     assert all(world.event_id(event) in store.keys for event in (anchor, after, merge))
-    assert await store.log.car(merge.cid) == merge.car
+    assert await store.reader.car(merge.cid) == merge.car
 
 
 async def test_every_new_key_arrives_delivered_or_not(store):

@@ -85,7 +85,7 @@ async def test_any_order_of_arrivals_and_lookups_leaves_out_what_is_doubted(
 
 async def _look_up(store: Store, ring: Ring, by_proof: dict[CID, CID]) -> None:
     random = ring.world.random
-    proofs = [proof.cid for proof in await store.log.pending_proofs(1_000)]
+    proofs = [proof.cid for proof in await store.reader.pending_proofs(1_000)]
     random.shuffle(proofs)
     settled, missed = proofs[: len(proofs) // 4], proofs[len(proofs) // 4 :]
     verdicts = [(cid, random.choice([TIME, TIME, WRONG])) for cid in settled]

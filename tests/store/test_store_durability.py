@@ -43,7 +43,7 @@ def write_until_killed(directory: Path, seed: int, lines: int) -> dict[EventId, 
 async def check_all_there(store: Store, acknowledged: dict[EventId, int | None]) -> list[FeedRow]:
     rows = await feed_of(store)
     positions = {row.event_id: row.position for row in rows}
-    cars = await store.log.cars(list(acknowledged))
+    cars = await store.reader.cars(list(acknowledged))
     for (event_id, position), car in zip(acknowledged.items(), cars, strict=True):
         assert event_id in store.keys
         assert car is not None
@@ -101,7 +101,7 @@ async def test_a_log_that_cannot_be_written_is_still_read(store: Store) -> None:
     with pytest.raises(StoreError, match="cannot be written"):
         await store.admit_remote(world.offers())
     assert [row.event_cid for row in await feed_of(store)] == [first.cid]
-    assert await store.log.car(first.cid) == first.car
+    assert await store.reader.car(first.cid) == first.car
     store._writer.log.connection.execute("PRAGMA query_only = OFF")
     await store.admit_remote(world.offers())
     assert store.head == len(world.events)
@@ -146,7 +146,7 @@ async def test_closing_takes_no_longer_than_told(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="closed"):
         await store.admit_local(cars)
     with pytest.raises(StoreError, match="closed"):
-        await store.log.feed(0, 1)
+        await store.reader.feed(0, 1)
     async with open_store(tmp_path, NETWORK) as again:
         check_feed(await feed_of(again), world.events)
         assert again.head == store.head

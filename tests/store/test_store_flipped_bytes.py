@@ -30,7 +30,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
         async with open_store(directory, NETWORK, settings=SETTINGS) as store:
             await store.admit_remote(world.offers()[4:])
             await store.admit_remote(world.offers()[:3])
-            proofs = await store.log.pending_proofs(100)
+            proofs = await store.reader.pending_proofs(100)
             await store.settle_proofs([(each.cid, 1_700_000_000) for each in proofs[1:]])
 
     trio.run(fill)
@@ -110,5 +110,5 @@ def test_a_node_starts_or_says_why_not(log: Path, tmp_path: Path, rng: Random, f
 async def read_all(directory: Path) -> dict[tuple[int, bytes], bytes]:
     """What can be read of the feed, up to the first damage."""
     async with open_store(directory, NETWORK, settings=SETTINGS) as store:
-        rows = await store.log.feed(0, 1000)
+        rows = await store.reader.feed(0, 1000)
         return {(row.position, bytes(row.event_cid)): row.car for row in rows}

@@ -49,7 +49,7 @@ async def filled(directory: Path, world: World) -> list[FeedRow]:
     """A log with all events, and the anchors of half of the time events."""
     async with open_store(directory, NETWORK, settings=SETTINGS) as store:
         await store.admit_remote(world.offers())
-        proofs = await store.log.pending_proofs(1000)
+        proofs = await store.reader.pending_proofs(1000)
         await store.settle_proofs([(proof.cid, 1_700_000_000) for proof in proofs[::2]])
         return await feed_of(store)
 
@@ -83,18 +83,18 @@ async def test_the_bytes_go_and_the_keys_stay(tmp_path: Path) -> None:
             else row
             for row in before
         ]
-        columns = await store.log.feed_columns(0, 1000, 1000, 1 << 30)
+        columns = await store.reader.feed_columns(0, 1000, 1000, 1 << 30)
         assert [bool(car) for car in columns.cars] == [cid != init for cid in columns.stream_cids]
         for row in (row for row in before if row.stream_cid == init):
             with pytest.raises(DamagedEventError, match="has forgotten") as caught:
-                await store.log.car(row.event_cid)
+                await store.reader.car(row.event_cid)
             assert caught.value.is_forgotten
-            assert await store.log.cars_for_peers([row.event_id]) == [None]
+            assert await store.reader.cars_for_peers([row.event_id]) == [None]
         with pytest.raises(DamagedEventError, match="has forgotten"):
-            await store.log.signed_events(init)
+            await store.reader.signed_events(init)
         blocks = (cid for event in theirs for cid, *_ in sections(event.car))
         payloads = [cid for cid in blocks if cid not in world.events]
-        assert [await store.log.block(cid) for cid in payloads[:3]] == [None] * 3
+        assert [await store.reader.block(cid) for cid in payloads[:3]] == [None] * 3
         assert store.damage.count == 0
         check_tables(store)
 
@@ -122,7 +122,7 @@ async def test_what_comes_again_or_later_is_forgotten_at_once(tmp_path: Path) ->
         rows = {row.event_cid: row.car for row in await feed_of(store)}
         check_tables(store)
         assert all(not rows.get(cid) for cid in world.events if world.events[cid].init == init)
-        proofs = await store.log.pending_proofs(1000)
+        proofs = await store.reader.pending_proofs(1000)
         await store.settle_proofs([(proof.cid, 1_700_000_000) for proof in proofs])
         assert {row.event_cid for row in await feed_of(store)} == world.events.keys()
         check_tables(store)

@@ -51,7 +51,7 @@ class Figure6(World):
 
 
 async def settle_all(store: Store) -> None:
-    while pending := await store.log.pending_proofs(1_000):
+    while pending := await store.reader.pending_proofs(1_000):
         await store.settle_proofs([(proof.cid, 1_700_000_000) for proof in pending])
 
 
@@ -77,7 +77,7 @@ async def test_nothing_is_delivered_on_top_of_it_until_it_is_covered(
             each.cid for each in (world.init, world.time_1, world.b)
         }
         assert (tip_of(rows), store.waiting) == (world.b.cid, 2)
-        waiting = await store.log.waiting(None, 10)
+        waiting = await store.reader.waiting(None, 10)
         assert {each.cid: bool(each.fault) for each in waiting} == {
             world.a.cid: True,
             world.time_2.cid: False,
@@ -253,7 +253,7 @@ async def test_it_stays_out_of_the_ring_when_an_anchor_below_it_is_found(tmp_pat
     cover = world.extend(init.cid, [bad.cid], "cover")
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_remote(world.offers())
-        [proof] = await store.log.pending_proofs(10)
+        [proof] = await store.reader.pending_proofs(10)
         for _ in range(DOUBTED):
             await store.postpone_proofs([(proof.cid, 0.0)], not_found=[proof.cid])
         later = world.extend(init.cid, [bad.cid], "later")

@@ -49,7 +49,7 @@ async def make_log(directory: Path, seed: int, *, settled: bool = True) -> Path:
     world = World(seed, streams=6, events=120, time_events=True)
     async with open_store(directory, NETWORK) as store:
         await store.admit_remote(world.offers())
-        proofs = await store.log.pending_proofs(1000)
+        proofs = await store.reader.pending_proofs(1000)
         if settled:
             await store.settle_proofs([(proof.cid, 1_700_000_000) for proof in proofs[::2]])
     return directory

@@ -26,7 +26,7 @@ async def test_a_log_of_version_1_is_brought_up_to_date(tmp_path: Path, seed: in
         assert (await feed_of(store), list(store.keys), store.epoch) == (feed, keys, epoch)
         assert (store.stats.waiting, store.stats.pending) == (stats.waiting, stats.pending)
         for event in world.events.values():
-            assert await store.log.car(event.cid) == event.car
+            assert await store.reader.car(event.cid) == event.car
         connection = store._writer.log.connection
         (packed,) = connection.execute(
             "SELECT count(*) FROM cars WHERE substr(car, 1, 1) = x'00'"

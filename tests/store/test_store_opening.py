@@ -276,7 +276,7 @@ async def test_damage_that_is_met_later_is_told_and_reads_of_the_rest_go_on(
     async with open_store(tmp_path, NETWORK) as store:
         with pytest.raises(StoreError, match="damaged"):
             await feed_of(store)
-        assert await store.log.feed(0, 1) == rows[:1]
+        assert await store.reader.feed(0, 1) == rows[:1]
 
 
 async def test_what_is_raised_inside_comes_out_as_it_is(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ async def test_a_stricter_policy_keeps_what_is_here_and_takes_no_more_of_it(tmp_
             [known] = await store.admit_remote([offer(init)])
             assert known.status == "known"
             assert store.head == 1
-            assert (await store.log.car(init.cid)) == init.car
+            assert (await store.reader.car(init.cid)) == init.car
 
 
 async def test_what_a_peer_calls_an_event_of_a_refused_stream_says_nothing_of_others(tmp_path):

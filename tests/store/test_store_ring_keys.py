@@ -32,7 +32,7 @@ async def test_every_event_whose_history_is_here_is_in_the_ring(tmp_path):
         verdicts = await store.admit_local([car for _, car in events])
         assert {verdict.status for verdict in verdicts} == {"new"}
         assert list(await store.load_ring_keys()) == sorted(key for key, _ in events)
-        cars = await store.log.cars_by_cid([key.event_cid for key, _ in events])
+        cars = await store.reader.cars_by_cid([key.event_cid for key, _ in events])
         assert cars == [car for _, car in events]
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
         assert list(await store.load_ring_keys()) == sorted(key for key, _ in events)
@@ -104,7 +104,7 @@ async def test_the_keys_are_loaded_while_the_log_changes(tmp_path, monkeypatch, 
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
         assert store.ring_keys is None
         await store.admit_local([car for _, car in events[:30]])
-        began, changed, read = trio.Event(), trio.Event(), store.log.ring_keys
+        began, changed, read = trio.Event(), trio.Event(), store.reader.ring_keys
 
         async def read_meanwhile() -> RingKeys:
             keys = None if reads == "after" else await read()
@@ -112,7 +112,7 @@ async def test_the_keys_are_loaded_while_the_log_changes(tmp_path, monkeypatch, 
             await changed.wait()
             return keys or await read()
 
-        monkeypatch.setattr(store.log, "ring_keys", read_meanwhile)
+        monkeypatch.setattr(store.reader, "ring_keys", read_meanwhile)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.load_ring_keys)
             await began.wait()

@@ -55,7 +55,7 @@ async def test_they_go_from_node_to_node(tmp_path: Path, name: str, verifiers: i
         lower, upper = sort_value_range(NETWORK, HEADERS[name][1])
         keys = [EventId(key) for key in a.keys if lower < key < upper]
         assert [key.event_cid for key in keys] == [event.cid for event in events]
-        cars = await a.log.cars(keys)
+        cars = await a.reader.cars(keys)
         offers = [(key, car) for key, car in zip(keys, cars, strict=True) if car is not None]
         assert {each.status for each in await b.admit_remote([*reversed(offers)])} == {"new"}
         assert [row.event_cid for row in await feed_of(b)] == [event.cid for event in events]

@@ -19,12 +19,12 @@ async def test_a_stream_is_the_feed_s_rows_of_that_stream(store: Store) -> None:
     await store.admit_remote([offer for offer in offers if offer != withheld])
     feed = await feed_of(store)
     for init in world.headers:
-        assert await store.log.signed_events(init) == [r for r in feed if r.stream_cid == init]
-    longest = max([await store.log.signed_events(init) for init in world.headers], key=len)
+        assert await store.reader.signed_events(init) == [r for r in feed if r.stream_cid == init]
+    longest = max([await store.reader.signed_events(init) for init in world.headers], key=len)
     init = longest[0].stream_cid
-    assert await store.log.signed_events(init, limit=2) == longest[:2]
-    assert await store.log.signed_events(init, max_bytes=len(longest[0].car) + 1) == longest[:2]
-    assert await store.log.signed_events(CID.of(DAG_CBOR, b"nothing")) == []
+    assert await store.reader.signed_events(init, limit=2) == longest[:2]
+    assert await store.reader.signed_events(init, max_bytes=len(longest[0].car) + 1) == longest[:2]
+    assert await store.reader.signed_events(CID.of(DAG_CBOR, b"nothing")) == []
 
 
 async def test_a_stream_is_found_by_an_index(tmp_path: Path) -> None:

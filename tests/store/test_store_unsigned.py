@@ -67,10 +67,10 @@ async def test_a_name_alone_is_not_the_members(tmp_path: Path, policy: Policy) -
         key, _ = offer(init, init, 0)
         assert store.is_refused(key), "it is not fetched again"
         assert store.is_excused(key, for_good=True), "whoever has it is not to blame"
-        page = await store.log.streams(StreamFilter(controller=controller(0)), None, 10)
+        page = await store.reader.streams(StreamFilter(controller=controller(0)), None, 10)
         assert (page.total, page.streams) == (0, [])
-        assert await store.log.sort_values() == set()
-        assert await store.log.count_streams([str(MODEL)]) == {str(MODEL): 0}
+        assert await store.reader.sort_values() == set()
+        assert await store.reader.count_streams([str(MODEL)]) == {str(MODEL): 0}
     async with open_store(tmp_path, NETWORK, settings=QUICK, policy=policy) as store:
         assert (len(store.keys), store.withheld) == (0, 3)
         assert await admit(store, offer(signed, init, 1)) == ["new"]
@@ -78,7 +78,7 @@ async def test_a_name_alone_is_not_the_members(tmp_path: Path, policy: Policy) -
         assert [row.event_cid for row in feed] == [init.cid, signed.cid]
         check_feed(feed, {init.cid: init, signed.cid: signed})
         assert (len(store.keys), store.withheld) == (2, 2)
-        assert await store.log.count_streams([str(MODEL)]) == {str(MODEL): 1}
+        assert await store.reader.count_streams([str(MODEL)]) == {str(MODEL): 1}
         check_tables(store)
     assert check_log(tmp_path).clean
 
@@ -90,7 +90,7 @@ async def test_made_up_times_of_a_member_wait_until_they_are_proven(tmp_path: Pa
     async with open_store(tmp_path, NETWORK, settings=QUICK, policy=BY_NAME) as store:
         await admit(store, offer(init, init, 0), *(offer(each, init, 1) for each in times))
         assert (len(store.keys), store.head, store.withheld) == (1, 1, 4)
-        assert len(await store.log.pending_proofs(10)) == 4
+        assert len(await store.reader.pending_proofs(10)) == 4
         await store.settle_proofs([(proven.payload["proof"], 7)])
         assert (len(store.keys), store.head, store.withheld) == (2, 2, 3)
         above = data_event(MEMBER, init, [covered.cid], [])

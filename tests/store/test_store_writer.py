@@ -155,14 +155,14 @@ async def test_the_feed_is_read_in_pages(store: Store) -> None:
     world = World(1)
     await store.admit_remote(world.offers())
     rows = await feed_of(store)
-    pages = [await store.log.feed(after, 7) for after in range(0, len(rows), 7)]
+    pages = [await store.reader.feed(after, 7) for after in range(0, len(rows), 7)]
     assert [row for page in pages for row in page] == rows
-    assert await store.log.feed(3, 100, 5) == rows[3:5]
-    assert await store.log.feed(3, 1, 5) == rows[3:4]
-    assert await store.log.feed(5, 100, 5) == []
-    assert await store.log.feed(len(rows), 100) == []
-    assert await store.log.feed(0, 2**70, 2**70) == rows
-    assert await store.log.feed(2**70, 1) == []
+    assert await store.reader.feed(3, 100, 5) == rows[3:5]
+    assert await store.reader.feed(3, 1, 5) == rows[3:4]
+    assert await store.reader.feed(5, 100, 5) == []
+    assert await store.reader.feed(len(rows), 100) == []
+    assert await store.reader.feed(0, 2**70, 2**70) == rows
+    assert await store.reader.feed(2**70, 1) == []
 
 
 async def test_reads_beside_writes_see_whole_batches(tmp_path: Path) -> None:
@@ -206,10 +206,10 @@ async def test_cars_are_found_by_event_id_and_by_cid(store: Store) -> None:
     await store.admit_remote([world.offer(event) for event in events[:-1]])
     wanted = [world.event_id(event) for event in reversed(events)]
     cars = [event.car for event in reversed(events)]
-    assert await store.log.cars([*wanted, wanted[1]]) == [None, *cars[1:], cars[1]]
-    assert await store.log.cars([]) == []
-    assert await store.log.car(events[0].cid) == events[0].car
-    assert await store.log.car(events[-1].cid) is None
+    assert await store.reader.cars([*wanted, wanted[1]]) == [None, *cars[1:], cars[1]]
+    assert await store.reader.cars([]) == []
+    assert await store.reader.car(events[0].cid) == events[0].car
+    assert await store.reader.car(events[-1].cid) is None
 
 
 async def test_readers_share_a_few_connections(
@@ -227,8 +227,8 @@ async def test_readers_share_a_few_connections(
     async with open_store(tmp_path, NETWORK, settings=settings) as store:
         async with trio.open_nursery() as nursery:
             for _ in range(20):
-                nursery.start_soon(store.log.feed, 0, 10)
-        await store.log.feed(0, 10)
+                nursery.start_soon(store.reader.feed, 0, 10)
+        await store.reader.feed(0, 10)
     assert 1 <= len(opened) <= 2
 
 

@@ -205,10 +205,10 @@ async def get_anchor_requests(call: Call[RequestsQuery]) -> AnchorRequestsBody:
 async def get_event_anchor(call: Call[EventPath]) -> EventAnchorBody:
     """Ask when an event was anchored: itself, or through a later event that covers it."""
     services, cid = call.services, call.parameters.event_id
-    init = await services.store.log.stream_of(cid)
+    init = await services.store.reader.stream_of(cid)
     if init is None:
         raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {cid}")
-    states = await services.store.log.progress([cid])
+    states = await services.store.reader.progress([cid])
     found = None
     if any(state is State.DELIVERED for state, _ in states.values()):
         found = await compute(services, str(cid), init, None, partial(_anchor_of, cid))
@@ -291,7 +291,7 @@ async def _requested(services: Services, cid: CID) -> EventAnchorBody:
 
 async def _proof(services: Services, event: CID, anchored: CID) -> dict[str, Any]:
     """Say what a time event proves, by the names of the API."""
-    stored = await services.store.log.car(event)
+    stored = await services.store.reader.car(event)
     proof = None if stored is None else parse_event(stored).proof
     if proof is None:
         return {}

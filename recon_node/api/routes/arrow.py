@@ -202,7 +202,7 @@ async def stream(
     while after < upto:
         end = min(upto, after + _SEARCHED_AT_ONCE) if wanted else upto
         async with services.reading_pages.taken():
-            rows = await store.log.feed_columns(
+            rows = await store.reader.feed_columns(
                 after, limits.arrow_rows, end, limits.arrow_bytes, wanted, cars=cars
             )
             if not wanted and (not rows.positions or rows.positions[0] != after + 1):
@@ -226,7 +226,7 @@ async def stream_of(
     while done < len(cids):
         page = cids[done : done + limits.arrow_rows]
         async with services.reading_pages.taken():
-            rows, count = await store.log.columns_of(page, limits.arrow_bytes)
+            rows, count = await store.reader.columns_of(page, limits.arrow_bytes)
             message = await services.in_thread(partial(record_batch, rows, columns))
             is_empty = not rows.positions
             del rows  # as above

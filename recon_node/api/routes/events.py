@@ -207,7 +207,7 @@ class EventBody(Body, frozen=True):
 async def get_event(call: Call[EventPath]) -> EventBody:
     """Read an event."""
     cid = call.parameters.event_id
-    car = await call.services.store.log.car(cid)
+    car = await call.services.store.reader.car(cid)
     if car is None:
         text = call.request.path_params["event_id"]
         raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {text}")
@@ -250,7 +250,7 @@ class EventBlocksBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/events/{event_id}/blocks", errors=(404,), own=True)
 async def get_event_blocks(call: Call[EventPath]) -> Annotated[Response, EventBlocksBody]:
     """Read an event as DAG-JSON, delivered or not."""
-    found = await call.services.store.log.car(call.parameters.event_id)
+    found = await call.services.store.reader.car(call.parameters.event_id)
     if found is None:
         text = call.request.path_params["event_id"]
         raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {text}")

@@ -192,7 +192,7 @@ async def _read_cars(
     size = 0
     for start in range(0, len(keys), _CARS_A_READ):
         batch = keys[start : start + _CARS_A_READ]
-        cars = await store.log.cars(batch)
+        cars = await store.reader.cars(batch)
         for number, (key, car) in enumerate(zip(batch, cars, strict=True), start + 1):
             if car is None:  # it turned out wrong since its key was read
                 continue

@@ -146,7 +146,7 @@ async def get_events(call: Call[FeedQuery]) -> Annotated[Response, EventFeedBody
 
 async def _read_page(services: Services, given: FeedQuery, after: int) -> Response:
     limits, include_data = services.limits, given.include_data == "full"
-    rows = await services.store.log.feed(
+    rows = await services.store.reader.feed(
         after, min(given.limit, limits.feed_events), max_bytes=limits.feed_bytes
     )
     token = str(rows[-1].position) if rows else str(after)
@@ -257,14 +257,14 @@ async def get_position(call: Call[PositionQuery]) -> FeedPositionBody:
 async def _streams_of(store: Store, rows: Sequence[FeedRow]) -> dict[CID, dict[str, Any]]:
     """The fields that say of which stream an event is, by the stream's init event."""
     inits = list({row.stream_cid for row in rows})
-    ids = await store.log.stream_ids(inits)
+    ids = await store.reader.stream_ids(inits)
     return {
         each.init: {
             "stream": str(ids[each.init]),
             "model": None if each.model is None else str(each.model),
             "controller": each.controller,
         }
-        for each in await store.log.stream_headers(inits)
+        for each in await store.reader.stream_headers(inits)
         if each.init in ids  # else its init event is damaged
     }
 
@@ -393,7 +393,7 @@ async def get_feed_hash(call: Call[HashQuery]) -> FeedHashBody:
     lower, upper = map(bytes, prefix_range(store.network, prefix))
     lanes: dict[bytes, int] = {}
     listed: list[bytes] = []
-    while page := await store.log.keys(lower, upper, upto, _PAGE):
+    while page := await store.reader.keys(lower, upper, upto, _PAGE):
         added = await call.services.in_thread(partial(_by_part, page, start, end))
         for part, more in added.items():
             lanes[part] = lanes.get(part, 0) + more

@@ -56,7 +56,7 @@ async def streams_where(
             do, too.
     """
     fields = _read_fields(where)
-    page = await services.store.log.streams_with(
+    page = await services.store.reader.streams_with(
         wanted, fields.values(), before, min(limit, _MAX_COMPUTED), 2 * services.limits.stream_bytes
     )
     deadline = time.monotonic() + _MAX_SECONDS

@@ -431,7 +431,7 @@ async def _load(services: Services, cid: CID, walked: int) -> _Node:
 
 async def _block(store: Store, cid: CID) -> bytes:
     """A block; raises `ApiError` 500 when it is not here, with the words that clients expect."""
-    block = await store.log.block(cid)
+    block = await store.reader.block(cid)
     if block is None:
         raise ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, NOT_HERE)
     return block

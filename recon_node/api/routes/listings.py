@@ -138,7 +138,7 @@ async def get_streams(call: Call[StreamsQuery]) -> StreamListBody:
             services, _filter(given), given.where, given.indexed, given.after, given.size
         )
     else:
-        page = await services.store.log.streams(_filter(given), given.after, given.size)
+        page = await services.store.reader.streams(_filter(given), given.after, given.size)
     described = await describe_streams(services, page.streams)
     return StreamListBody(streams=described, total=page.total, next=page.next)
 
@@ -173,7 +173,7 @@ class ModelListBody(PageBody, frozen=True):
 async def get_models(call: Call[PageQuery]) -> ModelListBody:
     """List models, the latest first, and how much there is of each."""
     services, given = call.services, call.parameters
-    page = await services.store.log.models(given.after, given.size)
+    page = await services.store.reader.models(given.after, given.size)
     described = await describe_models(services, page.streams)
     return ModelListBody(models=described, total=page.total, next=page.next)
 
@@ -185,7 +185,7 @@ async def describe_streams(
     models = {
         stream: StreamId.parse(stream.sort_value) for stream in streams if _is_document(stream)
     }
-    names = await services.store.log.names_of(set(models.values()))
+    names = await services.store.reader.names_of(set(models.values()))
     return [
         ListedStreamBody(
             id=str(stream.id),
@@ -208,7 +208,7 @@ async def describe_models(
 ) -> list[ListedModelBody]:
     """Describe models by the names of the API, with how much there is of each."""
     store = services.store
-    counts = await store.log.count_streams(str(each.id) for each in models)
+    counts = await store.reader.count_streams(str(each.id) for each in models)
     return [
         ListedModelBody(
             id=str(each.id),
@@ -305,15 +305,15 @@ async def get_search(call: Call[SearchQuery]) -> SearchBody:
     """
     services, query = call.services, _normal(call.parameters.q)
     limit = min(call.parameters.limit, _MAX_FOUND)
-    log = services.store.log
-    events = await log.find_events(query, limit)
-    streams = await log.find_streams(query, limit)
+    reader = services.store.reader
+    events = await reader.find_events(query, limit)
+    streams = await reader.find_streams(query, limit)
     inits = [event.cid for event in events if event.kind is EventKind.INIT]
-    streams += await log.streams_of(inits)
-    models = [] if query.startswith("did:") else await log.find_models(query, limit)
+    streams += await reader.streams_of(inits)
+    models = [] if query.startswith("did:") else await reader.find_models(query, limit)
     controllers = []
     if query.startswith("did:"):
-        owned = await log.streams(StreamFilter(controller=query), None, 0)
+        owned = await reader.streams(StreamFilter(controller=query), None, 0)
         if owned.total:
             controllers = [FoundControllerBody(id=query, streams=owned.total)]
     return SearchBody(

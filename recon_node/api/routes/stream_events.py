@@ -173,7 +173,7 @@ async def _read(services: Services, init: CID, stream_id: StreamId | None) -> He
     if delivered is None or found is None or stream_id not in (None, found):
         raise not_found(str(stream_id or init), found)
     room = max(0, services.limits.stream_listed - len(delivered.events))
-    copies = await services.store.log.time_copies(init, services.limits.stream_listed)
+    copies = await services.store.reader.time_copies(init, services.limits.stream_listed)
     rows = {row.event_cid: row for row in copies if row.event_cid not in delivered.rows}
     rows = dict(islice(rows.items(), room))
     events = [*delivered.events, *(event_of(init, row) for row in rows.values())]
@@ -183,15 +183,15 @@ async def _read(services: Services, init: CID, stream_id: StreamId | None) -> He
 
 async def _undelivered(services: Services, init: CID, room: int) -> list[_Listed]:
     """The events of a stream that are not delivered: first the controller's own."""
-    log, most = services.store.log, services.limits.stream_bytes
+    reader, most = services.store.reader, services.limits.stream_bytes
     found: dict[CID, _Listed] = {}  # one with an unknown height may have several EventIds
     for well_signed in (True, False):
         max_bytes = most if well_signed else most // _STRANGERS_SHARE
-        rows = await log.undelivered_events(init, room, max_bytes, well_signed=well_signed)
+        rows = await reader.undelivered_events(init, room, max_bytes, well_signed=well_signed)
         parsed = await services.in_long_thread(partial(_parse_held, rows))
         found |= {each.event.cid: each for each in parsed[: room - len(found)]}
         if well_signed:
-            times = await log.undelivered_times(init, room)
+            times = await reader.undelivered_times(init, room)
             for row in times[: room - len(found)]:
                 state: Progress = "pending" if row.is_pending else "waiting"
                 found[row.event_cid] = _Listed(event_of(init, row), row.event_id, state, None)

@@ -257,19 +257,19 @@ async def read_delivered(
         ApiError: 400, they state more than `most` things, or more bytes than that, or than `limits`
             allow; or it takes too long to read them.
     """
-    log, limits = services.store.log, services.limits
+    reader, limits = services.store.reader, services.limits
     in_time = InTime(limits.stream_seconds)
     max_bytes = limits.stream_bytes if max_bytes is None else max_bytes
     # Anybody can make a second event of each signature by ECDSA: hence twice as many.
-    rows: list[FeedRow | TimeRow] = [*await log.signed_events(init, 2 * most + 1, 2 * max_bytes)]
+    rows: list[FeedRow | TimeRow] = [*await reader.signed_events(init, 2 * most + 1, 2 * max_bytes)]
     if not rows:
         return None
-    rows += await log.time_statements(init, most + 1)
+    rows += await reader.time_statements(init, most + 1)
     events = await services.in_long_thread(partial(_parse, init, rows, in_time))
     known = {event.cid for event in events}
     named = {prev for event in events for prev in event.prevs} - known
     if named:
-        copies = [row for row in await log.time_events(named) if row.event_cid not in known]
+        copies = [row for row in await reader.time_events(named) if row.event_cid not in known]
         rows += copies
         events += _parse(init, copies, in_time)
     by_cid = {row.event_cid: row for row in rows}

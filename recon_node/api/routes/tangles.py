@@ -251,12 +251,12 @@ class _Read:
 
 
 async def _read(services: Services, root: StreamId, name: str) -> _Read:
-    log = services.store.log
+    reader = services.store.reader
     found, is_cut = await _tangles(services).candidates(root.cid, name, MAX_MESSAGES, MAX_BYTES)
     messages: list[tuple[bytes, int | None]] = []
     for start in range(0, len(found), _READ_AT_ONCE):
         some = found[start : start + _READ_AT_ONCE]
-        cars = await log.cars_by_cid([each.cid for each in some])
+        cars = await reader.cars_by_cid([each.cid for each in some])
         messages += [
             (car, each.received) for each, car in zip(some, cars, strict=True) if car is not None
         ]

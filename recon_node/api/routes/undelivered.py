@@ -52,7 +52,7 @@ class UndeliveredBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/undelivered", own=True)
 async def get_undelivered(call: Call[Parameters]) -> UndeliveredBody:
     """Ask how much the feed does not have."""
-    found = await call.services.store.log.hindrances()
+    found = await call.services.store.reader.hindrances()
     provided = _provided(call.services)
     chains = [
         PendingChainBody(
@@ -124,7 +124,7 @@ class UndeliveredEventsBody(PageBody, frozen=True):
 async def get_waiting(call: Call[PageQuery]) -> UndeliveredEventsBody:
     """List events that wait for one that they build on."""
     given = call.parameters
-    found = await call.services.store.log.waiting(given.after, given.size + 1)
+    found = await call.services.store.reader.waiting(given.after, given.size + 1)
     return _page(call.services, found, given.size)
 
 
@@ -132,7 +132,7 @@ async def get_waiting(call: Call[PageQuery]) -> UndeliveredEventsBody:
 async def get_pending(call: Call[PageQuery]) -> UndeliveredEventsBody:
     """List events that are pending: they lack the lookup of an anchor, or build on one."""
     given = call.parameters
-    found = await call.services.store.log.pending(given.after, given.size + 1)
+    found = await call.services.store.reader.pending(given.after, given.size + 1)
     return _page(call.services, found, given.size)
 
 
@@ -162,7 +162,7 @@ class RefusedEventsBody(PageBody, frozen=True):
 async def get_refused(call: Call[PageQuery]) -> RefusedEventsBody:
     """List events of peers that were refused for good."""
     given = call.parameters
-    found = await call.services.store.log.refused(given.after, given.size + 1)
+    found = await call.services.store.reader.refused(given.after, given.size + 1)
     events = [
         RefusedEventBody(
             cid=str(each.cid),

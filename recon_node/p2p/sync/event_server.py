@@ -101,7 +101,7 @@ class EventServer:
         return True
 
     async def _read_cars(self, peer_id: str, wanted: Sequence[EventId]) -> list[bytes | None]:
-        cars = await self._store.log.cars_for_peers(wanted)
+        cars = await self._store.reader.cars_for_peers(wanted)
         self._book.served(peer_id, events=sum(car is not None for car in cars))
         return cars
 

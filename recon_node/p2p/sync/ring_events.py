@@ -150,7 +150,7 @@ class RingEvents:
             for start in range(0, len(keys), _PAGE):
                 page = keys[start : start + _PAGE]
                 cids = [HeightlessEventId(key).event_cid for key in page]
-                for key, car in zip(page, await self._store.log.cars_by_cid(cids), strict=True):
+                for key, car in zip(page, await self._store.reader.cars_by_cid(cids), strict=True):
                     if car is not None:
                         self._exchange.note_sent(key)
                         yield Value(key, car)
@@ -160,7 +160,7 @@ class RingEvents:
     async def _in_order(self, keys: list[bytes]) -> list[bytes]:
         """Sort events so that each comes after those of its stream that it builds on."""
         cids = {key: HeightlessEventId(key).event_cid for key in keys}
-        found = await self._store.log.event_ids(list(cids.values()))
+        found = await self._store.reader.event_ids(list(cids.values()))
         return sorted(cids, key=lambda key: (*found.get(cids[key], (b"",))[:1], key))
 
     def end(self) -> None:
