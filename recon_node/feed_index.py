@@ -24,7 +24,7 @@ import trio
 from recon_node.store import FeedRow, Store, StoreError
 from recon_node.turns import Turns
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -238,7 +238,7 @@ class FeedIndex:
                 if not await self._step():
                     await trio.sleep(_GATHER)
             except (FeedIndexError, StoreError) as error:
-                log.error("Cannot update an index", of=self._file.subject, reason=str(error))
+                logger.error("Cannot update an index", of=self._file.subject, reason=str(error))
                 await trio.sleep(_RETRY_AFTER)
 
     async def _step(self) -> bool:
@@ -268,7 +268,7 @@ class FeedIndex:
                 return take_step(self._connection, self._take, rows, upto)
 
         if ignored := await trio.to_thread.run_sync(write, limiter=self._writing):
-            log.info("Ignored events", about=self._file.subject, count=ignored, upto=upto)
+            logger.info("Ignored events", about=self._file.subject, count=ignored, upto=upto)
         self._noted = upto
 
 
@@ -327,7 +327,7 @@ def take_step(
                 raise
             ignored += 1
             reason = repr(error)[:_MAX_REASON]
-            log.error("An event is left out of an index", cid=str(row.event_cid), reason=reason)
+            logger.error("An event is left out of an index", cid=str(row.event_cid), reason=reason)
     return ignored + _take_all(connection, take, [], upto)
 
 

@@ -65,7 +65,7 @@ from recon_node.store import (
 )
 from recon_node.tangles.index import open_tangles
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 _READABLE = 0o644
 """The mode of the file with the peer ID: others are to read it."""
@@ -114,7 +114,7 @@ async def run_node(
                 nursery.start_soon(_watch_stdin, shutdown)
             await _run_services(settings, shutdown)
             nursery.cancel_scope.cancel()
-    log.info("Stopped")
+    logger.info("Stopped")
 
 
 async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
@@ -126,7 +126,9 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
             "nothing"
         )
     access = _open_access(settings.api)
-    log.info("Starting", version=__version__, network=network.name, data_dir=str(settings.data_dir))
+    logger.info(
+        "Starting", version=__version__, network=network.name, data_dir=str(settings.data_dir)
+    )
     await trio.to_thread.run_sync(_protect, settings.data_dir)
     policy = _policy_of(settings.policy)
     async with open_store(
@@ -182,7 +184,7 @@ async def _run_parts(
             path = settings.peer_id_file.expanduser()
             await trio.to_thread.run_sync(_write_peer_id, path, peer_id)
         collect_seldom()
-        log.info(
+        logger.info(
             "Ready",
             api=listener.url,
             peer_id=peer_id,
@@ -208,10 +210,10 @@ class _Shutdown:
     def request(self, reason: str) -> None:
         """Stop in order; at once if the node is still starting, or if this is the second time."""
         if self._request.is_set():
-            log.warning("Shutdown is taking too long; closing now", reason=reason)
+            logger.warning("Shutdown is taking too long; closing now", reason=reason)
             self._scope.cancel()
             return
-        log.info("Stopping", reason=reason)
+        logger.info("Stopping", reason=reason)
         self._request.set()
         self._on_stopping()
         if not self._can_be_orderly:
@@ -251,7 +253,7 @@ async def _open_snapshots(settings: Settings, store: Store) -> AsyncIterator[Sna
 async def _open_p2p(settings: Settings, store: Store) -> AsyncIterator[P2P | None]:
     """Open the network side, unless the node is to do without."""
     if settings.p2p.offline:
-        log.info("Offline: no peer is dialled, and none can connect")
+        logger.info("Offline: no peer is dialled, and none can connect")
         yield None
         return
     async with open_p2p(settings.p2p, store, settings.data_dir) as p2p:
@@ -269,7 +271,7 @@ def _protect(data_dir: Path) -> None:
     except OSError:
         return  # opening the store raises the same error
     if exposed:
-        log.warning(
+        logger.warning(
             "Other users could read files of the data directory; now its owner alone can",
             path=str(data_dir),
             files=len(exposed),
@@ -279,7 +281,7 @@ def _protect(data_dir: Path) -> None:
 def _open_access(settings: ApiSettings) -> Access:
     file = settings.token_file
     if file is not None and is_exposed(file.expanduser()):
-        log.warning("Other users can read the token file: run chmod 600 on it", path=str(file))
+        logger.warning("Other users can read the token file: run chmod 600 on it", path=str(file))
     try:
         return settings.access_with_token()
     except ValueError as error:
@@ -303,7 +305,7 @@ def _policy_of(settings: PolicySettings) -> Policy:
     """Return the write policy, and say which one it is: it decides what the node keeps."""
     policy = Policy.of(settings)
     if policy:
-        log.info("A write policy applies", **settings.in_use())
+        logger.info("A write policy applies", **settings.in_use())
     return policy
 
 
@@ -314,7 +316,7 @@ async def _configure_interests(store: Store, wanted: Iterable[Interest | StreamI
     except InvalidInterestError as error:
         raise StartError(f"cannot use the setting `interests`: {error}") from None
     for interest in filter(is_of_a_document, store.wanted.all):
-        log.warning(
+        logger.warning(
             "No event can match an interest, because its model is a document; remove it with "
             "`recon-node interests remove`, and add the document's StreamID alone",
             interest=format_interest(interest),
@@ -324,7 +326,7 @@ async def _configure_interests(store: Store, wanted: Iterable[Interest | StreamI
 def warn_if_open(listener: Listener, access: Access) -> None:
     """Warn the operator if others can reach the API and it has no token."""
     if access.token is None and not listener.is_loopback:
-        log.warning(
+        logger.warning(
             "Everyone who can reach the API can write to this node: set a token (token_file), or "
             "listen on the loopback interface only (api = 127.0.0.1:PORT)",
             api=listener.url,

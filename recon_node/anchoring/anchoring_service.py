@@ -42,7 +42,7 @@ from recon_node.ipld import CID, car
 from recon_node.store import Store, StoreError
 from recon_node.turns import ASKER
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 _MADE_AT_ONCE: Final = 500
 """Time events that are made and admitted together."""
@@ -228,10 +228,10 @@ class Anchoring:
                 else:
                     await self._finish(tree)
             except (StoreError, JournalError) as error:
-                log.error("Anchoring failed; trying again in a while", reason=str(error))
+                logger.error("Anchoring failed; trying again in a while", reason=str(error))
                 await trio.sleep(AFTER_FAULT)
             except Exception:
-                log.exception("A bug stopped anchoring; trying again in a while")
+                logger.exception("A bug stopped anchoring; trying again in a while")
                 self._pending = Pending("a bug: see the log", is_alarming=True)
                 await trio.sleep(AFTER_BUG)
 
@@ -278,7 +278,7 @@ class Anchoring:
             chain_id = self._authority.chain_id
             opening = (built.root, built.leaves, chain_id, self._now())
             await in_thread(self._journal.open_tree, *opening)
-            log.info("Anchoring a tree", events=len(built.leaves), root=str(built.root))
+            logger.info("Anchoring a tree", events=len(built.leaves), root=str(built.root))
 
     async def _finish(self, tree: Tree) -> None:
         while tree.tx_hash is None or tree.block_time is None:
@@ -290,7 +290,9 @@ class Anchoring:
                 found = await self.tree(tree.id)
                 assert found is not None, "it is in the journal"
                 tree = found
-                log.info("Anchored a tree", events=tree.leaves, transaction=outcome.tx_hash.hex())
+                logger.info(
+                    "Anchored a tree", events=tree.leaves, transaction=outcome.tx_hash.hex()
+                )
             else:
                 self._note_pending(outcome)
                 await self._look_around()
@@ -301,7 +303,7 @@ class Anchoring:
 
     def _note_pending(self, outcome: Pending) -> None:
         if self._pending is None or outcome.reason != self._pending.reason:
-            write = log.warning if outcome.is_alarming else log.info
+            write = logger.warning if outcome.is_alarming else logger.info
             write("A tree waits for its anchor", reason=outcome.reason)
         self._pending = outcome
 
@@ -324,7 +326,7 @@ class Anchoring:
             verdicts = await self._store.admit_local([each.car for each in own])
             for each, verdict in zip(own, verdicts, strict=True):
                 if verdict.status == "refused":
-                    log.error(
+                    logger.error(
                         "A time event was refused by this node",
                         cid=str(each.request.cid),
                         reason=verdict.reason,

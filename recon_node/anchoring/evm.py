@@ -49,7 +49,7 @@ from recon_node.ipld import CID
 
 T = TypeVar("T")
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 _STEPS: Final = 6
 """Steps that follow each other without a pause: sign, send, raise the fee, send."""
@@ -130,7 +130,7 @@ class EvmAuthority:
             case Fill(nonce, max_fee, tip):
                 fill = {"to": self._signer.address, "gas": _TRANSFER_GAS, "data": b""}
                 attempt = self._signed(fill, nonce, max_fee, tip)
-                log.warning("Filling a gap among the account's transactions", nonce=nonce)
+                logger.warning("Filling a gap among the account's transactions", nonce=nonce)
                 return await self._send(attempt) or Pending("a gap among transactions is filled")
             case Wait(reason, is_alarming):
                 return Pending(reason, is_alarming)
@@ -157,7 +157,7 @@ class EvmAuthority:
                     read_quantity, "eth_getTransactionCount", address, hex(final)
                 )
             except AnswerError as error:  # its state of that block is gone
-                log.info("Cannot tell which transactions are final", reason=str(error))
+                logger.info("Cannot tell which transactions are final", reason=str(error))
         mined = [
             found for attempt in attempts if (found := await self._find(attempt, final)) is not None
         ]
@@ -203,7 +203,7 @@ class EvmAuthority:
         attempt = self._signed(fields, nonce, max_fee, tip)
         account = self._signer.address
         await trio.to_thread.run_sync(self._journal.add_attempt, root, account, attempt)
-        log.info(
+        logger.info(
             "Signed a transaction for a tree",
             transaction=attempt.tx_hash,
             nonce=nonce,
@@ -230,7 +230,7 @@ class EvmAuthority:
             if any(word in words for word in (*_KNOWN, *_USED)):
                 return Pending("sent")
             return Pending(f"the chain refuses the transaction: {error}", True)
-        log.info("Sent a transaction", transaction=attempt.tx_hash, nonce=attempt.nonce)
+        logger.info("Sent a transaction", transaction=attempt.tx_hash, nonce=attempt.nonce)
         return Pending("sent")
 
     async def _finish(self, mined: Mined) -> Anchored | Pending:

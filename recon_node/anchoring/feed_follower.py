@@ -23,7 +23,7 @@ from recon_node.store import DamagedEventError, FeedColumns, Store, StoreError
 
 T = TypeVar("T")
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 _PAGE_EVENTS: Final = 2000
 _PAGE_BYTES: Final = 4 * 1024 * 1024
@@ -69,10 +69,10 @@ class FeedFollower:
             except DamagedEventError:
                 await trio.sleep(AFTER_FAULT)  # until it is repaired
             except (StoreError, JournalError) as error:
-                log.error("Cannot select events to anchor", reason=str(error))
+                logger.error("Cannot select events to anchor", reason=str(error))
                 await trio.sleep(AFTER_FAULT)
             except Exception:
-                log.exception("A bug keeps events from being anchored; trying again in a while")
+                logger.exception("A bug keeps events from being anchored; trying again in a while")
                 await trio.sleep(AFTER_BUG)
 
     async def _read_page(self) -> None:

@@ -32,7 +32,7 @@ DAMAGE_RETRY: Final = 10
 
 _TOO_MUCH: Final = "this cannot be computed: {}; the events of the stream are in the feed"
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class ApiError(Exception):
@@ -109,7 +109,7 @@ def answer_error(request: Request, error: Exception) -> Response:
         case BudgetError():
             return error_response(path, HTTPStatus.BAD_REQUEST, _TOO_MUCH.format(error))
         case _:
-            log.error("The store failed", path=path, reason=str(error))
+            logger.error("The store failed", path=path, reason=str(error))
             message = f"the event log failed: {error}"
             return error_response(path, HTTPStatus.INTERNAL_SERVER_ERROR, message)
 

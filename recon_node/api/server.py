@@ -25,7 +25,7 @@ from recon_node.api.middleware.guard import Hosts
 from recon_node.program import bind_advice
 from recon_node.slots import AllowList, Slots
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 GRACE = 1.0
 MAX_CONNECTIONS = 1536
@@ -144,7 +144,7 @@ async def serve(
         try:
             await connection.run()
         except Exception:
-            log.exception("An API connection failed")
+            logger.exception("An API connection failed")
         finally:
             connections.remove(connection)
 
@@ -180,7 +180,7 @@ async def _accept(
             except OSError as error:
                 if error.errno not in _NO_ROOM:
                     raise
-                log.warning("Cannot accept API connections", reason=error.strerror)
+                logger.warning("Cannot accept API connections", reason=error.strerror)
                 await trio.sleep(_RETRY)
 
 

@@ -54,9 +54,9 @@ def run(config: Path | None, watch_stdin: bool, **flags: Any) -> None:
     """
     settings = read_settings(config, flags)
     configure_logging(settings.log.format, settings.log.level)
-    log = structlog.get_logger("recon_node")
+    logger = structlog.get_logger("recon_node")
     for name in unknown_variables():
-        log.warning("An environment variable is not a setting", name=name)
+        logger.warning("An environment variable is not a setting", name=name)
     os.umask(0o077)  # what the node writes is for its user alone
     allow_files(FILES)
     watchdog = threading.Timer(SHUTDOWN_LIMIT, _give_up)
@@ -70,7 +70,7 @@ def run(config: Path | None, watch_stdin: bool, **flags: Any) -> None:
     except BaseException as error:
         messages = fatal_messages(error)
         if messages is None:
-            log.critical("The node stopped because of a bug", exc_info=error)
+            logger.critical("The node stopped because of a bug", exc_info=error)
             raise CommandError("internal error: see the log above for details") from None
         raise CommandError("; ".join(messages)) from None
     finally:

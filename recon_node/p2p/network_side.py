@@ -68,7 +68,7 @@ from recon_node.recon import VERSIONS, KeyRange, Version
 from recon_node.recon.ring.peer_ring import PeerRing
 from recon_node.store import Store
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 ADDRESS_INTERVAL: Final = 30.0
 """Seconds between looks at this machine's own addresses."""
@@ -263,7 +263,7 @@ class P2P:
         self._book.remove(peer_id)
         await self._save_book()
         await self._host.disconnect(peer_id)
-        log.info("Removed a peer", peer=peer_id)
+        logger.info("Removed a peer", peer=peer_id)
 
     @property
     def removed(self) -> list[str]:
@@ -277,13 +277,13 @@ class P2P:
         reason = self._why_incompatible(self._host.known_protocols(peer_id))
         if reason is not None:
             self._book.forget(peer_id)
-            tell = log.warning if self._host.has_dialled(peer_id) else log.info
+            tell = logger.warning if self._host.has_dialled(peer_id) else logger.info
             tell("Cannot sync with a peer", peer=peer_id, reason=f"it {reason}")
             return
         if not self._host.is_on_this_machine(peer_id):
             addresses = [each for each in addresses if not is_loopback(each)]
         peer = self._book.heard_of(peer_id, addresses, first_hand=True)
-        log.info("Connected with a peer", peer=peer_id, addresses=peer.addresses)
+        logger.info("Connected with a peer", peer=peer_id, addresses=peer.addresses)
         if self._discovery is not None:
             self._nursery.start_soon(self._discovery.join, peer_id)
         if self._versions:
@@ -300,7 +300,7 @@ class P2P:
             await trio.sleep(ADDRESS_INTERVAL)
             if self.addresses != known:
                 known = self.addresses
-                log.info("The addresses of this node have changed", addresses=known)
+                logger.info("The addresses of this node have changed", addresses=known)
                 if self._discovery is not None:
                     self._discovery.look_now()
 
@@ -364,7 +364,7 @@ async def open_p2p(
             if settings.discovery:
                 p2p.discover_by(partial(LibraryDht, host, store.network))
             nursery.start_soon(_save_from_time_to_time, book, data_dir)
-            log.info("Listening for peers", peer_id=p2p.peer_id, addresses=p2p.addresses)
+            logger.info("Listening for peers", peer_id=p2p.peer_id, addresses=p2p.addresses)
             try:
                 yield p2p
             finally:
@@ -377,7 +377,7 @@ async def _read_swarm_key(path: Path | None) -> bytes | None:
     if path is None:
         return None
     key = await trio.to_thread.run_sync(read_swarm_key, path)
-    log.info("This node is in a private network", swarm_key_fingerprint=fingerprint(key))
+    logger.info("This node is in a private network", swarm_key_fingerprint=fingerprint(key))
     return key
 
 
@@ -428,7 +428,7 @@ async def load_peers(book: PeerBook, data_dir: Path) -> None:
         return
     except (*_UNUSABLE, OSError) as error:
         aside = path.with_suffix(".broken")
-        log.warning("Cannot read the peer book; starting without it", path=str(path),
+        logger.warning("Cannot read the peer book; starting without it", path=str(path),
                     error=str(error), kept_as=str(aside))  # fmt: skip
         if not isinstance(error, OSError):
             await trio.to_thread.run_sync(os.replace, path, aside)
@@ -441,7 +441,7 @@ async def save_peers(book: PeerBook, data_dir: Path) -> None:
     try:
         await trio.to_thread.run_sync(_write, path, content)
     except OSError as error:
-        log.warning("Cannot write the peer book", path=str(path), error=str(error))
+        logger.warning("Cannot write the peer book", path=str(path), error=str(error))
 
 
 def _write(path: Path, content: str) -> None:

@@ -16,7 +16,7 @@ from recon_node.durations import Durations
 from recon_node.p2p.transport.memory_budget import MemoryBudget, unlimited
 from recon_node.tracing import span
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 MAX_REPORTS: Final = 100
 """Maximum reports kept."""
@@ -217,7 +217,7 @@ class SyncHistory:
         """Log what the sessions since the last time have done, if they have done anything."""
         since, self._since = self._since, _Summary()
         if since.failed or since.events_received or since.events_sent:
-            log.info(
+            logger.info(
                 "Synced with peers",
                 peers=len(since.peers),
                 syncs=since.syncs,
@@ -257,7 +257,7 @@ class _Summary:
 def _log_report(report: SyncReport, *, shown: bool) -> None:
     """Log a session in one line: at level debug, as each event causes some, but for failures."""
     is_failure = not report.went_well and report.outcome != CANCELLED
-    (log.info if is_failure and shown else log.debug)(
+    (logger.info if is_failure and shown else logger.debug)(
         "Sync finished" if report.went_well else "Sync failed",
         peer=report.peer,
         role=report.role,

@@ -27,7 +27,7 @@ from recon_node.snapshot.syncing import SnapshotSync, SourceReport, in_thread, s
 from recon_node.snapshot.upkeep import collect
 from recon_node.store import Store, StoreError
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 MIN_AGE: Final = timedelta(days=1)
 """Unused packs that are younger are not deleted: another node may be about to use them."""
@@ -97,12 +97,14 @@ class Snapshots:
         self, report: SnapshotSync, signers: Sequence[str], scope: trio.CancelScope
     ) -> None:
         started = trio.current_time()
-        log.info("Syncing from snapshots", urls=[source.url for source in report.sources])
+        logger.info("Syncing from snapshots", urls=[source.url for source in report.sources])
         try:
             with scope:
                 await sync_all(report, self._store, signers)
         except StoreError as error:
-            log.warning("Cannot sync from snapshots; peers have the events too", reason=str(error))
+            logger.warning(
+                "Cannot sync from snapshots; peers have the events too", reason=str(error)
+            )
             for each in report.sources:
                 each.error = each.error or str(error)
         finally:
@@ -124,12 +126,12 @@ class Snapshots:
             try:
                 done = await in_thread(self._create)
             except (SnapshotError, ObjectError, StoreError) as error:
-                log.error("No snapshot was made; trying again next time", reason=str(error))
+                logger.error("No snapshot was made; trying again next time", reason=str(error))
                 self._took("create", trio.current_time() - started, ok=False)
                 continue
             self._took("create", trio.current_time() - started, ok=True)
             self.created_at = time.time()
-            log.info(
+            logger.info(
                 "Made a snapshot" if done.is_new else "A snapshot was due, but nothing is new",
                 url=self._settings.url,
                 name=done.root.name,
@@ -144,7 +146,7 @@ class Snapshots:
         try:
             created = make()
         except DamagedBaseError as error:
-            log.warning("Making a whole new snapshot", reason=str(error))
+            logger.warning("Making a whole new snapshot", reason=str(error))
             created = make(afresh=True)
         collect(objects, self._settings.keep, MIN_AGE, datetime.now(UTC))
         return created
@@ -169,10 +171,10 @@ def _log_sync(report: SnapshotSync) -> None:
     synced = report.synced
     for each in report.sources:
         if each.error is not None:
-            log.warning("Cannot use a snapshot", url=each.url, reason=each.error)
+            logger.warning("Cannot use a snapshot", url=each.url, reason=each.error)
     for fault in synced.faults[:_LOGGED_FAULTS]:
-        log.warning("A part of a snapshot cannot be used", reason=str(fault))
-    log.info(
+        logger.warning("A part of a snapshot cannot be used", reason=str(fault))
+    logger.info(
         "Sync from snapshots cancelled" if report.cancelled else "Synced from snapshots",
         new=synced.counts["new"],
         faults=synced.fault_count,

@@ -249,7 +249,7 @@ def _within(wanted: Sequence[tuple[bytes, PackExtent]]) -> Iterator[list[tuple[b
         yield part
 
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -353,7 +353,7 @@ def _ending_only(source: SourceReport) -> Iterator[None]:
     except StoreError:
         raise
     except Exception as error:
-        log.exception("A snapshot could not be read: a bug in this node", url=source.url)
+        logger.exception("A snapshot could not be read: a bug in this node", url=source.url)
         source.error = f"this node failed to read it: {error!r}"
 
 

@@ -51,7 +51,7 @@ from recon_node.store.errors import InvalidInterestError
 from recon_node.store.reading.log_reader import LogReader
 from recon_node.store.values import Interest
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 _MAX_NAMED: Final = 1024
 """Sort values outside of the interests whose names are remembered."""
@@ -336,7 +336,7 @@ class Interests:
             if len(self._outside) >= _MAX_NAMED:
                 self._outside.clear()
             self._outside[event.separator] = name
-            log.warning(
+            logger.warning(
                 "A client writes outside of the interests: no peer gets its events from this node",
                 wanted_by=name or "no possible interest",
             )

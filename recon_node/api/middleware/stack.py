@@ -37,9 +37,9 @@ from recon_node.slots import AllowList, Slot, Slots, network_of
 from recon_node.tracing import span
 from recon_node.turns import ASKER
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 _level: Final = logging.getLogger(__name__)
-"""Says at once whether a line is wanted; `log` makes the line first."""
+"""Says at once whether a line is wanted; `logger` makes the line first."""
 
 PIECE: Final = 64 * 1024
 """Bytes of an answer that are passed to the connection at a time, and that this one reads and
@@ -99,7 +99,7 @@ class Observe:
         try:
             await self._app(scope, receive, watch)
         except Exception:
-            log.exception("A request failed", method=scope["method"], path=scope["path"])
+            logger.exception("A request failed", method=scope["method"], path=scope["path"])
             if status is None:
                 response = error_response(
                     scope["path"],
@@ -114,7 +114,7 @@ class Observe:
             self._metrics.record(scope["method"], path, status, seconds)
             _trace(scope, path, status, seconds)
             if _level.isEnabledFor(logging.DEBUG):
-                log.debug(
+                logger.debug(
                     "Answered a request",
                     method=scope["method"],
                     path=scope["path"],

@@ -118,7 +118,7 @@ class Candidates:
         if self._are_enough(connected, sort_value):
             return False
         self._dialling[peer_id] = now + DIALLING
-        log.info("Found a peer", peer=peer_id, addresses=addresses, sort_value=sort_value)
+        logger.info("Found a peer", peer=peer_id, addresses=addresses, sort_value=sort_value)
         return True
 
     def shares(self, peer_id: str, sort_value: str | None) -> bool:
@@ -293,7 +293,7 @@ async def keep_reconnecting(
                 nursery.start_soon(dial, peer_id, trying[peer_id][1])
 
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 IDLE_LIMIT: Final = 60.0
 """Seconds without a stream after which a connection with a peer that is not in the book is closed.
@@ -331,7 +331,7 @@ async def let_go_of_idle(host: Host, book: PeerBook) -> None:
         async with trio.open_nursery() as nursery:
             for peer_id, since in idle_since.items():
                 if now - since >= IDLE_LIMIT:
-                    log.debug("Closing an idle connection", peer=peer_id)
+                    logger.debug("Closing an idle connection", peer=peer_id)
                     nursery.start_soon(host.disconnect, peer_id)
 
 
@@ -356,7 +356,7 @@ async def let_go_of_others(
         async with trio.open_nursery() as nursery:
             for peer_id in list(since)[ENOUGH_OTHERS:]:
                 if now - since[peer_id] >= IDLE_LIMIT:
-                    log.debug("Closing a connection: no common interest", peer=peer_id)
+                    logger.debug("Closing a connection: no common interest", peer=peer_id)
                     nursery.start_soon(host.disconnect, peer_id)
 
 
@@ -365,7 +365,7 @@ async def tell_when_alone(host: Host, book: PeerBook, settings: P2PSettings) -> 
     await trio.sleep(ALONE_AFTER)
     while True:
         if not any(map(book.get, host.connected_peers())):  # others are not nodes of the network
-            log.warning(
+            logger.warning(
                 NOBODY_ANSWERS if len(book) or settings.bootstrap else NO_PEERS,
                 known_peers=len(book),
                 bootstrap=list(settings.bootstrap),

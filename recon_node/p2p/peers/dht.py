@@ -44,7 +44,7 @@ from recon_node.p2p.transport.hardening import MAX_ADDRESS
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.identity import MAX_PEER_ID
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 CHECK_INTERVAL: Final = 60.0
 """Seconds between two checks of the peers that are listed without a connection."""
@@ -128,7 +128,7 @@ class LivenessCheck:
                 return
         if self._host.is_connected(peer_id):
             return
-        log.debug("Removed a peer from the DHT: it does not answer", peer=peer_id)
+        logger.debug("Removed a peer from the DHT: it does not answer", peer=peer_id)
         self._table.remove_peer(peer)
         self._records.forget(peer_id)
 

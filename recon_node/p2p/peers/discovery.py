@@ -35,7 +35,7 @@ from recon_node.p2p.reports import RendezvousReport
 from recon_node.store import Interest
 from recon_node.store.kept_interests import Interests
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 MAX_NEW: Final = 50
 """Maximum peers taken from one answer; of more, a random choice."""
@@ -139,7 +139,7 @@ class Discovery:
                     nursery.start_soon(self._in_turn, self._around, self._look_around)
                     nursery.start_soon(self._in_turn, self._further, self._look_further, WALKED)
             except Exception as error:
-                log.error("Peer discovery failed; restarting it", error=repr(error))
+                logger.error("Peer discovery failed; restarting it", error=repr(error))
             await trio.sleep(ROUNDS.longest)
             self._dht = self._open_dht()
             self._dht.provide(self._rendezvous)
@@ -307,7 +307,7 @@ class Discovery:
         try:
             answers = await self._dht.exchange(peer_id, announce, ask)
         except PeerError as error:
-            log.debug("A peer of the DHT does not answer", peer=peer_id, reason=str(error))
+            logger.debug("A peer of the DHT does not answer", peer=peer_id, reason=str(error))
             return
         for key in announce:
             if (outcome := self._outcomes.get(key)) is not None:  # else no longer of interest

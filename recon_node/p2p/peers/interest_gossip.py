@@ -50,7 +50,7 @@ from recon_node.p2p.peers.interest_statement import (
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 GATHER: Final = 0.05
 """Seconds for which changes are gathered into one statement."""
@@ -158,7 +158,7 @@ class InterestGossip:
             try:
                 await self._listen(stream)
             except PEER_FAILURES as error:
-                log.info(
+                logger.info(
                     "Interests of a peer ended early", peer=peer_id, reason=describe_error(error)
                 )
                 if isinstance(error, BROKEN_PROTOCOL):
@@ -224,7 +224,7 @@ class InterestGossip:
                 try:
                     await self._tell(peer_id, teller)
                 except PEER_FAILURES as error:
-                    log.debug("Cannot tell our interests", peer=peer_id, reason=str(error))
+                    logger.debug("Cannot tell our interests", peer=peer_id, reason=str(error))
                 failures = 1 if trio.current_time() - began > SETTLED else failures + 1
                 with trio.move_on_after(AGAIN.wait(failures, random.random())):
                     await teller.again.wait()

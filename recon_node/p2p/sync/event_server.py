@@ -26,7 +26,7 @@ from recon_node.p2p.transport.framing import EVENTS_BY_ID_PROTOCOL, FrameStream,
 from recon_node.recon import Missing, id_of
 from recon_node.store import StoreError
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 LINGER: Final = 2.0
 """Seconds for which a stream keeps its slot after an answer."""
@@ -79,7 +79,7 @@ class EventServer:
             if has_slot:
                 return await self._answer_requests(stream, frames)
         if scope.cancelled_caught:
-            log.info("Event stream ended early", peer=stream.peer_id, reason=GAVE_WAY)
+            logger.info("Event stream ended early", peer=stream.peer_id, reason=GAVE_WAY)
         await stream.reset()
         return False
 
@@ -93,7 +93,7 @@ class EventServer:
             else:
                 await serve_events(frames, read_cars, self._store.network, settings, LINGER)
         except (*PEER_FAILURES, StoreError) as error:
-            log.info("Event stream ended early", peer=peer_id, reason=describe_error(error))
+            logger.info("Event stream ended early", peer=peer_id, reason=describe_error(error))
             if isinstance(error, BROKEN_PROTOCOL):
                 self._book.failed(peer_id, severity=MISBEHAVED)
             await stream.reset()

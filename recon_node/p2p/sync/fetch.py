@@ -47,7 +47,7 @@ from recon_node.recon import (
 from recon_node.recon.session import Admit
 from recon_node.store import Store
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 IN_FLIGHT: Final = 4
 """Maximum batches of one fetch that the store works on at once: queued, checked or written."""
@@ -362,7 +362,7 @@ class Fetcher:
         self._counters.events_received += new
         for (event_id, _), verdict in zip(events, verdicts, strict=True):
             if verdict.cause in NOBODYS_FAULT:
-                log.debug(
+                logger.debug(
                     "Did not take an event from a peer",
                     peer=self._peer,
                     event_id=str(event_id),
@@ -372,7 +372,7 @@ class Fetcher:
                 self.tally.undelivered += 1
                 self._invalid += 1
                 self._counters.events_refused += 1
-                log.info(
+                logger.info(
                     "Refused an event from a peer",
                     peer=self._peer,
                     event_id=str(event_id),

@@ -32,7 +32,7 @@ from recon_node.recon import KeyRange, Send, Side, Version, intersect_ranges
 from recon_node.recon.session import SendValues, TurnSession
 from recon_node.slots import network_of
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 M = TypeVar("M")
 
@@ -233,7 +233,7 @@ class ReconRun(SessionRun[Any]):
 
     def _note_stranger(self, its_network: str) -> None:
         if self._reconciler.memory.is_new_stranger(self.peer_id):
-            log.warning(
+            logger.warning(
                 "A peer is on another Ceramic network: there is nothing to sync with it",
                 peer=self.peer_id,
                 its_network=its_network,

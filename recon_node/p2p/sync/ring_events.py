@@ -45,7 +45,7 @@ from recon_node.store import Store
 from recon_node.verification.facts import Broken, Finding, Unreadable
 from recon_node.verification.verifiers import MAX_BYTES_HERE
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 READ_SIZE: Final = 64 * 1024
 """Bytes taken from the stream at once."""
@@ -175,7 +175,7 @@ class RingEvents:
 
     def _note_refused(self, key: bytes, reason: str | None, cause: str | None) -> None:
         self._invalid += cause not in NOBODYS_FAULT
-        (log.debug if cause in NOBODYS_FAULT else log.info)(
+        (logger.debug if cause in NOBODYS_FAULT else logger.info)(
             "Refused an event of a peer", peer=self._peer_id, key=key.hex(), reason=reason
         )
 

@@ -37,7 +37,7 @@ from recon_node.recon.ring.ring_codec import KeyForm, Message
 from recon_node.recon.ring.ring_session import Initiator, Responder
 from recon_node.recon.session import Admit, Value
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 PEER_RING: Final = "/ceramic/recon/0.1.0/peer"
 MODEL_RING: Final = "/ceramic/recon/0.1.0/model"

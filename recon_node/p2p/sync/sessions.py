@@ -54,7 +54,7 @@ from recon_node.slots import GiveWay, Slots, network_of
 from recon_node.store import StoreError
 from recon_node.turns import working_for
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 M = TypeVar("M")
 HUNG_UP: Final = (PeerGoneError, trio.BrokenResourceError)
@@ -402,7 +402,7 @@ class Sessions:
             try:
                 run = await answerer.answer(opened)
             except StoreError as error:
-                log.warning("A sync cannot begin", peer=stream.peer_id, reason=str(error))
+                logger.warning("A sync cannot begin", peer=stream.peer_id, reason=str(error))
                 await stream.reset()
                 return False
             try:
@@ -449,7 +449,7 @@ class Sessions:
                 outcome = None  # nothing has begun
                 raise StaleStreamError(str(error)) from error
             if not isinstance(error, (*PEER_FAILURES, StoreError)):
-                log.exception("A bug in this node ended a sync", peer=run.peer_id)
+                logger.exception("A bug in this node ended a sync", peer=run.peer_id)
             raise
         finally:
             if outcome is not None:

@@ -43,7 +43,7 @@ from recon_node.p2p.transport.addresses import peer_id_in
 from recon_node.recon import KeyRange, intersect_ranges, merge_ranges, subtract_ranges
 from recon_node.store import StoreError
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 ASK_FOR_ALL_EVERY: Final = 60.0
 """Seconds after which a peer is asked for everything that interests us."""
@@ -386,7 +386,7 @@ class SyncScheduler:
                 self._counters.dials_failed += 1
                 failures += 1
                 wait = BOOTSTRAP_BACKOFF.wait(failures, random.random())
-                log.info(
+                logger.info(
                     "Cannot reach a bootstrap peer", reason=str(error), next_try_in=round(wait, 1)
                 )
                 await trio.sleep(wait)
@@ -445,7 +445,7 @@ class SyncScheduler:
         except PEER_FAILURES as error:
             self._note_failure(peer_id, error)
         except StoreError as error:
-            log.error("Cannot sync: the store is failing", peer=peer_id, reason=str(error))
+            logger.error("Cannot sync: the store is failing", peer=peer_id, reason=str(error))
         return None
 
     def _note_failure(self, peer_id: str, error: Exception) -> None:
@@ -453,7 +453,9 @@ class SyncScheduler:
         wait = self._book.failed(peer_id, severity=severity)
         # The rings have pauses of their own.
         when = {} if peer_id in self._in_rings else {"next_try_in": round(wait, 1)}
-        log.info("Cannot sync with a peer now", peer=peer_id, reason=describe_error(error), **when)
+        logger.info(
+            "Cannot sync with a peer now", peer=peer_id, reason=describe_error(error), **when
+        )
 
     def _ranges_to_ask_for(
         self, peer_id: str, due: Sequence[KeyRange] | None

@@ -19,7 +19,7 @@ from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import is_dialable, is_loopback, resolve
 from recon_node.p2p.transport.hardening import GuardedSwarm
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 KEY_HINT: Final = " (it may not have this node's swarm key)"
 NOISE_HINT: Final = " (it may be in a private network: this node has no swarm key)"
@@ -84,7 +84,7 @@ class Dialler:
             try:
                 await self._swarm.dial_addr(address, peer_id)
             except Exception as error:  # of every layer, as in dial
-                log.debug("Cannot dial an address", address=str(address), error=repr(error))
+                logger.debug("Cannot dial an address", address=str(address), error=repr(error))
             else:
                 return address
         await self._swarm.dial_addr(last, peer_id)

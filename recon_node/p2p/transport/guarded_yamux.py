@@ -73,7 +73,7 @@ def read_ahead_on(raw: IRawConnection) -> None:
     connection.stream = ReadAhead(connection.stream)
 
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 CONNECTION_WEIGHT: Final = 128 * 1024
 """The memory of a connection without streams, in bytes."""
@@ -272,7 +272,7 @@ class GuardedYamux(yamux.Yamux):
         """Read the data of a frame, or cut off a peer that sends more than the windows allow."""
         unread = sum(map(len, self.stream_buffers.values()))
         if length > self.limits.max_window or unread + length > self.limits.max_buffered:
-            log.warning("Closing a connection: unread data piles up", peer=str(self.peer_id))
+            logger.warning("Closing a connection: unread data piles up", peer=str(self.peer_id))
             raise trio.TooSlowError  # on which the muxer's loop closes the connection
         try:
             self.count_unread(length)
@@ -310,7 +310,7 @@ class GuardedYamux(yamux.Yamux):
                 await self._cut(f"left a ping unanswered for {self.limits.ping_timeout:g} s")
 
     async def _cut(self, why: str) -> None:
-        log.warning("Closing a connection: the peer " + why, peer=str(self.peer_id))
+        logger.warning("Closing a connection: the peer " + why, peer=str(self.peer_id))
         # Shielded, because the end of the muxer's read loop cancels its other tasks, also this one.
         with shielded(CLEANUP_LIMIT):
             await self._cleanup_on_error()

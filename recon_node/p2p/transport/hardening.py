@@ -74,7 +74,7 @@ from recon_node.p2p.transport.memory_budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.private_network import PrivateStream
 from recon_node.slots import AllowList, Slot, Slots
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 MAX_NEGOTIATION: Final = 1024
 """Maximum bytes in a line of protocol negotiation, a protocol id. go-libp2p allows 64 KiB."""
@@ -263,12 +263,12 @@ class GuardedSwarm(Swarm):
                 if slot is not None:
                     await self._serve_inbound(raw, maddr, slot)
             except Exception as error:
-                log.debug("Inbound connection failed", remote=host, error=repr(error))
+                logger.debug("Inbound connection failed", remote=host, error=repr(error))
             finally:
                 with shielded(_RESET_LIMIT):
                     await raw.close()
         if scope.cancelled_caught:
-            log.debug("Cut a connection: another peer needs its slot", remote=host)
+            logger.debug("Cut a connection: another peer needs its slot", remote=host)
 
     async def _serve_inbound(self, raw: RawConnection, maddr: Multiaddr, slot: Slot) -> None:
         with trio.move_on_after(CLEANUP_LIMIT):  # the one that gave way may still be leaving
@@ -389,7 +389,7 @@ class IdentifyPushes:
             await _note(self._host.get_peerstore(), peer, message)
             await stream.close()
         except _REFUSED as error:
-            log.debug("Identify push refused", peer=str(peer), error=repr(error))
+            logger.debug("Identify push refused", peer=str(peer), error=repr(error))
             await stream.reset()
         finally:
             self._under_way.discard(peer)
@@ -417,7 +417,9 @@ class GuardedHost(BasicHost):
             if not isinstance(error, Exception):  # cancelled, or Ctrl-C
                 raise
             protocol = net_stream.get_protocol()
-            (log.info if protocol else log.debug)(  # before the negotiation, garbage is common
+            (
+                logger.info if protocol else logger.debug
+            )(  # before the negotiation, garbage is common
                 "Inbound stream failed",
                 peer=str(conn.peer_id),
                 protocol=protocol,
@@ -470,7 +472,7 @@ class GuardedHost(BasicHost):
         try:
             self._on_identified(peer_id)
         except Exception:  # this is a task of the library whose exceptions end the process
-            log.exception("A bug in this node hid a new peer", peer=str(peer_id))
+            logger.exception("A bug in this node hid a new peer", peer=str(peer_id))
 
 
 def inbound_slots(max_connections: int) -> int:

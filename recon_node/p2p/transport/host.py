@@ -61,7 +61,7 @@ from recon_node.p2p.transport.memory_budget import MemoryBudget
 from recon_node.p2p.transport.private_network import PrivateTCP
 from recon_node.slots import AllowList, network_of
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 CLOSE_LIMIT: Final = 3.0
 """Seconds in which a host is closed."""

@@ -32,7 +32,7 @@ from recon_node.latest import Latest
 from recon_node.p2p.errors import P2PError
 from recon_node.slots import network_of
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 Cut = Callable[[], None]
 _SLACK: Final = 4
@@ -208,7 +208,7 @@ class MemoryBudget:
         is_news = now >= self._warned.get(address, now)
         if is_news:
             self._warned[address] = now + WARN_EVERY
-        (log.warning if is_news else log.debug)(
+        (logger.warning if is_news else logger.debug)(
             "Cutting off a peer: it takes the most memory (max_peer_memory)",
             peer=peer,
             address=holder.address,
