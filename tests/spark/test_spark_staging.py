@@ -67,7 +67,7 @@ def test_files_that_workers_wrote_in_vain_are_gone_when_the_next_run_begins(
     for _ in range(3):
         sink = Sink(Tables(tmp_path, EPOCH))
         assert files_in(tmp_path) == set()
-        sink.tables.raw_stager().stage(in_memory(rows).staged.tables[0])
+        sink.tables.raw.stager().stage(in_memory(rows).staged.tables[0])
         assert files_in(tmp_path)
     sink = Sink(Tables(tmp_path, EPOCH))
     sink.tables.append(rows)

@@ -116,7 +116,7 @@ def a_batch(tables: Tables, feed: MemoryFeed, follower: Follower, most: int) -> 
     after = tables.reading.position
     upto = min(after + most, len(feed.log))
     placement = follower.placement()
-    parts = stage_feed(feed.read(after, upto, feed.epoch), tables.raw_stager(), placement)
+    parts = stage_feed(feed.read(after, upto, feed.epoch), tables.raw.stager(), placement)
     tables.append_staged(list(parts), placement)
 
 
