@@ -22,6 +22,11 @@ class PeerGoneError(P2PError):
     """A stream ended too early because the peer or the connection is gone. Nobody is to blame."""
 
 
+class CutShortError(P2PError):
+    """This node ended a session in which the peer broke no protocol: too much of what it holds is
+    invalid or unwanted here, or another peer needs the slot."""
+
+
 class StaleStreamError(PeerGoneError):
     """A stream that was kept had ended before it was used again: open another one."""
 

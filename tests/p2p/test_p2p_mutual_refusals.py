@@ -19,6 +19,7 @@ from recon_node.ipld import CID, DAG_CBOR
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.peers import book
 from recon_node.p2p.sync import fetch
+from recon_node.p2p.sync.rings import RingRun
 from recon_node.recon import RECON_1_2, VERSIONS, Version, id_of
 from recon_node.store import StoreSettings, open_store
 from recon_node.verification import facts
@@ -122,3 +123,26 @@ async def test_both_sides_report_keys_left_out(tmp_path, sdk_cars, sdk_events, v
             assert each.p2p.counters.sessions_failed == 0
             assert each.failures(peer.p2p.peer_id) < MISBEHAVED
         assert a.failures(b.p2p.peer_id) == 0
+
+
+async def test_a_session_of_the_ring_that_we_end_says_nothing_of_what_the_peer_refuses(
+    tmp_path, monkeypatch
+):
+    """Although the peer is still connected: it may not have read all that we had sent it."""
+    monkeypatch.setattr(fetch, "MAX_INVALID", MAX_INVALID)
+    endings, end = [], RingRun.end
+
+    def noted(run, outcome, *, hung_up):
+        endings.append((outcome, hung_up))
+        return end(run, outcome, hung_up=hung_up)
+
+    monkeypatch.setattr(RingRun, "end", noted)
+    bad = [forged(each).car for each in events("bad", REFUSED)]
+    await fill(tmp_path / "a", bad, monkeypatch)
+    async with (
+        node(tmp_path / "a", versions=()) as a,
+        node(tmp_path / "b", [each.car for each in events("good", 20)], versions=()) as b,
+    ):
+        await b.p2p.connect(a.address)
+        await eventually(lambda: any("invalid here" in outcome for outcome, _ in endings))
+        assert {hung_up for outcome, hung_up in endings if "invalid here" in outcome} == {False}

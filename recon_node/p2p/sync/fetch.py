@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from recon_node.ceramic import EventId
-from recon_node.p2p.errors import PeerError, PeerGoneError, StaleStreamError
+from recon_node.p2p.errors import CutShortError, StaleStreamError
 from recon_node.p2p.reports import Counters
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import Claim, FetchTable
@@ -77,10 +77,10 @@ def check_invalid(invalid: int, new: int) -> None:
     They are remembered, so the next session with the peer begins where this one has ended.
 
     Raises:
-        PeerGoneError: as described.
+        CutShortError: as described.
     """
     if invalid > MAX_INVALID + new:
-        raise PeerGoneError(
+        raise CutShortError(
             f"the peer sent {invalid:,} events that are invalid here; the next session goes on "
             "after them"
         )
@@ -198,9 +198,9 @@ class Fetcher:
         """Get events into the store; return what failed.
 
         Raises:
-            PeerError: the peer holds too much that we do not want.
-            P2PError: the peer cannot be reached, its stream ended too early, or it sent too many
-                invalid events.
+            CutShortError: the peer holds too much that we do not want, or sent too many invalid
+                events.
+            P2PError: the peer cannot be reached, or its stream ended too early.
             PeerProtocolError: the peer broke the protocol or took too long.
             trio.BrokenResourceError: the stream was lost.
             StoreError: our store cannot take the events.
@@ -264,7 +264,7 @@ class Fetcher:
             return
         self.unwanted += keys
         if len(self.unwanted) > MAX_UNWANTED:
-            raise PeerError(
+            raise CutShortError(
                 f"the peer holds more than {MAX_UNWANTED:,} events that this node or its write "
                 "policy refuses, or that cost their makers nothing: narrow the node's interests"
             )

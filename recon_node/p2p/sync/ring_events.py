@@ -111,7 +111,7 @@ class RingEvents:
         Raises:
             PeerProtocolError: one of them is of another event than its key names, or set aside
                 already.
-            PeerGoneError: so many were invalid that the session ends.
+            CutShortError: so many were invalid that the session ends.
             StoreError: the disk did not take them.
         """
         assert isinstance(action, Admit)

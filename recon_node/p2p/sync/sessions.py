@@ -33,7 +33,7 @@ from recon_node.p2p.errors import (
     BROKEN_PROTOCOL,
     MISBEHAVED,
     PEER_FAILURES,
-    PeerError,
+    CutShortError,
     PeerGoneError,
     PeerProtocolError,
     StaleStreamError,
@@ -274,7 +274,7 @@ async def converse(
         PeerProtocolError: the peer takes too long, or its bytes are not frames.
         RemoteProtocolError: the peer breaks the recon protocol.
         PeerGoneError: the stream ended too early.
-        PeerError: the peer holds too much that we do not want.
+        CutShortError: too much of what the peer holds is invalid or unwanted here.
         trio.BrokenResourceError: the stream was lost.
         StoreError: the disk failed.
     """
@@ -441,7 +441,7 @@ class Sessions:
             if deadline.cancelled_caught:
                 raise PeerProtocolError(f"the session took longer than {limit:g} s")
             if give_way is not None and give_way.cancelled_caught:
-                raise PeerError(GAVE_WAY)
+                raise CutShortError(GAVE_WAY)
             outcome = run.outcome()
         except Exception as error:
             outcome, hung_up = describe_error(error), isinstance(error, HUNG_UP)
