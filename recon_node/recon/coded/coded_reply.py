@@ -202,29 +202,33 @@ class CodedReply:
             else:
                 self.agree(upper)
 
-    def answer_list(self, upper: bytes, keys: Body, listed: Listed, wanted: Ids) -> None:
-        """Answer the peer's list: with what it lacks, and what we want to be told in full."""
+    def answer_list(self, upper: bytes, keys: Body, listed: Listed, still_lacking: Ids) -> None:
+        """Answer the peer's list: with what it lacks; and ask for what we lack in full."""
         if self._in_full and isinstance(keys, tuple):
             self._tell_lacking(upper, keys)
             return
         room = min(self._side.settings.page_keys, max(1, self._budget // ID_SIZE))
         page, last, rest = _page(self._groups_to(upper), listed.ids, room)
         if rest is not None:
-            self.exchange(separator(last, rest), page, wanted)
+            self.exchange(separator(last, rest), page, still_lacking)
             self.ask(upper)
         else:
-            self.exchange(upper, page, wanted)
+            self.exchange(upper, page, still_lacking)
 
     def exchange(
-        self, upper: bytes, lacking: Ids, wanted: Ids, told: tuple[bytes, ...] = NO_KEYS
+        self,
+        upper: bytes,
+        peer_lacks: Ids,
+        still_lacking: Ids,
+        asked_in_full: tuple[bytes, ...] = NO_KEYS,
     ) -> None:
-        """Tell the peer what it lacks in a gap, by id or in full, and what we want in full."""
-        if not (len(lacking) or len(wanted) or told):
+        """List what the peer lacks in a gap, by id and in full; ask for what we still lack."""
+        if not (len(peer_lacks) or len(still_lacking) or asked_in_full):
             self.agree(upper)
             return
-        self._side.count_listed(len(lacking) + len(told))
-        self._list(upper, MORE, told, Listed(lacking, wanted))
-        self.asks = self.asks or bool(len(wanted))
+        self._side.count_listed(len(peer_lacks) + len(asked_in_full))
+        self._list(upper, MORE, asked_in_full, Listed(peer_lacks, still_lacking))
+        self.asks = self.asks or bool(len(still_lacking))
 
     def _tell_lacking(self, upper: bytes, known: tuple[bytes, ...]) -> None:
         """Answer a list in full: a page of the keys it lacks, and a fingerprint of the rest."""

@@ -194,13 +194,13 @@ class CodedSession(TurnSession[Message]):
         yield from self._find_missing(found)
         failed: list[bytes] = []
         in_order = found.difference is None
-        for ids in found.lacking:
+        for ids in found.we_lack:
             size = FETCHED_AT_ONCE if in_order else max(1, len(ids))  # symbols are few
             for start in range(0, len(ids), size):
                 some = ids[start : start + size]
                 result = yield FetchById(Missing(found.where, _as_names(some), in_order))
                 if result is None:  # they are asked for in full
-                    found.failed = np.concatenate([NO_IDS, *found.lacking])
+                    found.failed = np.concatenate([NO_IDS, *found.we_lack])
                     return found
                 self.side.leave_out(result.unwanted)
                 self.side.give_up(result.keys)
@@ -229,12 +229,12 @@ class CodedSession(TurnSession[Message]):
                 if len(ours) > _ASKED_AT_ONCE:  # symbols have no order
                     ours = yield from in_key_order(keys, key_range, ours)
                 found.difference = Difference(ours, theirs)
-                found.lacking = [theirs]
+                found.we_lack = [theirs]
                 found.where = where_they_differ(key_range, found.parts)
         else:
             unchanged = self._keys_then == keys.total
             yield from look_up_lists(found, keys, turn, unchanged=unchanged)
-        if found.lacking:
+        if found.we_lack:
             found.leave_out((yield from ids_of_keys(self.side.given_up)))
 
     def _note_undelivered(self, number: int, of: int) -> None:
@@ -343,7 +343,7 @@ class CodedSession(TurnSession[Message]):
             if differing and differing[0].lower != key_range.lower:
                 reply.agree(differing[0].lower)
             end = END if found.where.upper == key_range.upper else found.where.upper
-            reply.exchange(end, found.difference.ours, found.wanted(0))
+            reply.exchange(end, found.difference.ours, found.still_lacking(0))
         elif last.estimate is not None:
             keys = self.side.keys
             unchanged = found.compared_at == keys.total
@@ -403,9 +403,9 @@ class CodedSession(TurnSession[Message]):
                 else:
                     reply.agree(upper)
             elif say is KEYS:
-                reply.answer_list(upper, body, lists[at], found.wanted(at))
+                reply.answer_list(upper, body, lists[at], found.still_lacking(at))
             elif say is MORE:
-                reply.exchange(upper, NO_IDS, found.wanted(at), found.told[at])
+                reply.exchange(upper, NO_IDS, found.still_lacking(at), found.asked_in_full[at])
             else:
                 reply.agree(upper)
             at += say is KEYS or say is MORE

@@ -156,29 +156,29 @@ class Found:
     """What the hints told."""
     compared_at: int = -1
     """The lanes of all our keys when they were compared."""
-    lacking: list[Ids] = field(default_factory=list)
+    we_lack: list[Ids] = field(default_factory=list)
     """What we lack, for each list; or, of the whole range, what the symbols told. Each id once."""
-    told: list[tuple[bytes, ...]] = field(default_factory=list)
-    """The keys that the peer wants in full, for each list."""
+    asked_in_full: list[tuple[bytes, ...]] = field(default_factory=list)
+    """The keys that the peer asks for in full, for each list."""
     failed: Ids = field(default_factory=lambda: NO_IDS)
     """What we lack and could not fetch by its id."""
 
-    def wanted(self, index: int) -> Ids:
+    def still_lacking(self, index: int) -> Ids:
         """Return what we lack of a list, by its index, and could not fetch."""
         if not len(self.failed):  # the usual case
             return NO_IDS
-        return self.lacking[index][among(self.lacking[index], self.failed)]
+        return self.we_lack[index][among(self.we_lack[index], self.failed)]
 
     def leave_out(self, ids: Ids) -> None:
         """Do not lack what we leave out."""
         if len(ids):
-            self.lacking = [each[~among(each, ids)] for each in self.lacking]
+            self.we_lack = [each[~among(each, ids)] for each in self.we_lack]
 
 
 def look_up_lists(
     found: Found, keys: OrderedKeys, turn: Iterable[Message], *, unchanged: bool
 ) -> Iterator[None]:
-    """Find which ids of the peer's lists we lack, and the keys that it wants in full.
+    """Find which ids of the peer's lists we lack, and the keys that it asks for in full.
 
     `found.where` is the session's range before. If `unchanged`, our keys are those of our last
     turn.
@@ -194,18 +194,18 @@ def look_up_lists(
             if say is KEYS or say is MORE:
                 gap, listed = KeyRange(lower, upper), next(lists)
                 if say is KEYS:
-                    lacking = yield from not_held(keys, gap, listed.ids, with_lower=with_lower)
-                    told = NO_KEYS
+                    we_lack = yield from not_held(keys, gap, listed.ids, with_lower=with_lower)
+                    asked_in_full = NO_KEYS
                 else:
                     # If nothing has come, we lack what we lacked in our last turn.
                     check = NO_IDS if unchanged else listed.ids
                     held = yield from find(
                         keys, gap, np.concatenate([check, listed.wanted]), with_lower=with_lower
                     )
-                    lacking, told = _split(held, distinct(listed.ids), listed.wanted)
-                found.lacking.append(lacking)
-                found.told.append(told)
-                if len(found.told) == 1:  # the first list
+                    we_lack, asked_in_full = _split(held, distinct(listed.ids), listed.wanted)
+                found.we_lack.append(we_lack)
+                found.asked_in_full.append(asked_in_full)
+                if len(found.asked_in_full) == 1:  # the first list
                     # A gap has its lower bound, and a range has not. A prefix is less.
                     first = lower[:-1] if with_lower else lower
                 found.where = KeyRange(max(first, key_range.lower), upper)
@@ -213,12 +213,12 @@ def look_up_lists(
 
 
 def _split(held: list[tuple[int, bytes]], ids: Ids, wanted: Ids) -> tuple[Ids, tuple[bytes, ...]]:
-    """Return the ids that we lack of those told, and the keys that the peer wants in full."""
+    """Return the ids of those listed that we lack, and the keys that the peer asks for in full."""
     if not held:
         return ids, NO_KEYS
     sought = set(wanted.tolist())
-    told = tuple(key for each, key in held if each in sought)
-    return ids[~among(ids, np.array([each for each, _ in held], np.uint64))], told
+    asked_in_full = tuple(key for each, key in held if each in sought)
+    return ids[~among(ids, np.array([each for each, _ in held], np.uint64))], asked_in_full
 
 
 def ids_of_keys(keys: Sequence[bytes]) -> Steps[Ids]:
