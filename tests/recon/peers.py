@@ -215,7 +215,7 @@ def assert_honest(messages: list[Any], key_range: KeyRange | None, held: set[byt
             if say is Say.FINGERPRINT:
                 is_unknown = message.salt is not None and body == bytes(16)
                 assert is_unknown or body == fingerprint_of_keys(keys, message.salt)
-            elif say in (Say.KEYS, Say.MORE):
+            elif say in (Say.KEYS, Say.LACKING):
                 ids = {id_of(key) for key in keys}
                 said = {id_of(key) for key in body} | set(next(listed, NOTHING_LISTED).ids.tolist())
                 assert set(body) <= keys

@@ -64,7 +64,7 @@ def messages(draw: st.DrawFn) -> Message:
     """Any message that the format has, whether or not a session would write it."""
     plain = draw(uncoded())
     listed = [
-        Listed(draw(ids), draw(ids) if say is Say.MORE else NO_IDS)
+        Listed(draw(ids), draw(ids) if say is Say.LACKING else NO_IDS)
         for say in plain.gaps.says
         if say >= Say.KEYS
     ]

@@ -315,7 +315,7 @@ def test_ids_of_nothing_that_repeat_for_ever_are_cut_off() -> None:
     asking, _ = opened()
     asking.side.settings = replace(asking.side.settings, max_idle_rounds=20)
     lists = [Listed(np.arange(1, 50, dtype=np.uint64), NO_IDS)]
-    message = Message(gaps=_gaps((END, Say.MORE, ())), listed=lists)
+    message = Message(gaps=_gaps((END, Say.LACKING, ())), listed=lists)
     ids = [n.to_bytes(8, "little") for n in range(1, 50)]
 
     def name_them_for_ever() -> None:

@@ -14,7 +14,7 @@ from recon_node.recon.coded.messages import (
     FINGERPRINT,
     FINGERPRINT_SIZE,
     KEYS,
-    MORE,
+    LACKING,
     NO_KEYS,
     NOTHING_LISTED,
     Body,
@@ -227,17 +227,17 @@ class CodedReply:
             self.agree(upper)
             return
         self._side.count_listed(len(peer_lacks) + len(asked_in_full))
-        self._list(upper, MORE, asked_in_full, Listed(peer_lacks, still_lacking))
+        self._list(upper, LACKING, asked_in_full, Listed(peer_lacks, still_lacking))
         self.asks = self.asks or bool(len(still_lacking))
 
     def _tell_lacking(self, upper: bytes, known: tuple[bytes, ...]) -> None:
         """Answer a list in full: a page of the keys it lacks, and a fingerprint of the rest."""
         page, rest = self._page_to(upper, set(known))
         if rest is not None:
-            self._list(separator(page[-1], rest), MORE, tuple(page))
+            self._list(separator(page[-1], rest), LACKING, tuple(page))
             self.ask(upper)
         elif page:
-            self._list(upper, MORE, tuple(page))
+            self._list(upper, LACKING, tuple(page))
         else:
             self.agree(upper)
         self._side.count_listed(len(page))

@@ -29,8 +29,8 @@ AGREED                       agreed
 FINGERPRINT, equal to ours   agreed; likewise one of our keys and those that we left out
 FINGERPRINT, another         KEYS if there are few, else FINGERPRINTs of equal parts, divided
                              by the shortest strings that separate them
-KEYS                         MORE: those of ours that the peer lacks; agreed if it lacks none
-MORE                         agreed
+KEYS                         LACKING: keys of ours that the peer lacks; agreed if it lacks none
+LACKING                      agreed
 ===========================  ================================================================
 
 Neighbouring gaps that are agreed on are merged, and cost nothing at the end of a message. A side
@@ -79,7 +79,7 @@ from recon_node.recon.coded.messages import (
     END,
     FINGERPRINT,
     KEYS,
-    MORE,
+    LACKING,
     NO_KEYS,
     NOTHING_LISTED,
     SYMBOL_SIZE,
@@ -404,11 +404,11 @@ class CodedSession(TurnSession[Message]):
                     reply.agree(upper)
             elif say is KEYS:
                 reply.answer_list(upper, body, lists[at], found.still_lacking(at))
-            elif say is MORE:
+            elif say is LACKING:
                 reply.exchange(upper, NO_IDS, found.still_lacking(at), found.asked_in_full[at])
             else:
                 reply.agree(upper)
-            at += say is KEYS or say is MORE
+            at += say is KEYS or say is LACKING
 
     def _decode(self, key_range: KeyRange, received: Message) -> Steps[Difference | None]:
         """Return the difference that the peer's symbols tell, if they do."""

@@ -26,11 +26,11 @@ from recon_node.recon.coded.messages import (
     FINGERPRINT_SIZE,
     HINT_SIZE,
     KEYS,
+    LACKING,
     MAX_BOUND,
     MAX_HINTED_PARTS,
     MAX_WEIGHT,
     MIB,
-    MORE,
     MORE_BYTES,
     ONE_BYTE,
     SALT_SIZE,
@@ -206,7 +206,7 @@ class _MessageReader:
             raise _error(end, f"ids for {len(listed)} lists, but {gaps.lists()} lists")
         if not has_ids(listed):
             raise _error(end, "lists of ids without an id in them")
-        says = [say for say in gaps.says if say is KEYS or say is MORE]
+        says = [say for say in gaps.says if say is KEYS or say is LACKING]
         for say, (_, wanted) in zip(says, listed, strict=True):
             if say is KEYS and len(wanted):
                 raise _error(end, "asks for keys beside a list of all keys")

@@ -16,7 +16,7 @@ import numpy as np
 from recon_node.recon.coded.messages import (
     HINT_SIZE,
     KEYS,
-    MORE,
+    LACKING,
     NO_KEYS,
     SYMBOL_SIZE,
     Estimate,
@@ -191,7 +191,7 @@ def look_up_lists(
             if index % GAPS_A_STEP == 0:
                 yield
             upper = upper or key_range.upper
-            if say is KEYS or say is MORE:
+            if say is KEYS or say is LACKING:
                 gap, listed = KeyRange(lower, upper), next(lists)
                 if say is KEYS:
                     we_lack = yield from not_held(keys, gap, listed.ids, with_lower=with_lower)

@@ -58,7 +58,7 @@ class Say(IntEnum):
     """The fingerprint of the sender's keys in it."""
     KEYS = 2
     """All keys that the sender holds in it, perhaps none: tell me those that I lack."""
-    MORE = 3
+    LACKING = 3
     """Keys in it that the receiver lacks: with these, the sides agree on it."""
 
 
@@ -66,7 +66,7 @@ class Say(IntEnum):
 AGREED: Final = Say.AGREED
 FINGERPRINT: Final = Say.FINGERPRINT
 KEYS: Final = Say.KEYS
-MORE: Final = Say.MORE
+LACKING: Final = Say.LACKING
 
 Body = bytes | tuple[bytes, ...]
 """What a gap carries: a fingerprint, some keys, or the empty string, depending on its `Say`."""
@@ -101,8 +101,8 @@ class Gaps:
         return [key for body in self.bodies if isinstance(body, tuple) for key in body]
 
     def lists(self) -> int:
-        """Return how many gaps say KEYS or MORE."""
-        return self.says.count(KEYS) + self.says.count(MORE)
+        """Return how many gaps say KEYS or LACKING."""
+        return self.says.count(KEYS) + self.says.count(LACKING)
 
 
 class MessageFlag(IntFlag):
@@ -147,7 +147,7 @@ class Listed(NamedTuple):
     ids: Ids
     """Of keys that the list has, but not in full."""
     wanted: Ids
-    """Of keys that the sender lacks and asks to be listed in full. Only where a gap says MORE."""
+    """Of keys that the sender lacks and asks to have in full. Only where a gap says LACKING."""
 
 
 NOTHING_LISTED: Final = Listed(NO_IDS, NO_IDS)
@@ -173,7 +173,7 @@ class Message:
     symbols: Symbols | None = None
     """The sender's first symbols."""
     listed: Sequence[Listed] = ()
-    """For each gap that says KEYS or MORE, in order; or none at all if no gap has ids."""
+    """For each gap that says KEYS or LACKING, in order; or none at all if no gap has ids."""
     salt: bytes | None = None
     """What precedes each key in the fingerprints of this message, if anything."""
 
