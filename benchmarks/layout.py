@@ -197,7 +197,7 @@ def as_table(documents: Documents, directory: Path) -> Files:
             for start in range(0, table.num_rows, _PER_FILE):
                 yield table.slice(start, _PER_FILE)
 
-    store.fill(spec, rows(), documents.rows, ("benchmark", 0))
+    store.replace_rows(spec, rows(), documents.rows, ("benchmark", 0))
     return Files(directory, names_of(store._table), PARTITIONS // documents.partitions)
 
 
@@ -219,7 +219,7 @@ def as_view(documents: Documents, model: bytes, directory: Path) -> Files:
             columns["misfits"] = pa.array([[]] * table.num_rows, schema.field("misfits").type)
             yield pa.table([columns[name] for name in schema.names], schema=schema)
 
-    store.fill(spec, rows(), documents.rows, ("benchmark", 0))
+    store.replace_rows(spec, rows(), documents.rows, ("benchmark", 0))
     return Files(directory, names_of(store._table), PARTITIONS // documents.partitions)
 
 

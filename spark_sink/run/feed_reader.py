@@ -109,7 +109,7 @@ class Follower:
         self._extend(self._overlap, head)
         return self._overlap.placement(reading.position, self._tables.raw_position)
 
-    def fill(self, workers: Workers, tasks: int, go_on: Callable[[], bool]) -> int:
+    def append_missing(self, workers: Workers, tasks: int, go_on: Callable[[], bool]) -> int:
         """Append the events that the table lacks in the midst of those that it has.
 
         Args:
@@ -321,7 +321,7 @@ class FeedReader:
         with sink.as_sink_errors():
             if head.epoch == self._tables.reading.log:
                 follower.begin(head)
-                self._fill(follower)
+                self._append_missing(follower)
             else:
                 self._take_over(follower, head)
         sink.catch_up()
@@ -333,7 +333,7 @@ class FeedReader:
         facts = {"url": self._nodes.current.url, "epoch": head.epoch, "head": head.head}
         self._on_event("taking_over", {**facts, "from": self._tables.reading.log})
         follower.take_over(head)
-        rows = self._fill(follower)
+        rows = self._append_missing(follower)
         outcome = {
             **facts,
             "rows": rows,
@@ -343,10 +343,10 @@ class FeedReader:
         }
         self._on_event("took_over", outcome)
 
-    def _fill(self, follower: Follower) -> int:
+    def _append_missing(self, follower: Follower) -> int:
         workers = SparkWorkers(self._spark)
         tasks = self._query.partitions or self._spark.sparkContext.defaultParallelism
-        return follower.fill(workers, tasks, self._goes_on)
+        return follower.append_missing(workers, tasks, self._goes_on)
 
     def _goes_on(self) -> bool:
         self._on_look(self.head())

@@ -172,7 +172,7 @@ class Sink:
         """What it does at the moment; None: it waits."""
         return self._derivation.doing if self._doing == _COMPUTING else self._doing
 
-    def fill(self, frame: DataFrame) -> int:
+    def append_snapshot(self, frame: DataFrame) -> int:
         """Append all rows of a frame to an empty `raw_events`, in one commit; return how many."""
         with self.as_sink_errors():
             parts = self._stage(frame, self.tables.following())

@@ -246,7 +246,7 @@ class Runner:
             try:
                 self._check_cluster(spark, directory)
                 if backfill is not None:
-                    self._fill(spark, Sink(tables), backfill)
+                    self._append_snapshot(spark, Sink(tables), backfill)
                 self._read(spark, tables, head)
             finally:
                 with suppress(Exception):  # it may have ended already
@@ -285,12 +285,12 @@ class Runner:
             signers = (own,)
         return find_backfill(url, () if ANYONE in signers else signers, head)
 
-    def _fill(self, spark: SparkSession, sink: Sink, backfill: Backfill) -> None:
-        """Fill `raw_events` from a snapshot."""
+    def _append_snapshot(self, spark: SparkSession, sink: Sink, backfill: Backfill) -> None:
+        """Append the events of a snapshot to the empty `raw_events`."""
         started = time.monotonic()
         self._on_event("filling", {"snapshot": backfill.name, "position": backfill.position})
         partitions = self._settings.partitions or spark.sparkContext.defaultParallelism
-        rows = sink.fill(backfill.rows(spark, partitions))
+        rows = sink.append_snapshot(backfill.rows(spark, partitions))
         seconds = round(time.monotonic() - started, 3)
         self._on_event("filled", {"rows": rows, "position": rows, "seconds": seconds})
 

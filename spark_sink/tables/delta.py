@@ -181,7 +181,7 @@ class DeltaStore:
         with self._commits.to(self.position, under_way=towards) as properties:
             self._commits.upsert(rows, properties)
 
-    def fill(
+    def replace_rows(
         self,
         spec: TableSpec,
         rows: Iterable[pa.Table],

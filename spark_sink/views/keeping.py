@@ -217,17 +217,17 @@ class _View:
         since = None if version is None else Token(table, version, store.position)
         states = Changes(directory, STATES, since)
         if self._columns is None and self._finds_columns(states):
-            return self._fill(states)
+            return self._replace_rows(states)
         if self._columns is None or states.token == since:
             return 0
         if since is None:
-            return self._fill(states)
+            return self._replace_rows(states)
         count = 0
         kept: list[pa.Table] = []
         has_model = False
         for kind, changed in states.rows():
             if kind == "reset":
-                return self._fill(states)
+                return self._replace_rows(states)
             has_model |= bytes(self._model.cid) in changed["stream_cid"].unique().to_pylist()
             mine = _of_model(changed, self._model)
             count += mine.num_rows
@@ -236,7 +236,7 @@ class _View:
                 store.put(self._rows(pa.concat_tables(kept)), store.position)
                 kept = []
         if has_model and self._finds_columns(states):
-            return self._fill(states)
+            return self._replace_rows(states)
         rows = self._rows(pa.concat_tables(kept)) if kept else store.spec.schema.empty_table()
         store.put(rows, states.token.position, (table, states.token.version))
         store.tidy(idle=True)
@@ -250,7 +250,7 @@ class _View:
         self._columns = Columns(definition, TAKEN)
         return bool(view_schema(self._columns.fields) != self._store.spec.schema)
 
-    def _fill(self, states: Changes) -> int:
+    def _replace_rows(self, states: Changes) -> int:
         """Replace all rows and columns."""
         assert self._columns is not None
         spec = replace(self._store.spec, schema=view_schema(self._columns.fields))
@@ -264,7 +264,7 @@ class _View:
                 count += mine.num_rows
                 yield self._rows(mine)
 
-        self._store.fill(spec, rows(), token.position, (token.table, token.version))
+        self._store.replace_rows(spec, rows(), token.position, (token.table, token.version))
         self._store.tidy(idle=True)
         return count
 
