@@ -77,10 +77,10 @@ def verify(tables: Location, url: str, token: str | None = None) -> Verdict:
         raise TablesError(f"there is no table {RAW} in {tables}")
     read = raw.reading
     feed = Feed(url, token=token)
-    feed.check(read.position, read.log, feed.head())
+    feed.check(read.position, read.epoch, feed.head())
 
     def at_node(prefix: bytes, size: int) -> dict[str, Any]:
-        return feed.hashes(read.position, read.log, prefix, size)
+        return feed.hashes(read.position, read.epoch, prefix, size)
 
     whole = at_node(b"", SHORT_HASH_SIZE)
     start = _start(tables)

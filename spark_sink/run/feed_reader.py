@@ -76,15 +76,15 @@ class Follower:
 
     def begin(self, head: Head) -> None:
         """Read the log that ends at `head` from now on."""
-        log, read = self._tables.reading.log, self._tables.reading.position
-        self._feed.check(read, log, head)
+        epoch, read = self._tables.reading.epoch, self._tables.reading.position
+        self._feed.check(read, epoch, head)
         if self._tables.is_even:
             return
         self._overlap = self._compared(head)
         lacking = self._overlap.lacking(0)
         if len(lacking) and lacking[0] <= read:
             # The node was restored from a backup, and went on otherwise: this is another log.
-            self._tables.raw.read_from(log)
+            self._tables.raw.read_from(epoch)
 
     def take_over(self, head: Head) -> None:
         """Change to another log, which ends at `head` and has events of the table, and begin."""
@@ -105,7 +105,7 @@ class Follower:
             return self._tables.following()
         reading = self._tables.reading
         head = self._feed.head()
-        self._feed.check(reading.position, reading.log, head)
+        self._feed.check(reading.position, reading.epoch, head)
         self._extend(self._overlap, head)
         return self._overlap.placement(reading.position, self._tables.raw_position)
 
@@ -132,7 +132,7 @@ class Follower:
             stage = partial(
                 _stage,
                 self._feed,
-                tables.reading.log,
+                tables.reading.epoch,
                 placement,
                 tables.raw.stager(),
                 leave_out=tables.leave_out,
@@ -184,7 +184,7 @@ def _pieces(ranges: Iterable[Range], tasks: int) -> list[list[Range]]:
 
 def _stage(
     feed: Feed,
-    log: str,
+    epoch: str,
     placement: Placement,
     stager: Stager,
     ranges: Sequence[Range],
@@ -195,7 +195,7 @@ def _stage(
 
     def rows() -> Iterable[pa.RecordBatch]:
         for after, upto in ranges:
-            yield from feed.read(after, upto, log)
+            yield from feed.read(after, upto, epoch)
 
     try:
         return list(stage_feed(map(leave_out, rows()), stager, placement))
@@ -272,7 +272,7 @@ class FeedReader:
             head = self._nodes.current.head(patience=0)
         except SinkError:  # unless the node is just down, the query fails with it, too
             return None
-        return self._tables.at(head.head) if head.epoch == self._tables.reading.log else None
+        return self._tables.at(head.head) if head.epoch == self._tables.reading.epoch else None
 
     def run(self, head: Head) -> None:
         """Read until the run is stopped, or up to the head of a node.
@@ -310,7 +310,7 @@ class FeedReader:
                 patience=self._patience,
                 avoid=avoid,
             )
-        if head is not None and head.epoch == self._tables.reading.log:
+        if head is not None and head.epoch == self._tables.reading.epoch:
             self._on_event("resumed", {"url": self._nodes.current.url})
         return head
 
@@ -319,7 +319,7 @@ class FeedReader:
         follower = Follower(self._tables, self._nodes.current)
         self._current = sink = self._sink(follower)
         with sink.as_sink_errors():
-            if head.epoch == self._tables.reading.log:
+            if head.epoch == self._tables.reading.epoch:
                 follower.begin(head)
                 self._append_missing(follower)
             else:
@@ -331,7 +331,7 @@ class FeedReader:
     def _take_over(self, follower: Follower, head: Head) -> None:
         started = time.monotonic()
         facts = {"url": self._nodes.current.url, "epoch": head.epoch, "head": head.head}
-        self._on_event("taking_over", {**facts, "from": self._tables.reading.log})
+        self._on_event("taking_over", {**facts, "from": self._tables.reading.epoch})
         follower.take_over(head)
         rows = self._append_missing(follower)
         outcome = {

@@ -207,9 +207,9 @@ class Sink:
         None if it is long, or the node does not answer, for which workers wait.
         """
         reading = self.tables.reading
-        if end is None or end[0] != reading.log or end[1] - reading.position > _SHORT_BATCH:
+        if end is None or end[0] != reading.epoch or end[1] - reading.position > _SHORT_BATCH:
             return None
-        rows = feed.read(reading.position, end[1], reading.log, patience=0)
+        rows = feed.read(reading.position, end[1], reading.epoch, patience=0)
         with suppress(FeedUnreachableError):
             whole = map(self.tables.leave_out, rows)
             return list(stage_feed(whole, self.tables.raw.stager(), placement))
@@ -319,10 +319,10 @@ def _check_checkpoint(checkpoint: Path, tables: Tables) -> None:
         return
     epoch, position = end
     reading = tables.reading
-    if epoch != reading.log or position > reading.position:
+    if epoch != reading.epoch or position > reading.position:
         raise TablesError(
             f"raw_events in {tables.directory} is at position {reading.position} of log "
-            f"{reading.log}, but the checkpoint {checkpoint} has read up to {position} of log "
+            f"{reading.epoch}, but the checkpoint {checkpoint} has read up to {position} of log "
             f"{epoch}: was the table deleted while its checkpoint was kept? Delete the checkpoint, "
             "and reading continues where the table ends"
         )

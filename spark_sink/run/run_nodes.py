@@ -95,7 +95,7 @@ class RunNodes:
             self._heads.clear()
             now = time.monotonic()
             may_change = now - silent_since >= self.failover_after
-            chosen = None if reading and avoid == reading.log else self._with_log(reading)
+            chosen = None if reading and avoid == reading.epoch else self._with_log(reading)
             if chosen is None and reading is not None and may_change:
                 chosen = (
                     self._other(reading, avoid)
@@ -121,7 +121,7 @@ class RunNodes:
     def _other(self, reading: Reading, avoid: str | None) -> tuple[Feed, Head] | None:
         """Return the node with the most events among those with other logs, at least one."""
         heads = [(feed, head) for feed in self._feeds if (head := self._ask(feed)) is not None]
-        others = [head for head in heads if head[1].epoch not in (reading.log, avoid)]
+        others = [head for head in heads if head[1].epoch not in (reading.epoch, avoid)]
         most = max(others, key=lambda each: each[1].head, default=None)
         return most if most is not None and most[1].head else None
 
@@ -147,7 +147,7 @@ class RunNodes:
     def _useless(self, reading: Reading | None) -> SinkError:
         if reading is not None and any(self._heads.values()):
             return FeedChangedError(
-                f"none of the nodes at {self.urls} has log {reading.log} up to position "
+                f"none of the nodes at {self.urls} has log {reading.epoch} up to position "
                 f"{reading.position}, and none has events in another log to go on from: name one "
                 "that has"
             )
@@ -155,4 +155,4 @@ class RunNodes:
 
 
 def _goes_on(reading: Reading, head: Head) -> bool:
-    return head.epoch == reading.log and head.low <= reading.position <= head.head
+    return head.epoch == reading.epoch and head.low <= reading.position <= head.head

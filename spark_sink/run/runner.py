@@ -221,7 +221,7 @@ class Runner:
         """Open the tables, start Spark, run the query."""
         settings = self._settings
         self._tables = tables = self._open_tables(directory, head)
-        goes_on = head.epoch == tables.reading.log
+        goes_on = head.epoch == tables.reading.epoch
         facts = {
             "url": self._nodes.current.url,
             "tables": str(directory),
@@ -256,8 +256,8 @@ class Runner:
         """Open the tables, which with one node must have been filled from its log."""
         known = made_from(directory / RAW)
         epoch = head.epoch if known is None else known.epoch
-        if not self._nodes.several and known is not None and known.reading.log != head.epoch:
-            raise another_log(directory / RAW, known.reading.log, head.epoch)
+        if not self._nodes.several and known is not None and known.reading.epoch != head.epoch:
+            raise another_log(directory / RAW, known.reading.epoch, head.epoch)
         tables = Tables(
             directory,
             epoch,
@@ -265,14 +265,14 @@ class Runner:
             exclude_dags=self._settings.exclude_dags,
             on_write=self._on_write,
         )
-        if head.epoch == tables.reading.log:
+        if head.epoch == tables.reading.epoch:
             self._nodes.current.check(tables.reading.position, head.epoch, head)
         return tables
 
     def _find_backfill(self, tables: Tables, head: Head) -> Backfill | None:
         """Return the snapshot to start from; None if the tables have begun, or none is given."""
         url = self._settings.from_snapshot
-        if url is None or tables.raw_position or head.epoch != tables.reading.log:
+        if url is None or tables.raw_position or head.epoch != tables.reading.epoch:
             return None
         signers = self._settings.signers
         if not signers:

@@ -166,7 +166,7 @@ class Database:
             return wanted.position
         epoch = epoch_of(raw)
         reading = reading_of(raw, epoch)
-        if reading.log != wanted.epoch:
+        if reading.epoch != wanted.epoch:
             return None
         return position_of(raw, epoch) + wanted.position - reading.position
 

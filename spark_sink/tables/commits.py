@@ -111,7 +111,7 @@ class Commits:
         if under_way is not None:
             named[_STEP] = under_way
         if reading is not None:
-            named[read_suffix(reading.log)] = reading.position
+            named[read_suffix(reading.epoch)] = reading.position
         if following is not None:
             named[_FOLLOW + following[0]] = following[1]
         name = app_id(self.epoch)

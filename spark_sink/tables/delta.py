@@ -93,14 +93,14 @@ class DeltaStore:
         """The log that the table is filled from, and up to where the table has its events."""
         return self._commits.reading or Reading(self._commits.epoch, self.position)
 
-    def read_from(self, log: str) -> None:
+    def read_from(self, epoch: str) -> None:
         """Fill the table from another log from now on, of which nothing counts as read yet.
 
         What was read of this log once is forgotten: its node may have been restored from a backup.
         """
-        with self._commits.to(self.position, reading=Reading(log, 0)) as properties:
+        with self._commits.to(self.position, reading=Reading(epoch, 0)) as properties:
             self._table.alter.set_table_properties(
-                {READING_PROPERTY: log}, raise_if_not_exists=False, commit_properties=properties
+                {READING_PROPERTY: epoch}, raise_if_not_exists=False, commit_properties=properties
             )
 
     @property
@@ -150,7 +150,7 @@ class DeltaStore:
         for table in rows.tables:
             files += Stager(self.spec, self.path).stage(table).files
         before = self._commits.reading
-        reading = before and Reading(before.log, read)
+        reading = before and Reading(before.epoch, read)
         with self._commits.to(position, reading=reading) as properties:
             self._commits.write([added(file) for file in files], properties)
         return Staged(tuple(files))

@@ -47,7 +47,7 @@ PROPERTIES: Final = {"delta.enableChangeDataFeed": "true"}
 class Reading:
     """The log that a table is filled from, and up to which position the table has its events."""
 
-    log: str
+    epoch: str
     position: int
 
 
@@ -87,10 +87,10 @@ def has_changed_logs(table: DeltaTable) -> bool:
 
 def reading_of(table: DeltaTable, epoch: str) -> Reading:
     """Return how far a table, made from the log `epoch`, has got in the log that is read now."""
-    log = table.metadata().configuration.get(READING_PROPERTY)
-    if not log:
+    read = table.metadata().configuration.get(READING_PROPERTY)
+    if not read:
         return Reading(epoch, position_of(table, epoch))
-    return Reading(log, table.transaction_version(app_id(epoch) + read_suffix(log)) or 0)
+    return Reading(read, table.transaction_version(app_id(epoch) + read_suffix(read)) or 0)
 
 
 def open_table(
@@ -138,9 +138,9 @@ def app_id(epoch: str) -> str:
     return f"spark-sink/{epoch}"
 
 
-def read_suffix(log: str) -> str:
+def read_suffix(epoch: str) -> str:
     """Return what follows in the name of the transaction with the position read in a log."""
-    return f"/read/{log}"
+    return f"/read/{epoch}"
 
 
 # Columns that tables of earlier versions lack. Null is right, but for time events without the

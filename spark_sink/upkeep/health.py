@@ -83,7 +83,7 @@ def check_health(
         for table in statuses:
             read, behind = _read_by(table, raw)
             try:
-                feed.check(read.position, read.log, node.feed)
+                feed.check(read.position, read.epoch, node.feed)
             except SinkError as error:
                 troubles += [text for text in (str(error),) if text not in troubles]
             else:
@@ -134,9 +134,9 @@ def show_health(health: Health, now: datetime) -> None:
     )
     logs = sorted({table.epoch for table in health.tables})
     echo(f"log: {', '.join(logs)}")
-    if health.reading is not None and health.reading.log not in logs:
+    if health.reading is not None and health.reading.epoch not in logs:
         read = health.reading
-        echo(f"filled from log {read.log} now, which was read up to position {read.position}")
+        echo(f"filled from log {read.epoch} now, which was read up to position {read.position}")
     if health.node is not None and health.node.feed is not None:
         echo(f"the node at {health.node.url} is at position {health.node.feed.head}")
 
@@ -153,7 +153,8 @@ def health_json(health: Health, now: datetime) -> dict[str, Any]:
             }
             for table in health.tables
         ],
-        "reading": health.reading and asdict(health.reading),
+        "reading": health.reading
+        and {"log": health.reading.epoch, "position": health.reading.position},
         "node": health.node
         and {"url": health.node.url, **(asdict(health.node.feed) if health.node.feed else {})},
         "troubles": health.troubles,
@@ -173,7 +174,7 @@ def _ask_one(
         except SinkError as error:
             troubles.append(str(error))
             continue
-        if reading is None or (node.feed is not None and node.feed.epoch == reading.log):
+        if reading is None or (node.feed is not None and node.feed.epoch == reading.epoch):
             return node, []
         answers.append(node)
     if answers:

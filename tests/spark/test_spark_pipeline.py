@@ -524,4 +524,4 @@ def test_a_node_that_fails_while_it_is_taken_over_is_left_for_another(
     ).run(fading.head())
     assert [event for event, _ in told][:2] == ["taking_over", "lost"]
     assert "127.0.0.1:1 cannot be reached" in told[1][1]["reason"]
-    assert tables.reading.log == node.epoch
+    assert tables.reading.epoch == node.epoch

@@ -157,7 +157,7 @@ def one_run(world: World, directory: Path, feed: MemoryFeed, random: Random) -> 
     follower = Follower(tables, feed)
     try:
         head = feed.head()
-        if head.epoch == tables.reading.log:
+        if head.epoch == tables.reading.epoch:
             follower.begin(head)
         else:
             follower.take_over(head)
@@ -189,7 +189,7 @@ def test_each_event_is_there_once_after_its_prevs_whatever_happens(
         one_run(world, directory, world.nodes[0], random)
         for _ in range(random.randint(1, 6)):
             node = random.choice(world.nodes)
-            if node.epoch != Tables(directory, "log-0", []).reading.log and random.random() < 0.3:
+            if node.epoch != Tables(directory, "log-0", []).reading.epoch and random.random() < 0.3:
                 del node.log[random.randint(0, len(node.log)) :]  # restored from a backup
             world.deliver(node, random.randint(1, EVENTS))
             with suppress(SinkError):  # it has none of the table's events yet
@@ -199,7 +199,7 @@ def test_each_event_is_there_once_after_its_prevs_whatever_happens(
         world.deliver(last, EVENTS)
         tables = Tables(directory, "log-0", [])
         follower = Follower(tables, last)
-        follower.begin(last.head()) if tables.reading.log == last.epoch else follower.take_over(
+        follower.begin(last.head()) if tables.reading.epoch == last.epoch else follower.take_over(
             last.head()
         )
         follower.append_missing(InProcess(), 3, lambda: True)
@@ -232,7 +232,7 @@ def test_only_what_the_table_lacks_is_fetched(place: Location) -> None:
     assert order_of(place) == [*range(900), 950, *range(951, 961)]
 
     again = Tables(place, "log-0", [])
-    assert (again.reading.log, again.reading.position) == ("log-1", 911)
+    assert (again.reading.epoch, again.reading.position) == ("log-1", 911)
     one = Follower(again, second)
     one.begin(second.head())
     second.log.append(961)
@@ -279,7 +279,7 @@ def test_a_node_that_was_restored_from_a_backup_is_read_again(place: Location) -
     def goes_on_from(feed: MemoryFeed) -> Tables:
         tables = Tables(place, "log-0", [])
         follower = Follower(tables, feed)
-        if tables.reading.log == feed.epoch:
+        if tables.reading.epoch == feed.epoch:
             follower.begin(feed.head())
         else:
             follower.take_over(feed.head())
@@ -306,7 +306,7 @@ def test_a_node_without_events_is_refused(tmp_path: Path) -> None:
     a_batch(tables, first, Follower(tables, first), 20)
     with pytest.raises(SinkError, match="has 0 events, but none of the 20"):
         Follower(tables, second).take_over(second.head())
-    assert tables.reading.log == "log-0"
+    assert tables.reading.epoch == "log-0"
 
 
 def test_the_node_to_go_on_from_has_the_log_or_else_the_most_events() -> None:
