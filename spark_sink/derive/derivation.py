@@ -189,14 +189,14 @@ class Derivation:
         window: int | None = None,
         *,
         steps: int | None = None,
-        goes_on: Callable[[], bool] = lambda: True,
+        may_continue: Callable[[], bool] = lambda: True,
     ) -> int:
         """Bring the tables to the position of `raw_events`.
 
         Args:
             window: positions per step; None: as many as memory allows.
             steps: stop after this many.
-            goes_on: asked before each step.
+            may_continue: asked before each step.
 
         Returns:
             How many streams changed.
@@ -209,7 +209,7 @@ class Derivation:
         end = self._tables.raw_position
         derived = self._tables.derived
         left = steps
-        while derived and (after := self._tables.position) < end and left != 0 and goes_on():
+        while derived and (after := self._tables.position) < end and left != 0 and may_continue():
             left = None if left is None else left - 1
             behind = [name for name, table in derived.items() if table.position == after]
             ahead = [table.position for table in derived.values() if table.position > after]

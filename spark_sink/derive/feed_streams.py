@@ -129,7 +129,7 @@ class FeedStream:
         return sum(len(entry.event.car) for entry in self.entries)
 
     @property
-    def goes_on(self) -> bool:
+    def is_continuation(self) -> bool:
         """Whether these are the later events only."""
         return self.stream.count > len(self.entries)
 

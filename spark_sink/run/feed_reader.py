@@ -109,20 +109,20 @@ class Follower:
         self._extend(self._overlap, head)
         return self._overlap.placement(reading.position, self._tables.raw_position)
 
-    def append_missing(self, workers: Workers, tasks: int, go_on: Callable[[], bool]) -> int:
+    def append_missing(self, workers: Workers, tasks: int, may_continue: Callable[[], bool]) -> int:
         """Append the events that the table lacks in the midst of those that it has.
 
         Args:
             workers: fetch and write the rows.
             tasks: how many of them at a time.
-            go_on: asked before each commit.
+            may_continue: asked before each commit.
 
         Returns:
             How many were appended.
         """
         count = 0
         tables, overlap = self._tables, self._overlap
-        while overlap is not None and go_on():
+        while overlap is not None and may_continue():
             read = tables.reading.position
             most = min(overlap.scattered(read), _ROWS_PER_COMMIT)
             placement = overlap.placement(read, tables.raw_position, most)
@@ -346,9 +346,9 @@ class FeedReader:
     def _append_missing(self, follower: Follower) -> int:
         workers = SparkWorkers(self._spark)
         tasks = self._query.partitions or self._spark.sparkContext.defaultParallelism
-        return follower.append_missing(workers, tasks, self._goes_on)
+        return follower.append_missing(workers, tasks, self._may_continue)
 
-    def _goes_on(self) -> bool:
+    def _may_continue(self) -> bool:
         self._on_look(self.head())
         return not self._stop.is_set()
 

@@ -110,7 +110,7 @@ class Sink:
         workers: compute long steps; by default, this process does.
         placement: returns where the rows go that are in the feed by now; by default, behind those
             of the table.
-        goes_on: asked between two commits; if it says no, the rest is left to the next run.
+        may_continue: asked between two commits; if it says no, the rest is left to the next run.
         on_view_fault: see `Views`.
 
     Attributes:
@@ -125,11 +125,11 @@ class Sink:
         head: Callable[[], int | None] = lambda: None,
         workers: Workers | None = None,
         placement: Callable[[], Placement] | None = None,
-        goes_on: Callable[[], bool] = lambda: True,
+        may_continue: Callable[[], bool] = lambda: True,
         on_view_fault: Callable[[str, str], None] | None = None,
     ) -> None:
         self.tables = tables
-        self._goes_on = goes_on
+        self._may_continue = may_continue
         self._doing: str | None = None
         self._feed_head = head
         self._placement = placement or tables.following
@@ -253,10 +253,10 @@ class Sink:
         """Bring the derived tables to where `raw_events` is; return how many streams changed."""
         self._doing = _COMPUTING
         with self.as_sink_errors():
-            return self._derivation.catch_up(window, goes_on=self._goes_on)
+            return self._derivation.catch_up(window, may_continue=self._may_continue)
 
     def _keep_views(self) -> None:
-        if self._goes_on():
+        if self._may_continue():
             self._doing = "writing views"
             self._views.keep()
 
@@ -271,7 +271,7 @@ class Sink:
                 self._busy.release()
 
     def _tidy(self, *, idle: bool, most: float = math.inf) -> None:
-        if self._goes_on():
+        if self._may_continue():
             self._doing = "merging small files and deleting old ones"
             self.tables.tidy(idle=idle, most=most)
 

@@ -114,7 +114,7 @@ class RunNodes:
         """Return the node with the log, as far as it was read; the current one is asked first."""
         for feed in sorted(self._feeds, key=lambda feed: feed is not self.current):
             head = self._ask(feed)
-            if head is not None and (reading is None or _goes_on(reading, head)):
+            if head is not None and (reading is None or _has_log(reading, head)):
                 return feed, head
         return None
 
@@ -154,5 +154,5 @@ class RunNodes:
         return FeedUnreachableError(f"none of the nodes at {self.urls} answers: are they running?")
 
 
-def _goes_on(reading: Reading, head: Head) -> bool:
+def _has_log(reading: Reading, head: Head) -> bool:
     return head.epoch == reading.epoch and head.low <= reading.position <= head.head

@@ -221,13 +221,13 @@ class Runner:
         """Open the tables, start Spark, run the query."""
         settings = self._settings
         self._tables = tables = self._open_tables(directory, head)
-        goes_on = head.epoch == tables.reading.epoch
+        same_log = head.epoch == tables.reading.epoch
         facts = {
             "url": self._nodes.current.url,
             "tables": str(directory),
             "epoch": head.epoch,
             "position": tables.raw_position,
-            "head": tables.at(head.head) if goes_on else head.head,
+            "head": tables.at(head.head) if same_log else head.head,
         }
         backfill = self._find_backfill(tables, head)
         self._on_event("starting", facts)

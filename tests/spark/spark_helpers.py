@@ -184,7 +184,7 @@ class StreamCounter:
 
         def counted(work: Any, stream: Any) -> None:
             add(work, stream)
-            self.whole += not stream.goes_on
-            self.later += stream.goes_on
+            self.whole += not stream.is_continuation
+            self.later += stream.is_continuation
 
         patch.setattr(portion._Work, "add", counted)
