@@ -232,7 +232,9 @@ class _Work:
             stream = stream.with_definitions(self._models.of(stream))
             revises = self._models.last_change(stream) > step.after
         rows = rows_of(stream, step.names, 0 if revises else step.after)
-        for name, row in list(rows) if stream.is_continuation else rows:
+        if stream.is_continuation:
+            rows = iter([*rows])  # it raises ForgottenError, if at all, before any row is added
+        for name, row in rows:
             order = self._orders.get(name)
             is_event = order is not None and row["event_cid"] != stream.cid
             columns = stream.repeated_columns if is_event else stream.columns
