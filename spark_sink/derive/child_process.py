@@ -49,7 +49,7 @@ _LOOK_EVERY: Final = 0.5
 _Request = Callable[[Models, Ends], Portion]
 
 
-class ThisProcess:
+class LocalComputer:
     """Computes portions in this process."""
 
     def __init__(self) -> None:
@@ -167,9 +167,9 @@ class ChildProcess:
 
 
 @cache
-def in_worker(command: Sequence[str] | None) -> ThisProcess | ChildProcess:
+def in_worker(command: Sequence[str] | None) -> LocalComputer | ChildProcess:
     """Return what computes portions for this process, one of Spark's; see `Workers.command`."""
-    return ThisProcess() if command is None else ChildProcess(command, IDLE)
+    return LocalComputer() if command is None else ChildProcess(command, IDLE)
 
 
 def compute_partition(step: Step, command: Sequence[str] | None, partition: int) -> Portion:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import pyarrow as pa
 
 from recon_node.streams import no_version
-from spark_sink.derive.child_process import COMMAND, ChildProcess, ThisProcess, compute_partition
+from spark_sink.derive.child_process import COMMAND, ChildProcess, LocalComputer, compute_partition
 from spark_sink.derive.feed_streams import SetAsideStreams
 from spark_sink.derive.portion import Portion, Step
 from spark_sink.derive.transforms import NEED_MODELS
@@ -71,7 +71,7 @@ class Workers(Protocol):
         """Return the results, in any order."""
 
 
-class InProcess:
+class LocalWorkers:
     """Works in this process, one item after the other."""
 
     def __init__(self, command: Sequence[str] | None = None) -> None:
@@ -177,9 +177,9 @@ class Derivation:
 
     def __init__(self, tables: Tables, workers: Workers | None = None) -> None:
         self._tables = tables
-        self._workers = workers or InProcess()
+        self._workers = workers or LocalWorkers()
         command = self._workers.command
-        self._portions = ThisProcess() if command is None else ChildProcess(command)
+        self._computer = LocalComputer() if command is None else ChildProcess(command)
         self._aside = SetAsideStreams.read(tables.derived.get(UNPROCESSED))
         self.doing = "computing tables"
         tables.clear_staging()
@@ -232,7 +232,7 @@ class Derivation:
         is_short = (
             upto - after <= _SHORT_POSITIONS and raw.bytes_between(after, upto) <= _SHORT_BYTES
         )
-        portion = self._portions.compute(step, touched) if is_short else self._long(step)
+        portion = self._computer.compute(step, touched) if is_short else self._long(step)
         if after and (portion.arrived or portion.changed):
             self._revise_documents(step, portion, touched)
         for name in names:
@@ -244,7 +244,7 @@ class Derivation:
         return portion.streams
 
     def _long(self, step: Step) -> Portion:
-        self._portions.close()  # for its memory
+        self._computer.close()  # for its memory
         rewritten = {name: self._tables.scratch_stager(name) for name in step.names}
         whole = replace(step, stagers={**rewritten, **step.stagers}, rewritten=rewritten)
         portion = Portion()
@@ -316,14 +316,14 @@ class Derivation:
         for start in range(0, len(streams), _DOCUMENTS_PER_COMMIT):
             some = streams[start : start + _DOCUMENTS_PER_COMMIT]
             anew = replace(anew, without=self._aside.by_this)
-            for name, rows in self._portions.compute(anew, some).rows.items():
+            for name, rows in self._computer.compute(anew, some).rows.items():
                 if name in self._tables.derived:
                     self._revise(name, rows, step.upto)
             self._aside = SetAsideStreams.read(self._tables.derived.get(UNPROCESSED))
 
     def close(self) -> None:
         """End the process that computes short steps. It is started again when it is needed."""
-        self._portions.close()
+        self._computer.close()
 
 
 def _each_once(rows: Staged) -> Staged:

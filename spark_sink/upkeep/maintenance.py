@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from spark_sink.derive.child_process import COMMAND
-from spark_sink.derive.derivation import Derivation, InProcess
+from spark_sink.derive.derivation import Derivation, LocalWorkers
 from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.source.feed_client import Feed
@@ -172,7 +172,7 @@ def _rebuild_all(
 
 
 def _derive(new: Tables, on_progress: OnProgress) -> None:
-    derivation = Derivation(new, InProcess(COMMAND))
+    derivation = Derivation(new, LocalWorkers(COMMAND))
     while new.position < new.raw_position:
         derivation.catch_up(steps=1)
         for name, table in new.derived.items():

@@ -334,14 +334,14 @@ def test_a_model_s_author_does_not_have_its_documents_computed_again(
     anchor = time_event(model, model.cid)
     times = {anchor.cid: 5}
     computed: list[list[bytes]] = []
-    real = child_process.ThisProcess.compute
+    real = child_process.LocalComputer.compute
 
-    def compute(here: child_process.ThisProcess, step: Step, streams: list[bytes]) -> Portion:
+    def compute(here: child_process.LocalComputer, step: Step, streams: list[bytes]) -> Portion:
         if not step.after and step.upto > len(documents):  # anew
             computed.append([*streams])
         return real(here, step, streams)
 
-    monkeypatch.setattr(child_process.ThisProcess, "compute", compute)
+    monkeypatch.setattr(child_process.LocalComputer, "compute", compute)
     events: list[Event] = []
     tables = Tables(tmp_path / "tables", "epoch")
     for new, expected in (

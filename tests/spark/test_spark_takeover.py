@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_sink.derive.derivation import InProcess
+from spark_sink.derive.derivation import LocalWorkers
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
 from spark_sink.run import feed_reader
 from spark_sink.run.feed_reader import Follower, _pieces, delete_checkpoint
@@ -164,7 +164,7 @@ def one_run(world: World, directory: Path, feed: MemoryFeed, random: Random) -> 
             if random.random() < 0.1:
                 return
         world.deliver(feed, random.randint(0, 5))
-        follower.append_missing(InProcess(), 2, lambda: True)
+        follower.append_missing(LocalWorkers(), 2, lambda: True)
         for _ in range(random.randint(0, 6)):
             world.deliver(feed, random.randint(0, 10))
             a_batch(tables, feed, follower, random.choice([3, 20]))
@@ -202,7 +202,7 @@ def test_each_event_is_there_once_after_its_prevs_whatever_happens(
         follower.begin(last.head()) if tables.reading.epoch == last.epoch else follower.take_over(
             last.head()
         )
-        follower.append_missing(InProcess(), 3, lambda: True)
+        follower.append_missing(LocalWorkers(), 3, lambda: True)
         a_batch(tables, last, follower, EVENTS)
         assert tables.is_even
     order = order_of(directory)
@@ -222,7 +222,7 @@ def test_only_what_the_table_lacks_is_fetched(place: Location) -> None:
     follower = Follower(tables, second)
     follower.take_over(second.head())
     assert follower.missing == 10
-    assert follower.append_missing(InProcess(), 2, lambda: True) == 1
+    assert follower.append_missing(LocalWorkers(), 2, lambda: True) == 1
     assert second.fetched == 1
     assert (tables.raw_position, tables.reading.position) == (901, 891)
     second.log += [895, 960, *range(890, 895), *range(896, 900)]
@@ -250,7 +250,7 @@ def test_whoever_compares_tables_with_a_node_knows_that_positions_differ(
     a_batch(tables, first, Follower(tables, first), 20)
     follower = Follower(tables, second)
     follower.take_over(second.head())
-    follower.append_missing(InProcess(), 2, lambda: True)
+    follower.append_missing(LocalWorkers(), 2, lambda: True)
     assert (tables.raw_position, tables.reading.position) == (20, 15)
     assert tables.at(second.head().head) == 23
 
@@ -283,7 +283,7 @@ def test_a_node_that_was_restored_from_a_backup_is_read_again(place: Location) -
             follower.begin(feed.head())
         else:
             follower.take_over(feed.head())
-        follower.append_missing(InProcess(), 2, lambda: True)
+        follower.append_missing(LocalWorkers(), 2, lambda: True)
         a_batch(tables, feed, follower, 100)
         return tables
 

@@ -16,7 +16,7 @@ from recon_node.streams import Stream, budget
 from spark_sink.cli import main
 from spark_sink.derive import derivation, feed_streams, portion
 from spark_sink.derive.child_process import COMMAND, in_worker
-from spark_sink.derive.derivation import Derivation, InProcess
+from spark_sink.derive.derivation import Derivation, LocalWorkers
 from spark_sink.derive.portion import Step
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.schema import DERIVED, UNPROCESSED
@@ -236,7 +236,7 @@ def test_a_stream_that_holds_or_ends_its_process(
     events = [event for part in (*good, *bad) for event in part]
     command = (sys.executable, str(CHILD), way, *(each[0].cid.hex() for each in bad))
     tables.append(feed_rows([MODEL, *events]))
-    made = Derivation(tables, InProcess(command))
+    made = Derivation(tables, LocalWorkers(command))
     made.catch_up()
     made.close()
     in_worker(command).close()
@@ -258,7 +258,7 @@ def test_a_model_that_holds_its_process(tables: Tables) -> None:
     """It is set aside by name, and so are its documents."""
     command = (sys.executable, str(CHILD), "hangs", MODEL.cid.hex())
     tables.append(feed_rows([MODEL, *GOOD]))
-    made = Derivation(tables, InProcess(command))
+    made = Derivation(tables, LocalWorkers(command))
     made.catch_up()
     made.close()
     reasons = {row["stream_cid"]: row["reason"] for row in rows(tables, UNPROCESSED)}
@@ -270,7 +270,7 @@ def test_a_process_that_somebody_kills(tables: Tables, tmp_path: Path) -> None:
     """No stream is to blame."""
     command = (sys.executable, str(CHILD), f"killed once {tmp_path / 'mark'}", GOOD[0].cid.hex())
     tables.append(feed_rows([MODEL, *GOOD]))
-    made = Derivation(tables, InProcess(command))
+    made = Derivation(tables, LocalWorkers(command))
     made.catch_up()
     made.close()
     assert (tmp_path / "mark").exists()
@@ -280,17 +280,17 @@ def test_a_process_that_somebody_kills(tables: Tables, tmp_path: Path) -> None:
 
 def test_errors_of_the_tables_come_from_the_process(tables: Tables) -> None:
     tables.append(feed_rows([MODEL, *GOOD]))
-    made = Derivation(tables, InProcess(COMMAND))
+    made = Derivation(tables, LocalWorkers(COMMAND))
     [*files] = tables.directory.glob("raw_events/**/*.parquet")
     for file in files:
         file.write_bytes(b"damaged")
     with pytest.raises(TablesError, match="spark-sink rebuild"):
         made.catch_up()
     made.close()
-    broken = Derivation(tables, InProcess((sys.executable, "-c", "raise SystemExit(3)")))
+    broken = Derivation(tables, LocalWorkers((sys.executable, "-c", "raise SystemExit(3)")))
     tables_before = tables.positions
     with pytest.raises(SinkError, match="its exit code is 3"):
-        broken._portions.compute(Step(tables.raw.files_upto(1), DERIVED, 0, 1), [GOOD[0].cid])
+        broken._computer.compute(Step(tables.raw.files_upto(1), DERIVED, 0, 1), [GOOD[0].cid])
     assert tables.positions == tables_before
 
 
