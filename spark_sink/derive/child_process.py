@@ -34,7 +34,7 @@ from recon_node.processes.child import answer_requests
 from recon_node.processes.process import Process, ProcessDiedError
 from recon_node.program import no_garbage_collection
 from spark_sink.derive.feed_streams import SIZE, Ends, read_mark, share
-from spark_sink.derive.portion import Models, Portion, Step, compute, set_aside
+from spark_sink.derive.portion import Models, Portion, Step, compute, portion_of_set_aside
 from spark_sink.errors import SinkError
 
 COMMAND: Final = (sys.executable, "-P", "-m", "spark_sink.derive.child_process")
@@ -100,7 +100,7 @@ class ChildProcess:
                 deaths[cid] += _TRIES if is_final else 1
                 if deaths[cid] >= _TRIES and cid:
                     reasons[cid] = reason
-                    step = replace(step, without=step.without | {cid})
+                    step = replace(step, set_aside=step.set_aside | {cid})
                 elif deaths[cid] > _TRIES:
                     raise SinkError(f"cannot compute the tables: {error}") from None
                 half = len(some) // 2
@@ -189,7 +189,7 @@ def _set_aside(
     models: Models,
     ends: Ends,
 ) -> Portion:
-    return set_aside(step, reasons, unreadable)
+    return portion_of_set_aside(step, reasons, unreadable)
 
 
 def main() -> None:

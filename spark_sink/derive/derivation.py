@@ -180,7 +180,7 @@ class Derivation:
         self._workers = workers or LocalWorkers()
         command = self._workers.command
         self._computer = LocalComputer() if command is None else ChildProcess(command)
-        self._aside = SetAsideStreams.read(tables.derived.get(UNPROCESSED))
+        self._set_aside = SetAsideStreams.read(tables.derived.get(UNPROCESSED))
         self.doing = "computing tables"
         tables.clear_staging()
 
@@ -204,7 +204,7 @@ class Derivation:
         Raises:
             TablesError: `raw_events` is damaged, or a table cannot be written.
         """
-        self._take_up()
+        self._retry_set_aside()
         streams = 0
         end = self._tables.raw_position
         derived = self._tables.derived
@@ -227,8 +227,8 @@ class Derivation:
         while shorten and len(touched) > _MAX_STREAMS and upto - after > _SHORT_POSITIONS:
             upto = after + (upto - after) // 2
             touched = raw.streams_between(after, upto)
-        without = self._aside.by_this
-        step = Step(raw, tuple(names), after, upto, self._own_stagers(names), without=without)
+        set_aside = self._set_aside.by_this_version
+        step = Step(raw, tuple(names), after, upto, self._own_stagers(names), set_aside=set_aside)
         is_short = (
             upto - after <= _SHORT_POSITIONS and raw.bytes_between(after, upto) <= _SHORT_BYTES
         )
@@ -239,7 +239,7 @@ class Derivation:
             self._revise(name, portion.revised.get(name, Staged()), upto)
             self._finish(name, portion.rows[name], upto)
         if portion.rows.get(UNPROCESSED, Staged()).num_rows:
-            self._aside = SetAsideStreams.read(self._tables.derived[UNPROCESSED])
+            self._set_aside = SetAsideStreams.read(self._tables.derived[UNPROCESSED])
         self._tables.clear_staging()
         return portion.streams
 
@@ -293,7 +293,7 @@ class Derivation:
         others = sorted(set(documents).difference(touched), key=lambda c: (partition_of(c), c))
         self._compute_anew(Step(step.raw, names, step.after, step.upto), others)
 
-    def _take_up(self) -> None:
+    def _retry_set_aside(self) -> None:
         """Compute the streams that other versions have set aside."""
         derived = self._tables.derived
         table = derived.get(UNPROCESSED)
@@ -302,24 +302,24 @@ class Derivation:
             # The tables are of a version that set nothing aside: there is nothing to catch up on.
             table.put(table.spec.schema.empty_table(), min(others))
         position = self._tables.position
-        streams = sorted(self._aside.by_others)
+        streams = sorted(self._set_aside.by_other_versions)
         names = tuple(name for name in derived if name != UNPROCESSED)
         if streams and position == max(t.position for t in derived.values()):
             raw = self._tables.raw.files_upto(position)
             self._compute_anew(Step(raw, names, position, position), streams, streams)
 
     def _compute_anew(
-        self, step: Step, streams: Sequence[bytes], taken_up: Collection[bytes] = ()
+        self, step: Step, streams: Sequence[bytes], retried: Collection[bytes] = ()
     ) -> None:
         names = (*step.names, UNPROCESSED)
-        anew = replace(step, names=names, after=0, taken_up=frozenset(taken_up))
+        anew = replace(step, names=names, after=0, retried=frozenset(retried))
         for start in range(0, len(streams), _DOCUMENTS_PER_COMMIT):
             some = streams[start : start + _DOCUMENTS_PER_COMMIT]
-            anew = replace(anew, without=self._aside.by_this)
+            anew = replace(anew, set_aside=self._set_aside.by_this_version)
             for name, rows in self._computer.compute(anew, some).rows.items():
                 if name in self._tables.derived:
                     self._revise(name, rows, step.upto)
-            self._aside = SetAsideStreams.read(self._tables.derived.get(UNPROCESSED))
+            self._set_aside = SetAsideStreams.read(self._tables.derived.get(UNPROCESSED))
 
     def close(self) -> None:
         """End the process that computes short steps. It is started again when it is needed."""

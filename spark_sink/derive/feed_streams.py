@@ -334,12 +334,12 @@ class SetAsideStreams:
     """The streams that are set aside, by their CIDs.
 
     Attributes:
-        by_this: by this version, which leaves them out.
-        by_others: by other versions: this one is to take them up again.
+        by_this_version: by this version, which leaves them out.
+        by_other_versions: by other versions: this one is to take them up again.
     """
 
-    by_this: frozenset[bytes] = frozenset()
-    by_others: frozenset[bytes] = frozenset()
+    by_this_version: frozenset[bytes] = frozenset()
+    by_other_versions: frozenset[bytes] = frozenset()
 
     @classmethod
     def read(cls, table: DeltaStore | None) -> "SetAsideStreams":

@@ -57,8 +57,8 @@ class Step:
     Attributes:
         stagers: of the tables whose rows the worker writes to files.
         rewritten: stagers for earlier rows that change because a model did.
-        without: streams that are set aside.
-        taken_up: those that were, by another version of this software.
+        set_aside: streams to leave out.
+        retried: streams that another version of this software had set aside.
     """
 
     raw: RawFiles
@@ -67,8 +67,8 @@ class Step:
     upto: int
     stagers: Mapping[str, Stager] = field(default_factory=dict)
     rewritten: Mapping[str, Stager] = field(default_factory=dict)
-    without: frozenset[bytes] = frozenset()
-    taken_up: frozenset[bytes] = frozenset()
+    set_aside: frozenset[bytes] = frozenset()
+    retried: frozenset[bytes] = frozenset()
 
     @property
     def needs_models(self) -> bool:
@@ -121,8 +121,8 @@ def compute(
     Raises:
         TablesError: `raw_events` is damaged, or files cannot be written.
     """
-    streams = [cid for cid in streams if cid not in step.without]
-    models.move(step.raw, step.after, step.upto, streams, step.without)
+    streams = [cid for cid in streams if cid not in step.set_aside]
+    models.move(step.raw, step.after, step.upto, streams, step.set_aside)
     work = _Work(step, models, ends or Ends())
     whole = work.add_later(streams)
     left_out = len(whole)
@@ -135,7 +135,7 @@ def compute(
     return work.finish(len(streams) - left_out)
 
 
-def set_aside(
+def portion_of_set_aside(
     step: Step, reasons: Mapping[bytes, str], unreadable: Collection[bytes] = ()
 ) -> Portion:
     """Return the rows that say that streams of a step are set aside.
@@ -222,7 +222,7 @@ class _Work:
             self.portion.arrived.pop(stream.cid, None)
             self.portion.changed.pop(stream.cid, None)
             reason = reason_of(error)
-        if UNPROCESSED in self._rows and (reason or stream.cid in self._step.taken_up):
+        if UNPROCESSED in self._rows and (reason or stream.cid in self._step.retried):
             row = unprocessed(stream.id_text, stream.entries[-1].position, reason)
             self._rows[UNPROCESSED].add(stream.columns, row)
 
@@ -390,7 +390,7 @@ class Models:
     def __init__(self) -> None:
         self._raw = RawFiles(())
         self._upto = 0
-        self._without: Collection[bytes] = ()
+        self._set_aside: Collection[bytes] = ()
         self._models: dict[bytes, _Model] = {}
 
     def move(
@@ -399,7 +399,7 @@ class Models:
         after: int,
         upto: int,
         touched: Collection[bytes],
-        without: Collection[bytes] = (),
+        set_aside: Collection[bytes] = (),
     ) -> None:
         """Continue with a step.
 
@@ -408,12 +408,12 @@ class Models:
             after: where the step before ended.
             upto: where this one ends.
             touched: the streams that get events in it.
-            without: those that are set aside: they are not read, and their documents are told so.
+            set_aside: streams that are not read; their documents are told so.
         """
         if self._upto not in (after, upto) or len(self._models) > _MAX_CACHED:
             self._models.clear()
-        self._raw, self._upto, self._without = raw, upto, without
-        for cid in {*touched, *without}.intersection(self._models):
+        self._raw, self._upto, self._set_aside = raw, upto, set_aside
+        for cid in {*touched, *set_aside}.intersection(self._models):
             del self._models[cid]
 
     def load(self, streams: Iterable[FeedStream]) -> None:
@@ -431,9 +431,9 @@ class Models:
         if not wanted:
             return
         for cid, named in wanted.items():
-            fault = "it is set aside" if cid in self._without else None
+            fault = "it is set aside" if cid in self._set_aside else None
             self._models[cid] = _Model(None, named, fault=fault)
-        found = self._raw.events_of(wanted.keys() - set(self._without), self._upto)
+        found = self._raw.events_of(wanted.keys() - set(self._set_aside), self._upto)
         for model in read_streams(found, models_only=True):
             with computing(model.cid, model.size):
                 self._models[model.cid] = _read(model, wanted[model.cid])
