@@ -60,7 +60,7 @@ _REASON: Final = pa.struct(
 RAW_EVENTS: Final = pa.schema([*FEED, _PARTITION])
 
 #: The columns of `raw_events` that the other tables are computed from.
-HISTORY_COLUMNS: Final = ("position", "stream_cid", "car", "time", "chain_id", "fault")
+DERIVATION_COLUMNS: Final = ("position", "stream_cid", "car", "time", "chain_id", "fault")
 
 #: The table `conclusion_events`: the events, decoded, with what is known about each.
 CONCLUSION_EVENTS: Final = pa.schema(
@@ -181,7 +181,7 @@ class TableSpec:
     model: str | None = None
 
     @property
-    def is_history(self) -> bool:
+    def rows_are_events(self) -> bool:
         """Whether a row is an event, identified by its feed position; otherwise, it is a stream."""
         return self.key != "stream_cid"
 
@@ -193,7 +193,7 @@ class TableSpec:
     @property
     def order(self) -> str:
         """The column with the feed position of a row."""
-        return self.key if self.is_history else "position"
+        return self.key if self.rows_are_events else "position"
 
 
 _ORDER: Final = "conclusion_event_order"

@@ -53,7 +53,7 @@ from recon_node.streams import (
     statements_of,
 )
 from spark_sink.errors import SinkError, TablesError
-from spark_sink.schema import HISTORY_COLUMNS, PARTITION_COLUMN, partition_of
+from spark_sink.schema import DERIVATION_COLUMNS, PARTITION_COLUMN, partition_of
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.raw_files import ordered_slices
 
@@ -196,7 +196,7 @@ def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator
     All rows of each stream up to some position must be present.
 
     Args:
-        raw_events: at least the columns `HISTORY_COLUMNS`, in any order of rows.
+        raw_events: at least the columns `DERIVATION_COLUMNS`, in any order of rows.
         models_only: skip all streams but models, which costs next to nothing.
 
     Raises:
@@ -233,7 +233,7 @@ def read_later(raw_events: pa.Table, ends: Mapping[bytes, StreamEnd]) -> Iterato
 
 def _by_stream(raw_events: pa.Table) -> Iterator[tuple[bytes, Iterator[Row]]]:
     slices = ordered_slices(
-        raw_events.select(HISTORY_COLUMNS), ("stream_cid", "position"), _ROWS_AT_ONCE
+        raw_events.select(DERIVATION_COLUMNS), ("stream_cid", "position"), _ROWS_AT_ONCE
     )
     rows = (row for part in slices for row in part.to_pylist())
     return groupby(rows, itemgetter("stream_cid"))

@@ -176,7 +176,7 @@ class _Work:
         self._models = models
         self._ends = ends
         self._rows = {n: _Rows(TABLES[n], step.stagers.get(n)) for n in step.names}
-        self._orders = {n: TABLES[n].key for n in step.names if TABLES[n].is_history}
+        self._orders = {n: TABLES[n].key for n in step.names if TABLES[n].rows_are_events}
         self._revised = {
             n: _Rows(TABLES[n], step.rewritten.get(n)) for n in NEED_MODELS.intersection(step.names)
         }

@@ -181,7 +181,7 @@ class Changes:
         order = self.spec.order
         files = data_files(self.table, self.spec, self._path)
         later = [file for file in files if file.last is None or file.last > after]
-        for group in _in_order(later) if self.spec.is_history else ([file] for file in later):
+        for group in _in_order(later) if self.spec.rows_are_events else ([file] for file in later):
             parts = [self.spec.schema.empty_table()]
             for file in group:
                 rows = read_file(self._path, file.path, file.partition, self.spec.schema)

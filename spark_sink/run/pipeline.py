@@ -134,7 +134,7 @@ class Sink:
         self._feed_head = head
         self._placement = placement or tables.following
         self._derivation = Derivation(tables, workers)
-        self._views = Views(tables.directory, tables.history, on_view_fault)
+        self._views = Views(tables.directory, tables.retention, on_view_fault)
         self.error: SinkError | None = None
         self._on_batch = on_batch
         self._busy = threading.Lock()

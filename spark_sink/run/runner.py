@@ -32,7 +32,7 @@ from spark_sink.tables.directory import CHECKPOINT_DIR, SCRATCH_DIR, Tables, loc
 from spark_sink.tables.location import Location, absolute, local_directory
 from spark_sink.tables.staging import Staged
 from spark_sink.tables.status import made_from
-from spark_sink.tables.tidying import History
+from spark_sink.tables.tidying import Retention
 
 # Seconds to wait for the node at the start.
 _START_TIMEOUT: Final = 30.0
@@ -231,7 +231,7 @@ class Runner:
         }
         backfill = self._find_backfill(tables, head)
         self._on_event("starting", facts)
-        tables.keep_history(History(settings.history, settings.history_size, settings.changes))
+        tables.set_retention(Retention(settings.history, settings.history_size, settings.changes))
         spark = start_session(
             java,
             self._local / SCRATCH_DIR,

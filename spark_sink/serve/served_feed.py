@@ -84,7 +84,7 @@ class ServedFeed:
                 if polls % _POLLS_PER_OPEN == 0:  # only this notices that it was made anew
                     table = self._database.open(self._spec.name) or table
                 continue
-            if version < 0 or self._spec.is_history:
+            if version < 0 or self._spec.rows_are_events:
                 yield from self._windows(table, last, position)
             if version >= 0 and self._spec.name not in APPENDED:
                 for each in range(version + 1, table.version() + 1):
@@ -115,7 +115,7 @@ class ServedFeed:
         """Show the rows that a commit has changed, and, in tables of streams, added."""
         updated: dict[str, list[pa.Table]] = {_OLD: [], _NEW: []}
         for rows, kinds in self._changed_rows(table, version):
-            if not self._spec.is_history:
+            if not self._spec.rows_are_events:
                 yield from self._show(rows.filter(pc.equal(kinds, _INSERTED)))
             for kind, parts in updated.items():
                 parts.append(rows.filter(pc.equal(kinds, kind)))

@@ -71,7 +71,7 @@ class Commits:
         self._leaves = self._new_leaves()
 
     def _new_leaves(self) -> Leaves | None:
-        if isinstance(self.path, Path) and not self.spec.is_history:
+        if isinstance(self.path, Path) and not self.spec.rows_are_events:
             return Leaves(self.spec.schema, self.path)
         return None
 

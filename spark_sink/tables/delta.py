@@ -37,7 +37,7 @@ from spark_sink.tables.delta_state import (
 from spark_sink.tables.location import Location, delete_below, file_system, files_below
 from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import Staged, Stager, read_file
-from spark_sink.tables.tidying import History, Tidying
+from spark_sink.tables.tidying import Retention, Tidying
 
 # The last position of a file without statistics.
 _UNKNOWN: Final = 2**63 - 1
@@ -130,7 +130,7 @@ class DeltaStore:
     @property
     def only_grows(self) -> bool:
         """Whether the next rows can be appended, because none of them replaces another one."""
-        return self.spec.is_history or not (self.position or self._table.file_uris())
+        return self.spec.rows_are_events or not (self.position or self._table.file_uris())
 
     def append(self, rows: Staged, position: int, read: int = 0) -> Staged:
         """Append new rows in one commit, which brings the table to `position`.
@@ -225,7 +225,7 @@ class DeltaStore:
                 self._commits.write(actions, properties)
         return count
 
-    def forget_history(self) -> None:
+    def forget_old_versions(self) -> None:
         """Delete all that only older versions have: files, changes, and the log up to now."""
         vacuum(self.path, self._table, 0, dry_run=False)
         self._table.update_incremental()
@@ -256,9 +256,9 @@ class DeltaStore:
             rules = {RULES_PROPERTY: str(self.spec.rules)}
             self._commits.set_properties(rules)
 
-    def keep_history(self, history: History) -> None:
+    def set_retention(self, retention: Retention) -> None:
         """Set how long older versions stay readable, and the change data feed."""
-        self._tidying.keep_history(history)
+        self._tidying.set_retention(retention)
 
     def tidy(self, *, idle: bool, most: float = math.inf) -> bool:
         """Merge small files and vacuum, after some commits and after large batches.

@@ -24,7 +24,7 @@ from spark_sink.tables.location import Location, concurrently, file_system, file
 from spark_sink.tables.staging import ROW_GROUP, DataFile, Stager, read_file_upto
 
 #: The table property for how long older versions stay readable.
-HISTORY: Final = "delta.deletedFileRetentionDuration"
+RETENTION: Final = "delta.deletedFileRetentionDuration"
 #: The table property for how long its change data feed is kept.
 CHANGES: Final = "recon.changesRetentionDuration"
 #: For files that delta-rs writes; by default it does not compress.
@@ -208,8 +208,8 @@ def vacuum(
     Returns:
         The names of the files.
     """
-    keep = history_of(table) if hours is None else timedelta(hours=hours)
-    changes = keep if hours is not None else max(keep, history_of(table, CHANGES))
+    keep = retention_of(table) if hours is None else timedelta(hours=hours)
+    changes = keep if hours is not None else max(keep, retention_of(table, CHANGES))
     # delta-rs counts whole hours: round up to keep too much rather than too little.
     whole_hours = math.ceil(keep / timedelta(hours=1))
     clear = partial(table.vacuum, enforce_retention_duration=False, dry_run=dry_run)
@@ -262,13 +262,13 @@ def read_commit(location: Location, version: int) -> list[dict[str, Any]]:
         return [json.loads(line) for line in stream.read().splitlines()]
 
 
-def history_of(table: DeltaTable, name: str = HISTORY) -> timedelta:
+def retention_of(table: DeltaTable, name: str = RETENTION) -> timedelta:
     """Return how long older versions stay readable, or what another property says.
 
     Raises:
         TablesError: the property has an unknown format.
     """
-    default = "interval 7 days" if name == HISTORY else "interval 0 seconds"
+    default = "interval 7 days" if name == RETENTION else "interval 0 seconds"
     text = table.metadata().configuration.get(name, default)
     words = text.lower().split()
     pairs = words[1:] if words[:1] == ["interval"] else words

@@ -43,7 +43,7 @@ from spark_sink.tables.location import (
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import Staged, StagedFeed, Stager, feed_rows
 from spark_sink.tables.status import are_parquet, is_table, no_tables
-from spark_sink.tables.tidying import History
+from spark_sink.tables.tidying import Retention
 
 CHECKPOINT_DIR: Final = "_checkpoint"
 SCRATCH_DIR: Final = "_scratch"
@@ -118,7 +118,7 @@ class Tables:
         self.epoch = epoch
         self._staging = f"{STAGING_DIR}/{uuid.uuid4()}"
         self.on_write = on_write
-        self.history: History | None = None
+        self.retention: Retention | None = None
         wanted = set(names)
         self.raw = DeltaStore(
             TABLES[RAW], (raw or directory) / RAW, epoch, exclude_dags=bool(exclude_dags)
@@ -242,11 +242,11 @@ class Tables:
             self.on_write(RAW, self.raw.append(rows, last, read))
         return count
 
-    def keep_history(self, history: History) -> None:
+    def set_retention(self, retention: Retention) -> None:
         """Set how long older versions of the tables stay readable."""
-        self.history = history
+        self.retention = retention
         for table in self._all:
-            table.keep_history(history)
+            table.set_retention(retention)
 
     def tidy(self, *, idle: bool = False, most: float = math.inf) -> None:
         """Merge small files and vacuum, after some commits; see `DeltaStore.tidy`."""

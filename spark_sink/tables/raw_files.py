@@ -21,7 +21,7 @@ import pyarrow.dataset as ds
 
 from recon_node.latest import Remembered
 from spark_sink.errors import cannot_read
-from spark_sink.schema import HISTORY_COLUMNS, RAW_EVENTS, partition_of
+from spark_sink.schema import DERIVATION_COLUMNS, RAW_EVENTS, partition_of
 from spark_sink.tables.location import FAULTS, Location, file_system
 from spark_sink.tables.staging import DataFile, read_small_file
 
@@ -73,9 +73,9 @@ class RawFiles:
         return [ordered[start:end] for start, end in pairwise(ends)]
 
     def events_of(self, streams: Collection[bytes], upto: int) -> pa.Table:
-        """Return the columns `HISTORY_COLUMNS` of these streams' events, up to a position."""
+        """Return the columns `DERIVATION_COLUMNS` of these streams' events, up to a position."""
         by_partition = _by_partition(streams)
-        columns = list(HISTORY_COLUMNS)
+        columns = list(DERIVATION_COLUMNS)
         until = pc.field("position") <= upto
         parts = [RAW_EVENTS.empty_table().select(columns)]
         small: list[DataFile] = []
@@ -95,7 +95,7 @@ class RawFiles:
             after: the positions, by stream CID.
             upto: the position of the last event.
         """
-        columns = list(HISTORY_COLUMNS)
+        columns = list(DERIVATION_COLUMNS)
         parts = [RAW_EVENTS.empty_table().select(columns)]
         for partition, streams in _by_partition(after).items():
             for batch in batched(streams, _MIN_STREAMS):
@@ -158,7 +158,7 @@ class _SmallFiles:
     def _read(self, location: Location, file: DataFile) -> pa.Table:
         known = self._files.get((location, file.path), None)
         if known is None:
-            schema = pa.schema(map(RAW_EVENTS.field, HISTORY_COLUMNS))
+            schema = pa.schema(map(RAW_EVENTS.field, DERIVATION_COLUMNS))
             known = read_small_file(location, file.path, schema)
         self._files.put((location, file.path), known)
         return known

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from spark_sink.schema import TABLES
 from spark_sink.tables.commits import Commits
-from spark_sink.tables.delta_files import CHANGES, HISTORY, listed, merge_small_files, vacuum
+from spark_sink.tables.delta_files import CHANGES, RETENTION, listed, merge_small_files, vacuum
 from spark_sink.tables.retention import LEAST_KEPT, Leftovers
 from spark_sink.tables.staging import Stager
 
@@ -22,7 +22,7 @@ _LOG: Final = "delta.logRetentionDuration"
 _LOG_HOURS: Final = 1
 
 
-class History(NamedTuple):
+class Retention(NamedTuple):
     """How long older versions of a table are kept.
 
     Attributes:
@@ -50,13 +50,13 @@ class Tidying:
         self._kept: float | None = None
         self._keeps_changes = False
 
-    def keep_history(self, history: History) -> None:
+    def set_retention(self, retention: Retention) -> None:
         """Set how long older versions stay readable."""
-        hours, self._kept, changes = history
+        hours, self._kept, changes = retention
         self._keeps_changes = changes is not None
         longest = max(_LOG_HOURS, math.ceil(hours), math.ceil(changes or 0))
         wanted = {
-            HISTORY: f"interval {round(hours * 3600)} seconds",
+            RETENTION: f"interval {round(hours * 3600)} seconds",
             CHANGES: f"interval {round((hours if changes is None else changes) * 3600)} seconds",
             _LOG: f"interval {longest} hours",
         }

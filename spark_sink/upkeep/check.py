@@ -141,7 +141,7 @@ class _Rows:
                     count += batch.num_rows
                     keys, cids = (batch[each] for each in (columns[0], columns[-1]))
                     self.streams.update(cids.to_pylist())
-                    if self.spec.is_history:
+                    if self.spec.rows_are_events:
                         self._keys.append(keys.to_numpy())
                     if is_raw:
                         self._check_events(batch)
@@ -167,7 +167,7 @@ class _Rows:
     def check_keys(self) -> list[str]:
         """Return what is wrong with the keys: they are unique."""
         unique = len(self.streams)
-        if self.spec.is_history:
+        if self.spec.rows_are_events:
             unique = len(np.unique(np.concatenate([np.empty(0, np.int64), *self._keys])))
         twice = self._count - unique
         return [f"{self.spec.name}: {twice} rows are there more than once"] if twice else []

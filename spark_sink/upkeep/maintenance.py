@@ -47,7 +47,7 @@ from spark_sink.tables.status import (
     no_tables,
     open_delta,
 )
-from spark_sink.tables.tidying import History
+from spark_sink.tables.tidying import Retention
 from spark_sink.tables.views import path_of, spec_of
 
 REBUILD_DIR: Final = "_rebuild"
@@ -125,7 +125,7 @@ def _rebuild_one(
         raise TablesError(f"there is no table raw_events in {directory} to rebuild {name} from")
     made_from(directory / name)  # reports damage before any work is done
     new = Tables(beside, raw.epoch, [name], raw=directory)
-    new.derived[name].keep_history(History(0.0))
+    new.derived[name].set_retention(Retention(0.0))
     _derive(new, on_progress)
     _swap(directory, new, name)
     return {name: new.derived[name].position}
@@ -159,7 +159,7 @@ def _rebuild_all(
         forgotten=directory,
         exclude_dags=are_without_dags(directory),
     )
-    new.keep_history(History(0.0))
+    new.set_retention(Retention(0.0))
     while new.raw_position < upto:
         end = min(new.raw_position + _ROWS_PER_READ, upto)
         new.append(pa.Table.from_batches(feed.read(new.raw_position, end, head.epoch)))
@@ -249,7 +249,7 @@ def forget(directory: Location, streams: Collection[bytes]) -> dict[str, int]:
             path, spec = path_of(directory, name), spec_of(name, table)
             store = DeltaStore(spec, path, epoch_of(table), for_replacement=True)
             rows[name] = store.forget(all_, _emptied(all_) if name == RAW else _without(all_))
-            store.forget_history()
+            store.forget_old_versions()
     return rows
 
 

@@ -27,7 +27,7 @@ from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.delta_files import query
 from spark_sink.tables.delta_state import epoch_of, identity_of, position_of
 from spark_sink.tables.location import FAULTS, Location, delete_below, find_delta_table
-from spark_sink.tables.tidying import History
+from spark_sink.tables.tidying import Retention
 from spark_sink.tables.views import NAME, VIEWS, open_view, view_names
 from spark_sink.views.model_columns import MAX_VALUES, Columns, Misfit
 
@@ -133,7 +133,7 @@ class Views:
 
     Args:
         directory: of the tables.
-        history: of the views; None: as it is.
+        retention: of the views; None: as it is.
         on_fault: called with the name of a view that cannot be written because of what it is to
             have, and the reason. That view then stays as it is until the next run, and the others
             go on. None: the fault is raised.
@@ -142,11 +142,11 @@ class Views:
     def __init__(
         self,
         directory: Location,
-        history: History | None = None,
+        retention: Retention | None = None,
         on_fault: Callable[[str, str], None] | None = None,
     ) -> None:
         self._directory = directory
-        self._history = history
+        self._retention = retention
         self._on_fault = on_fault
         self._views: dict[str, _View] = {}
         self._aside: set[str] = set()
@@ -191,8 +191,8 @@ class Views:
             store = DeltaStore(
                 spec, self._directory / VIEWS / name, epoch_of(table), for_replacement=True
             )
-            if self._history is not None:
-                store.keep_history(self._history)
+            if self._retention is not None:
+                store.set_retention(self._retention)
             self._views[name] = _View(store)
         return self._views[name]
 

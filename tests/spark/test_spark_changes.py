@@ -18,7 +18,7 @@ from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
 from spark_sink.tables import retention
 from spark_sink.tables.directory import Tables
-from spark_sink.tables.tidying import History
+from spark_sink.tables.tidying import Retention
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000029"
 SCENARIO = scenario()
@@ -68,7 +68,7 @@ def test_a_copy_stays_the_same_as_its_table(
     """Also if what the token's version had is not kept any more."""
     monkeypatch.setattr(retention, "_GRACE", 0.0)
     sink = Sink(Tables(tmp_path, EPOCH))
-    sink.tables.keep_history(History(1.0, size))
+    sink.tables.set_retention(Retention(1.0, size))
     copies = [Copy(tmp_path, name) for name in TABLES]
     total = len(ROWS)
     for step, (_, end) in enumerate(pairwise(range(0, total + 11, 11))):
@@ -97,7 +97,7 @@ def test_changes_are_kept_for_as_long_as_they_should(
     """Whatever becomes of the older versions."""
     monkeypatch.setattr(retention, "_GRACE", 0.0)
     sink = Sink(Tables(tmp_path, EPOCH))
-    sink.tables.keep_history(History(0.0, 0, changes=24.0))
+    sink.tables.set_retention(Retention(0.0, 0, changes=24.0))
     copies = [Copy(tmp_path, name) for name in TABLES]
     for end in (*range(20, len(ROWS), 20), len(ROWS)):
         sink.tables.append(ROWS.slice(0, end))

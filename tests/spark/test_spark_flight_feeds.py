@@ -103,7 +103,7 @@ def test_whoever_follows_a_feed_has_the_table(
         key, order = TABLES[table].key, TABLES[table].order
         last = {row[key]: row for row in rows}
         assert sorted(last.values(), key=lambda row: row[order]) == in_table(directory, table)
-        if TABLES[table].is_history:
+        if TABLES[table].rows_are_events:
             first = list(dict.fromkeys(row[order] for row in rows))
             assert first == list(range(1, ROWS.num_rows + 1))
             assert len(first) == len(rows) or table == "event_states"

@@ -145,7 +145,7 @@ PROGRAM = """
 import os, sys
 from spark_sink.cli import main
 from spark_sink.tables.delta import DeltaStore
-DeltaStore.forget_history = lambda *_: os.kill(os.getpid(), 9)
+DeltaStore.forget_old_versions = lambda *_: os.kill(os.getpid(), 9)
 main(["forget", "--yes", *sys.argv[1:]])
 """
 
@@ -166,7 +166,7 @@ def test_it_goes_on_after_a_kill(tables: Path, monkeypatch: pytest.MonkeyPatch) 
         return call
 
     with monkeypatch.context() as patch:
-        for kind, name in ((Commits, "write"), (DeltaStore, "forget_history")):
+        for kind, name in ((Commits, "write"), (DeltaStore, "forget_old_versions")):
             patch.setattr(kind, name, until(getattr(kind, name)))
         for steps in (0, 1, 2, 5):
             left = steps

@@ -24,7 +24,7 @@ from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import files_below
 from spark_sink.tables.retention import Leftovers, held, oldest_held
 from spark_sink.tables.status import table_status
-from spark_sink.tables.tidying import History
+from spark_sink.tables.tidying import Retention
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000023"
 
@@ -47,7 +47,7 @@ def small_batches(
     for n in range(batches * each):
         events.append(change(events[n % documents], replace("/n", -n)))
     sink = Sink(Tables(directory, EPOCH))
-    sink.tables.keep_history(History(1.0, size))
+    sink.tables.set_retention(Retention(1.0, size))
     rows = feed_rows(events)
     for end in range(documents, len(events) + 1, each):
         sink.tables.append(rows.slice(0, end))
@@ -86,7 +86,7 @@ class Versions:
         patch.setattr(retention, "_GRACE", 0.0)
         self.directory = directory
         self.sink = Sink(Tables(directory, EPOCH, ["stream_tips"]))
-        self.sink.tables.keep_history(History(1.0, 0))
+        self.sink.tables.set_retention(Retention(1.0, 0))
         self.rows = feed_rows(sample[:400])
         self.done = 0
         self.step(100)
@@ -163,7 +163,7 @@ def test_what_was_live_a_moment_ago_stays(versions: Versions) -> None:
     now = [1000.0]
     leftovers = Leftovers(table.path, table._table, lambda: now[0])
     leftovers._grace = 10.0
-    versions.sink.tables.keep_history(History(1.0, math.inf))
+    versions.sink.tables.set_retention(Retention(1.0, math.inf))
     leftovers.trim(0)  # nothing yet: what was there counts from now on
     for _ in range(3):
         versions.step()
@@ -204,7 +204,7 @@ def test_the_log_goes_with_the_versions(versions: Versions) -> None:
 
 def test_the_log_stays_for_those_who_follow_changes(versions: Versions) -> None:
     versions.sink = Sink(Tables(versions.directory, EPOCH, ["stream_tips"]))
-    versions.sink.tables.keep_history(History(1.0, 0, changes=1.0))
+    versions.sink.tables.set_retention(Retention(1.0, 0, changes=1.0))
     table = versions.sink.tables.store("stream_tips")
     for _ in range(3):
         versions.step()

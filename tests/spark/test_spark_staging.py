@@ -22,7 +22,7 @@ from spark_sink.tables.directory import Tables
 from spark_sink.tables.raw_files import ordered_slices
 from spark_sink.tables.staging import Stager
 from spark_sink.tables.staging import feed_rows as in_memory
-from spark_sink.tables.tidying import History
+from spark_sink.tables.tidying import Retention
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 
@@ -91,10 +91,10 @@ def test_small_files_are_merged_however_many_commits_a_step_makes(
     rows = feed_rows(sample[:200])
     sink = Sink(Tables(tmp_path, EPOCH, ["event_states"]))
     store = sink.tables.derived["event_states"]
-    store.keep_history(History(1.0))  # from here on the version is odd whenever a step ends
+    store.set_retention(Retention(1.0))  # from here on the version is odd whenever a step ends
     for end in range(10, 201, 10):
         sink.tables.append(rows.slice(0, end))
-        store.keep_history(History(float(end)))
+        store.set_retention(Retention(float(end)))
         sink.catch_up()
         sink.tables.tidy()
     files = pa.table(DeltaTable(store.path).get_add_actions(flatten=True))

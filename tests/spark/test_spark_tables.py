@@ -202,7 +202,7 @@ def test_history_as_other_writers_tell_it(tmp_path: Path, text: str, told: timed
     Tables(tmp_path, EPOCH, ())
     table = DeltaTable(tmp_path / "raw_events")
     table.alter.set_table_properties({"delta.deletedFileRetentionDuration": text})
-    assert delta_files.history_of(DeltaTable(tmp_path / "raw_events")) == told
+    assert delta_files.retention_of(DeltaTable(tmp_path / "raw_events")) == told
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_history_that_nobody_understands_is_told(tmp_path: Path, text: str) -> N
     table = DeltaTable(tmp_path / "raw_events")
     table.alter.set_table_properties({"delta.deletedFileRetentionDuration": text})
     with pytest.raises(TablesError, match=r"property delta.deletedFileRetentionDuration = "):
-        delta_files.history_of(DeltaTable(tmp_path / "raw_events"))
+        delta_files.retention_of(DeltaTable(tmp_path / "raw_events"))
 
 
 @given(st.lists(st.integers(1, 10**9), max_size=100))

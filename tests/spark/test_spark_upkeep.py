@@ -37,7 +37,7 @@ from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import Staged
 from spark_sink.tables.status import table_status
-from spark_sink.tables.tidying import History
+from spark_sink.tables.tidying import Retention
 from spark_sink.tables.versions import At
 from spark_sink.upkeep import maintenance
 from spark_sink.upkeep.health import check_health
@@ -111,18 +111,18 @@ def test_optimize_sorts_by_stream(
 def test_vacuum_keeps_what_it_is_told_to(sample: list[Event], tmp_path: Path) -> None:
     rows = feed_rows(sample[:200])
     sink = fill(tmp_path, rows)
-    sink.tables.keep_history(History(5.0))
+    sink.tables.set_retention(Retention(5.0))
     version = DeltaTable(tmp_path / "stream_tips").version()
-    sink.tables.keep_history(History(5.0))  # makes no version
+    sink.tables.set_retention(Retention(5.0))  # makes no version
     told_so = DeltaTable(tmp_path / "stream_tips")
     assert told_so.version() == version
     properties = told_so.metadata().configuration
     assert properties["delta.deletedFileRetentionDuration"] == "interval 18000 seconds"
     assert properties["delta.logRetentionDuration"] == "interval 5 hours"
-    sink.tables.keep_history(History(168.0))
+    sink.tables.set_retention(Retention(168.0))
     properties = DeltaTable(tmp_path / "raw_events").metadata().configuration
     assert properties["delta.logRetentionDuration"] == "interval 168 hours"
-    sink.tables.keep_history(History(5.0))
+    sink.tables.set_retention(Retention(5.0))
     count = "SELECT count(*) AS n FROM stream_tips"
     before = asked(tmp_path, count, 1)
     assert "stream_tips        0 files deleted" in told("vacuum", "--tables", tmp_path)
@@ -311,7 +311,7 @@ def test_the_files_of_a_table_made_anew_are_moved(
     """By one commit, which says all that others ask for: changes, older versions, statistics."""
     monkeypatch.setattr(staging, "ROW_GROUP", 8)
     rows = feed_rows(sample[:120])
-    fill(tmp_path, rows).tables.keep_history(History(5.0))
+    fill(tmp_path, rows).tables.set_retention(Retention(5.0))
     before = {t.name: t.version or 0 for t in table_status(tmp_path)}
     rebuild(tmp_path, "raw_events", Served(rows), silent)
     assert_tables(tmp_path, rows.to_pylist())
