@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.report import Row, count, new_file, progress, show
 from spark_sink.schema import PARTITION_COLUMN, PARTITIONS, TABLES, TableSpec, view_schema
-from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_files import names_of
 from spark_sink.tables.staging import ROW_GROUP
 
@@ -189,7 +189,7 @@ def _may_have(chunks: Sequence[pq.ColumnChunkMetaData], column: str, value: obje
 def as_table(documents: Documents, directory: Path) -> Files:
     """Write `stream_states` as it is after `optimize`: sorted by stream, in files of one size."""
     spec = TABLES["stream_states"]
-    store = DeltaStore(spec, directory, "benchmark")
+    target = FeedTable(spec, directory, "benchmark")
 
     def rows() -> Iterator[pa.Table]:
         for number in range(documents.partitions):
@@ -197,8 +197,8 @@ def as_table(documents: Documents, directory: Path) -> Files:
             for start in range(0, table.num_rows, _PER_FILE):
                 yield table.slice(start, _PER_FILE)
 
-    store.replace_rows(spec, rows(), documents.rows, ("benchmark", 0))
-    return Files(directory, names_of(store._table), PARTITIONS // documents.partitions)
+    target.replace_rows(spec, rows(), documents.rows, ("benchmark", 0))
+    return Files(directory, names_of(target._table), PARTITIONS // documents.partitions)
 
 
 def as_view(documents: Documents, model: bytes, directory: Path) -> Files:
@@ -206,7 +206,7 @@ def as_view(documents: Documents, model: bytes, directory: Path) -> Files:
     fields = [pa.field("title", pa.string()), pa.field("body", pa.string())]
     schema = view_schema(fields)
     spec = TableSpec("documents", schema, "stream_cid", "benchmark")
-    store = DeltaStore(spec, directory, "benchmark", for_replacement=True)
+    target = FeedTable(spec, directory, "benchmark", for_replacement=True)
 
     def rows() -> Iterator[pa.Table]:
         for number in range(documents.partitions):
@@ -219,8 +219,8 @@ def as_view(documents: Documents, model: bytes, directory: Path) -> Files:
             columns["misfits"] = pa.array([[]] * table.num_rows, schema.field("misfits").type)
             yield pa.table([columns[name] for name in schema.names], schema=schema)
 
-    store.replace_rows(spec, rows(), documents.rows, ("benchmark", 0))
-    return Files(directory, names_of(store._table), PARTITIONS // documents.partitions)
+    target.replace_rows(spec, rows(), documents.rows, ("benchmark", 0))
+    return Files(directory, names_of(target._table), PARTITIONS // documents.partitions)
 
 
 def in_order(documents: Documents, order: Sequence[str], directory: Path) -> Files:

@@ -54,7 +54,7 @@ from recon_node.streams import (
 )
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.schema import DERIVATION_COLUMNS, PARTITION_COLUMN, partition_of
-from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.raw_files import ordered_slices
 
 Row = dict[str, Any]
@@ -342,7 +342,7 @@ class SetAsideStreams:
     by_other_versions: frozenset[bytes] = frozenset()
 
     @classmethod
-    def read(cls, table: DeltaStore | None) -> "SetAsideStreams":
+    def read(cls, table: FeedTable | None) -> "SetAsideStreams":
         """Read the table `unprocessed_streams`; without one, no stream is set aside."""
         if table is None or not table.position:
             return cls()

@@ -271,7 +271,7 @@ def _register(connection: DuckDBPyConnection, path: Location, at: At) -> int:
 def dataset_of(path: Location, table: DeltaTable, files: Iterable[str]) -> ds.Dataset:
     """Return files of a table that DuckDB alone cannot read, as Arrow reads them.
 
-    That is a table in a store, or in a directory whose name DuckDB takes for a pattern.
+    That is a table in an object store, or in a directory whose name DuckDB takes for a pattern.
     """
     partitions = dict(delta_files.listed(table, delta_files.PARTITION))
     names = list(files)

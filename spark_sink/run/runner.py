@@ -52,8 +52,8 @@ class RunSettings:
 
     Attributes:
         tables: where they are; None: in a temporary directory.
-        checkpoint: None: inside `tables`, or for those in a store, one that lasts as long as the
-            run: the tables know their position.
+        checkpoint: None: inside `tables`, or for those in an object store, one that lasts as long
+            as the run: the tables know their position.
         names: tables to keep up to date besides `raw_events`.
         show_rows: report each row as an event.
         history: hours for which old versions stay readable.
@@ -133,7 +133,7 @@ class Runner:
         self._began = False
         self._rows = 0
         self._temporary: Path | None = None
-        self._local = Path()  # what is not in a store
+        self._local = Path()  # what is not in an object store
         self._allowance = allowance()
 
     def stop(self) -> bool:

@@ -1,8 +1,8 @@
 """DuckDB over the tables, for one query of a client whom nobody trusts.
 
 The query may read the tables and nothing else: DuckDB may open only files in their directory (none
-if they are in a store, which Arrow reads), its settings are locked, and the statement is one SELECT
-(`statement`). Memory and threads are bounded, and it has no temporary files.
+if they are in an object store, which Arrow reads), its settings are locked, and the statement is
+one SELECT (`statement`). Memory and threads are bounded, and it has no temporary files.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Database:
 
     @property
     def is_local(self) -> bool:
-        """Whether the tables are in a directory rather than in a store."""
+        """Whether the tables are in a directory rather than in an object store."""
         return isinstance(self.location, Path)
 
     def understand(self, sql: str) -> SqlStatement:
@@ -242,7 +242,7 @@ class Database:
 
 
 def _quoted(location: Location) -> str:
-    """Return the directory that DuckDB may read, for SQL; empty for a store, which Arrow reads."""
+    """Return the directory that DuckDB may read, for SQL; empty for an object store."""
     if not isinstance(location, Path) or not has_literal_path(location):
         return ""
     return "'" + str(location.resolve()).replace("'", "''") + "/'"

@@ -31,7 +31,7 @@ from spark_sink.tables.delta_state import epoch_of, identity_of, position_of
 
 # Positions per step, at most.
 _POSITIONS_PER_STEP: Final = 50_000
-# Seconds between two looks at a table on a disk, and at one in a store.
+# Seconds between two looks at a table on a disk, and at one in an object store.
 _POLL: Final = 0.2
 _STORE_POLL: Final = 1.0
 _POLLS_PER_OPEN: Final = 25

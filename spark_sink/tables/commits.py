@@ -6,7 +6,8 @@ delta-rs.
 Every commit that advances the table carries a Delta *application transaction*: its name has the
 log's epoch, its version is the feed position that the table now includes. Delta commits both or
 neither, so the table itself knows its position, whatever happens to Spark's checkpoint. And of two
-processes that write one table, which in a store nothing prevents, the second to commit is refused.
+processes that write one table, which in an object store nothing prevents, the second to commit is
+refused.
 """
 
 import re
@@ -54,7 +55,7 @@ class Commits:
         self.table = table
         # As of our latest commit: to ask the log takes a request for each of its files.
         self.position = position_of(table, epoch)
-        #: The goal of the latest `DeltaStore.revise`.
+        #: The goal of the latest `FeedTable.revise`.
         self.under_way = table.transaction_version(app_id(epoch) + _STEP) or 0
         #: None: the same log and position as the table's.
         self.reading = reading_of(table, epoch) if has_changed_logs(table) else None

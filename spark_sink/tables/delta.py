@@ -4,8 +4,8 @@ The table is partitioned by `stream_cid_partition`: the history of the streams i
 back from their partitions only. Delta has no statistics on binary columns, so it cannot skip files
 by `stream_cid`. Parquet has: in a file sorted by it, a reader decodes only the row groups with the
 stream. Event files are always sorted. Stream files on a disk are sorted and small
-(`spark_sink.tables.leaves`); those in a store, or of many changes at once, are written by merges of
-delta-rs, in small row groups, and sorted only when `tidy` or `optimize` rewrites them.
+(`spark_sink.tables.leaves`); those in an object store, or of many changes at once, are written by
+merges of delta-rs, in small row groups, and sorted only when `tidy` or `optimize` rewrites them.
 """
 
 import math
@@ -43,7 +43,7 @@ from spark_sink.tables.tidying import Retention, Tidying
 _UNKNOWN: Final = 2**63 - 1
 
 
-class DeltaStore:
+class FeedTable:
     """The table `spec` at `path`, of the log `epoch`; created if it does not exist.
 
     With `for_replacement` it may have other columns. A new table is noted to be without the events
@@ -238,7 +238,7 @@ class DeltaStore:
             if version.isdecimal() and int(version) < last:
                 files.delete_file(file.path)
 
-    def replace(self, other: "DeltaStore") -> None:
+    def replace(self, other: "FeedTable") -> None:
         """Replace all rows and the position by those of `other`, in one commit.
 
         Files are moved, so `other` is unusable afterwards. A crash before that changes nothing.

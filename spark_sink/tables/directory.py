@@ -7,9 +7,9 @@
 - Every other table at position p is a pure function of the rows of `raw_events` up to p (see
   `spark_sink.derive.transforms`), and is never ahead of `raw_events`.
 
-A lock on the directory ensures that only one process writes the tables. For tables in a store, it
-is on a directory of this machine: processes of other machines are refused when they commit. A table
-and its position change together: `spark_sink.tables.commits`.
+A lock on the directory ensures that only one process writes the tables. For tables in an object
+store, it is on a directory of this machine: processes of other machines are refused when they
+commit. A table and its position change together: `spark_sink.tables.commits`.
 """
 
 import math
@@ -29,7 +29,7 @@ from recon_node.files import open_locked
 from spark_sink.errors import ConflictError, TablesError, other_dags
 from spark_sink.schema import DERIVED, FORMER, RAW, TABLES
 from spark_sink.tables.dags import LeaveOut, forgotten_streams
-from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_state import Reading
 from spark_sink.tables.location import (
     Location,
@@ -48,7 +48,7 @@ from spark_sink.tables.tidying import Retention
 CHECKPOINT_DIR: Final = "_checkpoint"
 SCRATCH_DIR: Final = "_scratch"
 STAGING_DIR: Final = "_staging"
-# Staged files of this age in a store are none that a process is about to commit.
+# Staged files of this age in an object store are none that a process is about to commit.
 _ABANDONED_AFTER: Final = timedelta(hours=1)
 _LOCK_FILE: Final = ".spark-sink.lock"
 
@@ -120,7 +120,7 @@ class Tables:
         self.on_write = on_write
         self.retention: Retention | None = None
         wanted = set(names)
-        self.raw = DeltaStore(
+        self.raw = FeedTable(
             TABLES[RAW], (raw or directory) / RAW, epoch, exclude_dags=bool(exclude_dags)
         )
         self.excludes_dags = self.raw.excludes_dags
@@ -128,7 +128,7 @@ class Tables:
             raise other_dags(directory, self.excludes_dags)
         self.leave_out = LeaveOut(self.excludes_dags, forgotten_streams(forgotten or directory))
         self.derived = {
-            name: DeltaStore(TABLES[name], directory / name, epoch, exclude_dags=self.excludes_dags)
+            name: FeedTable(TABLES[name], directory / name, epoch, exclude_dags=self.excludes_dags)
             for name in DERIVED
             if name in wanted
         }
@@ -143,12 +143,12 @@ class Tables:
                     "rebuilt"
                 )
 
-    def store(self, name: str) -> DeltaStore:
+    def table(self, name: str) -> FeedTable:
         """Return a table."""
         return self.raw if name == RAW else self.derived[name]
 
     @property
-    def _all(self) -> Iterator[DeltaStore]:
+    def _all(self) -> Iterator[FeedTable]:
         yield self.raw
         yield from self.derived.values()
 
@@ -249,14 +249,14 @@ class Tables:
             table.set_retention(retention)
 
     def tidy(self, *, idle: bool = False, most: float = math.inf) -> None:
-        """Merge small files and vacuum, after some commits; see `DeltaStore.tidy`."""
+        """Merge small files and vacuum, after some commits; see `FeedTable.tidy`."""
         tidied = [table.tidy(idle=idle, most=most) for table in self._all]
         if any(tidied):
             delete_abandoned(self.directory)
 
 
 def delete_abandoned(directory: Location) -> None:
-    """Delete staged files of killed processes from a store, once no one can be about to use them.
+    """Delete staged files of killed processes from an object store once they are of no use.
 
     On a disk, the holder of the lock deletes them all: `Tables.clear_staging`.
     """

@@ -1,13 +1,13 @@
 """Deletes the files that only older versions of a table need, as soon as they take much space.
 
 A table of streams is changed by copying files: every small batch leaves behind the files that it
-rewrote, in a store as large as the table, and an entry in the table's log that names them. Time
-alone cannot bound that, as the more batches there are, the more is kept. So the oldest leftovers
-are deleted once all together take more than a limit. Entries of the log are among them as soon as a
-later checkpoint of Delta's has all that they say. Two kinds of leftovers stay: those that were
-needed until a moment ago, which a reader may just be opening; and those of a version that somebody
-holds. Readers of this project hold what they read: they have a locked file in `_readers`, named for
-the version, so that the lock ends with them however they end.
+rewrote, in an object store as large as the table, and an entry in the table's log that names them.
+Time alone cannot bound that, as the more batches there are, the more is kept. So the oldest
+leftovers are deleted once all together take more than a limit. Entries of the log are among them as
+soon as a later checkpoint of Delta's has all that they say. Two kinds of leftovers stay: those that
+were needed until a moment ago, which a reader may just be opening; and those of a version that
+somebody holds. Readers of this project hold what they read: they have a locked file in `_readers`,
+named for the version, so that the lock ends with them however they end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ENTRY: Final = re.compile(rf"{LOG}/(\d{{20}})\.[^/]+")
 #: Bytes of leftovers that are always kept.
 LEAST_KEPT: Final = 4_000_000
 # Seconds for which a leftover stays: a reader opens a version, and only then its files. Readers of
-# a store cannot hold a version.
+# an object store cannot hold a version.
 _GRACE: Final = 10.0
 _STORE_GRACE: Final = 60.0
 
@@ -78,7 +78,7 @@ class Leftovers:
         self._grace = _GRACE if isinstance(location, Path) else _STORE_GRACE
         self._seen = table.version()
         self._files: deque[_Leftover] = deque()
-        if isinstance(location, Path):  # in a store, others may be about to commit theirs
+        if isinstance(location, Path):  # in an object store, others may be about to commit theirs
             live, now = set(names_of(table)), clock()
             for file in files_below(location):
                 if file.path in live or _is_own(file.path):
@@ -159,8 +159,8 @@ def _is_own(name: str) -> bool:
 def held(location: Location, version: int) -> Iterator[Callable[[int], None]]:
     """Keep a version of a table readable for the block, and those after it.
 
-    Yields a function that changes the version to a later one. Where the directory is a store, or
-    may not be written, nothing is held.
+    Yields a function that changes the version to a later one. Where the directory is an object
+    store, or may not be written, nothing is held.
     """
     holds: list[tuple[Path, IO[bytes]]] = []
 

@@ -5,9 +5,9 @@ writes its rows as Parquet files, sorted by stream, and sends the driver only th
 statistics (`DataFile`). On a disk, the files are staged in another directory until the driver moves
 them to the table, right before the commit that adds them. Staged files that a crash or a repeated
 task leaves behind are deleted when the next step or run begins; those that were moved already are
-deleted by vacuum. A store cannot move files, only copy them, so there they are written to their
-place, where no reader of the table sees them before the commit; vacuum deletes leftovers. On a
-cluster, workers and driver must have the tables' directory at the same path, or reach the store.
+deleted by vacuum. An object store cannot move files, only copy them, so there they are written to
+their place, where no reader of the table sees them before the commit; vacuum deletes leftovers. On
+a cluster, workers and driver must have the tables' directory at the same path, or reach the store.
 """
 
 import uuid

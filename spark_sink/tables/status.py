@@ -1,6 +1,6 @@
 """The status of tables and views, without Spark: position, size and age.
 
-All functions raise `TablesError` if a table cannot be opened, or a store does not answer.
+All functions raise `TablesError` if a table cannot be opened, or an object store does not answer.
 """
 
 from dataclasses import dataclass

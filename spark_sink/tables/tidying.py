@@ -14,7 +14,7 @@ from spark_sink.tables.staging import Stager
 # small, so that most of them is not rows: with four times as many, a table takes twice the space.
 _COMMITS_PER_TIDY: Final = 16
 _MAX_NEW_FILES: Final = 256
-# Commits to a store between two looks at what they left behind: each takes a request.
+# Commits to an object store between two looks at what they left behind: each takes a request.
 _COMMITS_PER_TRIM: Final = 16
 # A commit every half second writes many log files. Without the files of a version, they are of no
 # use, and they must not be kept for a month.
@@ -65,7 +65,7 @@ class Tidying:
             self._commits.set_properties(wanted)
 
     def tidy(self, *, merges: bool, idle: bool, most: float) -> bool:
-        """Tidy if it is time for that, and return whether it was: see `DeltaStore.tidy`.
+        """Tidy if it is time for that, and return whether it was: see `FeedTable.tidy`.
 
         Args:
             merges: whether small files are to be merged.

@@ -37,7 +37,7 @@ from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.source.feed_client import Feed
 from spark_sink.tables import delta_files
 from spark_sink.tables.dags import LeaveOut, forgotten_streams, leave_out_for_good
-from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_state import epoch_of
 from spark_sink.tables.directory import STAGING_DIR, Tables, delete_abandoned
 from spark_sink.tables.location import FAULTS, Location, delete_below
@@ -182,14 +182,14 @@ def _derive(new: Tables, on_progress: OnProgress) -> None:
 
 
 def _swap(directory: Location, new: Tables, name: str) -> None:
-    old = DeltaStore(
+    old = FeedTable(
         TABLES[name],
         directory / name,
         new.epoch,
         exclude_dags=new.excludes_dags,
         for_replacement=True,
     )
-    old.replace(new.store(name))
+    old.replace(new.table(name))
 
 
 def _tables(directory: Location, names: Sequence[str]) -> dict[str, DeltaTable]:
@@ -245,11 +245,11 @@ def forget(directory: Location, streams: Collection[bytes]) -> dict[str, int]:
     with _as_sink_errors(directory):
         delete_below(directory, STAGING_DIR)
         delete_below(directory, REBUILD_DIR)
-        for name, table in tables.items():
-            path, spec = path_of(directory, name), spec_of(name, table)
-            store = DeltaStore(spec, path, epoch_of(table), for_replacement=True)
-            rows[name] = store.forget(all_, _emptied(all_) if name == RAW else _without(all_))
-            store.forget_old_versions()
+        for name, delta in tables.items():
+            path, spec = path_of(directory, name), spec_of(name, delta)
+            table = FeedTable(spec, path, epoch_of(delta), for_replacement=True)
+            rows[name] = table.forget(all_, _emptied(all_) if name == RAW else _without(all_))
+            table.forget_old_versions()
     return rows
 
 

@@ -23,7 +23,7 @@ from recon_node.ceramic import StreamId, StreamType
 from spark_sink.errors import ConflictError, TablesError, one_line
 from spark_sink.query.changes import Changes, Token
 from spark_sink.schema import STATES, TABLES, TAKEN, TableSpec, partition_of, view_schema
-from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_files import query
 from spark_sink.tables.delta_state import epoch_of, identity_of, position_of
 from spark_sink.tables.location import FAULTS, Location, delete_below, find_delta_table
@@ -67,7 +67,7 @@ def create_view(directory: Location, model: StreamId, name: str | None) -> str:
     if name in view_names(directory):
         raise TablesError(f"there is a view {name} already: choose another name with --as")
     spec = TableSpec(name, _schema(definition), "stream_cid", str(model))
-    DeltaStore(spec, directory / VIEWS / name, states.epoch)
+    FeedTable(spec, directory / VIEWS / name, states.epoch)
     return name
 
 
@@ -185,26 +185,26 @@ class Views:
         self._on_fault(name, one_line(error))
 
     def _view(self, name: str) -> _View:
-        spec, table = open_view(self._directory, name)
+        spec, delta = open_view(self._directory, name)
         known = self._views.get(name)
-        if known is None or known.identity != str(table.metadata().id):  # or created again
-            store = DeltaStore(
-                spec, self._directory / VIEWS / name, epoch_of(table), for_replacement=True
+        if known is None or known.identity != str(delta.metadata().id):  # or created again
+            table = FeedTable(
+                spec, self._directory / VIEWS / name, epoch_of(delta), for_replacement=True
             )
             if self._retention is not None:
-                store.set_retention(self._retention)
-            self._views[name] = _View(store)
+                table.set_retention(self._retention)
+            self._views[name] = _View(table)
         return self._views[name]
 
 
 class _View:
     """A view in the course of following `stream_states`."""
 
-    def __init__(self, store: DeltaStore) -> None:
-        self._store = store
-        self._model = StreamId.parse(str(store.spec.model))
+    def __init__(self, table: FeedTable) -> None:
+        self._table = table
+        self._model = StreamId.parse(str(table.spec.model))
         self._columns: Columns | None = None
-        self.identity = store.identity
+        self.identity = table.identity
 
     def follow(self, directory: Location, now: DeltaTable) -> int:
         """Take in what has changed in `stream_states`, as it is `now` or later.
@@ -212,9 +212,9 @@ class _View:
         Returns:
             How many rows of the view that were.
         """
-        store, table = self._store, identity_of(now)
-        version = store.followed(table)
-        since = None if version is None else Token(table, version, store.position)
+        view, followed = self._table, identity_of(now)
+        version = view.followed(followed)
+        since = None if version is None else Token(followed, version, view.position)
         states = Changes(directory, STATES, since)
         if self._columns is None and self._finds_columns(states):
             return self._replace_rows(states)
@@ -233,13 +233,13 @@ class _View:
             count += mine.num_rows
             kept.append(mine)
             if sum(part.nbytes for part in kept) > _MERGE_BYTES:
-                store.put(self._rows(pa.concat_tables(kept)), store.position)
+                view.put(self._rows(pa.concat_tables(kept)), view.position)
                 kept = []
         if has_model and self._finds_columns(states):
             return self._replace_rows(states)
-        rows = self._rows(pa.concat_tables(kept)) if kept else store.spec.schema.empty_table()
-        store.put(rows, states.token.position, (table, states.token.version))
-        store.tidy(idle=True)
+        rows = self._rows(pa.concat_tables(kept)) if kept else view.spec.schema.empty_table()
+        view.put(rows, states.token.position, (followed, states.token.version))
+        view.tidy(idle=True)
         return count
 
     def _finds_columns(self, states: Changes) -> bool:
@@ -248,12 +248,12 @@ class _View:
         if definition is None:
             return False
         self._columns = Columns(definition, TAKEN)
-        return bool(view_schema(self._columns.fields) != self._store.spec.schema)
+        return bool(view_schema(self._columns.fields) != self._table.spec.schema)
 
     def _replace_rows(self, states: Changes) -> int:
         """Replace all rows and columns."""
         assert self._columns is not None
-        spec = replace(self._store.spec, schema=view_schema(self._columns.fields))
+        spec = replace(self._table.spec, schema=view_schema(self._columns.fields))
         token = states.token
         count = 0
 
@@ -264,8 +264,8 @@ class _View:
                 count += mine.num_rows
                 yield self._rows(mine)
 
-        self._store.replace_rows(spec, rows(), token.position, (token.table, token.version))
-        self._store.tidy(idle=True)
+        self._table.replace_rows(spec, rows(), token.position, (token.table, token.version))
+        self._table.tidy(idle=True)
         return count
 
     def _rows(self, states: pa.Table) -> pa.Table:
@@ -273,7 +273,7 @@ class _View:
         columns = self._columns
         assert columns is not None
         names = ("stream_id", "stream_cid", "controller", "event_cid", "position")
-        schema = self._store.spec.schema
+        schema = self._table.spec.schema
         done: list[pa.Table] = [schema.empty_table()]
         converted: list[dict[str, Any]] = []
         size = 0

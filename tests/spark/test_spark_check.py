@@ -100,7 +100,7 @@ def test_a_deep_check_reads_everything(
 ) -> None:
     found = asked("check", "--tables", tables, "--deep", "--json")
     assert json.loads(found.stdout)["troubles"] == []
-    kept = pa.table(Tables(tables, EPOCH).store(name)._table.get_add_actions())["path"].to_pylist()
+    kept = pa.table(Tables(tables, EPOCH).table(name)._table.get_add_actions())["path"].to_pylist()
     harm(tables / name / max(kept))
     assert asked("check", "--tables", tables).exit_code == 0
     result = asked("check", "--tables", tables, "--deep", "--json")

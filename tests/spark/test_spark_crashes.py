@@ -11,7 +11,7 @@ from spark_samples import DEFINITION, KEY, change, document, replace, scenario
 from recon_node.ceramic.builder import model_event
 from spark_sink.derive import derivation as derive
 from spark_sink.run.pipeline import Sink
-from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
 
@@ -63,8 +63,8 @@ def test_tables_after_a_crash_at_each_commit(
     for step in ("append", "put", "revise"):
         for call in range(1, 4):
             with monkeypatch.context() as patch:
-                bomb = Bomb(getattr(DeltaStore, step), call, after)
-                patch.setattr(DeltaStore, step, lambda *args, bomb=bomb: bomb(*args))
+                bomb = Bomb(getattr(FeedTable, step), call, after)
+                patch.setattr(FeedTable, step, lambda *args, bomb=bomb: bomb(*args))
                 try:
                     run(place)
                 except KilledError:

@@ -23,7 +23,7 @@ from spark_sink.derive import feed_streams
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FEED, PARTITION_COLUMN, TABLES
 from spark_sink.source.feed_client import Feed
-from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_state import RULES_PROPERTY
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import Staged
@@ -162,8 +162,8 @@ def make_old(directory: Path, name: str) -> None:
         configuration={"recon.epoch": EPOCH, **rules},
         raise_if_key_not_exists=False,
     )
-    store = DeltaStore(spec, place, EPOCH, for_replacement=True)
-    store.append(Staged(tables=(old,)), rows[-1][KEYS[name]])
+    table = FeedTable(spec, place, EPOCH, for_replacement=True)
+    table.append(Staged(tables=(old,)), rows[-1][KEYS[name]])
 
 
 def test_tables_from_before_get_the_column(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from spark_sink.query.changes import Changes
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW
 from spark_sink.tables.commits import Commits
-from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.directory import Tables
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000064"
@@ -144,8 +144,8 @@ def test_copies_come_to_know(tables: Path, name: str) -> None:
 PROGRAM = """
 import os, sys
 from spark_sink.cli import main
-from spark_sink.tables.delta import DeltaStore
-DeltaStore.forget_old_versions = lambda *_: os.kill(os.getpid(), 9)
+from spark_sink.tables.delta import FeedTable
+FeedTable.forget_old_versions = lambda *_: os.kill(os.getpid(), 9)
 main(["forget", "--yes", *sys.argv[1:]])
 """
 
@@ -166,7 +166,7 @@ def test_it_goes_on_after_a_kill(tables: Path, monkeypatch: pytest.MonkeyPatch) 
         return call
 
     with monkeypatch.context() as patch:
-        for kind, name in ((Commits, "write"), (DeltaStore, "forget_old_versions")):
+        for kind, name in ((Commits, "write"), (FeedTable, "forget_old_versions")):
             patch.setattr(kind, name, until(getattr(kind, name)))
         for steps in (0, 1, 2, 5):
             left = steps

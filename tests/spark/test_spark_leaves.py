@@ -25,7 +25,7 @@ from recon_node.ceramic import Event
 from spark_sink.errors import TablesError
 from spark_sink.schema import RAW, TABLES, partition_of
 from spark_sink.tables import commits, delta_files, leaves, raw_files, tidying
-from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_files import optimize, query
 from spark_sink.tables.directory import Tables
 
@@ -105,36 +105,35 @@ def test_a_table_is_what_was_put_into_it_and_so_is_its_change_feed(
         patch.setattr(tidying, "_COMMITS_PER_TIDY", 1)
         patch.setattr(commits, "_COMMITS_PER_CHECKPOINT", 3)
         path = Path(name) / SPEC.name
-        store = DeltaStore(SPEC, path, EPOCH)
+        table = FeedTable(SPEC, path, EPOCH)
         position = 0
         for step, values in steps:
             if step == "reopen":
-                store = DeltaStore(SPEC, path, EPOCH)
+                table = FeedTable(SPEC, path, EPOCH)
             elif step == "tidy":
-                store.tidy(idle=True)
+                table.tidy(idle=True)
             elif step == "optimize":
                 optimize(DeltaTable(path))
-                store = DeltaStore(SPEC, path, EPOCH)
+                table = FeedTable(SPEC, path, EPOCH)
             else:
                 position += 1
                 patch.setattr(commits, "MOST_ROWS", -1 if step == "many" else 10_000)
-                store.put(table_of(values), position)
+                table.put(table_of(values), position)
                 expected |= {cid_of(stream): value for stream, value in values.items()}
-        table = DeltaTable(path)
-        assert rows_in(table) == expected
+        assert rows_in(DeltaTable(path)) == expected
         assert replayed(path) == expected
-        assert DeltaStore(SPEC, path, EPOCH).position == position
+        assert FeedTable(SPEC, path, EPOCH).position == position
 
 
 def test_a_few_rows_rewrite_few_bytes_and_files_stay_bounded(tmp_path: Path) -> None:
     """The rows of many streams come in one file a partition; what is touched of it is divided."""
     path, streams = tmp_path / SPEC.name, 20_000
-    store = DeltaStore(SPEC, path, EPOCH)
-    store.put(table_of(dict.fromkeys(range(streams), 0)), 1)
+    table = FeedTable(SPEC, path, EPOCH)
+    table.put(table_of(dict.fromkeys(range(streams), 0)), 1)
     chance = random.Random(37)
     for position in range(2, 12):
         some = {chance.randrange(streams): position for _ in range(32)}
-        store.put(table_of(some), position)
+        table.put(table_of(some), position)
     last = path / "_delta_log" / f"{DeltaTable(path).version():020}.json"
     actions = [json.loads(line) for line in last.read_text().splitlines()]
     written = sum(a[kind]["size"] for a in actions for kind in ("add", "cdc") if kind in a)
@@ -150,18 +149,18 @@ def test_a_few_rows_rewrite_few_bytes_and_files_stay_bounded(tmp_path: Path) -> 
 
 def test_what_stays_as_it_was_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / SPEC.name
-    store = DeltaStore(SPEC, path, EPOCH)
-    store.put(table_of({1: 1, 2: 2}), 1)
+    table = FeedTable(SPEC, path, EPOCH)
+    table.put(table_of({1: 1, 2: 2}), 1)
     files = DeltaTable(path).file_uris()
-    store.put(table_of({1: 1, 2: 2}), 2)
-    assert (store.position, DeltaStore(SPEC, path, EPOCH).position) == (2, 2)
+    table.put(table_of({1: 1, 2: 2}), 2)
+    assert (table.position, FeedTable(SPEC, path, EPOCH).position) == (2, 2)
     assert DeltaTable(path).file_uris() == files
 
 
 def test_of_two_writers_the_second_is_refused(tmp_path: Path) -> None:
     path = tmp_path / SPEC.name
-    store, other = (DeltaStore(SPEC, path, EPOCH) for _ in range(2))
-    store.put(table_of({1: 1}), 1)
+    table, other = (FeedTable(SPEC, path, EPOCH) for _ in range(2))
+    table.put(table_of({1: 1}), 1)
     with pytest.raises(TablesError, match="another process has written"):
         other.put(table_of({2: 2}), 1)
     assert rows_in(DeltaTable(path)) == {cid_of(1): 1}
@@ -181,15 +180,15 @@ def put_and_die(path: Path, values: dict[int, int], steps: int) -> None:
     def is_written(file: object, mode: str | None, flags: int) -> bool:
         return str(path) in str(file) and bool(flags & os.O_CREAT)
 
-    store = DeltaStore(SPEC, path, EPOCH)
+    table = FeedTable(SPEC, path, EPOCH)
     leaves._LEAF_BYTES = 2_000  # type: ignore[misc]
     sys.addaudithook(look)
-    store.put(table_of(values), 2)
+    table.put(table_of(values), 2)
 
 
 def test_rows_are_there_before_or_after_a_kill_at_each_step_of_a_commit(tmp_path: Path) -> None:
     before, change = dict.fromkeys(range(60), 0), {1: 1, 2: 2, 61: 3}
-    DeltaStore(SPEC, tmp_path / "before", EPOCH).put(table_of(before), 1)
+    FeedTable(SPEC, tmp_path / "before", EPOCH).put(table_of(before), 1)
     context = get_context("forkserver")
     context.set_forkserver_preload(["spark_sink.tables.delta"])
     outcomes = []
@@ -200,12 +199,12 @@ def test_rows_are_there_before_or_after_a_kill_at_each_step_of_a_commit(tmp_path
         process = context.Process(target=put_and_die, args=(path, change, steps))
         process.start()
         process.join(60)
-        store = DeltaStore(SPEC, path, EPOCH)
-        outcomes.append(store.position)
-        values = before if store.position == 1 else before | change
+        table = FeedTable(SPEC, path, EPOCH)
+        outcomes.append(table.position)
+        values = before if table.position == 1 else before | change
         assert rows_in(DeltaTable(path)) == {cid_of(each): values[each] for each in values}
-        store.clear_staging()
-        store.put(table_of({2: 5}), 3)  # and it goes on from there
+        table.clear_staging()
+        table.put(table_of({2: 5}), 3)  # and it goes on from there
         assert rows_in(DeltaTable(path))[cid_of(2)] == 5
         assert not [*path.glob("_staged/*")]
         if process.exitcode == 0:
@@ -221,9 +220,9 @@ def test_commits_of_our_own_have_checkpoints(
 ) -> None:
     monkeypatch.setattr(commits, "_COMMITS_PER_CHECKPOINT", 4)
     path = tmp_path / SPEC.name
-    store = DeltaStore(SPEC, path, EPOCH)
+    table = FeedTable(SPEC, path, EPOCH)
     for position in range(1, 7):
-        store.put(table_of({position: position}), position)
+        table.put(table_of({position: position}), position)
     said = json.loads((path / "_delta_log" / "_last_checkpoint").read_text())
     assert said["version"] == 4
     assert len(rows_in(DeltaTable(path))) == 6

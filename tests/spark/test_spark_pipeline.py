@@ -160,7 +160,7 @@ def test_ended_between_two_tables_a_batch_counts_once(
     pipeline.node.add(trap.events)
     wait_until(lambda: len(pipeline.node.feed()) == len(trap.events), "all anchors are looked up")
     sink = pipeline.sink()
-    with dies_in(sink.tables.store("stream_tips"), "append"):
+    with dies_in(sink.tables.table("stream_tips"), "append"):
         pipeline.fails(sink)
     assert pipeline.versions() == [1, 1, 1, 0, 0, 0]
     assert pipeline.reports == []

@@ -159,7 +159,7 @@ def test_who_has_ended_holds_nothing(tmp_path: Path) -> None:
 
 
 def test_what_was_live_a_moment_ago_stays(versions: Versions) -> None:
-    table = versions.sink.tables.store("stream_tips")
+    table = versions.sink.tables.table("stream_tips")
     now = [1000.0]
     leftovers = Leftovers(table.path, table._table, lambda: now[0])
     leftovers._grace = 10.0
@@ -182,7 +182,7 @@ def entries_of(directory: Path) -> list[int]:
 
 def test_the_log_goes_with_the_versions(versions: Versions) -> None:
     """Entries that a checkpoint has replaced take space, too, and are deleted with the files."""
-    table = versions.sink.tables.store("stream_tips")
+    table = versions.sink.tables.table("stream_tips")
     path = versions.directory / "stream_tips"
     with held(path, table._table.version()):
         first = entries_of(path)[0]
@@ -205,7 +205,7 @@ def test_the_log_goes_with_the_versions(versions: Versions) -> None:
 def test_the_log_stays_for_those_who_follow_changes(versions: Versions) -> None:
     versions.sink = Sink(Tables(versions.directory, EPOCH, ["stream_tips"]))
     versions.sink.tables.set_retention(Retention(1.0, 0, changes=1.0))
-    table = versions.sink.tables.store("stream_tips")
+    table = versions.sink.tables.table("stream_tips")
     for _ in range(3):
         versions.step()
         table._table.create_checkpoint()

@@ -17,7 +17,7 @@ from recon_node.ceramic import Event
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
 from spark_sink.tables import delta_files, tidying
-from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.raw_files import ordered_slices
 from spark_sink.tables.staging import Stager
@@ -90,14 +90,14 @@ def test_small_files_are_merged_however_many_commits_a_step_makes(
     monkeypatch.setattr(tidying, "_COMMITS_PER_TIDY", 10)
     rows = feed_rows(sample[:200])
     sink = Sink(Tables(tmp_path, EPOCH, ["event_states"]))
-    store = sink.tables.derived["event_states"]
-    store.set_retention(Retention(1.0))  # from here on the version is odd whenever a step ends
+    table = sink.tables.derived["event_states"]
+    table.set_retention(Retention(1.0))  # from here on the version is odd whenever a step ends
     for end in range(10, 201, 10):
         sink.tables.append(rows.slice(0, end))
-        store.set_retention(Retention(float(end)))
+        table.set_retention(Retention(float(end)))
         sink.catch_up()
         sink.tables.tidy()
-    files = pa.table(DeltaTable(store.path).get_add_actions(flatten=True))
+    files = pa.table(DeltaTable(table.path).get_add_actions(flatten=True))
     assert files.num_rows < 150
     assert_tables(tmp_path, rows.to_pylist(), ["event_states"])
 
@@ -114,10 +114,10 @@ def test_files_whose_rows_do_not_fit_into_memory_are_not_merged(
     counts = []
     for most in (1, 5_000, 20_000, 10**9):
         monkeypatch.setattr(delta_files, "_MAX_ROW_BYTES", most)
-        store = DeltaStore(TABLES["raw_events"], tmp_path / "raw_events", EPOCH)
-        store._tidying._tidied = -1_000
-        store.tidy(idle=False)
-        counts.append(len(DeltaTable(store.path).file_uris()))
+        table = FeedTable(TABLES["raw_events"], tmp_path / "raw_events", EPOCH)
+        table._tidying._tidied = -1_000
+        table.tidy(idle=False)
+        counts.append(len(DeltaTable(table.path).file_uris()))
         assert_tables(tmp_path, rows.to_pylist(), ("raw_events",))
     assert counts[0] > counts[1] > counts[2] > counts[3] == 16
 
@@ -157,10 +157,10 @@ def test_as_little_in_memory_as_can_be(tmp_path: Path, monkeypatch: pytest.Monke
     crashes = 0
     for call in (1, 2, 4, 1000):
         sink = Sink(Tables(tmp_path, EPOCH))
-        store = sink.tables.derived["stream_states"]
-        bomb = Bomb(store.revise, call, after=call % 2 == 0)
+        table = sink.tables.derived["stream_states"]
+        bomb = Bomb(table.revise, call, after=call % 2 == 0)
         with monkeypatch.context() as patch, suppress(KilledError):
-            patch.setattr(store, "revise", bomb)
+            patch.setattr(table, "revise", bomb)
             for end in (12, 20, len(rows)):
                 sink.tables.append(rows.slice(0, end))
                 sink.catch_up()

@@ -20,7 +20,7 @@ from spark_sink.errors import TablesError, store_fault
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, TABLES
 from spark_sink.tables import directory, tidying
-from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.directory import STAGING_DIR, Tables, lock
 from spark_sink.tables.location import (
     Location,
@@ -106,7 +106,7 @@ def test_a_commit_that_was_read_with_a_later_one_is_the_last(
     def then_the_other(table: DeltaTable, *args: Any, **named: Any) -> None:
         commit(table, *args, **named)
         monkeypatch.undo()
-        other.raw = DeltaStore(TABLES["raw_events"], store / "raw_events", EPOCH)
+        other.raw = FeedTable(TABLES["raw_events"], store / "raw_events", EPOCH)
         other.append(ROWS.slice(0, 30))
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", then_the_other)

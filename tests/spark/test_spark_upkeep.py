@@ -33,7 +33,7 @@ from spark_sink.schema import RAW, RAW_EVENTS, TABLES
 from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables import delta_files, staging, tidying
 from spark_sink.tables.commits import Commits
-from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import Staged
 from spark_sink.tables.status import table_status
@@ -480,9 +480,9 @@ def old_raw_events(directory: Path, rows: pa.Table, lacking: Sequence[str] = ADD
         raise_if_key_not_exists=False,
     )
     columns = [{name: row[name] for name in names} for row in kept]
-    store = DeltaStore(TABLES["raw_events"], directory / "raw_events", EPOCH, for_replacement=True)
+    table = FeedTable(TABLES["raw_events"], directory / "raw_events", EPOCH, for_replacement=True)
     old = pa.Table.from_pylist(columns, schema=schema)
-    store.append(Staged(tables=(old,)), len(rows))
+    table.append(Staged(tables=(old,)), len(rows))
     assert table.metadata().partition_columns == ["stream_cid_partition"]
 
 
