@@ -26,6 +26,7 @@ from recon_node.client.accounts import (
 from recon_node.client.anchor_times import Anchor
 from recon_node.client.capabilities import Capability
 from recon_node.client.clients import AsyncCeramic, Ceramic
+from recon_node.client.conversations import Thread, ThreadMessage
 from recon_node.client.definitions import AccountRelation, ModelDefinition, Relation, View
 from recon_node.client.errors import (
     CapabilityExpiredError,
@@ -44,7 +45,6 @@ from recon_node.client.keys import Key, KeyKind
 from recon_node.client.lists import Interest, ListedDocument, ListedModel, ListPage
 from recon_node.client.operations import CidRef, StreamRef
 from recon_node.client.reading import Document
-from recon_node.client.threads import Thread, ThreadMessage
 from recon_node.client.writing import Patch
 from recon_node.connection import (
     ClientError,

@@ -19,11 +19,11 @@ import httpx
 from recon_node import DEFAULT_URL
 from recon_node.client import (
     anchor_times,
+    conversations,
     feed_entries,
     lists,
     operations,
     reading,
-    threads,
     writing,
 )
 from recon_node.client.errors import TooMuchWorkError
@@ -123,9 +123,9 @@ class Ceramic(_Signing, Connection):
     diverged = _blocking(writing.diverged)
     propose_merge = _blocking(writing.propose_merge)
     merge = _blocking(writing.merge)
-    tangles = _blocking(threads.tangles)
-    tangle = _blocking(threads.tangle)
-    reply = _blocking(threads.reply)
+    tangles = _blocking(conversations.tangles)
+    tangle = _blocking(conversations.tangle)
+    reply = _blocking(conversations.reply)
     event = _blocking(operations.event)
     send = _blocking(operations.send)
     feed_token = _blocking(feed_entries.feed_token)
@@ -234,9 +234,9 @@ class AsyncCeramic(_Signing, AsyncConnection):
     diverged = _async(writing.diverged)
     propose_merge = _async(writing.propose_merge)
     merge = _async(writing.merge)
-    tangles = _async(threads.tangles)
-    tangle = _async(threads.tangle)
-    reply = _async(threads.reply)
+    tangles = _async(conversations.tangles)
+    tangle = _async(conversations.tangle)
+    reply = _async(conversations.reply)
     event = _async(operations.event)
     send = _async(operations.send)
     feed_token = _async(feed_entries.feed_token)
