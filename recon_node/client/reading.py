@@ -32,7 +32,7 @@ from recon_node.ceramic import (
     check_authority,
     verify_signature,
 )
-from recon_node.client import operations as node
+from recon_node.client import operations
 from recon_node.client.operations import (
     CidRef,
     Session,
@@ -73,9 +73,9 @@ class Document:
     errors: tuple[str, ...] = ()
     """Why `event` itself was rejected, if it was asked for."""
     repaired: Mapping[CID, Expired] = field(default_factory=dict[CID, Expired], compare=False)
-    """Of a merge: those of the stream's `open_tips` that had `expired`."""
+    """The open tips whose branches had expired before the merge that returned this document."""
     sent: tuple[CID, ...] = field(default=(), compare=False)
-    """The events that the call sent that returned this: none if nothing had to change."""
+    """Events sent by the call that returned this document; none if nothing had to change."""
 
     def __repr__(self) -> str:
         return f"Document({str(self.id)!r}, event={str(self.event)!r}, content={self.content!r})"
@@ -183,7 +183,7 @@ def fetch_events(session: Session, stream: StreamId) -> Steps[Stream]:
         NotFoundError: the node does not have the stream.
     """
     try:
-        init = yield from node.event(session, stream.cid)
+        init = yield from operations.event(session, stream.cid)
     except NotFoundError:
         raise NotFoundError(
             404,

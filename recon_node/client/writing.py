@@ -382,9 +382,10 @@ def merge(
     signing = session.key_or(key)
     wanted = None if content is None else to_object(content)
     loaded = before = yield from fetch_stream(session, stream)
-    winner = _tip_of(loaded, prefer)
+    winner = _preferred_tip(loaded, prefer)
     events: list[Event] = []
-    # Several times, if there are more tips than one event can merge; only then is any of it sent.
+    # One event merges at most 256 tips, so this may take several. Nothing is sent before all are
+    # built and checked.
     while (proposal := _proposal(loaded, wanted, winner)) is not None:
         if proposal.conflicts:
             raise MergeConflictError(proposal)
@@ -418,7 +419,7 @@ def propose_merge(
     """
     wanted = None if content is None else to_object(content)
     loaded = yield from fetch_stream(session, stream)
-    return _proposal(loaded, wanted, _tip_of(loaded, prefer))
+    return _proposal(loaded, wanted, _preferred_tip(loaded, prefer))
 
 
 def _proposal(
@@ -440,7 +441,7 @@ def _proposal(
     return proposal
 
 
-def _tip_of(stream: Stream, prefer: CidRef | None) -> CID | None:
+def _preferred_tip(stream: Stream, prefer: CidRef | None) -> CID | None:
     """Return the tip that is to win; None if it does not matter, as the stream has none open."""
     if prefer is None:
         return None
