@@ -207,10 +207,10 @@ def fetch_events(session: Session, stream: StreamId) -> Steps[Stream]:
         if delivered is not None:
             held = [each for each in held if each.cid in delivered]
     faults = _check_signatures(held, header)
-    return Stream.of(whole(held), times, faults)
+    return Stream.of(with_whole_history(held), times, faults)
 
 
-def whole(events: Iterable[Event]) -> tuple[Event, ...]:
+def with_whole_history(events: Iterable[Event]) -> tuple[Event, ...]:
     """Return those events whose history is among them, in causal order, each once."""
     left = {event.cid: event for event in events}
     found: dict[CID, Event] = {}

@@ -55,7 +55,7 @@ from recon_node.client.reading import (
     fetch_stream,
     load_model,
     not_accepted,
-    whole,
+    with_whole_history,
 )
 from recon_node.connection import NotFoundError
 from recon_node.ipld import CID, DagCborError, dag_cbor
@@ -154,7 +154,7 @@ def create_model(
             capability=signing.capability_block,
         )
     stream = Stream.of([event])
-    check(stream, event)
+    check_accepted(stream, event)
     if (reason := why_unusable(event.data)) is not None:
         raise InvalidContentError([reason])
     return (yield from _send(session, stream, event))
@@ -248,10 +248,10 @@ def _create_or_update(
     except NotFoundError:
         stream, is_new = Stream.of([init], definitions=definitions), True
     if is_new:
-        check(stream, init)
+        check_accepted(stream, init)
     after, event = yield from _changed(session, key, stream, change)
     if event is not None:
-        check(after, event)
+        check_accepted(after, event)
     sent = [*([init] if is_new else ()), *(() if event is None else [event])]
     for each in sent:
         yield from send(session, each)
@@ -321,12 +321,12 @@ def _changed(
 
 def _send(session: Session, stream: Stream, event: Event) -> Steps[Document]:
     """Send an event, unless it would be rejected; return the document at it."""
-    check(stream, event)
+    check_accepted(stream, event)
     yield from send(session, event)
     return document_at(stream, event.cid, [event])
 
 
-def check(stream: Stream, event: Event) -> None:
+def check_accepted(stream: Stream, event: Event) -> None:
     """Check that an event would not be rejected, and that its capability covers the stream."""
     try:
         if event.capability is not None:
@@ -394,7 +394,7 @@ def merge(
                 signing.private, proposal.payload(), capability=signing.capability_block
             )
         loaded = loaded.with_event(event)
-        check(loaded, event)
+        check_accepted(loaded, event)
         events.append(event)
         winner = None if winner is None else event.cid  # it has the winner's values
     for event in events:
@@ -469,7 +469,7 @@ def diverged(session: Session, model: StreamRef | None = None) -> Steps[list[Doc
         streams.setdefault(event.init, []).append(event)
     found = []
     for listed in streams.values():
-        held = whole(listed)
+        held = with_whole_history(listed)
         prevs = {prev for event in held for prev in event.prevs}
         if held and len({event.cid for event in held} - prevs) > 1:
             document = document_at((yield from fetch_stream(session, held[0].stream_id())))

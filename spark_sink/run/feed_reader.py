@@ -394,7 +394,7 @@ class FeedReader:
             asked = time.monotonic()
             head = self.head()
             self._on_look(head)
-            sink.look()
+            sink.fill_new_views()
             if head is not None:
                 heard = time.monotonic()
             if (head is not None) != answers:

@@ -260,7 +260,7 @@ class Sink:
             self._doing = "writing views"
             self._views.keep()
 
-    def look(self) -> None:
+    def fill_new_views(self) -> None:
         """Fill views that were created since the last batch, unless there is a batch."""
         if self._busy.acquire(blocking=False):
             try:

@@ -54,7 +54,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert made.exit_code == 0, made.output
     sink.tables.append(feed_rows(EVENTS))
     sink.catch_up()
-    sink.look()
+    sink.fill_new_views()
     return directory
 
 
@@ -116,7 +116,7 @@ def test_what_comes_of_it_later_is_left_out_also_by_a_rebuild(tables: Path) -> N
     other = document(OF, {"title": "more of others"}, b"more")
     sink.tables.append(feed_rows([*EVENTS, LATE, other]))
     sink.catch_up()
-    sink.look()
+    sink.fill_new_views()
     assert_nothing_remains(tables)
     assert len(table_rows(tables, RAW)) == len(EVENTS) + 2
     rows = DeltaTable(tables / "views" / "posts").to_pyarrow_table(filesystem=None)

@@ -117,7 +117,7 @@ def test_a_view_is_followed_with_its_columns(database: Server, tmp_path: Path) -
     def read(end: int) -> None:
         sink.tables.append(feed_rows(events[:end]))
         sink.catch_up()
-        sink.look()
+        sink.fill_new_views()
         exported(database, tmp_path)
 
     sink.tables.append(feed_rows(events[:5]))

@@ -52,7 +52,7 @@ def test_duckdb_reads_the_tables_and_views(tmp_path: Path) -> None:
     sink = Sink(Tables(tmp_path, EPOCH))
     sink.tables.append(feed_rows([*events, gone, changed]))
     sink.catch_up()
-    sink.look()
+    sink.fill_new_views()
     names = [*TABLES, "views/posts"]
     command = [duckdb_python(), "-c", PROGRAM, delta_extension(), str(tmp_path), *names]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

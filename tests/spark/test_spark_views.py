@@ -125,7 +125,7 @@ def filled(directory: Path, events: list[Event]) -> Sink:
 def added(sink: Sink, events: list[Event]) -> None:
     sink.tables.append(feed_rows(events))
     sink.catch_up()
-    sink.look()
+    sink.fill_new_views()
 
 
 def test_fields_are_typed_columns(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_rebuilt_table_is_followed(tmp_path: Path) -> None:
     before = rows_of(tmp_path, "posts")
     asked("rebuild", "stream_states", "--tables", tmp_path, "--json")
     sink = Sink(Tables(tmp_path, EPOCH, ["stream_states"]))
-    sink.look()
+    sink.fill_new_views()
     assert rows_of(tmp_path, "posts") == before
     added(sink, events)
     asked("view", "create", "--tables", tmp_path, str(OF), "--as", "anew", "--json")
@@ -290,7 +290,7 @@ def test_a_view_can_be_dropped_and_created_again_meanwhile(tmp_path: Path) -> No
         added(sink, events[:cut])
         assert len(rows_of(tmp_path, "posts")) == (2 if cut < 8 else 3 if cut < 11 else 4)
         asked("view", "drop", "--tables", tmp_path, "posts", "--json")
-        sink.look()
+        sink.fill_new_views()
     assert not (tmp_path / "views" / "posts").exists()
 
 
@@ -319,7 +319,7 @@ def test_a_writer_that_is_killed_goes_on(tmp_path: Path) -> None:
         command = [sys.executable, "-c", program, str(tmp_path), when]
         killed = forking.run(command)
         assert killed.returncode == -signal.SIGKILL
-    sink.look()
+    sink.fill_new_views()
     asked("view", "create", "--tables", tmp_path, str(OF), "--as", "anew", "--json")
     assert rows_of(tmp_path, "posts") == rows_of(tmp_path, "anew")
 
