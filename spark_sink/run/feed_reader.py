@@ -78,7 +78,7 @@ class Follower:
         """Read the log that ends at `head` from now on."""
         epoch, read = self._tables.reading.epoch, self._tables.reading.position
         self._feed.check(read, epoch, head)
-        if self._tables.is_even:
+        if self._tables.mirrors_log:
             return
         self._overlap = self._compared(head)
         lacking = self._overlap.lacking(0)
@@ -100,7 +100,7 @@ class Follower:
 
     def placement(self) -> Placement:
         """Return where those rows of the log go that the node has by now."""
-        if self._overlap is None or self._tables.is_even:
+        if self._overlap is None or self._tables.mirrors_log:
             self._overlap = None
             return self._tables.following()
         reading = self._tables.reading
@@ -272,7 +272,11 @@ class FeedReader:
             head = self._nodes.current.head(patience=0)
         except SinkError:  # unless the node is just down, the query fails with it, too
             return None
-        return self._tables.at(head.head) if head.epoch == self._tables.reading.epoch else None
+        return (
+            self._tables.position_when_read_to(head.head)
+            if head.epoch == self._tables.reading.epoch
+            else None
+        )
 
     def run(self, head: Head) -> None:
         """Read until the run is stopped, or up to the head of a node.
@@ -325,7 +329,7 @@ class FeedReader:
             else:
                 self._take_over(follower, head)
         sink.catch_up()
-        self._on_look(self._tables.at(head.head))
+        self._on_look(self._tables.position_when_read_to(head.head))
         self._run_query(sink)
 
     def _take_over(self, follower: Follower, head: Head) -> None:

@@ -227,7 +227,7 @@ class Runner:
             "tables": str(directory),
             "epoch": head.epoch,
             "position": tables.raw_position,
-            "head": tables.at(head.head) if same_log else head.head,
+            "head": tables.position_when_read_to(head.head) if same_log else head.head,
         }
         backfill = self._find_backfill(tables, head)
         self._on_event("starting", facts)

@@ -81,7 +81,7 @@ class Commits:
         return self.table.transaction_version(app_id(self.epoch) + _FOLLOW + table)
 
     @contextmanager
-    def to(
+    def advancing_to(
         self,
         position: int,
         *,

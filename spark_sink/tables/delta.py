@@ -98,7 +98,7 @@ class FeedTable:
 
         What was read of this log once is forgotten: its node may have been restored from a backup.
         """
-        with self._commits.to(self.position, reading=Reading(epoch, 0)) as properties:
+        with self._commits.advancing_to(self.position, reading=Reading(epoch, 0)) as properties:
             self._table.alter.set_table_properties(
                 {READING_PROPERTY: epoch}, raise_if_not_exists=False, commit_properties=properties
             )
@@ -132,13 +132,13 @@ class FeedTable:
         """Whether the next rows can be appended, because none of them replaces another one."""
         return self.spec.rows_are_events or not (self.position or self._table.file_uris())
 
-    def append(self, rows: Staged, position: int, read: int = 0) -> Staged:
+    def append(self, rows: Staged, position: int, read_position: int = 0) -> Staged:
         """Append new rows in one commit, which brings the table to `position`.
 
         Args:
             rows: to append.
             position: of the table.
-            read: in the log that the table is filled from, if it has changed logs.
+            read_position: in the log that the table is filled from, if it has changed logs.
 
         Returns:
             The rows in their place.
@@ -150,8 +150,8 @@ class FeedTable:
         for table in rows.tables:
             files += Stager(self.spec, self.path).stage(table).files
         before = self._commits.reading
-        reading = before and Reading(before.epoch, read)
-        with self._commits.to(position, reading=reading) as properties:
+        reading = before and Reading(before.epoch, read_position)
+        with self._commits.advancing_to(position, reading=reading) as properties:
             self._commits.write([added(file) for file in files], properties)
         return Staged(tuple(files))
 
@@ -167,7 +167,7 @@ class FeedTable:
             position: of the table.
             following: the identity of another table, and the version up to which the rows are.
         """
-        with self._commits.to(position, following=following) as properties:
+        with self._commits.advancing_to(position, following=following) as properties:
             if rows.num_rows:
                 self._commits.upsert(rows, properties)
             else:
@@ -178,7 +178,7 @@ class FeedTable:
 
         The position does not change.
         """
-        with self._commits.to(self.position, under_way=towards) as properties:
+        with self._commits.advancing_to(self.position, under_way=towards) as properties:
             self._commits.upsert(rows, properties)
 
     def replace_rows(
@@ -192,7 +192,7 @@ class FeedTable:
         self._commits.change_spec(spec)
         stager = Stager(spec, self.path)
         files = [file for part in rows if part.num_rows for file in stager.stage(part).files]
-        with self._commits.to(position, following=following) as properties:
+        with self._commits.advancing_to(position, following=following) as properties:
             self._commits.write([added(file) for file in files], properties, mode="overwrite")
 
     def forget(self, streams: Collection[bytes], change: Callable[[pa.Table], pa.Table]) -> int:
@@ -221,7 +221,7 @@ class FeedTable:
             actions.append(removed(file))
         if actions:
             times = times_forgot(self._table) + 1
-            with self._commits.to(self.position, others={FORGOT: times}) as properties:
+            with self._commits.advancing_to(self.position, others={FORGOT: times}) as properties:
                 self._commits.write(actions, properties)
         return count
 
@@ -250,7 +250,7 @@ class FeedTable:
             added(file)
             for file in placed(self.path, data_files(other._table, other.spec, other.path))
         ]
-        with self._commits.to(other.position) as properties:
+        with self._commits.advancing_to(other.position) as properties:
             self._commits.write(adds, properties, mode="overwrite")
         if rules_of(self._table) != self.spec.rules:  # only now are its rows by these rules
             rules = {RULES_PROPERTY: str(self.spec.rules)}

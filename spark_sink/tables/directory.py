@@ -163,11 +163,11 @@ class Tables:
         return self.raw.reading
 
     @property
-    def is_even(self) -> bool:
+    def mirrors_log(self) -> bool:
         """Whether `raw_events` has the events of the log up to where it was read, and no others."""
         return self.reading.position == self.raw_position
 
-    def at(self, position: int) -> int:
+    def position_when_read_to(self, position: int) -> int:
         """Return which position `raw_events` would have if the log were read up to a position.
 
         That is, if `raw_events` had none of the events that it has yet to read.
@@ -210,7 +210,7 @@ class Tables:
 
     def following(self) -> Placement:
         """Return where rows go if the table has no events but those that were read."""
-        assert self.is_even
+        assert self.mirrors_log
         return Placement.following(self.reading.position, self.raw_position)
 
     def append_staged(self, parts: Iterable[StagedFeed], placement: Placement | None = None) -> int:
@@ -236,10 +236,10 @@ class Tables:
                     "table ends"
                 )
             last = part.last
-        read = (placement or self.following()).read_at(last)
-        if count or read > self.reading.position:
+        read_position = (placement or self.following()).read_position_at(last)
+        if count or read_position > self.reading.position:
             rows = sum((part.staged for part in ordered), Staged())
-            self.on_write(RAW, self.raw.append(rows, last, read))
+            self.on_write(RAW, self.raw.append(rows, last, read_position))
         return count
 
     def set_retention(self, retention: Retention) -> None:

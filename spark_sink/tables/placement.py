@@ -35,9 +35,9 @@ class Placement:
     upto: int
 
     @classmethod
-    def following(cls, read: int, base: int) -> "Placement":
-        """All rows after the position `read` of the log go behind the position `base`."""
-        return cls(base, np.array([read + 1]), np.array([_LAST]), _LAST)
+    def following(cls, read_position: int, base: int) -> "Placement":
+        """All rows after `read_position` of the log go behind the position `base`."""
+        return cls(base, np.array([read_position + 1]), np.array([_LAST]), _LAST)
 
     @classmethod
     def of(cls, positions: Positions, upto: int, base: int) -> "Placement":
@@ -59,13 +59,13 @@ class Placement:
         column = kept.schema.get_field_index("position")
         return kept.set_column(column, kept.schema.field(column), pa.array(places, pa.int64()))
 
-    def read_at(self, position: int) -> int:
+    def read_position_at(self, position: int) -> int:
         """Return up to which position of the log the table has all events, once it is at one."""
         run = int(np.searchsorted(self._bases, position, "right")) - 1
         if run >= 0:
-            read = int(self.firsts[run]) + position - int(self._bases[run])
-            if read < self.lasts[run]:
-                return read
+            read_position = int(self.firsts[run]) + position - int(self._bases[run])
+            if read_position < self.lasts[run]:
+                return read_position
         following = run + 1
         return int(self.firsts[following]) - 1 if following < len(self.firsts) else self.upto
 

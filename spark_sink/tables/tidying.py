@@ -87,7 +87,7 @@ class Tidying:
     def _merge_small_files(self, most: float) -> None:
         stager = Stager(self._commits.spec, self._commits.path)
         if actions := merge_small_files(self._table, stager, most):
-            with self._commits.to(self._commits.position) as properties:
+            with self._commits.advancing_to(self._commits.position) as properties:
                 self._commits.write(actions, properties)
 
     def _round(self, version: int) -> int:

@@ -204,7 +204,7 @@ def test_each_event_is_there_once_after_its_prevs_whatever_happens(
         )
         follower.append_missing(LocalWorkers(), 3, lambda: True)
         a_batch(tables, last, follower, EVENTS)
-        assert tables.is_even
+        assert tables.mirrors_log
     order = order_of(directory)
     assert sorted(order) == list(range(EVENTS))
     assert_causal(world, order)
@@ -228,7 +228,7 @@ def test_only_what_the_table_lacks_is_fetched(place: Location) -> None:
     second.log += [895, 960, *range(890, 895), *range(896, 900)]
     a_batch(tables, second, follower, 1000)
     assert second.fetched == 1 + 9 + 11
-    assert tables.is_even
+    assert tables.mirrors_log
     assert order_of(place) == [*range(900), 950, *range(951, 961)]
 
     again = Tables(place, "log-0", [])
@@ -252,7 +252,7 @@ def test_whoever_compares_tables_with_a_node_knows_that_positions_differ(
     follower.take_over(second.head())
     follower.append_missing(LocalWorkers(), 2, lambda: True)
     assert (tables.raw_position, tables.reading.position) == (20, 15)
-    assert tables.at(second.head().head) == 23
+    assert tables.position_when_read_to(second.head().head) == 23
 
     nodes = {feed.url: feed for feed in (first, second)}
     monkeypatch.setattr(Feed, "head", lambda feed, patience=None: nodes[feed.url].head())
@@ -288,9 +288,9 @@ def test_a_node_that_was_restored_from_a_backup_is_read_again(place: Location) -
         return tables
 
     for feed in (first, second, first):
-        assert goes_on_from(feed).is_even
+        assert goes_on_from(feed).mirrors_log
     second.log = [*range(10), 50, 51, *range(10, 19)]
-    assert not goes_on_from(second).is_even
+    assert not goes_on_from(second).mirrors_log
     assert order_of(place) == [*range(20), 50, 51]
     # And while it is the one that is read, as far as the table has other events as well.
     second.log = [*range(10), 52, *range(10, 19), 50, 51, 53]
@@ -384,7 +384,7 @@ def test_rows_are_placed_one_behind_the_other(
     assert placed == list(range(base + 1, base + 1 + len(wanted)))
     done = data.draw(st.integers(0, len(wanted)))
     left = [*positions[done:].tolist(), 71]
-    assert placement.read_at(base + done) == left[0] - 1
+    assert placement.read_position_at(base + done) == left[0] - 1
     covered = {p for after, upto in placement.ranges(3) for p in range(after + 1, upto + 1)}
     assert wanted <= covered
     pieces = _pieces(placement.ranges(3), 4)
@@ -395,7 +395,7 @@ def test_behind_a_table_of_the_same_log_rows_keep_their_order() -> None:
     placement = Placement.following(10, 15)
     rows = pa.table({"position": pa.array([9, 10, 11, 12], pa.int64())})
     assert placement.place(rows)["position"].to_pylist() == [16, 17]
-    assert (placement.read_at(15), placement.read_at(17)) == (10, 12)
+    assert (placement.read_position_at(15), placement.read_position_at(17)) == (10, 12)
 
 
 def test_events_are_told_apart_by_their_digests() -> None:
