@@ -4,5 +4,5 @@
 - `portion`: the rows of some streams in all tables, and the models that these depend on
 - `derivation`: brings the tables to the position of `raw_events`, step by step, in this process or
   in Spark's workers
-- `child_process`: processes that may be killed
+- `child_process`: processes that may be killed; `watchdog`: when they are
 """

@@ -4,7 +4,7 @@ What is computed of a stream is paid for by its events (`recon_node.streams.budg
 sets a stream aside. Neither helps against a call of native code that hangs, or that ends the
 process: of a decoder, a pattern, an allocator. So strangers' content is computed in a process
 beside the one that needs the rows. It marks in shared memory which stream it is at
-(`derive.feed_streams`). Whether the kernel ends it, because that stream has had its time, or the
+(`derive.watchdog`). Whether the kernel ends it, because that stream has had its time, or the
 owner, or the stream itself: the stream is set aside with that reason, and the others are computed
 again, in two halves, so that many such streams cost little more than one.
 
@@ -33,8 +33,9 @@ from typing import Final
 from recon_node.processes.child import answer_requests
 from recon_node.processes.process import Process, ProcessDiedError
 from recon_node.program import no_garbage_collection
-from spark_sink.derive.feed_streams import SIZE, Ends, read_mark, share
+from spark_sink.derive.feed_streams import Ends
 from spark_sink.derive.portion import Models, Portion, Step, compute, portion_of_set_aside
+from spark_sink.derive.watchdog import SHARED_SIZE, read_mark, share
 from spark_sink.errors import SinkError
 
 COMMAND: Final = (sys.executable, "-P", "-m", "spark_sink.derive.child_process")
@@ -74,8 +75,8 @@ class ChildProcess:
 
     def __init__(self, command: Sequence[str] = COMMAND, idle: float = 0.0) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # it has no name
-        self._file.truncate(SIZE)
-        self._memory = mmap.mmap(self._file.fileno(), SIZE)
+        self._file.truncate(SHARED_SIZE)
+        self._memory = mmap.mmap(self._file.fileno(), SHARED_SIZE)
         self._command = (*command, str(idle), str(self._file.fileno()))
         self._process: Process | None = None
         self._overdue = False
@@ -127,7 +128,7 @@ class ChildProcess:
         if self._process is not None and self._process.status is not None:
             self.close()  # it had nothing to do
         if self._process is None:
-            self._memory[:] = bytes(SIZE)
+            self._memory[:] = bytes(SHARED_SIZE)
             try:
                 self._process = Process(self._command, (self._file.fileno(),))
             except OSError as error:

@@ -32,7 +32,6 @@ from spark_sink.derive.feed_streams import (
     FeedStream,
     ModelSetAsideError,
     Row,
-    computing,
     read_later,
     read_streams,
     reason_of,
@@ -40,6 +39,7 @@ from spark_sink.derive.feed_streams import (
     unprocessed,
 )
 from spark_sink.derive.transforms import NEED_MODELS, rows_of
+from spark_sink.derive.watchdog import killed_if_slow
 from spark_sink.schema import PARTITION_COLUMN, TABLES, UNPROCESSED, TableSpec, partition_of
 from spark_sink.tables.raw_files import RawFiles, batched
 from spark_sink.tables.staging import MAX_STAGED_BYTES, Staged, Stager
@@ -158,7 +158,7 @@ def portion_of_set_aside(
 def _identity(cid: bytes, init: bytes) -> tuple[str, Row]:
     """Return the StreamID and the columns of a stream, as far as its init event can be read."""
     try:
-        with computing(cid, len(init)):
+        with killed_if_slow(cid, len(init)):
             event = parse_event(init)
             assert event.header is not None
             return str(event.stream_id()), stream_columns(cid, event.header)
@@ -212,7 +212,7 @@ class _Work:
             rows.begin()
         reason = None
         try:
-            with computing(stream.cid, stream.size):
+            with killed_if_slow(stream.cid, stream.size):
                 self._add(stream)
         except NOT_OF_A_STREAM:
             raise
@@ -435,7 +435,7 @@ class Models:
             self._models[cid] = _Model(None, named, fault=fault)
         found = self._raw.events_of(wanted.keys() - set(self._set_aside), self._upto)
         for model in read_streams(found, models_only=True):
-            with computing(model.cid, model.size):
+            with killed_if_slow(model.cid, model.size):
                 self._models[model.cid] = _read(model, wanted[model.cid])
 
     def of(self, stream: FeedStream) -> Definitions | None:

@@ -1,6 +1,6 @@
 """A stream's rows in each table: pure functions of the stream and its content.
 
-A row is yielded without the columns that all rows of the stream share (`Stream.columns`).
+A row is yielded without the columns that all rows of the stream share (`FeedStream.columns`).
 
 The content also depends on the stream's model. Rows change
 

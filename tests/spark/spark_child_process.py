@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from recon_node.streams import Stream
-from spark_sink.derive import child_process, feed_streams, portion
+from spark_sink.derive import child_process, feed_streams, portion, watchdog
 
 
 def end(cid: bytes) -> None:
@@ -44,7 +44,7 @@ def parse_event(car: bytes) -> Any:
 
 
 if __name__ == "__main__":
-    vars(feed_streams).update(STREAM_TIMEOUT=0.2, TIMEOUT_PER_BYTE=0.0, SLOWNESS=5)
+    vars(watchdog).update(STREAM_TIMEOUT=0.2, TIMEOUT_PER_BYTE=0.0, SLOWNESS=5)
     of_stream: Any = Stream.states.fget  # type: ignore[attr-defined]
     parse = feed_streams.parse_event
     if "read" in sys.argv[1]:
