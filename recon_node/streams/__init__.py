@@ -35,7 +35,7 @@ from recon_node.streams.state import (
     shape_of,
     stream_state,
 )
-from recon_node.streams.stream import Stream, StreamEnd
+from recon_node.streams.stream import Stream, StreamSummary
 from recon_node.streams.tip import Decision, Rule, Tip, select_tip
 
 __all__ = [
@@ -50,11 +50,11 @@ __all__ = [
     "Statements",
     "Stream",
     "StreamData",
-    "StreamEnd",
     "StreamEvent",
     "StreamShapeError",
     "StreamState",
     "StreamStates",
+    "StreamSummary",
     "Tip",
     "accepted_tip",
     "causal_order",

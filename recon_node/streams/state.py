@@ -143,8 +143,8 @@ class StreamState:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
-    """What is known about the earlier events of a stream.
+class StateSummary:
+    """What is known about the content after the earlier events of a stream.
 
     Attributes:
         header: of the stream.
@@ -172,13 +172,13 @@ class StreamStates:
         events: all events of one stream, in any order; or the later ones, in causal order.
         definitions: of the stream's model; None if it is unknown. Ignored for models.
         keep: events (the tip, for example) whose states `all` keeps for `at`.
-        earlier: what is known about the earlier events, if only the later ones are given.
+        summary: what is known about the earlier events, if only the later ones are given.
         faults: the events whose signature is wrong, and why it is; nearly always none.
         on_event: called before the state after an event is computed; may raise an exception.
 
     Raises:
         StreamShapeError: the events are not one whole stream.
-        ForgottenError: an event builds on one that `earlier` does not know. So do the methods.
+        ForgottenError: an event builds on one that `summary` does not know. So do the methods.
         BudgetError: (the methods) the stream takes too much work.
     """
 
@@ -188,20 +188,20 @@ class StreamStates:
         definitions: Definitions | None = None,
         *,
         keep: Collection[CID] = (),
-        earlier: Earlier | None = None,
+        summary: StateSummary | None = None,
         faults: Mapping[CID, str] | None = None,
         on_event: Callable[[], None] | None = None,
     ) -> None:
         self._events = {event.cid: event for event in events}
-        self._earlier = earlier
+        self._summary = summary
         prevs = {event.cid: event.prevs for event in self._events.values()}
-        if earlier is None:
+        if summary is None:
             self._heights = heights_by_prevs(prevs)
             header = self._events[next(iter(self._heights))].header
             assert header is not None, "the first event in a causal order is the init event"
         else:
-            self._heights = heights_above(earlier.heights, prevs)
-            header = earlier.header
+            self._heights = heights_above(summary.heights, prevs)
+            header = summary.header
         self._header = header
         self._definitions = None if header.stream_type is StreamType.MODEL else definitions
         self._rules: dict[CID | None, ContentRules] = {}
@@ -215,7 +215,7 @@ class StreamStates:
         signed = (event for event in self._events.values() if event.kind is not EventKind.TIME)
         self._unpaid = 0
         self._size = sum(len(event.car) for event in signed)
-        self._size += 0 if earlier is None else earlier.size
+        self._size += 0 if summary is None else summary.size
         self._spent = 0
         self._written = 0
 
@@ -236,10 +236,10 @@ class StreamStates:
         """
         paying = _Paying.of(self._size)
         rejected: dict[CID, tuple[str, ...]] = {}
-        if self._earlier is not None:
-            paying.work.spend(self._earlier.spent)
-            paying.rows.spend(self._earlier.written)
-            rejected.update(self._earlier.rejected)
+        if self._summary is not None:
+            paying.work.spend(self._summary.spent)
+            paying.rows.spend(self._summary.written)
+            rejected.update(self._summary.rejected)
         uses = Counter(prev for event in self._events.values() for prev in event.prevs)
         forks = {cid for cid, count in uses.items() if count > 1}
         states: dict[CID, EventState] = {}
@@ -296,7 +296,7 @@ class StreamStates:
         Raises:
             StreamShapeError: there is no such event.
         """
-        if self._earlier is not None:
+        if self._summary is not None:
             _ = self.rejected  # computes the few later events once
         if cid not in self._kept:
             self._kept[cid] = deque(self.branch(cid), maxlen=1).pop()
@@ -307,9 +307,9 @@ class StreamStates:
 
         The states before it are not computed again.
         """
-        before = self._earlier
+        before = self._summary
         heights = self._heights if before is None else ChainMap(self._heights, {**before.heights})
-        earlier = Earlier(
+        summary = StateSummary(
             self._header,
             heights,
             self.at,
@@ -319,14 +319,14 @@ class StreamStates:
             self._written,
         )
         return StreamStates(
-            [event], definitions, keep=[event.cid], earlier=earlier, on_event=self._on_event
+            [event], definitions, keep=[event.cid], summary=summary, on_event=self._on_event
         )
 
-    def end(self, cid: CID) -> Earlier:
+    def summary(self, cid: CID) -> StateSummary:
         """Return what the events after one event need, if none builds on any other."""
         state = self.at(cid)
         rejected: dict[CID, tuple[str, ...]] = {}
-        return Earlier(
+        return StateSummary(
             self._header,
             {cid: state.height},
             _only(state),
@@ -338,9 +338,9 @@ class StreamStates:
 
     def _state_before(self, cid: CID) -> EventState:
         """The state after an earlier event."""
-        if self._earlier is None:
+        if self._summary is None:
             raise StreamShapeError(f"there is no event {cid}")
-        return self._earlier.state(cid)
+        return self._summary.state(cid)
 
     def _apply(
         self, event: Event, height: int, before: EventState | None, paying: _Paying

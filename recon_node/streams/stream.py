@@ -6,9 +6,9 @@ of the accepted events and a merge proposal are computed when they are first ask
 All content comes from one pass over the events (`StreamStates`), which applies each patch once.
 
 A stream of 50,000 events takes seconds to compute, and nearly always its next event builds on its
-tip. Then the `StreamEnd` of the earlier events is enough to go on from, as `Stream.after` does. It
-raises `ForgottenError` for all else: then the stream is read whole. So the answers never depend on
-whether there was an end to go on from.
+tip. Then the `StreamSummary` of the earlier events is enough: a `Stream` of the later events goes
+on from it. It raises `ForgottenError` for all else: then the stream is read whole. So the answers
+never depend on whether there was a summary.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from recon_node.streams.merging import (
 )
 from recon_node.streams.model_rules import MAX_VERSIONS, Definitions, named_versions
 from recon_node.streams.state import (
-    Earlier,
     EventState,
+    StateSummary,
     StreamState,
     StreamStates,
     accepted_tip,
@@ -97,7 +97,7 @@ class _Top:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamEnd:
+class StreamSummary:
     """What an event that builds on the tip of a stream needs of all others.
 
     Attributes:
@@ -106,7 +106,7 @@ class StreamEnd:
         versions: of its model that the stream names.
         signed: its tip, which was accepted.
         accepted: the tip of the accepted events, with the same event.
-        earlier: the state at the tip.
+        states: its content at the tip.
     """
 
     count: int
@@ -114,29 +114,29 @@ class StreamEnd:
     versions: frozenset[CID]
     signed: _Top
     accepted: _Top
-    earlier: Earlier
+    states: StateSummary
 
     @property
     def weight(self) -> int:
         """About how many bytes it takes."""
         tip = self.signed.tip
         ids = len(tip.pruned) + len(tip.candidates) + 2 * len(tip.reasons)
-        return 200 * (ids + 10) + self.earlier.state(tip.event).data.weight
+        return 200 * (ids + 10) + self.states.state(tip.event).data.weight
 
 
 class Stream:
     """A stream: all of its events, or the later ones.
 
     Args:
-        statements: of the events; the init event is the first, unless there is an `end`.
+        statements: of the events; the init event is the first, unless there is a `summary`.
         times: the block times (Unix seconds) that time events prove, where they are known.
         faults: the events whose signature is wrong, and why it is; nearly always none.
         definitions: of the stream's model; None if it is unknown.
         on_event: called before the content after an event is computed; may raise an exception.
-        end: of the events before.
+        summary: of the events before.
 
     Raises:
-        ForgottenError: (also the methods) `end` is not enough.
+        ForgottenError: (also the methods) `summary` is not enough.
     """
 
     def __init__(
@@ -147,14 +147,14 @@ class Stream:
         definitions: Definitions | None = None,
         *,
         on_event: Callable[[], None] | None = None,
-        end: StreamEnd | None = None,
+        summary: StreamSummary | None = None,
     ) -> None:
         self.statements = statements
         self.times = times or {}
         self.faults = faults or {}
         self.definitions = definitions
         self._on_event = on_event
-        self._end = end
+        self._summary = summary
         self._states: StreamStates | None = None
 
     @classmethod
@@ -184,8 +184,8 @@ class Stream:
     @cached_property
     def header(self) -> InitHeader:
         """That of the init event."""
-        if self._end is not None:
-            return self._end.earlier.header
+        if self._summary is not None:
+            return self._summary.states.header
         header = self.events[0].header
         if header is None:
             raise StreamShapeError(f"the event {self.events[0].cid} is not the init of a stream")
@@ -199,21 +199,21 @@ class Stream:
     @cached_property
     def count(self) -> int:
         """How many events it has."""
-        return len(self.events) + (0 if self._end is None else self._end.count)
+        return len(self.events) + (0 if self._summary is None else self._summary.count)
 
     @cached_property
     def pending(self) -> int:
         """How many of its time events have no known time."""
         pending = sum(shape.kind == "time" and shape.time is None for shape in self.shapes)
-        return pending + (0 if self._end is None else self._end.pending)
+        return pending + (0 if self._summary is None else self._summary.pending)
 
     @cached_property
     def versions(self) -> frozenset[CID]:
         """The versions of its model that it names; of too many, the lowest."""
         is_model = self.header.stream_type is StreamType.MODEL
         named = frozenset[CID]() if is_model else frozenset(named_versions(self.events))
-        if self._end is None or named <= self._end.versions:
-            return named if self._end is None else self._end.versions
+        if self._summary is None or named <= self._summary.versions:
+            return named if self._summary is None else self._summary.versions
         raise ForgottenError("an event names another version of the model")
 
     @cached_property
@@ -236,9 +236,9 @@ class Stream:
         Raises:
             StreamShapeError: the events are not one whole stream, or none of them is valid data.
         """
-        if self._end is None:
+        if self._summary is None:
             return select_tip(self.shapes)
-        return self._after(self._end.signed, self.shapes).tip
+        return self._after(self._summary.signed, self.shapes).tip
 
     def _after(self, top: _Top, shapes: Iterable[StreamEvent[CID]]) -> _Top:
         for shape in shapes:
@@ -247,8 +247,8 @@ class Stream:
 
     def kind_of(self, cid: CID) -> str:
         """Return the kind of an event, which may be the tip before these events."""
-        if self._end is not None and cid == self._end.signed.tip.event:
-            return self._end.signed.kind
+        if self._summary is not None and cid == self._summary.signed.tip.event:
+            return self._summary.signed.kind
         return next(shape.kind for shape in reversed(self.shapes) if shape.id == cid)
 
     @property
@@ -259,7 +259,7 @@ class Stream:
                 self.events,
                 self.definitions,
                 keep=self._asked_for(),
-                earlier=None if self._end is None else self._end.earlier,
+                summary=None if self._summary is None else self._summary.states,
                 faults=self.faults,
                 on_event=self._on_event,
             )
@@ -292,10 +292,10 @@ class Stream:
         Raises:
             StreamShapeError: no event was accepted, or the events are not one whole stream.
         """
-        if self._end is None:
+        if self._summary is None:
             return accepted_tip(self.shapes, self.rejected) if self.rejected else self.tip
         accepted = [shape for shape in self.shapes if shape.id not in self.rejected]
-        tip = self._after(self._end.accepted, accepted).tip
+        tip = self._after(self._summary.accepted, accepted).tip
         above = {shape.id for shape in self.shapes} - {shape.id for shape in accepted}
         return replace(tip, pruned=tuple(sorted({*tip.pruned, *above})))
 
@@ -335,7 +335,7 @@ class Stream:
         """
         return propose_merge(self.events, self.open_tips, self.states, including, self.expired)
 
-    def end(self) -> StreamEnd | None:
+    def summary(self) -> StreamSummary | None:
         """Return what an event on its tip needs; None if that is too much."""
         try:
             tip, accepted = self.tip, self.accepted_tip
@@ -343,19 +343,19 @@ class Stream:
             return None
         if accepted.event != tip.event or len(self.versions) >= MAX_VERSIONS:
             return None
-        if self._end is None:
+        if self._summary is None:
             kind, lapses = self.kind_of(tip.event), self._lapses()
             signed, held = _Top(tip, kind, lapses), _Top(accepted, kind, lapses)
         else:
-            signed = self._after(self._end.signed, self.shapes)
-            held = self._after(self._end.accepted, self.shapes)
-        return StreamEnd(
+            signed = self._after(self._summary.signed, self.shapes)
+            held = self._after(self._summary.accepted, self.shapes)
+        return StreamSummary(
             count=self.count,
             pending=self.pending,
             versions=self.versions,
             signed=signed,
             accepted=held,
-            earlier=self.states.end(tip.event),
+            states=self.states.summary(tip.event),
         )
 
     def _lapses(self) -> float:

@@ -10,7 +10,7 @@ again, in two halves, so that many such streams cost little more than one.
 
 A process may also end because somebody kills it, or because the machine has no memory left. So what
 has not used up its time is tried twice. `raw_events` is the only state, so a process can be
-replaced at any moment; it keeps models and the ends of long streams only to be fast.
+replaced at any moment; it keeps models and summaries of long streams only to be fast.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Final
 from recon_node.processes.child import answer_requests
 from recon_node.processes.process import Process, ProcessDiedError
 from recon_node.program import no_garbage_collection
-from spark_sink.derive.feed_streams import Ends
+from spark_sink.derive.feed_streams import SummaryCache
 from spark_sink.derive.portion import Models, Portion, Step, compute, portion_of_set_aside
 from spark_sink.derive.watchdog import SHARED_SIZE, read_mark, share
 from spark_sink.errors import SinkError
@@ -47,22 +47,22 @@ _TRIES: Final = 2
 _LOOK_EVERY: Final = 0.5
 
 #: A portion, from what the process keeps.
-_Request = Callable[[Models, Ends], Portion]
+_Request = Callable[[Models, SummaryCache], Portion]
 
 
 class LocalComputer:
     """Computes portions in this process."""
 
     def __init__(self) -> None:
-        self._models, self._ends = Models(), Ends()
+        self._models, self._summaries = Models(), SummaryCache()
 
     def compute(self, step: Step, streams: Sequence[bytes]) -> Portion:
         """Compute the portion of these streams; see `derive.portion.compute`."""
-        return compute(step, streams, self._models, self._ends)
+        return compute(step, streams, self._models, self._summaries)
 
     def close(self) -> None:
         """Forget what is kept."""
-        self._models, self._ends = Models(), Ends()
+        self._models, self._summaries = Models(), SummaryCache()
 
 
 class ChildProcess:
@@ -188,7 +188,7 @@ def _set_aside(
     reasons: dict[bytes, str],
     unreadable: frozenset[bytes],
     models: Models,
-    ends: Ends,
+    summaries: SummaryCache,
 ) -> Portion:
     return portion_of_set_aside(step, reasons, unreadable)
 
@@ -199,14 +199,14 @@ def main() -> None:
     share(int(file))
     with suppress(OSError):  # if the machine runs out of memory, this process goes, not its owner
         Path("/proc/self/oom_score_adj").write_text("1000")
-    models, ends = Models(), Ends()
+    models, summaries = Models(), SummaryCache()
 
     def answer(asked: bytes) -> bytes:
         signal.setitimer(signal.ITIMER_REAL, 0)
         try:
             with no_garbage_collection():
                 request: _Request = pickle.loads(asked)
-                answered = pickle.dumps((True, request(models, ends)))
+                answered = pickle.dumps((True, request(models, summaries)))
         except Exception as error:
             answered = _pickled(error)
         signal.setitimer(signal.ITIMER_REAL, float(idle))

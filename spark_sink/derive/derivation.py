@@ -8,8 +8,8 @@ short step, of up to a few hundred events, is computed without them. Both are co
 that may be killed (`derive.child_process`), because the content is strangers'.
 
 Of a long stream, which would take seconds to read back, a short step reads only the events after
-its *end*, if the same process has computed the stream before and its next event builds on its tip
-(`derive.feed_streams`).
+its *summary*, if the same process has computed the stream before and its next event builds on its
+tip (`derive.feed_streams`).
 
 The content of a document depends on its model, which is another stream. Models usually come before
 their documents. When a model arrives, all its documents are read back, too; when it gets further

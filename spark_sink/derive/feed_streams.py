@@ -1,9 +1,9 @@
 """Converts rows of `raw_events` to streams, whose events are read once for all tables.
 
-The ends of long streams are kept in memory from one short step to the next (`Ends`). A stream of
-50,000 events takes seconds to read back, and nearly always its next event builds on its
-tip. `recon_node.streams.StreamEnd` is what such an event needs of the others. Nothing depends on an
-end being here: without one, after a start for example, the stream is read whole once.
+Summaries of long streams are kept in memory from one short step to the next (`SummaryCache`). A
+stream of 50,000 events takes seconds to read back, and nearly always its next event builds on its
+tip. `recon_node.streams.StreamSummary` is what such an event needs of the others. Nothing depends
+on a summary being here: without one, after a start for example, the stream is read whole once.
 
 One bad stream never stops a table: it is set aside (`SetAsideStreams`). A stream of which rows
 cannot be computed (it takes more work than its events pay for, or meets a fault of this software)
@@ -38,8 +38,8 @@ from recon_node.streams import (
     Definitions,
     ForgottenError,
     Stream,
-    StreamEnd,
     StreamShapeError,
+    StreamSummary,
     Tip,
     dimensions,
     statements_of,
@@ -83,8 +83,8 @@ class FeedStream:
     There is one entry for each statement (`recon_node.streams.graph`), that of the copy which
     was delivered first: so further copies change no row.
 
-    The entries may be the later ones only, after the `StreamEnd` of those before. If that is not
-    enough to answer a question, `ForgottenError` is raised.
+    The entries may be the later ones only, after the `StreamSummary` of those before. If that is
+    not enough to answer a question, `ForgottenError` is raised.
     """
 
     cid: bytes
@@ -206,20 +206,22 @@ def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator
             yield stream
 
 
-def read_later(raw_events: pa.Table, ends: Mapping[bytes, StreamEnd]) -> Iterator[FeedStream]:
-    """Yield the streams in rows of `raw_events` that go on from their ends, each event on the one
-    before.
+def read_later(
+    raw_events: pa.Table, summaries: Mapping[bytes, StreamSummary]
+) -> Iterator[FeedStream]:
+    """Yield the streams in rows of `raw_events` that go on from their summaries, each event on the
+    one before.
 
     Args:
-        raw_events: as in `read_streams`; all rows of each stream after its end must be present.
-        ends: by stream CID.
+        raw_events: as in `read_streams`; all rows of each stream after its summary must be present.
+        summaries: by stream CID.
 
     Raises:
         TablesError: a row holds no event of its stream.
     """
     for cid, group in _by_stream(raw_events):
         try:
-            yield _read_stream(cid, group, ends[cid])
+            yield _read_stream(cid, group, summaries[cid])
         except ForgottenError:
             continue
 
@@ -232,38 +234,40 @@ def _by_stream(raw_events: pa.Table) -> Iterator[tuple[bytes, Iterator[Row]]]:
     return groupby(rows, itemgetter("stream_cid"))
 
 
-def _read_stream(cid: bytes, rows: Iterable[Row], end: StreamEnd | None = None) -> FeedStream:
+def _read_stream(
+    cid: bytes, rows: Iterable[Row], summary: StreamSummary | None = None
+) -> FeedStream:
     """Read the events of a stream in feed order, one for each statement.
 
     Raises:
-        ForgottenError: they do not simply follow the end.
+        ForgottenError: they do not simply follow the summary.
         TablesError: they are not the events of the stream.
     """
     rows = tuple(rows)
     size = sum(len(row["car"]) for row in rows)
     with killed_if_slow(cid, size):
         entries = (_read_entry(row, lazily=size > _MAX_DECODED) for row in rows)
-        return _stream_of(cid, {entry.event.cid: entry for entry in entries}, end)
+        return _stream_of(cid, {entry.event.cid: entry for entry in entries}, summary)
 
 
-def _stream_of(cid: bytes, entries: dict[CID, Entry], end: StreamEnd | None) -> FeedStream:
+def _stream_of(cid: bytes, entries: dict[CID, Entry], summary: StreamSummary | None) -> FeedStream:
     if any(entry.event.init != cid for entry in entries.values()):
         raise TablesError(f"raw_events holds events of another stream under {cid.hex()}")
     faults = {cid: entry.fault for cid, entry in entries.items() if entry.fault is not None}
     events = (entry.event for entry in entries.values())
     statements = statements_of(events, faults, keep_first=True)
     times = {cid: entry.time for cid, entry in entries.items() if entry.time is not None}
-    stream = Stream(statements, times, faults, end=end)
+    stream = Stream(statements, times, faults, summary=summary)
     try:
         _ = stream.shapes
     except CeramicError as error:
         raise TablesError(f"raw_events holds a damaged event of {cid.hex()}: {error}") from error
-    if end is None and statements.events[0].header is None:
+    if summary is None and statements.events[0].header is None:
         raise TablesError(
             f"raw_events does not hold the whole stream {cid.hex()}: it starts with an event that "
             "is not an init"
         )
-    if end is not None:
+    if summary is not None:
         _ = stream.tip, stream.versions  # raises `ForgottenError`
     shown: Iterable[Entry] = entries.values()
     if statements.copies:
@@ -281,40 +285,42 @@ def _read_entry(row: Row, *, lazily: bool) -> Entry:
     return Entry(position, event, row["time"], row["chain_id"], row["fault"])
 
 
-#: Events of a stream whose end is kept.
+#: Events of a stream of which a summary is kept.
 LONG: Final = 512
-# Bytes of ends, about.
+# Bytes of summaries, about.
 _MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class KeptEnd:
-    """The end of a stream, complete up to a position."""
+class KeptSummary:
+    """The summary of a stream, complete up to a position."""
 
-    end: StreamEnd
+    summary: StreamSummary
     position: int
 
 
-class Ends:
-    """The ends of streams; of too many, those that were used last."""
+class SummaryCache:
+    """Summaries of streams; of too many, those that were used last."""
 
     def __init__(self) -> None:
-        self._ends = Remembered[bytes, KeptEnd](_MAX_BYTES, weigh=lambda kept: kept.end.weight)
+        self._summaries = Remembered[bytes, KeptSummary](
+            _MAX_BYTES, weigh=lambda kept: kept.summary.weight
+        )
 
-    def take(self, streams: Iterable[bytes], after: int) -> dict[bytes, KeptEnd]:
-        """Remove the ends of streams that get events; return those that are not ahead of a step."""
-        taken = ((cid, self._ends.pop(cid)) for cid in streams)
+    def take(self, streams: Iterable[bytes], after: int) -> dict[bytes, KeptSummary]:
+        """Remove the summaries of streams that get events; return those not ahead of a step."""
+        taken = ((cid, self._summaries.pop(cid)) for cid in streams)
         return {cid: kept for cid, kept in taken if kept is not None and kept.position <= after}
 
     def keep(self, stream: FeedStream, position: int) -> None:
-        """Keep the end of a stream that is complete up to a position, if it is long."""
+        """Keep the summary of a stream that is complete up to a position, if it is long."""
         # Models are read whole for their documents anyway.
         if stream.stream.count < LONG or stream.is_model:
             return
-        end = stream.stream.end()
-        if end is None or end.weight > _MAX_BYTES:
+        summary = stream.stream.summary()
+        if summary is None or summary.weight > _MAX_BYTES:
             return
-        self._ends.put(stream.cid, KeptEnd(end, position))
+        self._summaries.put(stream.cid, KeptSummary(summary, position))
 
 
 # What is wrong with the tables or the machine, and not with a stream.

@@ -4,8 +4,8 @@ All events of the streams that get new ones are read back from `raw_events`, and
 of each table (`derive.transforms`). So a portion is a function of `raw_events` alone: it can be
 computed anywhere, and more than once.
 
-Of a long stream whose end is kept (`Ends`), only the events after it are read, unless its model has
-had an event since. If that turns out not to be enough, the stream is read whole.
+Of a long stream whose summary is kept (`SummaryCache`), only the events after it are read, unless
+its model has had an event since. If that turns out not to be enough, the stream is read whole.
 
 The states of documents depend on the definitions of their model. A model is a stream like any
 other: it, or the version that a document names, can arrive after the document. A step goes from one
@@ -28,10 +28,10 @@ from recon_node.ipld import CID
 from recon_node.streams import Definitions, ForgottenError, definitions_of
 from spark_sink.derive.feed_streams import (
     NOT_OF_A_STREAM,
-    Ends,
     FeedStream,
     ModelSetAsideError,
     Row,
+    SummaryCache,
     read_later,
     read_streams,
     reason_of,
@@ -108,7 +108,7 @@ class Portion:
 
 
 def compute(
-    step: Step, streams: Sequence[bytes], models: Models, ends: Ends | None = None
+    step: Step, streams: Sequence[bytes], models: Models, summaries: SummaryCache | None = None
 ) -> Portion:
     """Compute the portion of these streams.
 
@@ -116,14 +116,14 @@ def compute(
         step: which.
         streams: that have events in it, or are to be computed anew.
         models: of this process.
-        ends: of long streams, if they are kept from step to step.
+        summaries: of long streams, if they are kept from step to step.
 
     Raises:
         TablesError: `raw_events` is damaged, or files cannot be written.
     """
     streams = [cid for cid in streams if cid not in step.set_aside]
     models.move(step.raw, step.after, step.upto, streams, step.set_aside)
-    work = _Work(step, models, ends or Ends())
+    work = _Work(step, models, summaries or SummaryCache())
     whole = work.add_later(streams)
     left_out = len(whole)
     for some in _streams_of(step, whole):
@@ -170,11 +170,11 @@ def _identity(cid: bytes, init: bytes) -> tuple[str, Row]:
 class _Work:
     """A portion while it is computed."""
 
-    def __init__(self, step: Step, models: Models, ends: Ends) -> None:
+    def __init__(self, step: Step, models: Models, summaries: SummaryCache) -> None:
         self.portion = Portion()
         self._step = step
         self._models = models
-        self._ends = ends
+        self._summaries = summaries
         self._rows = {n: _Rows(TABLES[n], step.stagers.get(n)) for n in step.names}
         self._orders = {n: TABLES[n].key for n in step.names if TABLES[n].rows_are_events}
         self._revised = {
@@ -182,13 +182,13 @@ class _Work:
         }
 
     def add_later(self, streams: Sequence[bytes]) -> list[bytes]:
-        """Add the streams whose end is enough; return those that must be read whole."""
-        ends = self._ends.take(streams, self._step.after)
-        if not ends or not self._step.needs_models:
+        """Add the streams whose summary is enough; return those that must be read whole."""
+        kept = self._summaries.take(streams, self._step.after)
+        if not kept or not self._step.needs_models:
             return [*streams]
-        after = {cid: end.position for cid, end in ends.items()}
+        after = {cid: one.position for cid, one in kept.items()}
         rows = self._step.raw.later_events_of(after, self._step.upto)
-        later = [*read_later(rows, {cid: end.end for cid, end in ends.items()})]
+        later = [*read_later(rows, {cid: one.summary for cid, one in kept.items()})]
         self._models.load(later)
         done = set()
         for stream in later:
@@ -202,10 +202,10 @@ class _Work:
         return [cid for cid in streams if cid not in done]
 
     def add(self, stream: FeedStream) -> None:
-        """Add the rows of a stream, and keep its end if it is long; or say that it is set aside.
+        """Add the rows of a stream, and keep its summary if it is long; or set it aside.
 
         Raises:
-            ForgottenError: the end that it goes on from is not enough. Nothing was added.
+            ForgottenError: the summary that it goes on from is not enough. Nothing was added.
         """
         every = [*self._rows.values(), *self._revised.values()]
         for rows in every:
@@ -245,7 +245,7 @@ class _Work:
         if stream.is_model and step.needs_models:
             self._note_model(stream)
         if step.needs_models:
-            self._ends.keep(stream, step.upto)
+            self._summaries.keep(stream, step.upto)
 
     def _note_model(self, model: FeedStream) -> None:
         portion, model_id = self.portion, model.stream_id.to_bytes()

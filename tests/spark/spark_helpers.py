@@ -176,7 +176,7 @@ def processes_under(pid: int) -> set[int]:
 
 
 class StreamCounter:
-    """Counts the streams that are read whole, and those that go on from their ends."""
+    """Counts the streams that are read whole, and those that go on from their summaries."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.whole = self.later = 0

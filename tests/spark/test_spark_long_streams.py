@@ -1,4 +1,4 @@
-"""Long streams: gone on from their ends, the tables are as if all were read whole."""
+"""Long streams: gone on from their summaries, the tables are as if all were read whole."""
 
 import random
 import shutil
@@ -31,7 +31,7 @@ from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, model_event, signed_event, time_event
 from recon_node.streams import no_version
 from spark_sink.derive import child_process, derivation, feed_streams
-from spark_sink.derive.feed_streams import Ends
+from spark_sink.derive.feed_streams import SummaryCache
 from spark_sink.derive.portion import Models, Portion, Step, compute
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FORMER, TABLES, UNPROCESSED, with_partition
@@ -141,7 +141,7 @@ class Run:
     directory: Path
     feed: pa.Table
     raw: tuple[DataFile, ...] = ()
-    ends: Ends = field(default_factory=Ends)
+    summaries: SummaryCache = field(default_factory=SummaryCache)
     position: int = 0
     rows: dict[str, dict[Any, Any]] = field(default_factory=lambda: defaultdict(dict))
 
@@ -152,7 +152,7 @@ class Run:
         step = Step(raw, DERIVED, self.position, upto)
         touched = raw.streams_between(self.position, upto)
         models = Models()
-        done = compute(step, touched, models, self.ends)
+        done = compute(step, touched, models, self.summaries)
         for name in COMPARED:
             self._put(name, done.rows[name].read(TABLES[name].schema))
             if name in done.revised:
@@ -296,7 +296,7 @@ def test_killed_before_any_write_or_failed_and_repeated(
 
 
 def test_ends_ahead_of_a_table_are_not_used(tmp_path: Path) -> None:
-    """A table that was lost is computed from events that the ends have already."""
+    """A table that was lost is computed from events that the summaries have already."""
     go_on(tmp_path, *range(END - 8, END - 2))
     shutil.rmtree(tmp_path / "event_states")
     sink = Sink(Tables(tmp_path, EPOCH))

@@ -1,4 +1,4 @@
-"""Data events with a wrong signature that valid ones cover: in tips, in states, at ends."""
+"""Data events with a wrong signature that valid ones cover: in tips, in states, in summaries."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from recon_node.streams import (
     EventState,
     ForgottenError,
     Stream,
-    StreamEnd,
     StreamEvent,
     StreamStates,
+    StreamSummary,
     Tip,
     accepted_tip,
     definitions_of,
@@ -135,7 +135,7 @@ def test_a_capability_of_a_badly_signed_event_may_be_anything() -> None:
     )
 
 
-# --- streams from their ends ---
+# --- streams from their summaries ---
 
 
 def write(rng: random.Random, size: int) -> Writer:
@@ -161,9 +161,9 @@ def answers(stream: Stream) -> tuple[Tip[CID], Tip[CID], EventState, list[EventS
 
 
 def go_through(written: Writer, rng: random.Random) -> int:
-    """Take the stream in pieces, each from the end of what came before; return how often that was
-    enough."""
-    end: StreamEnd | None = None
+    """Take the stream in pieces, each from the summary of what came before; return how often that
+    was enough."""
+    summary: StreamSummary | None = None
     upto = answered = 0
     while upto < len(written.events):
         done, upto = upto, min(len(written.events), upto + rng.choice([1, 1, 2, 5]))
@@ -171,8 +171,8 @@ def go_through(written: Writer, rng: random.Random) -> int:
         expected = answers(whole)
         try:
             statements = replace(whole.statements, events=whole.statements.events[done:])
-            later = Stream(statements, written.times, written.faults, end=end)
-            if end is not None:
+            later = Stream(statements, written.times, written.faults, summary=summary)
+            if summary is not None:
                 tip, accepted, state, states = answers(later)
                 assert (tip, accepted, state.data) == (*expected[:2], expected[2].data)
                 assert states == expected[3][done:]
@@ -180,17 +180,17 @@ def go_through(written: Writer, rng: random.Random) -> int:
                 assert later.kind_of(tip.event) == whole.kind_of(tip.event)
                 assert not {tip.event, accepted.event} & written.faults.keys()
                 answered += 1
-                end = later.end()
+                summary = later.summary()
                 continue
         except ForgottenError:
             pass
-        end = whole.end()
+        summary = whole.summary()
     return answered
 
 
 @settings(max_examples=32)
 @given(st.integers(1, 60), st.randoms(use_true_random=False))
-def test_a_stream_from_its_end_is_the_whole_stream(size: int, rng: random.Random) -> None:
+def test_a_stream_from_its_summary_is_the_whole_stream(size: int, rng: random.Random) -> None:
     go_through(write(rng, size), rng)
 
 

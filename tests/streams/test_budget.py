@@ -147,10 +147,10 @@ def test_the_content_after_each_signed_event_is_paid_for(monkeypatch: pytest.Mon
     anchors = [time_event(events[0], event.cid, tx_hash=b"t" * 32) for event in events]
     walk = StreamStates([*events, *anchors])
     assert not walk.rejected
-    assert 1_000_000 < walk.end(events[-1].cid).written < 1_001_000
+    assert 1_000_000 < walk.summary(events[-1].cid).written < 1_001_000
     later = walk.with_event(data_event(KEY, events[0], [events[-1].cid], []), None)
     [state] = later.all()
-    assert 1_100_000 < later.end(state.event_cid).written < 1_102_000
+    assert 1_100_000 < later.summary(state.event_cid).written < 1_102_000
     monkeypatch.setattr(budget, "ROWS", 1_000_000 - budget.STREAM_BYTE * walk._size)
     with pytest.raises(BudgetError, match="takes more than 1,000,000 bytes"):
         _ = StreamStates([*events, *anchors]).rejected
@@ -182,7 +182,7 @@ def test_compiled_patterns_are_paid_for() -> None:
     def spent(definitions: Any) -> int:
         walk = StreamStates([init], definitions)
         assert not walk.rejected
-        return walk.end(init.cid).spent
+        return walk.summary(init.cid).spent
 
     of_patterns = spent(definitions) - spent(None)
     assert of_patterns >= 6e-6 / 4e-9 * sum(len(each["pattern"]) for each in texts.values())
@@ -218,7 +218,7 @@ def test_badly_signed_events_pay_for_their_rows() -> None:
     def steps(*bad: Event) -> int:
         walk = StreamStates([init, *bad, cover], faults={event.cid: "bad" for event in forged})
         assert list(walk.rejected) == [event.cid for event in bad]
-        return walk.end(cover.cid).written
+        return walk.summary(cover.cid).written
 
     none, one, ten = steps(), steps(forged[0]), steps(*forged)
     assert 500_000 <= one - none < 510_000
