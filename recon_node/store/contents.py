@@ -320,7 +320,6 @@ class Writer:
     def __init__(self, log: EventLog, contents: Contents) -> None:
         self.log = log
         self._contents = contents
-        self._thread = trio.CapacityLimiter(1)
         self._turn = trio.Lock()
         self._closed = False
         self._disk_full = False
@@ -361,7 +360,7 @@ class Writer:
         async with self._turn:
             if self._closed:
                 raise StoreError("the store is closed")
-            return await trio.to_thread.run_sync(question, limiter=self._thread)
+            return await _at_once(question)
 
     async def close(self) -> None:
         """Close the log after the change under way, if there is one."""
@@ -377,7 +376,7 @@ class Writer:
         if self._closed:
             raise StoreError("the store is closed")
         try:
-            result = await trio.to_thread.run_sync(work, limiter=self._thread)
+            result = await _at_once(work)
         except DiskFullError as error:
             if not self._disk_full:
                 logger.error(
@@ -389,3 +388,15 @@ class Writer:
             logger.info("The disk has room again: events are written")
         self._disk_full = False
         return result
+
+
+async def _at_once(work: Callable[[], T]) -> T:
+    """Run a function in a thread, as `trio.to_thread.run_sync`, in less than half of its time.
+
+    That one lets all tasks have a turn first, and copies the context. Cannot be cancelled.
+    """
+    token, task = trio.lowlevel.current_trio_token(), trio.lowlevel.current_task()
+    deliver = partial(token.run_sync_soon, trio.lowlevel.reschedule, task)
+    trio.lowlevel.start_thread_soon(work, deliver)
+    result: T = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+    return result
