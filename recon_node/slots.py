@@ -7,16 +7,16 @@ keep all the slots, nor those with the most addresses. Slots go to those who ear
 - Who has lately delivered something useful has *earned* its slot. Up to three quarters of the
   slots are kept by those who did so last, even if others want them, and also if they come again.
 - An *idle* slot, in which nothing happens that would be lost, goes to any newcomer: first one of
-  the network that has the most, then the one that has been idle for the longest time. A network
-  that has lost a slot takes none from another network for some seconds, so that a crowd cannot
+  the address block that has the most, then the one that has been idle for the longest time. A block
+  that has lost a slot takes none from another block for some seconds, so that a crowd cannot
   push newcomers out as fast as they come.
-- A *busy* slot only goes to a newcomer whose network has fewer: of n networks, one with less than
-  an n-th of the slots loses none. If all come from one network, the first ones stay.
+- A *busy* slot only goes to a newcomer whose block has fewer: of n blocks, one with less than
+  an n-th of the slots loses none. If all come from one block, the first ones stay.
 - A reserve on top of the limit is for what must always work, such as the liveness check.
 
-Networks are counted as they are handed out: each IPv4 address; of IPv6 each /48, and within it each
-/56. Slots may have sizes, such as the bytes of a body; then the limit is for their sum, and
-networks compare by theirs.
+An *address block* is what one customer is given: each IPv4 address; of IPv6 each /48, and within it
+each /56. Slots may have sizes, such as the bytes of a body; then the limit is for their sum, and
+blocks compare by theirs.
 
 This module does no I/O: the clock is an argument, and the caller that takes a slot says how to
 give it up.
@@ -50,15 +50,15 @@ LATELY: Final = 3600.0
 EARNED_SHARE: Final = 3 / 4
 """The part of the slots that can be earned; the rest is open to newcomers."""
 REST: Final = 10.0
-"""Seconds for which a network that has lost a slot takes none from others."""
-MAX_REMEMBERED_NETWORKS: Final = 2000
-"""Maximum networks that are remembered for what they delivered, or lost: the latest ones."""
+"""Seconds for which a block that has lost a slot takes none from others."""
+MAX_REMEMBERED_BLOCKS: Final = 2000
+"""Maximum blocks that are remembered for what they delivered, or lost: the latest ones."""
 _PREFIXES: Final = (48, 56)
 
 
 @lru_cache(maxsize=1024)
-def networks_of(address: str) -> tuple[str, ...]:
-    """Return the networks of an IP address that are counted, the widest first."""
+def address_blocks_of(address: str) -> tuple[str, ...]:
+    """Return the blocks of an IP address that are counted, the widest first."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
@@ -70,9 +70,9 @@ def networks_of(address: str) -> tuple[str, ...]:
     return (str(parsed),)
 
 
-def network_of(address: str) -> str:
+def address_block_of(address: str) -> str:
     """Return what all addresses of one customer share: an IPv4 address, an IPv6 /56."""
-    return networks_of(address)[-1]
+    return address_blocks_of(address)[-1]
 
 
 class AllowList:
@@ -114,7 +114,7 @@ class Slot:
 
     _slots: Slots
     address: str
-    networks: tuple[str, ...]
+    blocks: tuple[str, ...]
     give_way: GiveWay
     size: int
     is_busy: bool
@@ -129,7 +129,7 @@ class Slot:
         self.used_at = self._slots.clock()
         self.is_busy = busy
         if not self.lost:
-            self._slots._held[self.networks][self] = self._slots._held[self.networks].pop(self)
+            self._slots._held[self.blocks][self] = self._slots._held[self.blocks].pop(self)
 
     def keep(self) -> None:
         """Never lose it: the holder turned out to be on the allow-list."""
@@ -168,12 +168,12 @@ class Slots:
         self._reserve = reserve
         self._grace = grace
         self._held = defaultdict[tuple[str, ...], dict[Slot, None]](dict)
-        """By network; in the order in which they were last used."""
-        self._by_network = Counter[str]()
-        self._earned = Latest[str, float](MAX_REMEMBERED_NETWORKS)
-        """When each network delivered something useful."""
-        self._lost = Latest[str, float](MAX_REMEMBERED_NETWORKS)
-        """When each network lost a slot."""
+        """By block; in the order in which they were last used."""
+        self._by_block = Counter[str]()
+        self._earned = Latest[str, float](MAX_REMEMBERED_BLOCKS)
+        """When each block delivered something useful."""
+        self._lost = Latest[str, float](MAX_REMEMBERED_BLOCKS)
+        """When each block lost a slot."""
 
     def __len__(self) -> int:
         return sum(map(len, self._held.values()))
@@ -198,13 +198,15 @@ class Slots:
             vital: whether it may come from the reserve.
         """
         sure = address in self._allowed
-        slot = Slot(self, address, networks_of(address), give_way, size, busy, sure, self.clock())
+        slot = Slot(
+            self, address, address_blocks_of(address), give_way, size, busy, sure, self.clock()
+        )
         if not self._make_room(slot, self._reserve if vital else 0):
             return None
-        self._held[slot.networks][slot] = None
+        self._held[slot.blocks][slot] = None
         self.taken += size
-        for network in slot.networks:
-            self._by_network[network] += size
+        for block in slot.blocks:
+            self._by_block[block] += size
         return slot
 
     @contextmanager
@@ -221,20 +223,20 @@ class Slots:
 
     def earn(self, address: str) -> None:
         """Note that somebody at an address has delivered something useful."""
-        self._earned[network_of(address)] = self.clock()
+        self._earned[address_block_of(address)] = self.clock()
 
     def _leave(self, slot: Slot) -> None:
         if not slot.lost:
             slot.lost = True
-            held = self._held[slot.networks]
+            held = self._held[slot.blocks]
             del held[slot]
             if not held:
-                del self._held[slot.networks]
+                del self._held[slot.blocks]
             self.taken -= slot.size
-            for network in slot.networks:
-                self._by_network[network] -= slot.size
-                if not self._by_network[network]:
-                    del self._by_network[network]
+            for block in slot.blocks:
+                self._by_block[block] -= slot.size
+                if not self._by_block[block]:
+                    del self._by_block[block]
 
     def _make_room(self, newcomer: Slot, reserve: int) -> bool:
         """Take slots from others until there is room; return False if there cannot be."""
@@ -245,7 +247,7 @@ class Slots:
             if not losers:
                 return False
             _, loser = min(losers, key=itemgetter(0))
-            self._lost[loser.networks[-1]] = self.clock()
+            self._lost[loser.blocks[-1]] = self.clock()
             self._leave(loser)
             loser.give_way()
         return True
@@ -253,25 +255,25 @@ class Slots:
     def _losers(self, newcomer: Slot) -> Iterator[tuple[tuple[object, ...], Slot]]:
         """Yield slots that may be taken from others for a newcomer, with their ranks: the first is.
 
-        Of a network, only the one that comes first is ranked: the idle slot that was used first,
+        Of a block, only the one that comes first is ranked: the idle slot that was used first,
         or else the busy one that was used last. As the slots are in that order, a crowd that
         connects again and again does not have all of its slots compared each time.
         """
         now = self.clock()
         earned = self._with_earned_slots(now)
-        resting = now < self._lost.get(newcomer.networks[-1], -inf) + REST
+        resting = now < self._lost.get(newcomer.blocks[-1], -inf) + REST
 
         def first(slots: Iterable[Slot], *, busy: bool) -> Slot | None:
             may_lose = (each for each in slots if not (each.is_sure or each in earned))
             return next((each for each in may_lose if each.is_busy is busy), None)
 
-        for networks, slots in self._held.items():
+        for blocks, slots in self._held.items():
             idle = first(slots, busy=False)
-            has_more = newcomer.is_sure or self._has_more(networks, newcomer)
-            crowd = tuple([-self._by_network[network] for network in networks])
+            has_more = newcomer.is_sure or self._has_more(blocks, newcomer)
+            crowd = tuple([-self._by_block[block] for block in blocks])
             if idle is not None:
                 is_fresh = now < idle.used_at + self._grace
-                if has_more or not (is_fresh or (resting and networks != newcomer.networks)):
+                if has_more or not (is_fresh or (resting and blocks != newcomer.blocks)):
                     yield (False, crowd, idle.used_at), idle
             elif has_more and (busy := first(reversed(slots), busy=True)) is not None:
                 yield (True, crowd, -busy.used_at), busy
@@ -281,8 +283,8 @@ class Slots:
         since = now - LATELY
         merits = [
             (when, slot)
-            for networks, slots in self._held.items()
-            if (when := self._earned.get(networks[-1], -inf)) > since
+            for blocks, slots in self._held.items()
+            if (when := self._earned.get(blocks[-1], -inf)) > since
             for slot in slots
         ]
         merits.sort(key=itemgetter(0), reverse=True)
@@ -290,8 +292,8 @@ class Slots:
         return {slot for _, slot in merits[:room]}
 
     def _has_more(self, theirs: Sequence[str], newcomer: Slot) -> bool:
-        """Return whether a network would still have as much as the newcomer's, without this."""
-        for their, our in zip(theirs, newcomer.networks, strict=False):
+        """Return whether a block would still have as much as the newcomer's, without this."""
+        for their, our in zip(theirs, newcomer.blocks, strict=False):
             if their != our:
-                return self._by_network[their] > self._by_network[our] + newcomer.size
+                return self._by_block[their] > self._by_block[our] + newcomer.size
         return False

@@ -1,10 +1,11 @@
 """Turns: what several askers want of one slot is done for one after the other.
 
 A client that asks for a hundred things at once must not keep all others waiting: when a slot
-becomes free, it goes to the network that has waited the longest since it last got one, whatever the
-number of its requests. `InTurn` is that order, and `Turns` are slots that are taken in it.
+becomes free, it goes to the address block that has waited the longest since it last got one,
+whatever the number of its requests. `InTurn` is that order, and `Turns` are slots that are
+taken in it.
 
-Peers of one network, and its clients, have turns of their own within those of the network. That is
+Peers in one block, and its clients, have turns of their own within those of the block. That is
 no defence, as peer ids cost nothing; but a peer that shares an address with a busy one need not
 wait for all of its requests.
 """
@@ -22,14 +23,14 @@ import trio
 T = TypeVar("T")
 
 ASKER: Final = ContextVar[str]("ASKER", default="")
-"""The network for which a task works (`recon_node.slots.network_of`); "": for this node."""
+"""The address block for which a task works (`slots.address_block_of`); "": for this node."""
 _PEER: Final = ContextVar[str]("_PEER", default="")
 """The peer there for which it works; "": for a client."""
 
 
 @contextmanager
 def working_for(asker: str, peer_id: str = "") -> Iterator[None]:
-    """Work for a network, and a peer of it, while the block runs."""
+    """Work for an address block, and a peer in it, while the block runs."""
     before, peer_before = ASKER.set(asker), _PEER.set(peer_id)
     try:
         yield

@@ -16,8 +16,8 @@ from recon_node.slots import (
     AllowList,
     Slot,
     Slots,
-    network_of,
-    networks_of,
+    address_block_of,
+    address_blocks_of,
 )
 
 
@@ -59,7 +59,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize(
-    ("address", "networks"),
+    ("address", "blocks"),
     [
         ("192.0.2.1", ("192.0.2.1",)),
         ("::ffff:192.0.2.1", ("192.0.2.1",)),
@@ -69,9 +69,9 @@ class Crowd:
         ("unknown", ("unknown",)),
     ],
 )
-def test_what_counts_as_one_network(address: str, networks: tuple[str, ...]) -> None:
-    assert networks_of(address) == networks
-    assert network_of(address) == networks[-1]
+def test_what_counts_as_one_network(address: str, blocks: tuple[str, ...]) -> None:
+    assert address_blocks_of(address) == blocks
+    assert address_block_of(address) == blocks[-1]
 
 
 def test_of_busy_slots_those_of_the_largest_network_give_way_the_latest_first() -> None:

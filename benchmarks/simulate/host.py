@@ -143,7 +143,7 @@ class SimulatedHost:
     def is_on_this_machine(self, peer_id: str) -> bool:
         return False
 
-    def network(self, peer_id: str) -> str:
+    def address_block(self, peer_id: str) -> str:
         """Return that of its address: each has its own."""
         return peer_id
 

@@ -149,7 +149,7 @@ class Anchoring:
 
     async def find(self, cid: CID, stream: StreamId | None = None) -> AnchorRequest | None:
         """Return the request for a CID; if others say of which stream it is, that for this stream,
-        or one that the network named for which this task works, or any."""
+        or one that the address block named for which this task works, or any."""
         named = None if stream is None else str(stream)
         return await in_thread(self._journal.find, cid, ASKER.get(), named)
 

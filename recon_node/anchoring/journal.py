@@ -222,7 +222,7 @@ class Journal:
         """Request an anchor, unless there is a request for it; return the request.
 
         `init` is that of its stream, if it is an event of this node; `stream` what the asker says,
-        a network; `now` is in Unix seconds.
+        an address block; `now` is in Unix seconds.
         """
         of = stream if init is None else ""
         with self._transaction() as connection:
@@ -239,7 +239,7 @@ class Journal:
 
     def find(self, cid: CID, asker: str = "", stream: str | None = None) -> AnchorRequest | None:
         """Return the request for a CID: that for a stream, if one is named; else that for the event
-        of this node, or for a stream that the asker's network named, or any."""
+        of this node, or for a stream that the asker's address block named, or any."""
         where = (
             "WHERE cid = ?1 AND (of IN ('', ?3) OR ?3 IS NULL) ORDER BY of <> '', asker IS NOT ?2"
         )

@@ -54,7 +54,7 @@ _HEADS: Final = bytes(range(0x80, 0xBC))
 LONG_PATIENCE: Final = 30.0
 """Seconds to wait for the turn of what takes long."""
 MAX_WAITING: Final = 8
-"""Requests of a network that wait for it."""
+"""Requests from an address block that wait for it."""
 REST: Final = 600.0
 """Seconds for which a stream that was set aside is not tried again, and for which is remembered
 that one takes long."""

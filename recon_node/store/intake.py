@@ -6,8 +6,8 @@ Callers put their events into a bounded queue and wait. One task takes what has 
 to a batch, and has it verified; another one has it judged and written, one batch at a time and in
 the same order. While the disk takes one batch, the next one is verified and a third one gathers.
 
-Requests of different networks go into batches in turn (`recon_node.turns`), and batches are small
-while several networks have any. So a network that sends much, or what is dear to verify, delays
+Requests from different address blocks go into batches in turn (`recon_node.turns`), and batches are
+small while several blocks have any. So a block that sends much, or what is dear to verify, delays
 others by the batches that are under way, and by one request.
 
 A caller may leave: one that is cancelled does not get its verdicts, but its events are admitted all
@@ -42,7 +42,7 @@ from recon_node.verification.verifiers import NATIVE_VERSION, Verifiers
 logger = structlog.get_logger(__name__)
 
 _SHARED: Final = 8
-"""Part of a full batch that several networks share; a request of each fits in any case."""
+"""Part of a full batch that several address blocks share; a request of each fits in any case."""
 _PAUSE: Final = 1.0
 """Seconds until a part of a crowd that the disk did not take is tried again."""
 

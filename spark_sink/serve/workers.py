@@ -1,9 +1,9 @@
 """The server's side of its worker processes: whose turn it is, and what they answer.
 
-Statements wait for a slot in the order in which they come, by network: a client with many that
-wait does not stand before the others. The slots follow the policy of `recon_node.slots`: a client
-of another network gets its share at once, at the cost of the one that has the most. Within a
-network, the first half of the slots is for statements of any length. The rest is a *quick lane*: a
+Statements wait for a slot in the order in which they come, by address block: a client with many
+that wait does not stand before the others. The slots follow the policy of `recon_node.slots`: a
+client in another block gets its share at once, at the cost of the one that has the most. Within a
+block, the first half of the slots is for statements of any length. The rest is a *quick lane*: a
 statement there gives way after `QUICK` seconds if another one waits. So a client that fills all
 slots with long statements, on purpose or not, does not keep short ones out, not even its own.
 """
@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
-from recon_node.slots import Slot, Slots, network_of
+from recon_node.slots import Slot, Slots, address_block_of
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import Code, RequestError
 from spark_sink.serve.ipc import Parts
@@ -306,7 +306,7 @@ def _shut(connection: socket.socket) -> None:
 QUICK: Final = 1.0
 """Seconds that a statement has in the quick lane, at least."""
 MAX_WAITING: Final = 16
-"""Maximum statements of a network that wait."""
+"""Maximum statements of an address block that wait."""
 _POLL: Final = 0.25
 """Seconds between two looks for a slot that has had its time."""
 _LANE_SHARE: Final = 2
@@ -348,7 +348,7 @@ class StatementTurns:
                     self._settle()
 
     def _take(self, address: str, give_way: Callable[[], None], wait: float) -> Slot | None:
-        waiter, deadline = _Waiter(network_of(address)), monotonic() + wait
+        waiter, deadline = _Waiter(address_block_of(address)), monotonic() + wait
         with self._changed:
             if len(self._waiting_of(waiter)) >= MAX_WAITING:
                 return None
@@ -369,7 +369,7 @@ class StatementTurns:
             return slot
 
     def _waiting_of(self, waiter: _Waiter) -> list[_Waiter]:
-        return [each for each in self._waiting if each.network == waiter.network]
+        return [each for each in self._waiting if each.address_block == waiter.address_block]
 
     def _settle(self) -> None:
         """Let those that came first take as long as they need, and those that wait look again."""
@@ -384,8 +384,8 @@ class StatementTurns:
 class _Waiter:
     """A statement that waits for its turn."""
 
-    def __init__(self, network: str) -> None:
-        self.network = network
+    def __init__(self, address_block: str) -> None:
+        self.address_block = address_block
 
 
 def address_of(peer: str) -> str:

@@ -46,7 +46,7 @@ class Connected:
         await trio.sleep(LOOPBACK.dial_timeout)
         raise PeerError("no answer")
 
-    def network(self, peer_id):
+    def address_block(self, peer_id):
         return ""
 
     def connected_peers(self):

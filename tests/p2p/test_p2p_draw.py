@@ -14,7 +14,7 @@ from recon_node.p2p.peers.draw import (
     UNKNOWN_LATENCY,
     Candidate,
     draw,
-    draw_by_network,
+    draw_by_block,
     weights,
 )
 
@@ -110,20 +110,20 @@ def test_what_fades_halves_with_every_half_life(value, more, later):
 def test_each_network_has_a_peer_before_one_has_two(
     peers: list[tuple[float, str]], count: int, rng: Random
 ) -> None:
-    networks = [network for _, network in peers]
-    drawn = draw_by_network([weight for weight, _ in peers], networks, count, rng)
+    blocks = [block for _, block in peers]
+    drawn = draw_by_block([weight for weight, _ in peers], blocks, count, rng)
     assert len(drawn) == len(set(drawn)) == min(count, len(peers))
-    times = Counter(networks[index] for index in drawn)
-    left = Counter(networks) - times
-    for network, number in times.items():
-        assert all(times[other] >= number - 1 for other in left if other != network)
+    times = Counter(blocks[index] for index in drawn)
+    left = Counter(blocks) - times
+    for block, number in times.items():
+        assert all(times[other] >= number - 1 for other in left if other != block)
 
 
 def test_many_peers_of_one_network_weigh_as_one() -> None:
     """Forty of them beside one that is as near: it is drawn as often as they are together."""
     rng = Random(36)
-    weights, networks = [1.0] * 41, ["crowd"] * 40 + ["alone"]
-    first = Counter(networks[draw_by_network(weights, networks, 1, rng)[0]] for _ in range(4000))
+    weights, blocks = [1.0] * 41, ["crowd"] * 40 + ["alone"]
+    first = Counter(blocks[draw_by_block(weights, blocks, 1, rng)[0]] for _ in range(4000))
     assert 0.45 < first["alone"] / 4000 < 0.55
     for _ in range(100):
-        assert 40 in draw_by_network(weights, networks, 2, rng)
+        assert 40 in draw_by_block(weights, blocks, 2, rng)

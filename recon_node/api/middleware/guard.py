@@ -45,7 +45,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from recon_node.api.errors import refuse
 from recon_node.latest import Latest
 from recon_node.setting_types import SETTINGS, Flag, Setting, TextList
-from recon_node.slots import network_of
+from recon_node.slots import address_block_of
 
 BURST_SECONDS: Final = 2.0
 MAX_BUCKETS: Final = 10_000
@@ -277,4 +277,4 @@ def client_of(host: str | None) -> str | None:
     except ValueError:
         return host
     address = getattr(address, "ipv4_mapped", None) or address
-    return None if address.is_loopback else network_of(host)
+    return None if address.is_loopback else address_block_of(host)

@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from recon_node.api.errors import error_response, refuse
 from recon_node.api.metrics import Metrics
 from recon_node.api.services import Limits
-from recon_node.slots import AllowList, Slot, Slots, network_of
+from recon_node.slots import AllowList, Slot, Slots, address_block_of
 from recon_node.tracing import span
 from recon_node.turns import ASKER
 
@@ -172,7 +172,7 @@ class Bound:
                 f"{slots.limit} requests are already being handled: try again",
             )
             return
-        ASKER.set(network_of(address))
+        ASKER.set(address_block_of(address))
         body = _Body(receive, self._limits.body, slot, self._bodies)
         try:
             with answer.running:

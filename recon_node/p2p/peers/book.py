@@ -18,7 +18,7 @@ import trio
 
 from recon_node.backoff import Backoff
 from recon_node.latest import Latest
-from recon_node.p2p.peers.draw import Candidate, draw_by_network, weights
+from recon_node.p2p.peers.draw import Candidate, draw_by_block, weights
 from recon_node.p2p.transport.addresses import is_dialable
 from recon_node.recon import KeyRange, merge_ranges, subtract_ranges
 from recon_node.slots import LATELY
@@ -96,7 +96,7 @@ class Peer:
     """The one that worked last comes first."""
     moved: float = -math.inf
     """When it last brought events that were new here, or fetched some, on trio's clock."""
-    network: str = ""
+    address_block: str = ""
     """That of the address from which it is connected, or was last; empty if it never was."""
     failed: Fading = _NO_FAILURES
     """Failures in a row; breaking a protocol counts as several."""
@@ -367,7 +367,7 @@ class PeerBook:
         return _live(peer.declined) if peer else []
 
     def choose(self, count: int, among: Sequence[Peer] | None = None) -> list[Peer]:
-        """Draw peers that may be synced with now, at random by network and weight (`draw`).
+        """Draw peers that may be synced with now, at random by address block and weight (`draw`).
 
         The first is one with which events have lately moved, if there is any.
 
@@ -383,8 +383,8 @@ class PeerBook:
             among = [each for each in self._peers.values() if each.addresses]
         able = [each for each in among if each.not_before <= now]
         found = weights([each.candidate(now) for each in able])
-        networks = [each.network or each.id for each in able]
-        drawn = [able[i] for i in draw_by_network(found, networks, len(able), self._random)]
+        blocks = [each.address_block or each.id for each in able]
+        drawn = [able[i] for i in draw_by_block(found, blocks, len(able), self._random)]
         earned = next((each for each in drawn if now < each.moved + LATELY), None)
         if earned is not None:  # one of them comes first: addresses cost little, either
             drawn.remove(earned)

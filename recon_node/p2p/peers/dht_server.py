@@ -30,7 +30,7 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node.ceramic import Network
 from recon_node.p2p.transport.addresses import is_dialable
-from recon_node.slots import network_of
+from recon_node.slots import address_block_of
 
 LIFETIME: Final = 3600.0
 """Seconds for which a record is kept unless its provider announces itself again."""
@@ -91,7 +91,7 @@ class ProviderRecords:
         """
         self.expire(now)
         self._remove((key, peer_id))
-        group = network_of(source)
+        group = address_block_of(source)
         of_key = self._of_key.get(key, {})
         if len(of_key) >= self._max_providers:
             self._remove(self._oldest_of_the_greediest(of_key))

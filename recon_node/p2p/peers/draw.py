@@ -5,9 +5,9 @@ The next peer is drawn with a probability proportional to its weight:
     attraction = overlap / latency               keys in the common ranges, and the round-trip time
     weight     = max(attraction, FLOOR * the largest attraction) * (1 + behind) / (1 + failures)
 
-Peer ids cost nothing, so the peers at one address share a draw: networks are drawn first, each with
-the weight of its heaviest peer, and then a peer in each. A second peer of a network comes after a
-first one of every other.
+Peer ids cost nothing, so the peers at one address share a draw: address blocks are drawn first,
+each with the weight of its heaviest peer, and then a peer in each. A second peer of a block comes
+after a first one of every other.
 
 So a peer that is near and has much in common is drawn most often, and one that is far away or has
 little in common is still drawn at least `FLOOR` times as often. One that was behind is drawn up
@@ -61,10 +61,10 @@ def weights(candidates: Sequence[Candidate]) -> list[float]:
     ]
 
 
-def draw_by_network(
-    weights: Sequence[float], networks: Sequence[str], count: int, rng: random.Random
+def draw_by_block(
+    weights: Sequence[float], blocks: Sequence[str], count: int, rng: random.Random
 ) -> list[int]:
-    """Draw some of several peers: networks in proportion to the largest weight in them, then peers.
+    """Draw peers: address blocks in proportion to the largest weight in them, then peers in them.
 
     Weights are positive.
 
@@ -73,7 +73,7 @@ def draw_by_network(
     """
     peers: dict[str, list[int]] = {}
     for index in draw(weights, len(weights), rng):
-        peers.setdefault(networks[index], []).append(index)
+        peers.setdefault(blocks[index], []).append(index)
     names = list(peers)
     largest = [max(weights[index] for index in peers[name]) for name in names]
     order = [peers[names[index]] for index in draw(largest, len(names), rng)]

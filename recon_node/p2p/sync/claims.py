@@ -45,9 +45,9 @@ MAX_SLOW: Final = 1000
 class Claim:
     """The keys that one session fetches. Made by `FetchTable.claim`."""
 
-    def __init__(self, table: FetchTable, peer: str, network: str, *, is_void: bool) -> None:
+    def __init__(self, table: FetchTable, peer: str, address_block: str, *, is_void: bool) -> None:
         self.peer = peer
-        self.network = network
+        self.address_block = address_block
         self.held = 0
         """Keys that are claimed now."""
         self.taken_over = False
@@ -108,7 +108,7 @@ class Claim:
             silent = waited >= SILENT_AFTER and not came and self.held <= SMALL_CLAIM
             if stalled or silent or waited >= self._time_left:
                 self._is_void = True
-                self._table._note_slow(self.network)
+                self._table._note_slow(self.address_block)
             elif waited >= STALLED_AFTER:
                 self._end_window()
                 self._start_window()
@@ -143,11 +143,11 @@ class FetchTable:
         self._slow = Latest[str, float](MAX_SLOW)
 
     @contextmanager
-    def claim(self, peer: str, network: str = "") -> Iterator[Claim]:
+    def claim(self, peer: str, address_block: str = "") -> Iterator[Claim]:
         """Make an empty claim for a session with a peer; release its keys when the block ends."""
-        network = network or peer
-        is_slow = self._slow.get(network, 0.0) > trio.current_time()
-        claim = Claim(self, peer, network, is_void=is_slow)
+        address_block = address_block or peer
+        is_slow = self._slow.get(address_block, 0.0) > trio.current_time()
+        claim = Claim(self, peer, address_block, is_void=is_slow)
         try:
             yield claim
         finally:
@@ -219,5 +219,5 @@ class FetchTable:
                 del self._claims[key]
                 claim.held -= 1
 
-    def _note_slow(self, network: str) -> None:
-        self._slow[network] = trio.current_time() + SLOW_FOR
+    def _note_slow(self, address_block: str) -> None:
+        self._slow[address_block] = trio.current_time() + SLOW_FOR

@@ -177,10 +177,10 @@ class Fetcher:
         settings: P2PSettings,
         counters: Counters,
         account: Account,
-        network: str = "",
+        address_block: str = "",
     ) -> None:
         self._peer = peer
-        self._network = network
+        self._address_block = address_block
         self._store = store
         self._table = table
         self._open_stream = open_stream
@@ -299,7 +299,7 @@ class Fetcher:
         left: list[bytes] = []
         asked: list[bytes] = []
         at, size = 0, REQUESTS_A_CLAIM * self._settings.events_per_request
-        with self._table.claim(self._peer, self._network) as claim:
+        with self._table.claim(self._peer, self._address_block) as claim:
 
             async def admit(events: FetchedEvents) -> None:
                 # Before the store has them: they are not pushed to the peer.

@@ -1,10 +1,10 @@
-"""What peers may have this node compute: looks at keys, a purse for each network.
+"""What peers may have this node compute: looks at keys, a purse for each address block.
 
 Some bytes of a peer can make this node go through all its keys: a request for an id, which no index
 has, or an opening of a range that nobody else asks for, of which a sketch and a hash have to be
-made. So the keys that are looked at are counted. Each network (an IPv4 address, an IPv6 /56) has a
-purse of `KEYS_AT_ONCE` looks, which fills up by `KEYS_A_SECOND`; a peer that has spent it waits.
-Peer ids cost nothing, so they do not count.
+made. So the keys that are looked at are counted. Each address block (an IPv4 address, an IPv6 /56)
+has a purse of `KEYS_AT_ONCE` looks, which fills up by `KEYS_A_SECOND`; a peer that has spent it
+waits. Peer ids cost nothing, so they do not count.
 
 `sessions.Meter` has sessions pay, `Searches` requests for ids. A request for a single id may
 take a look at every key, about 10 ms for a million; those who are sent events get looks back for
@@ -24,50 +24,50 @@ from recon_node.ceramic import EventId
 from recon_node.latest import Latest
 from recon_node.recon import KeyView, Missing, find
 from recon_node.recon.session import Steps, T
-from recon_node.slots import network_of
+from recon_node.slots import address_block_of
 
 KEYS_A_SECOND: Final = 8_000_000
-"""Keys that are looked at for a network, in the long run: about a tenth of a core."""
+"""Keys that are looked at for an address block, in the long run: about a tenth of a core."""
 KEYS_AT_ONCE: Final = 8 * KEYS_A_SECOND
-"""Keys that are looked at for a network without a wait."""
-_MAX_NETWORKS: Final = 1000
-"""Maximum networks whose looks are counted: the latest ones."""
+"""Keys that are looked at for an address block without a wait."""
+_MAX_BLOCKS: Final = 1000
+"""Maximum address blocks whose looks are counted: the latest ones."""
 
 
 class Purses:
-    """The purses of all networks.
+    """The purses of all address blocks.
 
     Args:
-        rate: keys that are looked at for a network in a second.
+        rate: keys that are looked at for an address block in a second.
         burst: keys that are looked at without a wait.
     """
 
     def __init__(self, rate: float = KEYS_A_SECOND, burst: float = KEYS_AT_ONCE) -> None:
         self._rate = rate
         self._burst = burst
-        self._left = Latest[str, tuple[float, float]](_MAX_NETWORKS)
-        """For each network: the keys that may still be looked at without a wait, and when."""
+        self._left = Latest[str, tuple[float, float]](_MAX_BLOCKS)
+        """For each address block: the keys that may still be looked at without a wait, and when."""
 
     def has_some(self, address: str) -> bool:
         """Return whether an address may spend now."""
-        return self._left_of(network_of(address)) > 0
+        return self._left_of(address_block_of(address)) > 0
 
     def spend(self, address: str, keys: float) -> None:
         """Take looks from the purse of an address, which may be overdrawn; put them back if less
         than none."""
-        network = network_of(address)
-        left = self._left_of(network) - keys
-        self._left[network] = left, trio.current_time()
+        block = address_block_of(address)
+        left = self._left_of(block) - keys
+        self._left[block] = left, trio.current_time()
 
     async def wait(self, address: str) -> None:
         """Wait until an address may spend; at least for a turn of the other tasks."""
         await trio.lowlevel.checkpoint()
-        while (left := self._left_of(network_of(address))) <= 0:  # noqa: ASYNC110 (time fills it)
+        while (left := self._left_of(address_block_of(address))) <= 0:  # noqa: ASYNC110 (time fills it)
             await trio.sleep((1 - left) / self._rate)
 
-    def _left_of(self, network: str) -> float:
+    def _left_of(self, block: str) -> float:
         now = trio.current_time()
-        left, since = self._left.get(network, (self._burst, now))
+        left, since = self._left.get(block, (self._burst, now))
         return min(self._burst, left + (now - since) * self._rate)
 
 

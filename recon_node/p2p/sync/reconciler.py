@@ -30,7 +30,7 @@ from recon_node.p2p.sync.sessions import Meter, PeerSlots, SessionRun, Sessions
 from recon_node.p2p.transport.framing import FrameStream, OpenStream
 from recon_node.recon import KeyRange, Send, Side, Version, intersect_ranges
 from recon_node.recon.session import SendValues, TurnSession
-from recon_node.slots import network_of
+from recon_node.slots import address_block_of
 
 logger = structlog.get_logger(__name__)
 
@@ -146,7 +146,7 @@ class Reconciler:
                 settings,
                 self._counters,
                 stream.account,
-                network_of(stream.address),
+                address_block_of(stream.address),
             ),
             Meter(
                 self._purses,

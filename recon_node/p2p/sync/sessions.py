@@ -50,7 +50,7 @@ from recon_node.p2p.transport.framing import (
 )
 from recon_node.recon import Actions, Failed, Fetch, FetchById, KeyView, Send, Session
 from recon_node.recon.session import Admit, SendValues
-from recon_node.slots import GiveWay, Slots, network_of
+from recon_node.slots import GiveWay, Slots, address_block_of
 from recon_node.store import StoreError
 from recon_node.turns import working_for
 
@@ -433,7 +433,7 @@ class Sessions:
             with (
                 trio.move_on_after(limit) as deadline,
                 give_way or nullcontext(),
-                working_for(network_of(run.opened.stream.address), run.peer_id),
+                working_for(address_block_of(run.opened.stream.address), run.peer_id),
             ):
                 await converse(
                     run.session, run.wire, run.events, run.meter, initiates=run.role == "initiator"

@@ -132,8 +132,8 @@ class SyncScheduler:
         self._limiter = trio.CapacityLimiter(settings.sync_peers)
         self._push_limiters = [trio.CapacityLimiter(settings.sync_peers) for _ in (False, True)]
         """The slots for pushes of masses, and of news."""
-        self._push_networks: dict[tuple[str, bool], trio.CapacityLimiter] = {}
-        """How many of these slots each network has."""
+        self._push_limiters_by_block: dict[tuple[str, bool], trio.CapacityLimiter] = {}
+        """How many of these slots each address block has."""
         self._dials = trio.CapacityLimiter(MAX_DIALS)
         self._running: dict[_Lane, trio.Event] = {}
         """The lanes in which a sync runs or is due; each event tells of the end."""
@@ -268,7 +268,7 @@ class SyncScheduler:
         able = filter(self._reconciler.can_sync_with, self._host.connected_peers())
         near = [peer for peer in map(self._book.get, able) if peer is not None]
         for peer in near:
-            peer.network = self._host.network(peer.id)
+            peer.address_block = self._host.address_block(peer.id)
         return near
 
     async def _sync_task(self, lane: _Lane) -> None:
@@ -311,10 +311,10 @@ class SyncScheduler:
     @asynccontextmanager
     async def _push_slot(self, lane: _Lane) -> AsyncIterator[None]:
         """Wait for a slot for a push; the peers at one address never have all of them."""
-        of_news, networks = lane.news > 0, self._push_networks
-        network = self._host.network(lane.peer_id), of_news
+        of_news, blocks = lane.news > 0, self._push_limiters_by_block
+        block = self._host.address_block(lane.peer_id), of_news
         most = max(1, self._settings.sync_peers - 1)
-        limiter = networks.setdefault(network, trio.CapacityLimiter(most))
+        limiter = blocks.setdefault(block, trio.CapacityLimiter(most))
         try:
             async with (
                 self._slot(limiter, PUSH_SLOT_TIME),
@@ -324,7 +324,7 @@ class SyncScheduler:
         finally:
             used = limiter.statistics()
             if not used.borrowed_tokens and not used.tasks_waiting:
-                networks.pop(network, None)
+                blocks.pop(block, None)
 
     @asynccontextmanager
     async def _giving_way(self, lane: _Lane) -> AsyncIterator[None]:

@@ -59,7 +59,7 @@ from recon_node.p2p.transport.hardening import (
 from recon_node.p2p.transport.identity import bound_peer_ids, bound_rsa_keys
 from recon_node.p2p.transport.memory_budget import MemoryBudget
 from recon_node.p2p.transport.private_network import PrivateTCP
-from recon_node.slots import AllowList, network_of
+from recon_node.slots import AllowList, address_block_of
 
 logger = structlog.get_logger(__name__)
 
@@ -158,11 +158,11 @@ class Host:
         remotes = [each.get_remote_address() for each in self._muxers(peer_id)]
         return any(remote[0] in ours or is_loopback_ip(remote[0]) for remote in remotes if remote)
 
-    def network(self, peer_id: str) -> str:
-        """Return the network (`recon_node.slots.network_of`) of the address of a connected peer,
+    def address_block(self, peer_id: str) -> str:
+        """Return the address block (`recon_node.slots`) from which a peer is connected,
         as its connection shows it, whatever it says; empty if there is none."""
         remotes = [each.get_remote_address() for each in self._muxers(peer_id)]
-        return next((network_of(remote[0]) for remote in remotes if remote), "")
+        return next((address_block_of(remote[0]) for remote in remotes if remote), "")
 
     def has_dialled(self, peer_id: str) -> bool:
         """Return whether this node has dialled a connection with a peer."""

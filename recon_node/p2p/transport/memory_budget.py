@@ -30,7 +30,7 @@ import trio
 
 from recon_node.latest import Latest
 from recon_node.p2p.errors import P2PError
-from recon_node.slots import network_of
+from recon_node.slots import address_block_of
 
 logger = structlog.get_logger(__name__)
 
@@ -142,9 +142,9 @@ class MemoryBudget:
             address: the IP address that it is connected from, if known.
             cut: called at most once, when the peer is cut off; it must neither wait nor raise.
         """
-        holder = self._holders.setdefault(peer, _Holder(network_of(address)))
+        holder = self._holders.setdefault(peer, _Holder(address_block_of(address)))
         if address:
-            holder.address = network_of(address)
+            holder.address = address_block_of(address)
         return Account(self, peer, holder, cut)
 
     def refused_for(self, peer: str) -> float:
