@@ -40,7 +40,7 @@ class Refusal:
     reason: str
     inherent: bool = False
     """The event itself is wrong under any EventId, and so is everything that builds on it."""
-    passing: bool = False
+    temporary: bool = False
     """Nothing is wrong with the event: it may be accepted when it is offered again."""
 
 

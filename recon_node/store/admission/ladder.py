@@ -197,7 +197,7 @@ class Ladder:
         """
         for record in (yield from self._waiters([init])):
             if record.state is State.ORPHAN and record.refusal is None:
-                self._drop(record, Refusal(reason, passing=True))
+                self._drop(record, Refusal(reason, temporary=True))
 
     def _settle(self, moved: list[CID]) -> Steps[None]:
         """Move everything that waits for these events, until nothing moves."""
@@ -495,5 +495,5 @@ class Ladder:
 _TOO_MANY_CLAIMS: Final = Refusal(
     f"{MAX_CLAIMS} other EventIds of this event wait for its history, and at most one is right; "
     "offer it again when its history is here",
-    passing=True,
+    temporary=True,
 )

@@ -225,7 +225,7 @@ def no_room(share: Share, limit: Amount) -> Refusal:
         f"there is no room for more {share.value}: this node keeps at most {limit.events:,} of "
         f"them, and {limit.bytes:,} bytes; offer it again later, or with what builds on it"
     )
-    return Refusal(reason, passing=True)
+    return Refusal(reason, temporary=True)
 
 
 @dataclass(slots=True)

@@ -119,7 +119,7 @@ class Rules:
         late = sorted(
             (each.record.height, at)
             for at, each in enumerate(outcomes)
-            if isinstance(each, _Recorded) and _is_passing(each.record.refusal)
+            if isinstance(each, _Recorded) and _is_temporary(each.record.refusal)
         )
         for _, at in late:
             event = screened[at]
@@ -313,8 +313,8 @@ def _is_written(submission: Submission, record: Record) -> bool:
     return is_local and is_writing and record.refusal is None
 
 
-def _is_passing(refusal: Refusal | None) -> bool:
-    return refusal is not None and refusal.passing
+def _is_temporary(refusal: Refusal | None) -> bool:
+    return refusal is not None and refusal.temporary
 
 
 def _out_of_time(validity: Validity, now: int) -> str:
@@ -339,6 +339,6 @@ def _verdict(placed: _Recorded) -> Verdict:
     """Say what became of a submission, as it stands at the end of the batch."""
     record = placed.record
     if record.refusal is not None:
-        cause: Cause = "waiting" if record.refusal.passing else "event"
+        cause: Cause = "waiting" if record.refusal.temporary else "event"
         return Verdict("refused", record.event_id, None, record.refusal.reason, cause)
     return Verdict("new" if placed.new else "known", record.event_id, record.position)
