@@ -212,9 +212,9 @@ class Rules:
         checked = known.checked(event.cid)
         if fault is None and checked is not None:
             fault = Refusal(f"the event's EventId is {checked.event_id}, not {event_id}")
-        is_local = submission.event_id is None
-        is_own = is_local and ring_key is None
-        yield from self._ladder.enter(record, fault, must_be_valid=is_local, is_own=is_own)
+        has_no_event_id = submission.event_id is None  # as those of the model ring are, too
+        is_own = has_no_event_id and ring_key is None
+        yield from self._ladder.enter(record, fault, must_be_valid=has_no_event_id, is_own=is_own)
         if ring_key is not None and record.refusal is not None:
             return _refused(event_id, record.refusal.reason, _cause(record.refusal, ring_key))
         return _Recorded(record, new=True)
@@ -308,9 +308,9 @@ def _cause(fault: Refusal, ring_key: HeightlessEventId | None) -> Cause:
 
 def _is_written(submission: Submission, record: Record) -> bool:
     """Tell whether a client of this node wrote the event, which is accepted."""
-    is_local = submission.event_id is None and submission.ring_key is None
+    is_own = submission.event_id is None and submission.ring_key is None
     is_writing = record.kind is not EventKind.TIME and not submission.at_any_time
-    return is_local and is_writing and record.refusal is None
+    return is_own and is_writing and record.refusal is None
 
 
 def _is_temporary(refusal: Refusal | None) -> bool:
