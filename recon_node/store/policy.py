@@ -271,7 +271,7 @@ class PolicyGate:
                 keys[key] = refusal
                 continue
             event = each.finding
-            if not isinstance(event, Facts) or (event.fault and not event.is_invalid):
+            if not isinstance(event, Facts) or (event.refusal and not event.is_invalid):
                 continue
             if event.init not in found or event.header is not None:
                 found[event.init] = event

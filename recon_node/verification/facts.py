@@ -84,14 +84,14 @@ class Facts(NamedTuple):
     """The DID that signed in its own name. None: unsigned, or signed under a capability."""
     validity: Validity
     """When the signature holds."""
-    fault: Refusal | None
+    refusal: Refusal | None
     """What is wrong with the signature."""
     car: bytes
 
     @property
     def is_invalid(self) -> bool:
         """Whether it is a data event with a wrong signature, which a valid one may still cover."""
-        return self.kind is EventKind.DATA and self.fault is not None and self.fault.inherent
+        return self.kind is EventKind.DATA and self.refusal is not None and self.refusal.inherent
 
 
 Finding = Facts | Unreadable | Broken
@@ -109,7 +109,7 @@ def check_event(car: bytes) -> Facts | Unreadable:
         event = parse_event(car)
     except InvalidEventError as error:
         return Unreadable(str(error))
-    validity, fault = _verify(event)
+    validity, refusal = _verify(event)
     envelope = event.envelope
     return Facts(
         cid=event.cid,
@@ -122,7 +122,7 @@ def check_event(car: bytes) -> Facts | Unreadable:
         proof_cid=event.payload["proof"] if event.kind is EventKind.TIME else None,
         signer=None if envelope is None or envelope.capability is not None else signer(event),
         validity=validity,
-        fault=fault,
+        refusal=refusal,
         car=event.car,
     )
 
@@ -147,7 +147,7 @@ def to_wire(facts: Facts | Unreadable, car: bytes) -> Wire:
     """Return the facts of `car` as plain values."""
     if isinstance(facts, Unreadable):
         return (facts.reason,)
-    header, envelope, proof, fault = facts.header, facts.envelope, facts.proof, facts.fault
+    header, envelope, proof, refusal = facts.header, facts.envelope, facts.proof, facts.refusal
     return (
         bytes(facts.cid),
         facts.kind.value,
@@ -159,7 +159,7 @@ def to_wire(facts: Facts | Unreadable, car: bytes) -> Wire:
         _raw(facts.proof_cid),
         facts.signer,
         (facts.validity.not_before, facts.validity.expires),
-        fault and (fault.reason, fault.inherent),
+        refusal and (refusal.reason, refusal.inherent),
         None if facts.car == car else facts.car,
     )
 
@@ -169,7 +169,7 @@ def from_wire(wire: Wire, car: bytes) -> Facts | Unreadable:
     if len(wire) == 1:
         return Unreadable(wire[0])
     cid, kind, init, prevs, header, envelope, proof, proof_cid = wire[:8]
-    signed_by, validity, fault, own_car = wire[8:]
+    signed_by, validity, refusal, own_car = wire[8:]
     event_cid = CID(cid)
     return Facts(
         event_cid,
@@ -182,7 +182,7 @@ def from_wire(wire: Wire, car: bytes) -> Facts | Unreadable:
         _cid(proof_cid),
         signed_by,
         ALWAYS if validity == (None, None) else Validity(*validity),
-        fault and Refusal(*fault),
+        refusal and Refusal(*refusal),
         car if own_car is None else own_car,
     )
 

@@ -157,7 +157,7 @@ def test_keys_that_many_signatures_share(rng: random.Random) -> None:
 def by_python(data: bytes) -> Facts | None:
     """What Python finds of an event that has nothing wrong about it."""
     found = check_event(data)
-    return found if isinstance(found, Facts) and found.fault is None else None
+    return found if isinstance(found, Facts) and found.refusal is None else None
 
 
 def agreed(cars: list[bytes]) -> list[bool]:

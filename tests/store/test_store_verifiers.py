@@ -102,13 +102,13 @@ def test_facts_survive_the_way_between_processes(seed: int) -> None:
     for event in world.events.values():
         facts = check_event(event.car)
         assert isinstance(facts, Facts)
-        assert facts.fault is None
+        assert facts.refusal is None
         back = from_wire(to_wire(facts, event.car), event.car)
         assert isinstance(back, Facts)
         assert back.header is None or facts.header is not None
         for name in ("cid", "kind", "init", "prevs", "envelope", "proof", "proof_cid", "signer"):
             assert getattr(back, name) == getattr(facts, name)
-        assert (back.validity, back.fault, back.car) == (facts.validity, None, event.car)
+        assert (back.validity, back.refusal, back.car) == (facts.validity, None, event.car)
         assert (facts.cid, facts.kind, facts.prevs) == (event.cid, event.kind, event.prevs)
 
 
@@ -140,7 +140,7 @@ async def test_the_same_car_is_checked_once_whoever_offers_it() -> None:
     assert isinstance(found, Unreadable)
     [found] = await pool.verify([case.next.car])
     assert isinstance(found, Facts)
-    assert found.fault is None
+    assert found.refusal is None
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

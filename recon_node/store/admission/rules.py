@@ -184,8 +184,8 @@ class Rules:
             claims = known.claims(event.cid)
             if claims:
                 return _Recorded(known.checked(event.cid) or claims[0])
-            if event.fault is not None:
-                return _refused(None, event.fault.reason, _cause(event.fault, ring_key))
+            if event.refusal is not None:
+                return _refused(None, event.refusal.reason, _cause(event.refusal, ring_key))
             unwanted = yield from self._policy_refusal(event)
             if unwanted is not None:
                 return _unwanted(None, unwanted)
@@ -203,18 +203,18 @@ class Rules:
         held = known.held(event_id)
         if held is not None:
             return _Recorded(held)
-        fault = None if event.is_invalid else event.fault  # an invalid event may be covered
-        if fault is None and self._judgement is not None:
+        refusal = None if event.is_invalid else event.refusal  # an invalid event may be covered
+        if refusal is None and self._judgement is not None:
             unwanted = yield from self._policy_refusal(event)
             if unwanted is not None:
                 return _unwanted(event_id, unwanted)
         record = self._new_record(event_id, event)
         checked = known.checked(event.cid)
-        if fault is None and checked is not None:
-            fault = Refusal(f"the event's EventId is {checked.event_id}, not {event_id}")
+        if refusal is None and checked is not None:
+            refusal = Refusal(f"the event's EventId is {checked.event_id}, not {event_id}")
         has_no_event_id = submission.event_id is None  # as those of the model ring are, too
         is_own = has_no_event_id and ring_key is None
-        yield from self._ladder.enter(record, fault, must_be_valid=has_no_event_id, is_own=is_own)
+        yield from self._ladder.enter(record, refusal, must_be_valid=has_no_event_id, is_own=is_own)
         if ring_key is not None and record.refusal is not None:
             return _refused(event_id, record.refusal.reason, _cause(record.refusal, ring_key))
         return _Recorded(record, new=True)
@@ -280,7 +280,7 @@ class Rules:
             signer=event.signer,
             state=State.ORPHAN,
             builds_on=() if is_init else tuple(dict.fromkeys((event.init, *event.prevs))),
-            fault=event.fault.reason if event.is_invalid and event.fault is not None else None,
+            fault=event.refusal.reason if event.is_invalid and event.refusal is not None else None,
             proof=event.proof_cid,
             event=event,
             size=len(FORGOTTEN if event.init in self._known.forgotten else event.car),
@@ -298,12 +298,12 @@ def _unwanted(event_id: EventId | None, refusal: PolicyRefusal) -> Verdict:
     return _refused(event_id, reason, "policy")
 
 
-def _cause(fault: Refusal, ring_key: HeightlessEventId | None) -> Cause:
-    """Say what a fault is about, in an event that came without an EventId of ours.
+def _cause(refusal: Refusal, ring_key: HeightlessEventId | None) -> Cause:
+    """Say what a refusal is about, of an event that came without an EventId of ours.
 
     In one from the ring, all that is not inherent is a kind of signature that we do not support.
     """
-    return "event" if ring_key is None or fault.inherent else "bounds"
+    return "event" if ring_key is None or refusal.inherent else "bounds"
 
 
 def _is_written(submission: Submission, record: Record) -> bool:
