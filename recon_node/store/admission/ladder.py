@@ -72,8 +72,8 @@ from recon_node.store.admission.records import (
 from recon_node.store.damage import Damage, DamagedEventError
 from recon_node.verification import Refusal
 
-MAX_CLAIMS: Final = 8
-"""EventIds under which an event waits for its history."""
+MAX_EVENT_IDS: Final = 8
+"""EventIds under which one event waits for its history."""
 
 
 class _FaultError(Exception):
@@ -168,9 +168,9 @@ class Ladder:
         if must_be_valid and record.fault is not None and record.refusal is None:
             record.refusal = Refusal(record.fault, inherent=True)
             return
-        is_claim = record.refusal is None and record.state < State.UNCOVERED
-        if is_claim and self._has_too_many_claims(record):
-            record.refusal = _TOO_MANY_CLAIMS
+        lacks_history = record.refusal is None and record.state < State.UNCOVERED
+        if lacks_history and self._has_too_many_event_ids(record):
+            record.refusal = _TOO_MANY_EVENT_IDS
             return
         share = share_of_record(record)
         if share is not None and not is_own and not (yield from self._make_room(record, share)):
@@ -229,12 +229,12 @@ class Ladder:
             self._drop(record, no_room(now, self._limits[now]))  # it had seemed to be another kind
         return moved
 
-    def _has_too_many_claims(self, record: Record) -> bool:
-        """Return whether others are here that say under which EventId an event belongs.
+    def _has_too_many_event_ids(self, record: Record) -> bool:
+        """Return whether the event is held under as many other EventIds as it may be.
 
         One of them is right, and nobody can tell which before the event's history is here.
         """
-        return len(self._known.claims(record.cid)) >= MAX_CLAIMS
+        return len(self._known.records_of(record.cid)) >= MAX_EVENT_IDS
 
     def _make_room(self, record: Record, share: Share) -> Steps[bool]:
         """Return whether there is room for a new record in its share, or it needs none."""
@@ -492,8 +492,8 @@ class Ladder:
                 raise _FaultError(verdict.reason, inherent=True)
 
 
-_TOO_MANY_CLAIMS: Final = Refusal(
-    f"{MAX_CLAIMS} other EventIds of this event wait for its history, and at most one is right; "
+_TOO_MANY_EVENT_IDS: Final = Refusal(
+    f"{MAX_EVENT_IDS} other EventIds of this event wait for its history, and at most one is right; "
     "offer it again when its history is here",
     temporary=True,
 )

@@ -64,8 +64,8 @@ class State(IntEnum):
 class Record:
     """One EventId and its event, as far as admission needs them.
 
-    Until its history is here, an event may be held under several EventIds, each the claim of some
-    peer; the history decides which one is right.
+    Until its history is here, an event may be held under several EventIds, as peers sent
+    it; the history decides which one is right.
     """
 
     row: int
@@ -359,7 +359,7 @@ class Known:
         """Return the record held under that EventId."""
         return self._by_event_id.get(event_id)
 
-    def claims(self, cid: CID) -> Sequence[Record]:
+    def records_of(self, cid: CID) -> Sequence[Record]:
         """Return every record of that event."""
         return tuple(self._by_cid.get(cid, ()))
 

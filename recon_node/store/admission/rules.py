@@ -92,7 +92,7 @@ class Rules:
         """Let events move on that needed one of these, or are one, and could not read it."""
         known = self._known
         yield Want(events=mended, waiters=mended)
-        held = [record for cid in mended for record in known.claims(cid)]
+        held = [record for cid in mended for record in known.records_of(cid)]
         yield Want(events=[cid for record in held for cid in record.builds_on])
         yield from self._ladder.resume([*held, *known.waiters(mended)])
 
@@ -107,7 +107,7 @@ class Rules:
             proofs=[event.proof_cid for event in events if event.proof_cid is not None],
         )
         # Those of an event that is here are loaded when it moves: anyone can offer it once more.
-        yield Want(waiters=[event.cid for event in events if not known.claims(event.cid)])
+        yield Want(waiters=[event.cid for event in events if not known.records_of(event.cid)])
         outcomes: list[_Recorded | Verdict] = []
         for submission, each in zip(batch, screened, strict=True):
             if isinstance(each, Facts):
@@ -181,9 +181,9 @@ class Rules:
         event_id, ring_key = submission.event_id, submission.ring_key
         known = self._known
         if event_id is None:
-            claims = known.claims(event.cid)
-            if claims:
-                return _Recorded(known.checked(event.cid) or claims[0])
+            records = known.records_of(event.cid)
+            if records:
+                return _Recorded(known.checked(event.cid) or records[0])
             if event.refusal is not None:
                 return _refused(None, event.refusal.reason, _cause(event.refusal, ring_key))
             unwanted = yield from self._policy_refusal(event)
@@ -247,7 +247,7 @@ class Rules:
             if base is None:
                 raise InvalidEventError(
                     f"the event's prev {prev} came from a peer and waits for its own history"
-                    if self._known.claims(prev)
+                    if self._known.records_of(prev)
                     else f"the event's prev {prev} is missing: add it first"
                 )
             if base.state is State.UNCOVERED and event.kind is not EventKind.DATA:

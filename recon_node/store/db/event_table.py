@@ -3,7 +3,7 @@
 A row has each name once. The EventId is what precedes its CID (`name`), and the CID; an init event
 does not repeat its CID as that of its stream (`init`); and who signed matters until the event is
 delivered. The index by CID has the first 8 bytes of its digest, and an EventId is found by its CID:
-at most a handful of EventIds have the same one (`recon_node.store.admission.ladder.MAX_CLAIMS`).
+at most a handful of EventIds have the same one (`recon_node.store.admission.ladder.MAX_EVENT_IDS`).
 The index by stream has the row of its init event. That is a small number, and what was written to
 streams lately is in the same few pages: only the index by CID is written all over.
 
