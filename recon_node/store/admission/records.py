@@ -49,7 +49,8 @@ class State(IntEnum):
     WAITING = 0
     """Its signature is checked. A prev is missing or waits itself: height unchecked."""
     UNCOVERED = 1
-    """Fully checked. It or something it builds on is badly signed, and nothing valid covers it.
+    """Fully checked, which every valid event is before it moves on (`Known.checked`). It stays here
+    if it or something it builds on is badly signed, and nothing valid covers that.
 
     Where a write policy decides in whose name streams are, also an unsigned init event that nothing
     valid covers, and a time event without a lookup (see `ladder`).
