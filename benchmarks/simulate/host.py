@@ -155,7 +155,7 @@ class SimulatedHost:
         end = self._ends.get(peer_id)
         return end is not None and bool(end.streams)
 
-    def note_delivery(self, peer_id: str) -> None:
+    def note_supply(self, peer_id: str) -> None:
         """Do nothing: the places are not limited here."""
 
     def latency(self, peer_id: str) -> float | None:

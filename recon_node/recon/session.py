@@ -109,7 +109,7 @@ class Failed(NamedTuple):
     unwanted: Sequence[bytes] = ()
     """Those of them that this side refused, or does not want: the peer may well take them."""
     ids: Sequence[bytes] = ()
-    """Ids whose events the peer did not deliver."""
+    """Ids whose events the peer did not supply."""
 
 
 @dataclass(frozen=True, slots=True)

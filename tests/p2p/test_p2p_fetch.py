@@ -190,7 +190,7 @@ async def test_a_session_waits_for_a_stalled_one_for_some_seconds_only(
 
     async def obtain(peer, source) -> None:
         fetched = fetcher(store, source, table, peer)
-        ended.append((peer, await fetched.obtain(keys), fetched.tally.undelivered))
+        ended.append((peer, await fetched.obtain(keys), fetched.tally.not_supplied))
 
     nursery.start_soon(obtain, "liar", liar)
     await trio.testing.wait_all_tasks_blocked()

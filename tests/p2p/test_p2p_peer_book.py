@@ -82,7 +82,7 @@ async def test_what_is_held_against_a_peer_fades(autojump_clock):
     book.synced("a", 0.1, 1e9)  # a success clears failures in a row, not that it misled us
     assert book.get("a").failures == 0
     assert book.get("a").candidate(trio.current_time()).failures == MISBEHAVED
-    book.synced("b", 0.1, 1e9, delivered=False)
+    book.synced("b", 0.1, 1e9, supplied=False)
     assert (book.get("b").failures, book.get("b").misled.value) == (1, 1)
     await trio.sleep(MISLED_HALF_LIFE)
     after = book.get("a").candidate(trio.current_time())
@@ -255,7 +255,7 @@ async def test_what_peers_ask_for_is_bounded(autojump_clock, monkeypatch) -> Non
 
 async def test_a_peer_that_has_delivered_comes_first(autojump_clock):
     book = book_of(*(f"peer {number}" for number in range(200)), capacity=1000)
-    book.delivered("peer 7")
+    book.supplied("peer 7")
     for _ in range(20):
         assert book.choose(3)[0].id == "peer 7"
     await trio.sleep(LATELY)

@@ -92,7 +92,7 @@ async def test_idle_peers_of_many_addresses_do_not_keep_a_newcomer_out(monkeypat
         with dialling_from(monkeypatch, "127.0.0.4"):
             await useful.connect(victim.addresses[0])
         await eventually(lambda: victim.is_connected(useful.peer_id))
-        victim.note_delivery(useful.peer_id)
+        victim.note_supply(useful.peer_id)
         attackers = []
         for number in range(2 * slots):
             with dialling_from(monkeypatch, f"127.1.0.{number + 1}"):

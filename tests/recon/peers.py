@@ -69,7 +69,7 @@ class Peer:
     keys: Iterable[bytes]
     settings: SessionSettings = DEFAULT_SETTINGS
     unobtainable: frozenset[bytes] = frozenset()
-    undelivered: frozenset[bytes] = frozenset()
+    not_supplied: frozenset[bytes] = frozenset()
     """Keys whose events it does not deliver by id."""
     refuses: frozenset[bytes] = frozenset()
     """Keys whose events it gets and does not take; it remembers them from session to session."""
@@ -143,11 +143,11 @@ class Peer:
 
     def _fetch_by_id(self, missing: Missing, other: Peer) -> Failed:
         held = other.keys_by_id()
-        undelivered, lost, come = [], [], []
+        not_supplied, lost, come = [], [], []
         for each in missing.ids:
             key = held.get(each)
-            if key is None or key in other.undelivered:
-                undelivered.append(each)
+            if key is None or key in other.not_supplied:
+                not_supplied.append(each)
             elif key in self.unobtainable:
                 lost.append(key)
             else:
@@ -155,7 +155,7 @@ class Peer:
             if key is not None:
                 assert missing.key_range.covers(key)
         refused = self._obtain(come)
-        return Failed([*refused, *lost], refused, undelivered)
+        return Failed([*refused, *lost], refused, not_supplied)
 
 
 def run(steps: Generator[None, None, T]) -> T:

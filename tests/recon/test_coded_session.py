@@ -124,7 +124,7 @@ def test_what_is_listed_beyond_the_interest_is_not_fetched() -> None:
 
 def test_a_listed_key_that_is_not_delivered_by_id_is_asked_for_in_full() -> None:
     you, they = sides(10, {2})
-    you.undelivered = frozenset({b"000002"})
+    you.not_supplied = frozenset({b"000002"})
     _, _, sent = reconcile(you, they)
     assert they.set == numbered(0, 10)
     assert listed_in_full(sent) == 1
@@ -200,7 +200,7 @@ def test_a_long_range_that_is_no_interest_of_ours_is_not_sketched(
 
 def test_what_is_not_delivered_by_id_is_asked_for_in_full() -> None:
     you, they = sides(5_000, {1, 2_000, 4_000})
-    they.undelivered = frozenset([b"002000"])
+    they.not_supplied = frozenset([b"002000"])
     _, _, sent = reconcile(you, they)
     assert you.set == they.set == numbered(0, 5_000)
     assert listed_in_full(sent) == 1
@@ -209,7 +209,7 @@ def test_what_is_not_delivered_by_id_is_asked_for_in_full() -> None:
 def test_a_peer_that_delivers_nothing_it_names_is_cut_off() -> None:
     you, they = sides(5_000, set(range(0, 5_000, 10)))
     you.settings = replace(you.settings, max_given_up=100)
-    they.undelivered = frozenset(they.set)
+    they.not_supplied = frozenset(they.set)
     with pytest.raises(RemoteProtocolError, match="250 ids for which it delivered no event"):
         reconcile(you, they)
 

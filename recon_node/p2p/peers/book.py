@@ -101,7 +101,7 @@ class Peer:
     failed: Fading = _NO_FAILURES
     """Failures in a row; breaking a protocol counts as several."""
     misled: Fading = _NEVER_MISLED
-    """How often it broke a protocol, or listed events without delivering them."""
+    """How often it broke a protocol, or listed events without supplying them."""
     behind: Fading = _NOT_BEHIND
     """Which share of the common keys it or we lacked, from 0 to 1."""
     not_before: float = 0.0
@@ -199,7 +199,7 @@ class PeerBook:
             self.version += 1
 
     def synced(
-        self, peer_id: str, latency: float | None, now: float, *, delivered: bool = True
+        self, peer_id: str, latency: float | None, now: float, *, supplied: bool = True
     ) -> None:
         """Note a sync that ended in agreement.
 
@@ -207,7 +207,7 @@ class PeerBook:
             peer_id: the peer.
             latency: its round-trip time in seconds; None: not measured.
             now: seconds since 1970.
-            delivered: whether the peer delivered all events that it listed. If not, the sync counts
+            supplied: whether the peer supplied all events that it listed. If not, the sync counts
                 as a failure: it can happen to anyone, but a peer that always does it is asked less
                 and less.
         """
@@ -215,7 +215,7 @@ class PeerBook:
         peer.latency = peer.latency if latency is None else latency
         peer.last_sync = now
         self.version += 1
-        if delivered:
+        if supplied:
             peer.failed = peer.failed.set(0, trio.current_time())
             peer.not_before = 0.0
         else:
@@ -247,7 +247,7 @@ class PeerBook:
             peer_id: the peer.
             severity: as how many failures it counts: 1 if it can happen to anyone.
             at_least: the least seconds to leave the peer alone.
-            misled: whether it listed what it did not deliver. More severe failures count likewise.
+            misled: whether it listed what it did not supply. More severe failures count likewise.
         """
         peer = self.heard_of(peer_id, ())
         now = trio.current_time()
@@ -260,7 +260,7 @@ class PeerBook:
         self.version += 1
         return wait
 
-    def delivered(self, peer_id: str) -> None:
+    def supplied(self, peer_id: str) -> None:
         """Note that a peer has brought events that were new here."""
         peer = self._peers.get(peer_id)
         if peer is not None:

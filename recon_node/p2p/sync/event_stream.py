@@ -32,13 +32,13 @@ _STEP: Final = 16 * 1024
 """Bytes of memory that a batch is charged at a time."""
 
 FetchedEvents = list[tuple[EventId, bytes]]
-Deliver = Callable[[FetchedEvents], Awaitable[None]]
+HandOver = Callable[[FetchedEvents], Awaitable[None]]
 
 
 async def fetch_events(
     frames: FrameStream,
     wanted: Sequence[EventId] | Missing,
-    deliver: Deliver,
+    hand_over: HandOver,
     patience: float,
     per_request: int = MAX_REQUEST,
 ) -> list[bytes]:
@@ -47,7 +47,7 @@ async def fetch_events(
     Args:
         frames: an event stream that we have opened, of the version for what is wanted.
         wanted: the EventIds to ask for, or the ids of these.
-        deliver: gets the events in batches of bounded size. While it works, the peer can send until
+        hand_over: gets the events in batches of bounded size. Meanwhile the peer can send until
             the stream's window is full.
         patience: longest wait for a frame, in seconds.
         per_request: most EventIds or ids in a request.
@@ -56,7 +56,7 @@ async def fetch_events(
         PeerProtocolError: an answer is not what was asked for.
     """
     missing: list[bytes] = []
-    batches = _Batches(frames, deliver)
+    batches = _Batches(frames, hand_over)
     arrived: deque[bytes] = deque()
     awaited = _requests(wanted, per_request)
     try:
@@ -111,9 +111,9 @@ async def _receive_answer(
 class _Batches:
     """Hands on the events of answers in batches of bounded size, as they arrive."""
 
-    def __init__(self, frames: FrameStream, deliver: Deliver) -> None:
+    def __init__(self, frames: FrameStream, hand_over: HandOver) -> None:
         self._account = frames.account
-        self._deliver = deliver
+        self._hand_over = hand_over
         self._batch: FetchedEvents = []
         self._size = 0
         self._held = deque([0], maxlen=_BATCHES_HELD)
@@ -133,7 +133,7 @@ class _Batches:
         self._held[-1] = self._size
         batch, self._batch, self._size = self._batch, [], 0
         if batch:
-            await self._deliver(batch)
+            await self._hand_over(batch)
             self._held.append(0)
 
 

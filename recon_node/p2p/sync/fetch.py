@@ -26,8 +26,8 @@ from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import Claim, FetchTable
 from recon_node.p2p.sync.event_stream import (
     BATCH_EVENTS,
-    Deliver,
     FetchedEvents,
+    HandOver,
     fetch_events,
 )
 from recon_node.p2p.sync.purses import in_steps
@@ -99,8 +99,8 @@ OpenEventStream = Callable[[str], AbstractAsyncContextManager[FrameStream]]
 
 
 @asynccontextmanager
-async def _hand_on(admit: Deliver) -> AsyncIterator[Deliver]:
-    """Yield a `Deliver` that returns before `admit` does, so that events can arrive meanwhile.
+async def _hand_on(admit: HandOver) -> AsyncIterator[HandOver]:
+    """Yield a `HandOver` that returns before `admit` does, so that events can arrive meanwhile.
 
     At most `IN_FLIGHT` calls run at once; all have ended when the block ends.
     """
@@ -115,7 +115,7 @@ async def _hand_on(admit: Deliver) -> AsyncIterator[Deliver]:
         finally:
             slots.release()
 
-    async def deliver(events: FetchedEvents) -> None:
+    async def hand_over(events: FetchedEvents) -> None:
         await slots.acquire()
         if failures:
             slots.release()
@@ -124,7 +124,7 @@ async def _hand_on(admit: Deliver) -> AsyncIterator[Deliver]:
 
     async with trio.open_nursery() as nursery:
         try:
-            yield deliver
+            yield hand_over
         except Exception as error:
             failures.append(error)
     if failures:
@@ -132,10 +132,10 @@ async def _hand_on(admit: Deliver) -> AsyncIterator[Deliver]:
 
 
 @asynccontextmanager
-async def _in_order(deliver: Deliver, account: Account) -> AsyncIterator[Deliver]:
-    """Yield a `Deliver` that puts events in the order of their EventIds, as many as fit.
+async def _in_order(hand_over: HandOver, account: Account) -> AsyncIterator[HandOver]:
+    """Yield a `HandOver` that puts events in the order of their EventIds, as many as fit.
 
-    What has come when a fetch fails is delivered, too: otherwise it would have to come again.
+    What has come when a fetch fails is handed over, too: otherwise it would have to come again.
     """
     held: FetchedEvents = []
     size = 0
@@ -146,7 +146,7 @@ async def _in_order(deliver: Deliver, account: Account) -> AsyncIterator[Deliver
         held.clear()
         size = 0
         for start in range(0, len(events), BATCH_EVENTS):
-            await deliver(events[start : start + BATCH_EVENTS])
+            await hand_over(events[start : start + BATCH_EVENTS])
         account.hold("events in order", 0)
 
     async def take(events: FetchedEvents) -> None:
@@ -207,16 +207,16 @@ class Fetcher:
         """
         assert not isinstance(action, Admit)
         await self._leave_to_snapshot(action)
-        undelivered: list[bytes] = []
+        not_supplied: list[bytes] = []
         if isinstance(action, Fetch):
             failed = await self.obtain([EventId(key) for key in action.keys])
         elif self._store.wants_keys_first:
             return None
         else:
-            failed, undelivered = await self._obtain_by_id(action.missing)
+            failed, not_supplied = await self._obtain_by_id(action.missing)
         unwanted = [key for key in failed if is_excused(self._store, key)]
         self._note_unwanted(unwanted)
-        return Failed(failed, unwanted, undelivered)
+        return Failed(failed, unwanted, not_supplied)
 
     async def _leave_to_snapshot(self, action: Fetch | FetchById) -> None:
         """Wait while a snapshot fills the range of many events: it is where their bulk comes from.
@@ -313,7 +313,7 @@ class Fetcher:
                     _hand_on(admit) as hand_on,
                     _in_order(hand_on, frames.account)
                     if self._mixes(way, names)
-                    else nullcontext(hand_on) as deliver,
+                    else nullcontext(hand_on) as hand_over,
                 ):
                     claim.watch(lambda: frames.bytes_received)
                     while at < len(names):
@@ -321,10 +321,10 @@ class Fetcher:
                         asked += mine
                         left += others
                         at += size
-                        await self._fetch(way, mine, frames, claim, deliver)
+                        await self._fetch(way, mine, frames, claim, hand_over)
             if claim.taken_over:
                 taken_over = way.untried(asked)
-                self.tally.undelivered += len(taken_over)
+                self.tally.not_supplied += len(taken_over)
                 lost += taken_over
         return left + names[at:]
 
@@ -333,7 +333,7 @@ class Fetcher:
         return not way.in_order and len(names) > self._settings.events_per_request
 
     async def _fetch(
-        self, way: Way, names: list[bytes], frames: FrameStream, claim: Claim, deliver: Deliver
+        self, way: Way, names: list[bytes], frames: FrameStream, claim: Claim, hand_over: HandOver
     ) -> None:
         if not names:
             return
@@ -341,7 +341,7 @@ class Fetcher:
 
         async def hand_on(events: FetchedEvents) -> None:
             with claim.stores_turn():
-                await deliver(events)
+                await hand_over(events)
 
         before = frames.bytes_received
         try:
@@ -352,7 +352,7 @@ class Fetcher:
             self.tally.event_bytes_received += frames.bytes_received - before
             self._counters.event_bytes_received += frames.bytes_received - before
         claim.release(missing)
-        self.tally.undelivered += len(missing)
+        self.tally.not_supplied += len(missing)
         self._counters.events_missing += len(missing)
 
     async def _admit(self, events: FetchedEvents) -> None:
@@ -369,7 +369,7 @@ class Fetcher:
                     reason=verdict.reason,
                 )
             elif verdict.status == "refused":
-                self.tally.undelivered += 1
+                self.tally.not_supplied += 1
                 self._invalid += 1
                 self._counters.events_refused += 1
                 logger.info(

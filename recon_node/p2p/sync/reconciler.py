@@ -80,21 +80,21 @@ class Reconciler:
         """Reconcile a range with a connected peer, in as many sessions as its interests need.
 
         Returns:
-            How many events the peer listed without delivering them.
+            How many events the peer listed and did not supply.
 
         Raises:
             Exception: one of `PEER_FAILURES` if a session fails.
             StoreError: the disk failed.
         """
-        undelivered = 0
+        not_supplied = 0
         rest = key_range
         for _ in range(MAX_SESSIONS_PER_RANGE):
             begin = partial(self._begin, rest, news, is_rest=rest != key_range)
             run = await self._sessions.initiate(peer_id, [*self.versions], begin)
-            undelivered += run.tally.undelivered
+            not_supplied += run.tally.not_supplied
             self._book.answered(peer_id, rest, run.side.key_range)
             if run.side.remaining is None:
-                return undelivered
+                return not_supplied
             rest = run.side.remaining
         raise PeerProtocolError(
             f"the peer cut one range into more than {MAX_SESSIONS_PER_RANGE} parts"

@@ -119,7 +119,7 @@ class Tally:
     event_bytes_received: int = 0
     events_sent: int = 0
     event_bytes_sent: int = 0
-    undelivered: int = 0
+    not_supplied: int = 0
     """Events that the peer listed but did not have, or that were not valid. Those that we have
     no room for, or do not want, do not count: that is not the peer's fault."""
 
@@ -414,7 +414,7 @@ class Sessions:
                 await stream.reset()
                 return False
         self._book.was_visited(stream.peer_id, time.time())
-        if run.tally.undelivered:
+        if run.tally.not_supplied:
             self._book.failed(stream.peer_id, misled=True)
         return True
 
@@ -457,8 +457,8 @@ class Sessions:
 
     def _report(self, report: SyncReport, *, keep_idle: bool) -> None:
         if report.events_received:
-            self._host.note_delivery(report.peer)
-            self._book.delivered(report.peer)
+            self._host.note_supply(report.peer)
+            self._book.supplied(report.peer)
         self._history.add(report, keep_idle=keep_idle)
 
     def _keeps_stream(self, protocol: str) -> bool:

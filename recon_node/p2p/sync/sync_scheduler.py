@@ -426,11 +426,11 @@ class SyncScheduler:
             ranges = rest if due is None else [*rest, *intersect_ranges(ranges, due)]
         if not ranges or not self._reconciler.can_sync_with(peer_id):
             return True
-        undelivered = await self._attempt(peer_id, self._reconcile(peer_id, ranges, due or ()))
-        if undelivered is None:
+        not_supplied = await self._attempt(peer_id, self._reconcile(peer_id, ranges, due or ()))
+        if not_supplied is None:
             return False
         latency = self._host.latency(peer_id)
-        self._book.synced(peer_id, latency, time.time(), delivered=not undelivered)
+        self._book.synced(peer_id, latency, time.time(), supplied=not_supplied == 0)
         return True
 
     async def _reconcile(

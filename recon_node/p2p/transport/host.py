@@ -172,8 +172,8 @@ class Host:
         """Tell whether any stream is open with a peer."""
         return any(each.get_streams() for each in self._live(_id(peer_id)))
 
-    def note_delivery(self, peer_id: str) -> None:
-        """Note that a peer has delivered events, so that its connection is kept before others."""
+    def note_supply(self, peer_id: str) -> None:
+        """Note that a peer has supplied events, so that its connection is kept before others."""
         for muxed in self._muxers(peer_id):
             if (remote := muxed.get_remote_address()) is not None:
                 self._swarm.inbound.earn(remote[0])

@@ -161,7 +161,7 @@ class CodedSession(TurnSession[Message]):
         """Keys of a gap that are listed because symbols would take more bytes."""
         self._salted: Salted | None = None
         """Of the fingerprints, once those without a salt have not helped."""
-        self._undelivered = 0
+        self._not_supplied = 0
         """Ids that the peer named, and whose events could not be fetched."""
 
     def start(self) -> Actions[Message]:
@@ -204,7 +204,7 @@ class CodedSession(TurnSession[Message]):
                     return found
                 self.side.leave_out(result.unwanted)
                 self.side.give_up(result.keys)
-                self._note_undelivered(len(result.ids), len(some))
+                self._note_not_supplied(len(result.ids), len(some))
                 failed += result.ids
         if failed:
             found.failed = np.frombuffer(b"".join(failed), "<u8").astype(np.uint64)
@@ -237,7 +237,7 @@ class CodedSession(TurnSession[Message]):
         if found.we_lack:
             found.leave_out((yield from ids_of_keys(self.side.given_up)))
 
-    def _note_undelivered(self, number: int, of: int) -> None:
+    def _note_not_supplied(self, number: int, of: int) -> None:
         """Take note that events whose ids the peer named could not be fetched.
 
         Raises:
@@ -245,10 +245,10 @@ class CodedSession(TurnSession[Message]):
         """
         if number < of:
             self.side.note_progress()
-        self._undelivered += number
-        if self._undelivered > self.side.settings.max_given_up:
+        self._not_supplied += number
+        if self._not_supplied > self.side.settings.max_given_up:
             raise RemoteProtocolError(
-                f"peer named {self._undelivered} ids for which it delivered no event"
+                f"peer named {self._not_supplied} ids for which it delivered no event"
             )
 
     def _respond(self, found: Found) -> Steps[list[Message]]:
