@@ -18,7 +18,7 @@ from recon_node.ceramic.builder import (
     init_event,
 )
 from recon_node.streams import select_tip
-from recon_node.streams.graph import StreamEvent
+from recon_node.streams.graph import EventShape
 
 _DRAFT_7: Final = "http://json-schema.org/draft-07/schema#"
 _MAX_ANSWER: Final = 64 * MIB
@@ -176,9 +176,9 @@ def shapes_of_streams(here: Field) -> None:
         here.at_most(f"tip of {name} (CPU)", time.process_time() - started, 2.0)
 
 
-def _shapes(count: int) -> dict[str, list[StreamEvent[Any]]]:
+def _shapes(count: int) -> dict[str, list[EventShape[Any]]]:
     def event(number: int, kind: str, prev: tuple[int, ...] = (), at: int | None = None) -> Any:
-        return StreamEvent(number, kind, prev, at)  # type: ignore[arg-type]
+        return EventShape(number, kind, prev, at)  # type: ignore[arg-type]
 
     init = event(0, "init")
     star = [init, *(event(number, "data", (0,)) for number in range(1, count))]

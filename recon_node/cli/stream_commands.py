@@ -34,7 +34,7 @@ from recon_node.client import (
 from recon_node.client.definitions import with_defaults
 from recon_node.connection import Connection
 from recon_node.ipld import CID, IpldError
-from recon_node.streams import Expired, StreamEvent, StreamShapeError
+from recon_node.streams import EventShape, Expired, StreamShapeError
 from recon_node.streams.document_schema import as_dag_json
 from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
 from recon_node.terminal_text import echo, json_option, print_json
@@ -411,10 +411,10 @@ def held_events(entries: list[dict[str, Any]]) -> Iterator[HeldEvent]:
     for entry in entries:
         if entry["copy_of"] is None:
             prevs = dict.fromkeys(shown.get(prev, prev) for prev in entry["prev"])
-            shape = StreamEvent(
+            shape = EventShape(
                 id=CID.parse(entry["cid"]),
                 kind=entry["kind"],
-                prev=tuple(map(CID.parse, prevs)),
+                prevs=tuple(map(CID.parse, prevs)),
                 time=entry["time"],
                 valid=entry["fault"] is None,
                 expires=entry["expires"],

@@ -5,9 +5,9 @@
 """
 
 from recon_node.streams.graph import (
+    EventShape,
     ForgottenError,
     Statements,
-    StreamEvent,
     StreamShapeError,
     causal_order,
     heights,
@@ -42,6 +42,7 @@ __all__ = [
     "Conflict",
     "Decision",
     "Definitions",
+    "EventShape",
     "EventState",
     "Expired",
     "ForgottenError",
@@ -50,7 +51,6 @@ __all__ = [
     "Statements",
     "Stream",
     "StreamData",
-    "StreamEvent",
     "StreamShapeError",
     "StreamState",
     "StreamStates",

@@ -61,7 +61,7 @@ class ForgottenError(LookupError):
     """A summary of a stream lacks what a question needs: read the whole stream."""
 
 
-class StreamEvent(NamedTuple, Generic[Id]):
+class EventShape(NamedTuple, Generic[Id]):
     """An event of a stream, without its content.
 
     `time` is the block time (Unix seconds) that a time event proves; None if its anchor was not
@@ -73,14 +73,14 @@ class StreamEvent(NamedTuple, Generic[Id]):
 
     id: Id
     kind: Literal["init", "data", "time"]
-    prev: tuple[Id, ...] = ()
+    prevs: tuple[Id, ...] = ()
     time: int | None = None
     valid: bool = True
     expires: int | None = None
     rank: bytes | None = None
 
 
-def causal_order(events: Iterable[StreamEvent[Id]]) -> list[StreamEvent[Id]]:
+def causal_order(events: Iterable[EventShape[Id]]) -> list[EventShape[Id]]:
     """Return the events of one stream, every prev before its successors; repeated ones once.
 
     The given order is kept if it is causal.
@@ -92,7 +92,7 @@ def causal_order(events: Iterable[StreamEvent[Id]]) -> list[StreamEvent[Id]]:
     return [by_id[id_] for id_ in _heights(by_id)]
 
 
-def heights(events: Iterable[StreamEvent[Id]]) -> dict[Id, int]:
+def heights(events: Iterable[EventShape[Id]]) -> dict[Id, int]:
     """Return the height of every event, in the order of `causal_order`.
 
     It is 0 for the init event, else 1 + the largest height of its prevs.
@@ -134,17 +134,17 @@ def heights_above(known: Mapping[Id, int], prevs: Mapping[Id, Sequence[Id]]) -> 
     return height
 
 
-def _heights(by_id: Mapping[Id, StreamEvent[Id]]) -> dict[Id, int]:
-    return heights_by_prevs({id_: event.prev for id_, event in by_id.items()})
+def _heights(by_id: Mapping[Id, EventShape[Id]]) -> dict[Id, int]:
+    return heights_by_prevs({id_: event.prevs for id_, event in by_id.items()})
 
 
-def _by_id(events: Iterable[StreamEvent[Id]]) -> dict[Id, StreamEvent[Id]]:
-    by_id: dict[Id, StreamEvent[Id]] = {}
+def _by_id(events: Iterable[EventShape[Id]]) -> dict[Id, EventShape[Id]]:
+    by_id: dict[Id, EventShape[Id]] = {}
     for event in events:
         known = by_id.setdefault(event.id, event)
         if known is not event and known != event:
             raise StreamShapeError(f"event {show_id(event.id)} was given twice, with differences")
-        if bool(event.prev) == (event.kind == "init"):
+        if bool(event.prevs) == (event.kind == "init"):
             expected = "no prev" if event.kind == "init" else "at least one prev"
             raise StreamShapeError(f"{event.kind} event {show_id(event.id)} must have {expected}")
     return by_id

@@ -33,7 +33,7 @@ from recon_node.ceramic import Event
 from recon_node.ceramic.event import MAX_PREVS
 from recon_node.ipld import CID
 from recon_node.streams.budget import Budget
-from recon_node.streams.graph import StreamEvent
+from recon_node.streams.graph import EventShape
 from recon_node.streams.json_patch import parse_pointer
 from recon_node.streams.json_values import (
     WRITTEN,
@@ -214,7 +214,7 @@ def _header(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def open_tips(
-    shapes: Sequence[StreamEvent[CID]],
+    shapes: Sequence[EventShape[CID]],
     signed: Tip[CID],
     accepted: Tip[CID],
     expired: Collection[CID] = (),
@@ -226,7 +226,7 @@ def open_tips(
     if not (accepted.diverged or signed.diverged or expired):
         return ()
     tips = {*accepted.candidates, *signed.candidates}
-    prevs_of = {shape.id: shape.prev for shape in shapes}
+    prevs_of = {shape.id: shape.prevs for shape in shapes}
     left = [prev for tip in tips for prev in prevs_of[tip]]
     covered = set(left)
     while left:
@@ -240,21 +240,21 @@ def open_tips(
 
 
 def expired_branches(
-    shapes: Sequence[StreamEvent[CID]], tip: Tip[CID], times: Mapping[CID, int]
+    shapes: Sequence[EventShape[CID]], tip: Tip[CID], times: Mapping[CID, int]
 ) -> dict[CID, Expired]:
     """Return the uncovered events, other than candidates, of branches with expired data.
 
     Shapes are in causal order. `times` has the earliest proven time of each event that has one.
     """
     pruned = set(tip.pruned)
-    covered = {prev for shape in shapes for prev in shape.prev}
+    covered = {prev for shape in shapes for prev in shape.prevs}
     below: dict[CID, Expired] = {}
     for shape in shapes:
         if shape.id in pruned:
             time, expires = times.get(shape.id), shape.expires
             if expires is not None and shape.valid and time is not None and time > expires:
                 below[shape.id] = Expired(shape.id, expires, time)
-            elif (last := next(filter(below.__contains__, shape.prev), None)) is not None:
+            elif (last := next(filter(below.__contains__, shape.prevs), None)) is not None:
                 below[shape.id] = below[last]
     done = covered.union(tip.candidates)
     return {cid: expired for cid, expired in below.items() if cid not in done}

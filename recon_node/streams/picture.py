@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from recon_node.draw.layout import NodeShape, Picture, PictureNode, Tone, newest_first
-from recon_node.streams.graph import StreamEvent, StreamShapeError, causal_order
+from recon_node.streams.graph import EventShape, StreamShapeError, causal_order
 from recon_node.streams.merging import expired_branches, open_tips
 from recon_node.streams.tip import Decision, Rule, Tip, earliest_times, select_tip
 
@@ -32,7 +32,7 @@ class HeldEvent:
     Only delivered events count for the tip. `chain_id` is that of a time event's anchor (CAIP-2).
     """
 
-    shape: StreamEvent[Any]
+    shape: EventShape[Any]
     height: int
     state: Progress = "delivered"
     chain_id: str | None = None
@@ -61,7 +61,7 @@ def stream_picture(
     """
     by_id: dict[Hashable, HeldEvent] = {event.shape.id: event for event in events}
     missing = _missing(by_id.values(), full)
-    bare = [*missing, *(PictureNode(event.shape.id, event.shape.prev) for event in by_id.values())]
+    bare = [*missing, *(PictureNode(event.shape.id, event.shape.prevs) for event in by_id.values())]
     newest = [by_id[node.id] for node in newest_first(bare) if node.id in by_id]
     delivered = [event.shape for event in reversed(newest) if event.state == "delivered"]
     tip, trouble = _select(delivered, now)
@@ -112,7 +112,7 @@ class _Judge:
         marks = self._marks(event)
         return PictureNode(
             id=event.shape.id,
-            prev=tuple(dict.fromkeys(event.shape.prev)),
+            prev=tuple(dict.fromkeys(event.shape.prevs)),
             shape=_SHAPES[event.shape.kind],
             tone=self._tone(event, marks),
             name=_name(event.shape.id, self._full),
@@ -156,7 +156,7 @@ class _Judge:
             marks.append("expired")
         return tuple(marks)
 
-    def _has_expired(self, shape: StreamEvent[Any]) -> bool:
+    def _has_expired(self, shape: EventShape[Any]) -> bool:
         time = self._time.get(shape.id, self._now)
         return shape.expires is not None and time is not None and time > shape.expires
 
@@ -177,7 +177,7 @@ class _Judge:
         return _utc(event.shape.time)
 
 
-def _select(shapes: Sequence[StreamEvent[Any]], now: int | None) -> tuple[Tip[Any] | None, str]:
+def _select(shapes: Sequence[EventShape[Any]], now: int | None) -> tuple[Tip[Any] | None, str]:
     """The tip, and the reason if there is none."""
     if shapes:
         causal_order(shapes)  # raises `StreamShapeError`
@@ -191,7 +191,7 @@ def _missing(held: Iterable[HeldEvent], full: bool) -> list[PictureNode]:
     """The nodes of prevs that are not held."""
     shapes = [event.shape for event in held]
     there = {shape.id for shape in shapes}
-    absent = {prev for shape in shapes for prev in shape.prev} - there
+    absent = {prev for shape in shapes for prev in shape.prevs} - there
     return [
         PictureNode(
             id=each,

@@ -51,8 +51,8 @@ from recon_node.ipld import CID
 from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.document_schema import dag_json
 from recon_node.streams.graph import (
+    EventShape,
     ForgottenError,
-    StreamEvent,
     StreamShapeError,
     heights_above,
     heights_by_prevs,
@@ -456,7 +456,7 @@ def _only(state: EventState) -> Callable[[CID], EventState]:
     return look_up
 
 
-def accepted_tip(shapes: Iterable[StreamEvent[CID]], rejected: Collection[CID]) -> Tip[CID]:
+def accepted_tip(shapes: Iterable[EventShape[CID]], rejected: Collection[CID]) -> Tip[CID]:
     """Select the tip of a stream's state: that of CIP-145 with rejected events as invalid.
 
     Raises:
@@ -491,7 +491,7 @@ def dimensions(header: InitHeader) -> dict[str, bytes]:
 
 def shape_of(
     event: Event, *, time: int | None = None, valid: bool = True, rank: bytes | None = None
-) -> StreamEvent[CID]:
+) -> EventShape[CID]:
     """Convert an event for `select_tip`.
 
     Args:
@@ -502,7 +502,7 @@ def shape_of(
         rank: its order in ties (`recon_node.streams.graph`).
     """
     expires = validity_of(event).expires if valid else None
-    return StreamEvent(event.cid, event.kind.value, event.prevs, time, valid, expires, rank)
+    return EventShape(event.cid, event.kind.value, event.prevs, time, valid, expires, rank)
 
 
 def _in_brief(errors: list[str]) -> tuple[str, ...]:

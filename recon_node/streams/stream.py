@@ -23,9 +23,9 @@ from recon_node.ceramic import Event, InitHeader, StreamId, StreamType
 from recon_node.ceramic.event import MAX_PREVS
 from recon_node.ipld import CID
 from recon_node.streams.graph import (
+    EventShape,
     ForgottenError,
     Statements,
-    StreamEvent,
     StreamShapeError,
     statements_of,
 )
@@ -65,7 +65,7 @@ class _Top:
     kind: str
     lapses: float
 
-    def followed_by(self, shape: StreamEvent[CID]) -> _Top:
+    def followed_by(self, shape: EventShape[CID]) -> _Top:
         """Return the tip after one more event, which is like the tip but covers it.
 
         Raises:
@@ -74,7 +74,7 @@ class _Top:
         """
         tip, is_data = self.tip, shape.kind != "time"
         proves = not is_data and shape.time is not None
-        if shape.prev != (tip.event,) or not shape.valid:
+        if shape.prevs != (tip.event,) or not shape.valid:
             raise ForgottenError(f"the event {shape.id} does not simply follow the tip")
         if tip.pruned and (proves or self.kind == "time"):
             raise ForgottenError(f"the event {shape.id} may decide between branches")
@@ -217,7 +217,7 @@ class Stream:
         raise ForgottenError("an event names another version of the model")
 
     @cached_property
-    def shapes(self) -> tuple[StreamEvent[CID], ...]:
+    def shapes(self) -> tuple[EventShape[CID], ...]:
         """The events without their contents."""
         return tuple(
             shape_of(
@@ -240,7 +240,7 @@ class Stream:
             return select_tip(self.shapes)
         return self._after(self._summary.signed, self.shapes).tip
 
-    def _after(self, top: _Top, shapes: Iterable[StreamEvent[CID]]) -> _Top:
+    def _after(self, top: _Top, shapes: Iterable[EventShape[CID]]) -> _Top:
         for shape in shapes:
             top = top.followed_by(shape)
         return top

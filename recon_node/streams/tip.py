@@ -35,7 +35,7 @@ from enum import Enum
 from itertools import compress
 from typing import Final, Generic
 
-from recon_node.streams.graph import Id, StreamEvent, StreamShapeError, causal_order
+from recon_node.streams.graph import EventShape, Id, StreamShapeError, causal_order
 from recon_node.streams.tip_rounds import Core, Rivals
 
 MAX_RIVALS: Final = 64
@@ -96,7 +96,7 @@ class Tip(Generic[Id]):
         return (self.event, *(id_ for id_ in self.candidates if id_ != self.event))
 
 
-def select_tip(events: Iterable[StreamEvent[Id]], now: int | None = None) -> Tip[Id]:
+def select_tip(events: Iterable[EventShape[Id]], now: int | None = None) -> Tip[Id]:
     """Select the tip of a stream by CIP-145; the order of `events` does not matter.
 
     Args:
@@ -114,7 +114,7 @@ def select_tip(events: Iterable[StreamEvent[Id]], now: int | None = None) -> Tip
     return _Stream(listed, now).tip()
 
 
-def earliest_times(events: Iterable[StreamEvent[Id]]) -> dict[Id, int]:
+def earliest_times(events: Iterable[EventShape[Id]]) -> dict[Id, int]:
     """Return the earliest proven time of the events that have one: their own, or of what covers
     them.
     """
@@ -125,12 +125,12 @@ def earliest_times(events: Iterable[StreamEvent[Id]]) -> dict[Id, int]:
             known.append(event.time)
         if known:
             times[event.id] = time = min(known)
-            for prev in event.prev:
+            for prev in event.prevs:
                 times[prev] = min(times.get(prev, time), time)
     return times
 
 
-def _tip_of_chain(events: Sequence[StreamEvent[Id]], now: int | None) -> Tip[Id] | None:
+def _tip_of_chain(events: Sequence[EventShape[Id]], now: int | None) -> Tip[Id] | None:
     """The tip if all events are valid and each builds on the one before it; else None.
 
     Nearly all streams are such a chain. There is nothing to decide: its last event is the tip.
@@ -140,7 +140,7 @@ def _tip_of_chain(events: Sequence[StreamEvent[Id]], now: int | None) -> Tip[Id]
     below: tuple[Id, ...] = ()
     expires = False
     for event in events:
-        if event.prev != below or not event.valid or (event.kind == "init") is bool(below):
+        if event.prevs != below or not event.valid or (event.kind == "init") is bool(below):
             return None
         if event.kind != "time":
             data.append(event.id)
@@ -165,7 +165,7 @@ def _tip_of_chain(events: Sequence[StreamEvent[Id]], now: int | None) -> Tip[Id]
     )
 
 
-def _all_held(chain: Sequence[StreamEvent[Id]], now: int | None) -> bool:
+def _all_held(chain: Sequence[EventShape[Id]], now: int | None) -> bool:
     """Whether no capability had expired when the events of a chain were signed, as far as known."""
     earliest = None
     for event in reversed(chain):
@@ -178,7 +178,7 @@ def _all_held(chain: Sequence[StreamEvent[Id]], now: int | None) -> bool:
     return True
 
 
-def _numbered(events: Sequence[StreamEvent[Id]]) -> tuple[list[list[int]], list[int]] | None:
+def _numbered(events: Sequence[EventShape[Id]]) -> tuple[list[list[int]], list[int]] | None:
     """The distinct prevs of each event, as numbers, and its height.
 
     None if these events are not one whole stream, or not in causal order, or one is repeated.
@@ -190,11 +190,11 @@ def _numbered(events: Sequence[StreamEvent[Id]]) -> tuple[list[list[int]], list[
         if (event.kind == "init") is bool(prevs):
             return None
         try:
-            if len(event.prev) == 1:  # nearly always
-                below = [number[event.prev[0]]]
+            if len(event.prevs) == 1:  # nearly always
+                below = [number[event.prevs[0]]]
                 height = heights[below[0]]
             else:
-                below = [number[prev] for prev in dict.fromkeys(event.prev)]
+                below = [number[prev] for prev in dict.fromkeys(event.prevs)]
                 height = max([heights[prev] for prev in below], default=-1)
         except KeyError:
             return None
@@ -217,7 +217,7 @@ class _Stream(Generic[Id]):
         in_graph: whether it is valid, or something valid builds on it.
     """
 
-    def __init__(self, events: Sequence[StreamEvent[Id]], now: int | None) -> None:
+    def __init__(self, events: Sequence[EventShape[Id]], now: int | None) -> None:
         numbered = _numbered(events)
         if numbered is None:
             events = causal_order(events)

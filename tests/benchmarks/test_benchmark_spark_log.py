@@ -5,7 +5,7 @@ from collections import defaultdict
 from benchmarks.spark_log import NETWORK, LogFiller
 from recon_node.ceramic import parse_event
 from recon_node.store import open_store
-from recon_node.streams import StreamEvent, select_tip
+from recon_node.streams import EventShape, select_tip
 
 
 async def test_a_filled_log_is_a_node_s(tmp_path):
@@ -20,7 +20,7 @@ async def test_a_filled_log_is_a_node_s(tmp_path):
         heights[event.cid] = 1 + max((heights[prev] for prev in event.prevs), default=-1)
         assert row.event_id.height == heights[event.cid]
         assert row.event_id.event_cid == event.cid
-        streams[event.init].append(StreamEvent(event.cid, event.kind.value, tuple(event.prevs)))
+        streams[event.init].append(EventShape(event.cid, event.kind.value, tuple(event.prevs)))
     assert len(streams) == 13  # the model's, too
     tips = {init: select_tip(events) for init, events in streams.items()}
     assert sum(tip.height + 1 for tip in tips.values()) == 200

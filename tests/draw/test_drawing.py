@@ -26,7 +26,7 @@ from recon_node.draw.layout import (
 )
 from recon_node.draw.svg import draw_svg
 from recon_node.draw.text import ASCII, UNICODE, draw_lines
-from recon_node.streams import StreamEvent
+from recon_node.streams import EventShape
 from recon_node.streams.picture import HeldEvent, stream_picture
 
 DATA = Path(__file__).parent.parent / "data"
@@ -261,7 +261,7 @@ def held(figure: dict) -> list[HeldEvent]:
     """A figure's events; their heights are not what these tests are about."""
     return [
         HeldEvent(
-            StreamEvent(
+            EventShape(
                 row["id"], row["kind"], tuple(row["prev"]), row.get("time"), row.get("valid", True)
             ),
             0,

@@ -16,7 +16,7 @@ from recon_node.dag.protocol.dag_operations import Append
 from recon_node.dag.protocol.replica import Replica, join, replica_picture
 from recon_node.draw.layout import NodeShape, Picture, PictureNode, Tone, lay_out
 from recon_node.ipld import CID, RAW
-from recon_node.streams import StreamEvent, StreamShapeError
+from recon_node.streams import EventShape, StreamShapeError
 from recon_node.streams.picture import HeldEvent, Progress, stream_picture
 from recon_node.tangles.classic_feed import classic_feed, message_id, signing_input
 from recon_node.tangles.pictures import feed_picture, tangle_picture
@@ -39,7 +39,7 @@ def event(
     expires: int | None = None,
 ) -> HeldEvent:
     kind: Any = "time" if id_.startswith("T") else "data" if prev else "init"
-    shape = StreamEvent(id_, kind, tuple(prev.split()), time, expires=expires)
+    shape = EventShape(id_, kind, tuple(prev.split()), time, expires=expires)
     return HeldEvent(shape, 0, state, "eip155:1" if kind == "time" else None)
 
 
@@ -111,8 +111,8 @@ def test_cids_are_compared_as_bytes_and_not_as_text() -> None:
     cids = [CID.of(RAW, bytes([number])) for number in range(200)]
     init, *rivals = cids
     assert min(rivals) != min(rivals, key=str)
-    held = [HeldEvent(StreamEvent(init, "init"), 0)]
-    held += [HeldEvent(StreamEvent(rival, "data", (init,)), 1) for rival in rivals]
+    held = [HeldEvent(EventShape(init, "init"), 0)]
+    held += [HeldEvent(EventShape(rival, "data", (init,)), 1) for rival in rivals]
     drawn = stream_picture("", held)
     assert drawn.tip is not None
     assert drawn.tip.event == min(rivals)
@@ -121,7 +121,7 @@ def test_cids_are_compared_as_bytes_and_not_as_text() -> None:
 
 
 def test_a_stream_without_valid_data_has_no_tip() -> None:
-    invalid = HeldEvent(StreamEvent("I", "init", valid=False), 0)
+    invalid = HeldEvent(EventShape("I", "init", valid=False), 0)
     drawn = stream_picture("", [invalid])
     assert (drawn.tip, drawn.merge, drawn.picture.notes) == (None, (), ())
     assert "no tip: no data event of the stream is valid" in drawn.picture.summary

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, QueryBuilder
 from recon_node.ceramic import METAMODEL, Event, StreamId, parse_event
 from recon_node.ipld import CID, dag_cbor
 from recon_node.streams import (
-    StreamEvent,
+    EventShape,
     StreamShapeError,
     StreamStates,
     accepted_tip,
@@ -135,7 +135,7 @@ def _at_tip(stream: list[tuple[Row, Event]], states: StreamStates) -> Row:
     }
 
 
-def _shapes(stream: list[tuple[Row, Event]]) -> list[StreamEvent[CID]]:
+def _shapes(stream: list[tuple[Row, Event]]) -> list[EventShape[CID]]:
     ranks: dict[CID, bytes] = {}
     shapes = []
     for row, event in stream:
@@ -148,7 +148,7 @@ def _shapes(stream: list[tuple[Row, Event]]) -> list[StreamEvent[CID]]:
             ranks[event.cid] = sha256(anchor + ranks[event.prevs[0]]).digest()
         rank = ranks[event.cid]
         shapes.append(
-            StreamEvent(event.cid, event.kind.value, event.prevs, row["time"], valid, expires, rank)
+            EventShape(event.cid, event.kind.value, event.prevs, row["time"], valid, expires, rank)
         )
     return shapes
 

@@ -15,10 +15,10 @@ from recon_node.ceramic import Event, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, dag_cbor
 from recon_node.streams import (
+    EventShape,
     EventState,
     ForgottenError,
     Stream,
-    StreamEvent,
     StreamStates,
     StreamSummary,
     Tip,
@@ -65,7 +65,7 @@ class Writer:
         self.events.append(event)
         return event
 
-    def shapes(self, events: Sequence[Event]) -> list[StreamEvent[CID]]:
+    def shapes(self, events: Sequence[Event]) -> list[EventShape[CID]]:
         return [
             shape_of(each, time=self.times.get(each.cid), valid=each.cid not in self.faults)
             for each in events
@@ -130,7 +130,7 @@ def test_a_capability_of_a_badly_signed_event_may_be_anything() -> None:
     init = init_event(KEY, MODEL, {})
     payload = {"id": init.cid, "prev": init.cid, "data": []}
     event = signed_event(KEY, payload, capability=dag_cbor.encode("not a capability"))
-    assert shape_of(event, valid=False) == StreamEvent(
+    assert shape_of(event, valid=False) == EventShape(
         event.cid, "data", (init.cid,), valid=False, expires=None
     )
 

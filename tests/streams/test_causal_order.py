@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_tip import streams
 
-from recon_node.streams import StreamEvent, causal_order, heights
+from recon_node.streams import EventShape, causal_order, heights
 
-Events = list[StreamEvent[str]]
+Events = list[EventShape[str]]
 
 
 @given(streams())
@@ -25,7 +25,7 @@ def test_any_other_is_made_causal(events: Events, rng: random.Random) -> None:
     assert sorted(event.id for event in order) == sorted(event.id for event in events)
     placed: set[str] = set()
     for event in order:
-        assert placed.issuperset(event.prev)
+        assert placed.issuperset(event.prevs)
         placed.add(event.id)
 
 
@@ -36,7 +36,7 @@ def test_a_height_is_the_length_of_the_longest_way_to_the_init(
     by_id = {event.id: event for event in events}
 
     def longest(id_: str) -> int:
-        return max((1 + longest(prev) for prev in by_id[id_].prev), default=0)
+        return max((1 + longest(prev) for prev in by_id[id_].prevs), default=0)
 
     expected = {event.id: longest(event.id) for event in events}
     assert heights(events) == expected

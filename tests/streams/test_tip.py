@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from recon_node.ipld import CID
 from recon_node.streams import (
+    EventShape,
     Rule,
-    StreamEvent,
     StreamShapeError,
     Tip,
     heights,
@@ -27,8 +27,8 @@ from recon_node.streams.budget import BudgetError
 FIGURES = json.loads((Path(__file__).parent.parent / "data" / "cip145.json").read_text())["cases"]
 
 
-def _event(row: dict) -> StreamEvent[str]:
-    return StreamEvent(
+def _event(row: dict) -> EventShape[str]:
+    return EventShape(
         row["id"], row["kind"], tuple(row["prev"]), row.get("time"), row.get("valid", True)
     )
 
@@ -67,13 +67,13 @@ def test_reasons_tell_which_rule_decided_each_fork() -> None:
 # --- the oracle: the definitions, word for word, on sets ---
 
 
-def oracle(events: list[StreamEvent[str]]) -> Tip[str]:
+def oracle(events: list[EventShape[str]]) -> Tip[str]:
     by_id = {e.id: e for e in events}
     branch: dict[str, set[str]] = {}
 
     def branch_of(id_: str) -> set[str]:
         if id_ not in branch:
-            branch[id_] = {id_}.union(*(branch_of(prev) for prev in by_id[id_].prev))
+            branch[id_] = {id_}.union(*(branch_of(prev) for prev in by_id[id_].prevs))
         return branch[id_]
 
     data = {e.id for e in events if e.kind != "time" and e.valid}
@@ -110,7 +110,7 @@ def oracle(events: list[StreamEvent[str]]) -> Tip[str]:
     mine = branch_of(event) & data
     height: dict[str, int] = {}
     for e in sorted(events, key=lambda e: len(branch_of(e.id))):
-        height[e.id] = 1 + max((height[prev] for prev in e.prev), default=-1)
+        height[e.id] = 1 + max((height[prev] for prev in e.prevs), default=-1)
     return Tip(
         event=event,
         height=height[event],
@@ -124,18 +124,18 @@ def oracle(events: list[StreamEvent[str]]) -> Tip[str]:
 
 
 @st.composite
-def streams(draw: st.DrawFn, max_size: int = 14) -> list[StreamEvent[str]]:
+def streams(draw: st.DrawFn, max_size: int = 14) -> list[EventShape[str]]:
     """Streams with forks, merges, invalid events, unproven and equal times; ids in no order."""
     size = draw(st.integers(1, max_size))
     names = draw(st.permutations([chr(ord("a") + i) for i in range(size)]))
-    events = [StreamEvent(names[0], "init")]
+    events = [EventShape(names[0], "init")]
     for name in names[1:]:
         kind = draw(st.sampled_from(["data", "data", "time"]))
         known = st.sampled_from([e.id for e in events])
         prevs = draw(st.lists(known, min_size=1, max_size=3 if kind == "data" else 1, unique=True))
         time = draw(st.none() | st.integers(1, 4)) if kind == "time" else None
         valid = draw(st.sampled_from([True, True, True, False]))
-        events.append(StreamEvent(name, kind, tuple(prevs), time, valid))
+        events.append(EventShape(name, kind, tuple(prevs), time, valid))
     return events
 
 
@@ -154,13 +154,13 @@ def without_reasons(tip: Tip[str]) -> Tip[str]:
 
 @settings(max_examples=120)
 @given(streams())
-def test_agrees_with_the_definitions_word_for_word(events: list[StreamEvent[str]]) -> None:
+def test_agrees_with_the_definitions_word_for_word(events: list[EventShape[str]]) -> None:
     assert without_reasons(select_tip(events)) == oracle(events)
 
 
 @given(streams(), st.randoms(use_true_random=False))
 def test_the_order_of_events_and_repeats_do_not_matter(
-    events: list[StreamEvent[str]], rng: random.Random
+    events: list[EventShape[str]], rng: random.Random
 ) -> None:
     shuffled = events + rng.choices(events, k=3)
     rng.shuffle(shuffled)
@@ -169,10 +169,10 @@ def test_the_order_of_events_and_repeats_do_not_matter(
 
 @given(streams(), st.data())
 def test_an_invalid_event_on_top_never_moves_the_tip(
-    events: list[StreamEvent[str]], data: st.DataObject
+    events: list[EventShape[str]], data: st.DataObject
 ) -> None:
     prevs = data.draw(st.lists(st.sampled_from([e.id for e in events]), min_size=1, unique=True))
-    forged = StreamEvent("!", "data", tuple(prevs), valid=False)
+    forged = EventShape("!", "data", tuple(prevs), valid=False)
     before, after = select_tip(events), select_tip([*events, forged])
     assert after.pruned == ("!", *before.pruned)
     assert (after.event, after.candidates, after.reasons) == (
@@ -183,20 +183,20 @@ def test_an_invalid_event_on_top_never_moves_the_tip(
 
 
 @given(streams())
-def test_a_merge_of_all_candidates_ends_the_divergence(events: list[StreamEvent[str]]) -> None:
+def test_a_merge_of_all_candidates_ends_the_divergence(events: list[EventShape[str]]) -> None:
     before = select_tip(events)
-    merged = select_tip([*events, StreamEvent("z!", "data", before.candidates)])
+    merged = select_tip([*events, EventShape("z!", "data", before.candidates)])
     assert (merged.event, merged.diverged, merged.reasons) == ("z!", False, ())
 
 
 @given(streams())
-def test_reasons_replay_to_the_tip(events: list[StreamEvent[str]]) -> None:
+def test_reasons_replay_to_the_tip(events: list[EventShape[str]]) -> None:
     """Every candidate but the tip is dropped by exactly the decisions that are reported."""
     tip = select_tip(events)
     by_id = {e.id: e for e in events}
 
     def covers(a: str, b: str) -> bool:
-        return a == b or any(covers(prev, b) for prev in by_id[a].prev)
+        return a == b or any(covers(prev, b) for prev in by_id[a].prevs)
 
     left = list(tip.candidates)
     for decision in tip.reasons:
@@ -209,14 +209,14 @@ def test_reasons_replay_to_the_tip(events: list[StreamEvent[str]]) -> None:
 
 
 @given(streams())
-def test_works_on_binary_cids_in_their_binary_order(events: list[StreamEvent[str]]) -> None:
+def test_works_on_binary_cids_in_their_binary_order(events: list[EventShape[str]]) -> None:
     cids = {e.id: CID.of(0x71, e.id.encode()) for e in events}
     binary = [
-        StreamEvent(cids[e.id], e.kind, tuple(cids[p] for p in e.prev), e.time, e.valid)
+        EventShape(cids[e.id], e.kind, tuple(cids[p] for p in e.prevs), e.time, e.valid)
         for e in events
     ]
     as_hex = [
-        StreamEvent(e.id.hex(), e.kind, tuple(p.hex() for p in e.prev), e.time, e.valid)
+        EventShape(e.id.hex(), e.kind, tuple(p.hex() for p in e.prevs), e.time, e.valid)
         for e in binary
     ]
     assert select_tip(binary).event.hex() == select_tip(as_hex).event
@@ -231,24 +231,24 @@ def test_heights_are_one_more_than_the_largest_of_the_prevs() -> None:
 
 # --- refusals ------------------------------------------------------------
 
-INIT = StreamEvent("i", "init")
+INIT = EventShape("i", "init")
 
 
 @pytest.mark.parametrize(
     ("events", "message"),
     [
         ([], "exactly one init event; found: none"),
-        ([INIT, StreamEvent("j", "init")], "found: i, j"),
-        ([StreamEvent("i", "init", ("x",))], "init event i must have no prev"),
-        ([INIT, StreamEvent("d", "data")], "data event d must have at least one prev"),
-        ([INIT, StreamEvent("d", "data", ("gone",))], "event d names prev gone, which is missing"),
+        ([INIT, EventShape("j", "init")], "found: i, j"),
+        ([EventShape("i", "init", ("x",))], "init event i must have no prev"),
+        ([INIT, EventShape("d", "data")], "data event d must have at least one prev"),
+        ([INIT, EventShape("d", "data", ("gone",))], "event d names prev gone, which is missing"),
         (
-            [INIT, StreamEvent("a", "data", ("b", "i")), StreamEvent("b", "data", ("a",))],
+            [INIT, EventShape("a", "data", ("b", "i")), EventShape("b", "data", ("a",))],
             "event a is part of a cycle",
         ),
-        ([INIT, StreamEvent("i", "init", valid=False)], "given twice, with differences"),
-        ([StreamEvent("i", "init", valid=False)], "no data event of the stream is valid"),
-        ([StreamEvent(b"\x01", "init", valid=True), StreamEvent(b"\x02", "init")], "01, 02"),
+        ([INIT, EventShape("i", "init", valid=False)], "given twice, with differences"),
+        ([EventShape("i", "init", valid=False)], "no data event of the stream is valid"),
+        ([EventShape(b"\x01", "init", valid=True), EventShape(b"\x02", "init")], "01, 02"),
     ],
 )
 def test_what_is_not_one_whole_stream_is_refused(events: list, message: str) -> None:
@@ -261,9 +261,9 @@ def test_what_is_not_one_whole_stream_is_refused(events: list, message: str) -> 
 
 def _long_stream(
     rng: random.Random, size: int, forks: float, merges: float
-) -> list[StreamEvent[str]]:
+) -> list[EventShape[str]]:
     """Mostly chains; sometimes a fork from anywhere, or a merge of a few events."""
-    events = [StreamEvent("0", "init")]
+    events = [EventShape("0", "init")]
     heads = ["0"]
     for number in range(1, size):
         name = f"{rng.randrange(10**6)}-{number}"
@@ -273,7 +273,7 @@ def _long_stream(
             prevs = list({base, *rng.choices(heads, k=2), rng.choice(events).id})
         kind = "data" if len(prevs) > 1 or rng.random() < 0.6 else "time"
         time = rng.choice([None, number, rng.randrange(size)]) if kind == "time" else None
-        events.append(StreamEvent(name, kind, tuple(prevs), time, rng.random() < 0.95))
+        events.append(EventShape(name, kind, tuple(prevs), time, rng.random() < 0.95))
         heads = [head for head in heads if head not in prevs] + [name]
     return events
 
@@ -293,12 +293,12 @@ def test_long_streams_in_any_order(
     assert without_reasons(select_tip(rng.sample(events, len(events)))) == expected
 
 
-def _judged(events: list[StreamEvent[str]], now: int | None) -> list[StreamEvent[str]]:
+def _judged(events: list[EventShape[str]], now: int | None) -> list[EventShape[str]]:
     """The same events, with what has expired marked invalid, by the definition."""
     by_id = {event.id: event for event in events}
 
     def covers(a: str, b: str) -> bool:
-        return a == b or any(covers(prev, b) for prev in by_id[a].prev)
+        return a == b or any(covers(prev, b) for prev in by_id[a].prevs)
 
     judged = []
     for event in events:
@@ -314,7 +314,7 @@ def _judged(events: list[StreamEvent[str]], now: int | None) -> list[StreamEvent
 
 
 @st.composite
-def _expiring(draw: st.DrawFn) -> list[StreamEvent[str]]:
+def _expiring(draw: st.DrawFn) -> list[EventShape[str]]:
     expires = st.none() | st.integers(1, 6)
     return [
         event._replace(expires=draw(expires)) if event.kind == "data" else event
@@ -325,7 +325,7 @@ def _expiring(draw: st.DrawFn) -> list[StreamEvent[str]]:
 @settings(max_examples=40)
 @given(_expiring(), st.none() | st.integers(0, 7))
 def test_capabilities_expire_unless_a_time_event_proves_what_they_signed(
-    events: list[StreamEvent[str]], now: int | None
+    events: list[EventShape[str]], now: int | None
 ) -> None:
     assert without_reasons(select_tip(events, now)) == oracle(_judged(events, now))
 
@@ -333,36 +333,36 @@ def test_capabilities_expire_unless_a_time_event_proves_what_they_signed(
 @settings(max_examples=40)
 @given(st.lists(st.sampled_from(["data", "time", "pending"])), st.data())
 def test_chains_have_the_tip_of_any_stream(kinds: list[str], data: st.DataObject) -> None:
-    events = [StreamEvent("00", "init")]
+    events = [EventShape("00", "init")]
     for number, kind in enumerate(kinds, 1):
         below = (f"{number - 1:02}",)
         if kind == "data":
             expires = data.draw(st.none() | st.integers(1, 6))
-            events.append(StreamEvent(f"{number:02}", "data", below, expires=expires))
+            events.append(EventShape(f"{number:02}", "data", below, expires=expires))
         else:
             time = data.draw(st.integers(1, 6)) if kind == "time" else None
-            events.append(StreamEvent(f"{number:02}", "time", below, time))
+            events.append(EventShape(f"{number:02}", "time", below, time))
     now = data.draw(st.none() | st.integers(0, 7))
     assert without_reasons(select_tip(events, now)) == oracle(_judged(events, now))
 
 
 def test_an_expired_event_comes_back_when_its_anchor_does() -> None:
-    events = [StreamEvent("i", "init"), StreamEvent("d", "data", ("i",), expires=99)]
+    events = [EventShape("i", "init"), EventShape("d", "data", ("i",), expires=99)]
     assert [select_tip(events, now).event for now in (99, 100)] == ["d", "i"]
-    events.append(StreamEvent("late", "time", ("d",), 100))
+    events.append(EventShape("late", "time", ("d",), 100))
     assert select_tip(events).data_tip == ("i",)
-    events.append(StreamEvent("early", "time", ("d",), 50))
+    events.append(EventShape("early", "time", ("d",), 50))
     assert select_tip(events).data_tip == ("d",)
 
 
 @given(streams())
-def test_a_proposed_merge_converges_the_stream(events: list[StreamEvent[str]]) -> None:
+def test_a_proposed_merge_converges_the_stream(events: list[EventShape[str]]) -> None:
     before = select_tip(events)
     assert bool(before.merge) is before.diverged
     if before.merge:
         assert before.merge[0] == before.event
         assert set(before.merge) == set(before.candidates)
-        after = select_tip([*events, StreamEvent("merge", "data", before.merge)])
+        after = select_tip([*events, EventShape("merge", "data", before.merge)])
         assert (after.event, after.diverged, after.merge) == ("merge", False, ())
 
 
@@ -372,11 +372,11 @@ def test_a_proposed_merge_converges_the_stream(events: list[StreamEvent[str]]) -
 def test_a_comb_of_forks_is_decided_fork_by_fork() -> None:
     """Each fork's side branch is one event: every round drops one candidate."""
     forks = 2_000
-    events = [StreamEvent(0, "init")]
+    events = [EventShape(0, "init")]
     trunk = 0
     for i in range(1, forks + 1):
         side, following = 3 * i + 1, 3 * i  # the trunk has the lower id, so it wins each fork
-        events += [StreamEvent(side, "data", (trunk,)), StreamEvent(following, "data", (trunk,))]
+        events += [EventShape(side, "data", (trunk,)), EventShape(following, "data", (trunk,))]
         trunk = following
     random.Random(1).shuffle(events)
     tip = select_tip(events)
@@ -386,64 +386,64 @@ def test_a_comb_of_forks_is_decided_fork_by_fork() -> None:
 
 def test_a_long_chain_needs_no_recursion() -> None:
     length = 50_000
-    chain = [StreamEvent(0, "init")] + [StreamEvent(i, "data", (i - 1,)) for i in range(1, length)]
+    chain = [EventShape(0, "init")] + [EventShape(i, "data", (i - 1,)) for i in range(1, length)]
     tip = select_tip(reversed(chain))
     assert (tip.event, tip.height, tip.pruned, tip.diverged) == (length - 1, length - 1, (), False)
 
 
-def _anchored_fan(size: int) -> list[StreamEvent[int]]:
+def _anchored_fan(size: int) -> list[EventShape[int]]:
     """A trunk, then a fan of data events, each anchored, merged without an anchor."""
-    events = [StreamEvent(0, "init")]
-    events += [StreamEvent(n, "data", (n - 1,)) for n in range(1, size)]
+    events = [EventShape(0, "init")]
+    events += [EventShape(n, "data", (n - 1,)) for n in range(1, size)]
     fan = range(size, 2 * size)
-    events += [StreamEvent(n, "data", (size - 1,)) for n in fan]
-    events += [StreamEvent(n + size, "time", (n,), n) for n in fan]
+    events += [EventShape(n, "data", (size - 1,)) for n in fan]
+    events += [EventShape(n + size, "time", (n,), n) for n in fan]
     merges = [
-        StreamEvent(3 * size + n, "data", (*fan[start : start + 256],))
+        EventShape(3 * size + n, "data", (*fan[start : start + 256],))
         for n, start in enumerate(range(0, size, 256))
     ]
-    return [*events, *merges, StreamEvent(4 * size, "data", tuple(m.id for m in merges))]
+    return [*events, *merges, EventShape(4 * size, "data", tuple(m.id for m in merges))]
 
 
-def _ladder(size: int) -> list[StreamEvent[int]]:
+def _ladder(size: int) -> list[EventShape[int]]:
     """Two events merge the two below, again and again, so that ways double each time."""
-    events, below = [StreamEvent(0, "init")], (0,)
+    events, below = [EventShape(0, "init")], (0,)
     for number in range(1, size, 2):
-        events += [StreamEvent(n, "data", below) for n in (number, number + 1)]
+        events += [EventShape(n, "data", below) for n in (number, number + 1)]
         below = (number, number + 1)
     return events
 
 
-def _flood(size: int) -> list[StreamEvent[int]]:
-    return [StreamEvent(0, "init"), *(StreamEvent(n, "data", (0,)) for n in range(1, size))]
+def _flood(size: int) -> list[EventShape[int]]:
+    return [EventShape(0, "init"), *(EventShape(n, "data", (0,)) for n in range(1, size))]
 
 
-def _anchored_comb(size: int) -> list[StreamEvent[int]]:
-    events = [StreamEvent(0, "init")]
+def _anchored_comb(size: int) -> list[EventShape[int]]:
+    events = [EventShape(0, "init")]
     for n in range(1, size // 2):
-        events.append(StreamEvent(2 * n, "data", (max(0, 2 * n - 2),)))
-        events.append(StreamEvent(2 * n + 1, "time", (2 * n,), n))
+        events.append(EventShape(2 * n, "data", (max(0, 2 * n - 2),)))
+        events.append(EventShape(2 * n + 1, "time", (2 * n,), n))
     return events
 
 
-def _merged_comb(size: int) -> list[StreamEvent[int]]:
+def _merged_comb(size: int) -> list[EventShape[int]]:
     """A comb whose trunk ends in a merge: all of it lies below one."""
-    events, trunk = [StreamEvent(0, "init")], 0
+    events, trunk = [EventShape(0, "init")], 0
     for n in range(1, size, 2):
-        events += [StreamEvent(n, "data", (trunk,)), StreamEvent(n + 1, "data", (trunk,))]
+        events += [EventShape(n, "data", (trunk,)), EventShape(n + 1, "data", (trunk,))]
         trunk = n
-    return [*events, StreamEvent(size + 2, "data", (trunk, events[-1].id))]
+    return [*events, EventShape(size + 2, "data", (trunk, events[-1].id))]
 
 
-def _stairs(size: int) -> list[StreamEvent[int]]:
+def _stairs(size: int) -> list[EventShape[int]]:
     """Data events on the init, merged one after the other, with more data on each merge: each
     decision drops one of the latter, and leaves the others to be compared again."""
     steps = size // 3
-    events = [StreamEvent(0, "init"), *(StreamEvent(n, "data", (0,)) for n in range(1, steps + 1))]
+    events = [EventShape(0, "init"), *(EventShape(n, "data", (0,)) for n in range(1, steps + 1))]
     below = 1
     for n in range(2, steps + 1):
         merge, top = steps + n, 2 * steps + n
-        events += [StreamEvent(merge, "data", (below, n)), StreamEvent(top, "data", (merge,))]
+        events += [EventShape(merge, "data", (below, n)), EventShape(top, "data", (merge,))]
         below = merge
     return events
 
@@ -460,7 +460,7 @@ def _stairs(size: int) -> list[StreamEvent[int]]:
     ],
 )
 def test_no_shape_takes_more_than_linear_time_or_much_memory(
-    shape: Callable[[int], list[StreamEvent[int]]], tip: Callable[[int], int]
+    shape: Callable[[int], list[EventShape[int]]], tip: Callable[[int], int]
 ) -> None:
     """A set of tips for each event would take gigabytes; a fan took 6 s, and stairs 5 s."""
     size = 20_000 if shape is not _anchored_fan else 8_192

@@ -269,9 +269,9 @@ def _anchor_of(cid: CID, stream: Stream) -> tuple[int, CID, CID] | None:
     time = earliest_times(reversed(shapes)).get(cid)
     covering = {cid}
     for shape in shapes:
-        if covering.intersection(shape.prev):
+        if covering.intersection(shape.prevs):
             if time is not None and shape.kind == "time" and shape.time == time:
-                return time, shape.prev[0], shape.id
+                return time, shape.prevs[0], shape.id
             covering.add(shape.id)
     return None
 
