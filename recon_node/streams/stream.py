@@ -268,9 +268,10 @@ class Stream:
     def _asked_for(self) -> tuple[CID, ...]:
         """The events whose states are asked for, as a rule."""
         try:
-            return (self.tip.event, *self.tip.merge[:MAX_PREVS])
+            tip = self.tip
         except StreamShapeError:
             return ()
+        return (tip.event, *tip.candidates[:MAX_PREVS]) if tip.diverged else (tip.event,)
 
     def at(self, cid: CID) -> EventState:
         """Return the state after an event; any copy of it names it.

@@ -85,16 +85,6 @@ class Tip(Generic[Id]):
     diverged: bool
     reasons: tuple[Decision[Id], ...]
 
-    @property
-    def merge(self) -> tuple[Id, ...]:
-        """The prevs of a data event that would merge the stream: the tip, then ascending.
-
-        Empty if the stream has not diverged.
-        """
-        if not self.diverged:
-            return ()
-        return (self.event, *(id_ for id_ in self.candidates if id_ != self.event))
-
 
 def select_tip(events: Iterable[EventShape[Id]], now: int | None = None) -> Tip[Id]:
     """Select the tip of a stream by CIP-145; the order of `events` does not matter.
