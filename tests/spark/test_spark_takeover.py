@@ -144,7 +144,7 @@ def one_run(world: World, directory: Path, feed: MemoryFeed, random: Random) -> 
     """A process: opens the tables, goes on from a node, and is killed at some commit, or not."""
     tables = Tables(directory, "log-0", [])
     left = random.choice([1, 2, 3, 100])
-    real = tables.raw._commits.to
+    real = tables.raw._commits.advancing_to
 
     def killing(*args: object, **named: object) -> object:
         nonlocal left
@@ -153,7 +153,7 @@ def one_run(world: World, directory: Path, feed: MemoryFeed, random: Random) -> 
             raise KilledError
         return real(*args, **named)  # type: ignore[arg-type]
 
-    tables.raw._commits.to = killing  # type: ignore[method-assign,assignment]
+    tables.raw._commits.advancing_to = killing  # type: ignore[method-assign,assignment]
     follower = Follower(tables, feed)
     try:
         head = feed.head()
