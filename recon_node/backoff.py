@@ -30,9 +30,8 @@ class Backoff:
     def wait(self, failures: int, draw: float | None = None) -> float:
         """Return how many seconds to wait before the next try.
 
-        Args:
-            failures: in a row, at least 1.
-            draw: a random number from 0 to 1 for the jitter; none without one.
+        `failures` are in a row, at least 1. `draw` is a random number from 0 to 1 for the
+        jitter.
         """
         doublings = min(failures - 1, _MAX_DOUBLINGS)
         seconds = min(self.first * 2.0**doublings, self.longest)

@@ -14,9 +14,7 @@ def run_steps(
 ) -> T:
     """Run a computation to its end, and return its result.
 
-    Args:
-        steps: the computation.
-        answer: called with what it yields; returns what it is sent. By default it is sent None.
+    `answer` is called with what it yields, and returns what it is sent: by default None.
     """
     reply = None
     while True:

@@ -47,13 +47,8 @@ def span(
 ) -> None:
     """Add a span that ends now. Without traces, this does nothing, and calls neither function.
 
-    Args:
-        name: one of few.
-        seconds: how long it took.
-        attributes: returns what else is known of it.
-        kind: of OpenTelemetry.
-        error: what went wrong, if anything.
-        caller: returns the `traceparent` of the trace that it belongs to, if somebody sent one.
+    `name` is one of few. `caller` returns the `traceparent` of the trace that it belongs to, if
+    somebody sent one.
     """
     for add in _add:
         add(name, seconds, attributes(), kind, error, caller())

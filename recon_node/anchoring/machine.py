@@ -139,11 +139,8 @@ Step = Sign | Fill | SendTransaction | Wait | Done
 def decide(attempts: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting: float) -> Step:
     """Return the next step.
 
-    Args:
-        attempts: what was signed for the root, the oldest first.
-        sight: what the chain says.
-        limits: of the settings.
-        waiting: seconds for which the same obstacle was seen without a break.
+    `attempts` are what was signed for the root, the oldest first. The same obstacle was seen for
+    `waiting` seconds without a break.
     """
     reverted = -1
     for mined in sight.mined:

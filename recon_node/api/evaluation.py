@@ -96,8 +96,7 @@ class _TakesLongError(Exception):
 class Evaluation:
     """Calls functions in processes.
 
-    Args:
-        count: how many at once, at most; 0: in threads of this process, one at a time.
+    It has `count` of them; with 0, threads of this process, one at a time.
 
     Attributes:
         slots: held by requests that have all events of a stream in memory, which may be 300 MB.

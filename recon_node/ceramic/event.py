@@ -175,9 +175,7 @@ def parse_event(data: bytes) -> Event:
 def assemble_event(root: CID, read: Callable[[CID], bytes | None]) -> Event:
     """Put an event together from blocks that lie somewhere, such as in a kubo repository.
 
-    Args:
-        root: the CID of the event.
-        read: returns the block of a CID, which it has checked; None if there is none.
+    `read` returns the block of a CID, which it has checked; None if there is none.
 
     Raises:
         InvalidEventError: a block is missing, or it is not an event, or larger than one may be.
@@ -309,7 +307,7 @@ def _signed(
     if type(payload) is not dict:
         raise InvalidEventError(_NO_MAP)
     if "id" not in payload and "prev" not in payload:
-        header = _check_init(payload)
+        header = InitHeader.from_fields(strict.fields(payload, "the init event", _INIT)["header"])
         kind = EventKind.INIT
         return Event(cid, kind, cid, (), header, payload, envelope, None, own_car, capability)
     if envelope is None:
@@ -318,11 +316,6 @@ def _signed(
     init = strict.event_cid(payload["id"], "the event's 'id'")
     kind = EventKind.DATA
     return Event(cid, kind, init, prevs, None, payload, envelope, None, own_car, capability)
-
-
-def _check_init(payload: Any) -> InitHeader:
-    fields = strict.fields(payload, "the init event", _INIT)
-    return InitHeader.from_fields(fields["header"])
 
 
 def _check_data(payload: Any) -> tuple[CID, ...]:

@@ -22,9 +22,8 @@ CHAIN_ID = re.compile(r"eip155:[1-9][0-9]{0,18}", re.ASCII)
 def parse_providers(value: object) -> dict[str, tuple[str, ...]]:
     """Return the URLs of each chain, in their order.
 
-    Args:
-        value: a table of chains with their URL or URLs, or lines `CHAIN=URL`, or one text of such
-            lines separated by commas.
+    `value` is a table of chains with their URL or URLs, or lines `CHAIN=URL`, or one text of such
+    lines separated by commas.
 
     Raises:
         ValueError: it is none of these, or a URL is unusable; the message shows only its host.

@@ -58,9 +58,8 @@ class NoEventsError(CommandError):
 def read_items(file: BinaryIO, name: str = "the input") -> Iterator[Item]:
     """Yield the events of a file, in order.
 
-    Args:
-        file: JSON lines, multibase lines, or one binary CAR (version 1 or 2).
-        name: what errors call it; if it ends in ".car", the file must be a CAR.
+    It has JSON lines, multibase lines, or one binary CAR (version 1 or 2). Errors call it `name`;
+    if that ends in ".car", it must be a CAR.
 
     Raises:
         CommandError: a damaged CAR, or one of an unknown version.

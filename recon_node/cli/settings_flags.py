@@ -30,10 +30,8 @@ class BadSettingsError(click.ClickException):
 class SettingsCommand(click.Command):
     """A command that reads settings: it has --config, and flags made from their declarations.
 
-    The flags are made when they are needed, because all declarations take a second to import.
-
-    Args:
-        all_flags: whether to have the flags of all settings, or --data-dir alone.
+    The flags are made when they are needed, because all declarations take a second to import. It
+    has the flags of all settings, or --data-dir alone.
     """
 
     def __init__(self, *args: Any, all_flags: bool = False, **extra: Any) -> None:

@@ -18,6 +18,7 @@ from nacl.signing import SigningKey
 from recon_node.ceramic.auth.did import PrivateKey, controller_of
 from recon_node.client.capabilities import Capability
 from recon_node.client.errors import InvalidArgumentError, KeyFileError
+from recon_node.ipld.errors import required_for
 
 KeyKind: TypeAlias = Literal["ed25519", "secp256k1", "p256"]
 
@@ -72,9 +73,7 @@ class Key:
             KeyFileError: it does not hold a private key of a kind that Ceramic knows.
         """
         if data.lstrip().startswith(_PEM):
-            from recon_node.client import pem
-
-            return cls(pem.read(data))
+            return cls(_read_pem(data))
         try:
             return cls.from_seed(bytes.fromhex(data.decode("ascii").strip()))
         except ValueError:
@@ -119,9 +118,9 @@ class Key:
         """Return the content of a key file."""
         if isinstance(self.private, SigningKey):
             return bytes(self.private).hex().encode() + b"\n"
-        from recon_node.client import pem
+        from recon_node.ceramic.auth import ecdsa
 
-        return pem.write(self.private)
+        return ecdsa.to_pem(self.private)
 
     @property
     def did(self) -> str:
@@ -149,3 +148,30 @@ class Key:
     def capability_block(self) -> bytes | None:
         """The block that events name, if the key writes for an account."""
         return None if self.capability is None else self.capability.block
+
+
+def _read_pem(data: bytes) -> PrivateKey:
+    with required_for("keys in PEM files"):
+        import coincurve
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    try:
+        found = load_pem_private_key(data, password=None)
+    except TypeError:
+        raise KeyFileError(
+            "it has a password, which is not supported: store it without one"
+        ) from None
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise KeyFileError(f"it is not a private key as PEM ({error})") from None
+    if isinstance(found, ed25519.Ed25519PrivateKey):
+        return SigningKey(found.private_bytes_raw())
+    if isinstance(found, ec.EllipticCurvePrivateKey):
+        if isinstance(found.curve, ec.SECP256R1):
+            return found
+        if isinstance(found.curve, ec.SECP256K1):
+            return coincurve.PrivateKey.from_int(found.private_numbers().private_value)
+        raise KeyFileError(
+            f"it is on the curve {found.curve.name}; Ceramic supports secp256k1 and P-256"
+        )
+    raise KeyFileError("Ceramic does not support its kind of key: use Ed25519, secp256k1 or P-256")

@@ -235,8 +235,7 @@ class DagEntry:
 class Browser:
     """Looks into one DAG, once.
 
-    Args:
-        block: returns a block of the DAG; raises `DagError` if it is not here.
+    `block` returns a block of the DAG, or raises `DagError` if it is not here.
     """
 
     def __init__(self, block: Read) -> None:

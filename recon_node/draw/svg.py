@@ -106,6 +106,8 @@ def draw_svg(picture: Picture, layout: Layout) -> str:
     bottom = HEAD + len(layout.placed) * ROW
     height = bottom + (notes[-1][1] if notes else 0) + 18
     title, summary = _text(heading), _text(picture.summary)
+    # Edges of a better tone are painted over the others.
+    edges = sorted(layout.edges, key=lambda edge: -layout.placed[edge.upper].node.tone)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -117,17 +119,12 @@ def draw_svg(picture: Picture, layout: Layout) -> str:
             f'<text class="title" x="{MARGIN}" y="34">{title}</text>',
             f'<text class="summary" x="{MARGIN}" y="56">{summary}</text>',
             *_stripes(layout, width),
-            *(_edge(layout, edge) for edge in _lowest_first(layout)),
+            *(_edge(layout, edge) for edge in edges),
             *(_node(placed, columns, start) for placed in layout.placed),
             *_notes(notes, bottom, width),
             "</svg>\n",
         ]
     )
-
-
-def _lowest_first(layout: Layout) -> list[Edge]:
-    """Edges of a better tone are painted over the others."""
-    return sorted(layout.edges, key=lambda edge: -layout.placed[edge.upper].node.tone)
 
 
 def _edge(layout: Layout, edge: Edge) -> str:

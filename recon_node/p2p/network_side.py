@@ -122,6 +122,7 @@ class P2P:
         self._syncer = SyncScheduler(
             context,
             self._reconciler,
+            self._overlap,
             self._gossip.wait_until_told,
             self._candidates.is_needed,
             self._rings,

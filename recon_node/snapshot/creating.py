@@ -27,7 +27,7 @@ from nacl.signing import SigningKey
 from recon_node.ceramic import EventId, Network
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.ipld import CID, CarError
-from recon_node.recon import KeyRange, Sha256a
+from recon_node.recon import KeyRange, Sha256a, covers
 from recon_node.snapshot.feed_pages import Row, encode_page, page_name, ranges_to_write
 from recon_node.snapshot.objects import MissingObjectError, Objects, SnapshotError, SnapshotFault
 from recon_node.snapshot.packs import (
@@ -182,12 +182,11 @@ class SnapshotWriter:
         base = None if self._base is None else self._base.manifest.feed
         if base is not None and (base.epoch != epoch or base.position > position):
             base = None
-        left_out = set(self._made.left_out)
-        pages, ranges = ranges_to_write(base, position)
-        for after, upto in ranges:
+        left_out, ours = set(self._made.left_out), self._source.ranges
+        pages, stretches = ranges_to_write(base, position)
+        for after, upto in stretches:
             rows = self._source.feed_rows(after, upto)
-            keys = [key for _, key, *_ in rows]
-            if len(rows) != upto - after or not all(map(self._covers, keys)):
+            if len(rows) != upto - after or not all(covers(ours, key) for _, key, *_ in rows):
                 return None
             lost = [row[0] for row in rows if str(EventId(row[1])) in left_out]
             if lost:
@@ -201,9 +200,6 @@ class SnapshotWriter:
             if lost:
                 break
         return SnapshotFeed(epoch, pages[-1].upto if pages else 0, tuple(pages))
-
-    def _covers(self, key: bytes) -> bool:
-        return any(range_.covers(key) for range_ in self._source.ranges)
 
     def _build(self) -> Root | None:
         held = chain.from_iterable(map(self._source.keys, self._source.ranges))

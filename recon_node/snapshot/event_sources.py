@@ -92,11 +92,7 @@ class LogSource:
 
 
 class StoreSource:
-    """The store of a running node; used from a thread that trio started.
-
-    Args:
-        store: of the node; its interests are those of the snapshot.
-    """
+    """The store of a running node, with its interests; used from a thread that trio started."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -97,10 +97,8 @@ class Objects:
     def open(cls, url: str, timeout: float = TIMEOUT, *, make: bool = False) -> Objects:
         """Return the store that a URL names. Nothing is asked of it yet.
 
-        Args:
-            url: see the module; a path of the file system is also accepted.
-            make: make the directory if there is none.
-            timeout: seconds without a byte after which a request is given up.
+        `url` may be a path of the file system, too; with `make`, the directory is made if there is
+        none. A request is given up after `timeout` seconds without a byte.
 
         Raises:
             UrlError: no such store can be used.

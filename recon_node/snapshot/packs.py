@@ -260,10 +260,8 @@ class Range(NamedTuple):
 def ranges_of(extents: Iterable[PackExtent], gap: int, most: int) -> list[Range]:
     """Join extents into ranges.
 
-    Args:
-        extents: in any order.
-        gap: bytes between two extents that are read with them rather than asked for separately.
-        most: bytes of a range, unless a single extent is larger.
+    `gap` bytes between two extents are read with them rather than asked for separately. A range has
+    at most `most` bytes, unless a single extent is larger.
     """
     ranges: list[Range] = []
     for extent in sorted(set(extents)):

@@ -85,10 +85,7 @@ _VALIDATORS: Final = {
 
 
 class DocumentSchema:
-    """A compiled schema.
-
-    Args:
-        schema: as a model's definition has it; it is changed.
+    """A compiled schema. It is as a model's definition has it, and is changed.
 
     Raises:
         SchemaError: not a JSON Schema, or too expensive to check documents by.

@@ -328,8 +328,7 @@ class Stream:
     def proposal(self, including: CID | None = None) -> MergeProposal | None:
         """Propose an event that merges the stream; None if there is nothing to merge.
 
-        Args:
-            including: a tip that is among the prevs, even if there are more than 256.
+        `including` is a tip that is among the prevs, even if there are more than 256.
 
         Raises:
             StreamShapeError: no event was accepted, or the events are not one whole stream.

@@ -153,7 +153,13 @@ def to_wire(facts: Facts | Unreadable, car: bytes) -> Wire:
         facts.kind.value,
         bytes(facts.init),
         tuple(map(bytes, facts.prevs)),
-        header and (header.controller, header.sep_key, header.sep_value, _model_bytes(header)),
+        header
+        and (
+            header.controller,
+            header.sep_key,
+            header.sep_value,
+            header.model and header.model.to_bytes(),
+        ),
         envelope and (bytes(envelope.payload), _raw(envelope.capability)),
         proof and (proof.chain_id, bytes(proof.root), bytes(proof.tx_hash), proof.tx_type),
         _raw(facts.proof_cid),
@@ -185,10 +191,6 @@ def from_wire(wire: Wire, car: bytes) -> Facts | Unreadable:
         refusal and Refusal(*refusal),
         car if own_car is None else own_car,
     )
-
-
-def _model_bytes(header: InitHeader) -> bytes | None:
-    return None if header.model is None else header.model.to_bytes()
 
 
 def _header(controller: str, sep_key: str, sep_value: str, model: bytes | None) -> InitHeader:

@@ -5,7 +5,9 @@ from p2p_support import LOOPBACK, NETWORK
 
 from recon_node.ceramic import METAMODEL, StreamId, sort_value_range
 from recon_node.p2p.errors import PeerError
+from recon_node.p2p.peers.overlap import Overlap
 from recon_node.p2p.sync.peer_memory import PeerMemory
+from recon_node.p2p.sync.sync_scheduler import SyncScheduler
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.store.contents import Arrivals, Filling
 
@@ -74,7 +76,11 @@ class Recorded:
     def can_sync_with(self, peer_id):
         return peer_id not in self.unable
 
-    async def wait_for_peers_sessions(self, peer_id):
+    @property
+    def slots(self):
+        return self
+
+    async def wait_until_unused(self, peer_id):
         await trio.sleep(self.seconds_of_peers)
 
     async def reconcile(self, peer_id, key_range, news=()):
@@ -100,3 +106,8 @@ class Damage:
     def find(self):
         self.found += 1
         self.moved.unpark_all()
+
+
+def scheduler(context, sessions, **options):
+    overlap = Overlap(context.store, context.book)
+    return SyncScheduler(context, sessions, overlap, **options)

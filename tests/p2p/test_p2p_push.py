@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 from p2p_support import LOOPBACK, NETWORK, Node, eventually, node
-from sync_doubles import OURS, Connected, Recorded, Wanting
+from sync_doubles import OURS, Connected, Recorded, Wanting, scheduler
 
 from recon_node.ceramic import METAMODEL, EventId, StreamId, StreamType, rendezvous, streams_range
 from recon_node.ceramic.builder import data_event, init_event, time_event
@@ -37,7 +37,6 @@ from recon_node.p2p.sync.sync_scheduler import (
     NEWS_TIME,
     NEWS_TURN,
     PEERS_TURN,
-    SyncScheduler,
 )
 from recon_node.recon import (
     VERSIONS,
@@ -77,7 +76,7 @@ async def pushing(nursery):
     settings = SimpleNamespace(sync_peers=COPIES, push_delay=LOOPBACK.push_delay,
                                sync_interval=NEVER, bootstrap=())  # fmt: skip
     host, store, book, sessions = Connected(), Wanting(), PeerBook(200), Recorded()
-    syncer = SyncScheduler(Context(host, store, book, settings, Counters()), sessions)
+    syncer = scheduler(Context(host, store, book, settings, Counters()), sessions)
     sessions.syncer = syncer
     nursery.start_soon(syncer.run)
     await trio.testing.wait_all_tasks_blocked()

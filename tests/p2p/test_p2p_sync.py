@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 from p2p_support import LOOPBACK, eventually, node
-from sync_doubles import OURS, Connected, Recorded, Wanting
+from sync_doubles import OURS, Connected, Recorded, Wanting, scheduler
 
 from recon_node.p2p.context import Context
 from recon_node.p2p.errors import MISBEHAVED, PeerGoneError, PeerProtocolError
@@ -26,7 +26,6 @@ from recon_node.p2p.sync.sync_scheduler import (
     MAX_SYNCS,
     MENDING_PAUSE,
     SLOT_TIME,
-    SyncScheduler,
 )
 from recon_node.recon import KeyRange
 from recon_node.store import DamagedEventError
@@ -37,7 +36,7 @@ OURS.sort()
 @pytest.fixture
 async def running(nursery):
     book, sessions = PeerBook(200), Recorded()
-    syncer = SyncScheduler(Context(Connected(), Wanting(), book, LOOPBACK, Counters()), sessions)
+    syncer = scheduler(Context(Connected(), Wanting(), book, LOOPBACK, Counters()), sessions)
     nursery.start_soon(syncer.run)
     await trio.testing.wait_all_tasks_blocked()
     return syncer, book, sessions
@@ -113,7 +112,7 @@ async def test_every_range_is_told_to_every_peer_that_does_not_state_its_interes
         book.heard_of(name, ["/ip4/127.0.0.1/tcp/1"])
     host.near += names
     nursery.start_soon(
-        SyncScheduler(Context(host, Wanting(), book, LOOPBACK, Counters()), sessions).run
+        scheduler(Context(host, Wanting(), book, LOOPBACK, Counters()), sessions).run
     )
     rounds = 10
     await trio.sleep(LOOPBACK.sync_interval * rounds)
@@ -126,7 +125,7 @@ async def test_every_range_is_told_to_every_peer_that_does_not_state_its_interes
 async def test_a_new_interest_is_asked_for_at_once(nursery, autojump_clock):
     host, store, book, sessions = Connected(), Wanting(), PeerBook(200), Recorded()
     context = Context(host, store, book, LOOPBACK, Counters())
-    nursery.start_soon(SyncScheduler(context, sessions).run)
+    nursery.start_soon(scheduler(context, sessions).run)
     await trio.testing.wait_all_tasks_blocked()
     for name in ("near", "far"):
         book.heard_of(name, ["/ip4/127.0.0.1/tcp/1"])
@@ -219,7 +218,7 @@ async def visiting(nursery, far: int, needed: frozenset[str], seconds: float = 1
         book.heard_of(peer, [f"/ip4/192.0.2.1/tcp/4101/p2p/{peer}"])
         sessions.seconds[peer] = seconds
     context = Context(host, Wanting(), book, LOOPBACK, Counters())
-    syncer = SyncScheduler(context, sessions, is_needed=needed.__contains__)
+    syncer = scheduler(context, sessions, is_needed=needed.__contains__)
     nursery.start_soon(syncer.run)
     return host, sessions, syncer
 

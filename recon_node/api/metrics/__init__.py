@@ -30,8 +30,7 @@ _BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
 class Metrics(Collector):
     """The metrics of a node, and of the HTTP requests that its API answers.
 
-    Args:
-        services: what they are read from when Prometheus asks for them.
+    They are read from `services` when Prometheus asks for them.
     """
 
     def __init__(self, services: Services) -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from recon_node.anchoring.anchoring_service import Anchoring
     from recon_node.chain import Anchors
     from recon_node.p2p import P2P, PeerInfo
-    from recon_node.snapshot.snapshot_service import Snapshots
 
 
 class NodeCollector(Collector):
@@ -45,7 +44,8 @@ class NodeCollector(Collector):
         if services.anchoring is not None:
             yield from _anchoring(services.anchoring)
         if services.snapshots is not None:
-            yield from _snapshots(services.snapshots)
+            yield m.SNAPSHOTS.histogram(services.snapshots.durations)
+            yield m.SNAPSHOT_TIME.of(services.snapshots.created_at)
         if services.peers is not None:
             yield from _peers(services.peers)
             yield from _sessions(services.peers)
@@ -99,11 +99,6 @@ def _anchoring(anchoring: Anchoring) -> Iterator[Metric]:
     if known.balance is not None:
         yield m.ANCHOR_BALANCE.of(known.balance / 10**18)
     yield m.ANCHOR_ALARM.of(bool(anchoring.alarm))
-
-
-def _snapshots(snapshots: Snapshots) -> Iterator[Metric]:
-    yield m.SNAPSHOTS.histogram(snapshots.durations)
-    yield m.SNAPSHOT_TIME.of(snapshots.created_at)
 
 
 def _peers(peers: P2P) -> Iterator[Metric]:

@@ -136,9 +136,8 @@ def host_in(authority: str) -> str | None:
 class Hosts:
     """The hosts that this node goes by.
 
-    Args:
-        listening: the addresses and names on which it listens.
-        names: further names; one that begins with a dot stands for all below it, "*" for all.
+    Beside `listening`, it goes by `names`: one that begins with a dot stands for all below it, "*"
+    for all.
     """
 
     def __init__(self, listening: Iterable[str], names: Iterable[str] = ()) -> None:
@@ -158,9 +157,8 @@ class Hosts:
     def refusal(self, authority: str | None) -> str | None:
         """Return why a request that names this host is refused; None if it is not.
 
-        Args:
-            authority: what `Host` says, or the target; None if neither says anything, which no web
-                browser does.
+        `authority` is what `Host` says, or the target; None if neither says anything, which no web
+        browser does.
         """
         if authority is None or "*" in self._names:
             return None

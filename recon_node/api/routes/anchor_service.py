@@ -28,6 +28,7 @@ from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import Body, Parameters, Parsed, read_small, reply
 from recon_node.api.routes.anchors import anchoring_of
+from recon_node.api.routes.streams import read_stream_id
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ceramic.auth.did import public_key
 from recon_node.ipld import CID, IpldError, car, dag_cbor
@@ -92,19 +93,12 @@ def _cid(text: str) -> CID:
         raise bad_request(f"CID is empty or malformed: {error}") from None
 
 
-def _stream_id(text: str) -> StreamId:
-    try:
-        return StreamId.parse(text)
-    except StreamIdError as error:
-        raise bad_request(f"Invalid stream ID: {error}") from None
-
-
 class AnchorRequestPath(Parameters, frozen=True, rename="camel"):
     """Which request."""
 
     cid: Annotated[CID, Parsed(_cid)]
     """The CID of the event."""
-    stream_id: Annotated[StreamId | None, Parsed(_stream_id)] = None
+    stream_id: Annotated[StreamId | None, Parsed(read_stream_id)] = None
     """The StreamID of the request, if several were named for the CID; by default, what was
     requested from the same address."""
 
@@ -133,7 +127,8 @@ async def post_request(call: Call[Parameters]) -> Response:
     if content_type == _CAR:
         stream_id, cid = await call.services.in_long_thread(partial(_read_car, body))
     else:
-        stream_id, cid = _read_json(await read_small(call.request, AnchorServiceRequestBody))
+        read = await read_small(call.request, AnchorServiceRequestBody)
+        stream_id, cid = read_stream_id(read.stream_id), _cid(read.cid)
     before = await anchoring.find(cid, stream_id)
     try:
         request = await anchoring.request(cid, stream_id)
@@ -180,10 +175,6 @@ def _check_access(call: Call[Any], anchoring: Anchoring, body: bytes) -> None:
             raise ApiError(HTTPStatus.UNAUTHORIZED, str(error)) from None
     elif access.asks_token("write"):
         raise ApiError(HTTPStatus.UNAUTHORIZED, "Unauthorized")
-
-
-def _read_json(read: AnchorServiceRequestBody) -> tuple[StreamId, CID]:
-    return _stream_id(read.stream_id), _cid(read.cid)
 
 
 _MAX_ROOT: Final = 4096

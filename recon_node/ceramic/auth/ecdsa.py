@@ -22,7 +22,12 @@ with required_for("secp256k1 and P-256 keys"):
         encode_dss_signature,
     )
     from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        PublicFormat,
+    )
 
 EcdsaKey: TypeAlias = coincurve.PrivateKey | ec.EllipticCurvePrivateKey
 """A private key: of secp256k1, or of P-256."""
@@ -124,6 +129,13 @@ def point_of(key: EcdsaKey) -> bytes:
     if isinstance(key, coincurve.PrivateKey):
         return key.public_key.format()
     return key.public_key().public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+
+
+def to_pem(key: EcdsaKey) -> bytes:
+    """Return a private key as PEM, without a password."""
+    if isinstance(key, coincurve.PrivateKey):
+        return key.to_pem()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def sign(key: EcdsaKey, message: bytes) -> bytes:

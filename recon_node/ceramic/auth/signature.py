@@ -100,7 +100,8 @@ def verify_signature(
         UnsupportedSignatureError: a kind that this node cannot check.
     """
     if event.envelope is None:
-        _check_unsigned(event)
+        if event.kind is EventKind.INIT and event.data is not None:
+            raise InvalidSignatureError("an init event with data must be signed; this one is not")
         return ALWAYS
     key = _key(event.envelope)
     if controller is not None:
@@ -133,11 +134,6 @@ def check_authority(event: Event, controller: str, model: StreamId | None = None
         names.append(capability.issuer)
     if not any(same_did(name, controller) for name in names):
         _refuse_stranger(names, controller)
-
-
-def _check_unsigned(event: Event) -> None:
-    if event.kind is EventKind.INIT and event.data is not None:
-        raise InvalidSignatureError("an init event with data must be signed; this one is not")
 
 
 def _check_audience(capability: Cacao, signer: str) -> None:

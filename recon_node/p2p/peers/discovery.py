@@ -193,12 +193,10 @@ class Discovery:
             await self._wanted.wait_for_change(known)
             for _ in range(AT_LEISURE):
                 await trio.sleep(GATHER)
-                new = self._new_sort_values(known)
+                of = {each.sort_value for each in known}
+                new = {each.sort_value for each in self._wanted.all} - of
                 if not new or not all(map(self._has_some, new)):
                     break
-
-    def _new_sort_values(self, known: Iterable[Interest]) -> set[str]:
-        return {each.sort_value for each in self._wanted.all} - {each.sort_value for each in known}
 
     def _follow(self, interests: Sequence[Interest]) -> None:
         points = all_rendezvous(self._network, interests)

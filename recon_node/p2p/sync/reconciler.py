@@ -118,10 +118,6 @@ class Reconciler:
         """Return the peers that told us of a key lately."""
         return self._table.told_by(key)
 
-    async def wait_for_peers_sessions(self, peer_id: str) -> None:
-        """Wait until no session that a peer has started is running."""
-        await self.slots.wait_until_unused(peer_id)
-
     def _begin(
         self, key_range: KeyRange, news: Sequence[KeyRange], opened: OpenStream, *, is_rest: bool
     ) -> ReconRun:

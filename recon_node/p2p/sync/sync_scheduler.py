@@ -100,6 +100,7 @@ class SyncScheduler:
     Args:
         context: what it shares with the other parts.
         reconciler: runs the syncs.
+        overlap: knows what both sides are interested in.
         until_told: waits until the interests of a connected peer are known, if it tells them.
         is_needed: tells whether to keep a connection that the random order has led to.
         rings: runs the syncs of 0.1.0, unless this node does not speak it.
@@ -109,6 +110,7 @@ class SyncScheduler:
         self,
         context: Context,
         reconciler: Reconciler,
+        overlap: Overlap,
         until_told: Callable[[str], Awaitable[None]] = _no_wait,
         is_needed: Callable[[str], bool] = lambda peer_id: True,
         rings: Rings | None = None,
@@ -120,14 +122,9 @@ class SyncScheduler:
         self._until_told = until_told
         self._is_needed = is_needed
         self._rings = rings
-        self._overlap = Overlap(context.store, context.book)
+        self._overlap = overlap
         self._pusher = Pusher(
-            context,
-            self._overlap,
-            self._near,
-            reconciler.told_by,
-            reconciler.memory,
-            self.request,
+            context, overlap, self._near, reconciler.told_by, reconciler.memory, self.request
         )
         self._limiter = trio.CapacityLimiter(settings.sync_peers)
         self._push_limiters = [trio.CapacityLimiter(settings.sync_peers) for _ in (False, True)]
@@ -298,12 +295,12 @@ class SyncScheduler:
         with trio.move_on_after(NEWS_TURN if lane.news else PEERS_TURN):
             if lane.news and (ours := self._running.get(_Lane(lane.peer_id))) is not None:
                 await ours.wait()
-            await self._reconciler.wait_for_peers_sessions(lane.peer_id)
+            await self._reconciler.slots.wait_until_unused(lane.peer_id)
 
     async def _end_visit(self, peer_id: str, began: float) -> None:
         """Let go of a peer that is not needed, unless both sides would miss it by now."""
         with trio.move_on_after(VISIT):
-            await self._reconciler.wait_for_peers_sessions(peer_id)
+            await self._reconciler.slots.wait_until_unused(peer_id)
         is_short = trio.current_time() - began < VISIT
         if is_short and self._reconciler.can_sync_with(peer_id) and not self._is_needed(peer_id):
             await self._host.disconnect(peer_id)

@@ -40,10 +40,7 @@ class NewNode(NamedTuple):
 
 
 def build(keys: Iterable[bytes]) -> Generator[NewNode, None, Root | None]:
-    """Make the tree of some keys.
-
-    Args:
-        keys: distinct, ascending, and none of them a prefix of the next.
+    """Make the tree of some keys: distinct, ascending, and none of them a prefix of the next.
 
     Yields:
         Every node, children before parents and leaves in key order.

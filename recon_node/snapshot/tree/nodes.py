@@ -279,9 +279,7 @@ def pack(node: Node) -> bytes:
 def unpack(data: bytes, total: Sha256a | None) -> bytes:
     """Return the block of a packed node. The caller checks its CID.
 
-    Args:
-        data: the packed form.
-        total: the Ahash of the node, as its parent has it; a leaf can do without.
+    `total` is the Ahash of the node, as its parent has it; a leaf can do without.
 
     Raises:
         NodeFormatError: this is not a packed node.

@@ -87,10 +87,6 @@ class History:
         )
         return self._load_records("id IN (?) ORDER BY id", [row for (row,) in rows])
 
-    def load_anchored(self, proofs: Sequence[CID]) -> list[Record]:
-        """Load the undelivered time events with one of these proofs, at most `MAX_WAITERS`."""
-        return self._load_some(proofs)
-
     @property
     def has_room(self) -> bool:
         """Whether more waiters may be loaded."""
@@ -99,7 +95,7 @@ class History:
     def load_released(self, cid: CID, after: int) -> list[Record]:
         """Load what waits for an event or a proof, beyond a row, at most `MAX_WAITERS`."""
         self.known.waited_for.add(cid)
-        return self._load_some([cid], after)
+        return self.load_some([cid], after)
 
     def _load(self, want: Want) -> None:
         if want.event_ids:
@@ -154,9 +150,9 @@ class History:
             self._room -= len(rows)
             self._load_records("id IN (?) ORDER BY id", rows)
         else:
-            self._load_some(missing)
+            self.load_some(missing)
 
-    def _load_some(self, cids: Iterable[CID], after: int = BEGINNING) -> list[Record]:
+    def load_some(self, cids: Iterable[CID], after: int = BEGINNING) -> list[Record]:
         """Load waiters of one event after the other until there is no room."""
         loaded: dict[int, None] = {}
         for cid in cids:
@@ -266,7 +262,7 @@ def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, ProofVerdict]]) -
         before = proofs.doubted_events(log.connection) if was_doubted else set()
         settled = proofs.settle_proofs(log.connection, verdicts)
         change = _Change(log, marks)
-        change.resume(change.history.load_anchored(settled))
+        change.resume(change.history.load_some(settled))
         committed = change.write()
         proofs.forget_doubts(log.connection, settled)
         if was_doubted:
@@ -280,10 +276,8 @@ def postpone_proofs(
 ) -> Committed:
     """Move proofs whose lookup failed further back in the queue.
 
-    Args:
-        log: in whose transaction.
-        due: the proofs, and when each is to be looked up again, in Unix seconds.
-        not_found: those of them whose transaction the chain does not have.
+    `due` says when each is to be looked up again, in Unix seconds. Of those in `not_found`, the
+    chain does not have the transaction.
 
     Raises:
         StoreError: the disk did not take it; nothing is changed then.

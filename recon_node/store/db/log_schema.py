@@ -211,11 +211,8 @@ def replace_log(path: Path, new: Path) -> None:
     A log is its file and the write-ahead log or journal beside it: two files, which no system
     replaces at once, and either of them beside the wrong file would destroy that one. So the new
     file is first renamed to `events.sqlite3.replacement`, when it is complete and on the disk. From
-    then on it *is* the log, and the next to open it takes the remaining steps.
-
-    Args:
-        path: nobody has it open.
-        new: on the same file system; it has no write-ahead log, and nobody has it open.
+    then on it *is* the log, and the next to open it takes the remaining steps. Nobody has `path` or
+    `new` open; they are on the same file system, and `new` has no write-ahead log.
     """
     move_into_place(new, path.with_name(path.name + _REPLACEMENT))
     finish_replacement(path)
