@@ -27,8 +27,8 @@ from itertools import chain
 from typing import Final
 
 from recon_node.ceramic import CeramicError, EventId, EventIdError, Network, scan
-from recon_node.ipld import CID, IpldError, VarintError, dag_cbor, varint
-from recon_node.ipld.car import read_common_header
+from recon_node.ipld import CID, IpldError, VarintError, varint
+from recon_node.ipld.car import read_header
 from recon_node.p2p.errors import PeerProtocolError
 from recon_node.p2p.settings import MAX_REQUEST
 from recon_node.recon import ID_SIZE, KeyRange, Missing, id_of
@@ -128,19 +128,11 @@ def root_of(car: bytes) -> CID:
     Raises:
         PeerProtocolError: there is no such header.
     """
-    common = read_common_header(car)
-    if common is not None:
-        return common[0]
     try:
-        length, start = varint.decode(car)
-        if length > _MAX_CAR_HEADER:
-            raise PeerProtocolError(f"an event frame whose CAR has a header of {length} bytes")
-        root = dag_cbor.decode(car[start : start + length])["roots"][0]
-    except (IpldError, LookupError, TypeError) as error:
+        roots, _ = read_header(car[:_MAX_CAR_HEADER])
+        return roots[0]
+    except (IpldError, LookupError) as error:
         raise PeerProtocolError(f"an event frame that is not a CAR: {error}") from None
-    if not isinstance(root, CID):
-        raise PeerProtocolError("an event frame that is not a CAR: its root is not a CID")
-    return root
 
 
 def _scan_all(data: bytes, what: str) -> Iterator[EventId]:
