@@ -149,14 +149,14 @@ class MemoryStore:
         """Return the empty set."""
         return set()
 
-    def is_refused(self, event_id: EventId) -> bool:
+    def is_ruled_out(self, event_id: EventId) -> bool:
         return False
 
     def is_unwanted(self, event_id: EventId, *, for_good: bool = False) -> bool:
         """Return False: there is no write policy."""
         return False
 
-    def is_excused(self, event_id: EventId, *, for_good: bool = False) -> bool:
+    def is_declined(self, event_id: EventId, *, for_good: bool = False) -> bool:
         """Return False, too: there is room for everything."""
         return False
 

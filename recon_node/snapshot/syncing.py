@@ -223,14 +223,14 @@ class _Sync:
                 for key, extent in zip(keys[some], extents[some], strict=True)
                 if key not in held
                 and any(each.covers(key) for each in self._ranges)
-                and not self._is_refused(key)
+                and not self._is_ruled_out(key)
             )
             await trio.lowlevel.checkpoint()
         return missing
 
-    def _is_refused(self, key: bytes) -> bool:
+    def _is_ruled_out(self, key: bytes) -> bool:
         try:
-            return self._target.is_refused(EventId(key))
+            return self._target.is_ruled_out(EventId(key))
         except EventIdError:
             return False  # it is reported when its event is read
 

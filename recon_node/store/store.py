@@ -226,7 +226,7 @@ class Store(Contents):
             return False
         return event_id.event_cid not in self.damage.cids()
 
-    def is_excused(self, event_id: EventId, *, for_good: bool = False) -> bool:
+    def is_declined(self, event_id: EventId, *, for_good: bool = False) -> bool:
         """Return whether it is this node's choice that it does not count an event that a peer has:
         it is unwanted, withheld, or found no room.
 
@@ -235,7 +235,7 @@ class Store(Contents):
         is_here = self.is_withheld(event_id) or (not for_good and self.found_no_room(event_id))
         return is_here or self.is_unwanted(event_id, for_good=for_good)
 
-    def is_refused(self, event_id: EventId) -> bool:
+    def is_ruled_out(self, event_id: EventId) -> bool:
         """Return whether there is no point in fetching the event of an EventId: it was seen and is
         known to be wrong under it, it is withheld, or it is unwanted.
 
@@ -267,7 +267,7 @@ class Store(Contents):
         """Admit events of peers, each under the EventId that the peer has for it.
 
         An event whose history is not here is kept, and served to peers, but not delivered before
-        the history comes; it may turn out wrong then (`is_refused`). Cancelling the call does not
+        the history comes; it may turn out wrong then (`is_ruled_out`). Cancelling the call does not
         take the events back.
 
         Raises:

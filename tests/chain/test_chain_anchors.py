@@ -182,7 +182,7 @@ async def test_a_transaction_that_says_something_else_refuses_what_builds_on_it(
         assert "does not anchor the proof's root" in str(verdicts[0].reason)
         refused = [event_id for event_id in event_ids if event_id not in store.keys]
         assert refused == event_ids[2:4]
-        assert all(store.is_refused(event_id) for event_id in refused)
+        assert all(store.is_ruled_out(event_id) for event_id in refused)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ async def test_both_sides_report_keys_left_out(tmp_path, sdk_cars, sdk_events, v
     refused = {key for key, _ in sdk_events[-3:]}
     quiet = {**QUIET, "versions": [version]}
     async with node(tmp_path / "a", sdk_cars, **quiet) as a, node(tmp_path / "b", **quiet) as b:
-        b.store.is_refused = lambda key: key in refused
+        b.store.is_ruled_out = lambda key: key in refused
         by_id = {id_of(key): key for key in refused}
         b.store.find_refused, b.store.refused_among = by_id.get, by_id.keys().__and__
         await b.p2p.connect(a.address)

@@ -113,7 +113,7 @@ async def test_any_order_of_arrivals_and_lookups_delivers_what_is_whole_and_time
                     await oracle.check(store)
                     late = oracle.wrong() - wrong
                     assert all(
-                        store.is_refused(event_id)
+                        store.is_ruled_out(event_id)
                         for event_id, _ in batch
                         if event_id.event_cid in late
                     )

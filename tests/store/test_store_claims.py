@@ -76,8 +76,8 @@ async def test_wrong_claims_change_nothing_in_the_end(seed: int, time_events: bo
                 await store.admit_remote(arrivals[start : start + 6])
             assert list(store.keys) == sorted(event_id for event_id, _ in right)
             assert store.waiting == 0
-            assert all(store.is_refused(event_id) for event_id, _ in wrong)
-            assert not any(store.is_refused(event_id) for event_id, _ in right)
+            assert all(store.is_ruled_out(event_id) for event_id, _ in wrong)
+            assert not any(store.is_ruled_out(event_id) for event_id, _ in right)
             rows = await feed_of(store)
             check_feed(rows, world.events)
             assert {row.event_cid for row in rows} == world.deliverable(world.events)
@@ -95,7 +95,7 @@ async def test_a_wrong_height_is_refused_at_once_when_the_prevs_are_here(
     [verdict] = await store.admit_remote([world.offer(second, height=3)])
     assert verdict.status == "refused"
     assert "has the height 3, not 2" in (verdict.reason or "")
-    assert store.is_refused(world.event_id(second, height=3))
+    assert store.is_ruled_out(world.event_id(second, height=3))
     [verdict] = await store.admit_remote([world.offer(second)])
     assert (verdict.status, verdict.position) == ("new", 3)
     await check_delivered(store, world)
@@ -114,10 +114,10 @@ async def test_a_wrong_height_is_refused_late_and_the_right_claim_is_delivered(
         assert (wrong in store.keys, store.waiting) == (True, 2)
         await store.admit_remote([world.offer(first)])
         await check_delivered(store, world)
-        assert (store.is_refused(wrong), store.stats.late_refused_total) == (True, 1)
+        assert (store.is_ruled_out(wrong), store.stats.late_refused_total) == (True, 1)
     async with open_store(tmp_path, NETWORK) as store:
         await check_delivered(store, world)
-        assert store.is_refused(wrong)
+        assert store.is_ruled_out(wrong)
         [verdict] = await store.admit_remote([(wrong, second.car)])
         assert "has the height 9, not 2" in (verdict.reason or "")
 
@@ -127,7 +127,7 @@ async def test_a_wrong_claim_that_comes_first_keeps_nothing_out(store: Store, wo
     wrong = world.event_id(first, height=2)
     await store.admit_remote([(wrong, first.car), world.offer(second)])
     await store.admit_remote([world.offer(init)])
-    assert (store.is_refused(wrong), store.waiting) == (True, 1)
+    assert (store.is_ruled_out(wrong), store.waiting) == (True, 1)
     await store.admit_remote([world.offer(first)])
     await check_delivered(store, world)
 
@@ -203,7 +203,7 @@ async def test_an_orphan_of_a_wrong_prefix_is_refused_when_its_init_comes(
     [verdict] = await store.admit_remote([(wrong, first.car)])
     assert (verdict.status, wrong in store.keys) == ("new", True)
     await store.admit_remote([world.offer(init)])
-    assert (wrong in store.keys, store.is_refused(wrong), store.waiting) == (False, True, 0)
+    assert (wrong in store.keys, store.is_ruled_out(wrong), store.waiting) == (False, True, 0)
     assert await store.reader.cars([wrong]) == [None]
 
 
@@ -227,7 +227,7 @@ async def test_what_crosses_streams_falls_with_all_that_builds_on_it(
         assert ([v.status for v in verdicts], store.waiting) == (["new"] * 3, 3)
         await store.admit_remote([world.offer(init), world.offer(other)])
         assert (len(store.keys), store.waiting) == (2, 0)
-        assert all(store.is_refused(event_id) for event_id, _ in claims)
+        assert all(store.is_ruled_out(event_id) for event_id, _ in claims)
     async with open_store(tmp_path, NETWORK) as store:
         [verdict] = await store.admit_remote([claim(late, 4)])
         assert verdict.status == "refused"
@@ -246,7 +246,7 @@ async def test_a_prev_of_another_stream_is_refused(tmp_path: Path, world: World)
         [verdict, *_] = await store.admit_remote([world.offer(crossing)])
         assert verdict.status == "new"
         await store.admit_remote([world.offer(other), world.offer(init)])
-        assert store.is_refused(world.event_id(crossing))
+        assert store.is_ruled_out(world.event_id(crossing))
         assert len(store.keys) == 2
     async with open_store(tmp_path / "late", NETWORK) as store:
         await store.admit_local([init.car, first.car, other.car])
@@ -267,7 +267,7 @@ async def test_an_event_that_names_no_init_event_as_its_init_is_refused(
         await store.admit_remote([(claim, child.car)])
         assert store.waiting == 1
         await store.admit_remote([world.offer(init), world.offer(first)])
-        assert (store.is_refused(claim), store.waiting) == (True, 0)
+        assert (store.is_ruled_out(claim), store.waiting) == (True, 0)
     async with open_store(tmp_path / "late", NETWORK) as store:
         await store.admit_local([init.car, first.car])
         [verdict] = await store.admit_remote([(claim, child.car)])
@@ -284,7 +284,7 @@ async def test_garbage_in_an_event_s_name_does_not_keep_the_event_out(
     for garbage in (b"", b"garbage", first.car, init.car[:-1], init.car + b"\x00" * 2_000_000):
         [verdict] = await store.admit_remote([(event_id, garbage)])
         assert verdict.status == "refused"
-        assert not store.is_refused(event_id)
+        assert not store.is_ruled_out(event_id)
     [verdict] = await store.admit_remote([(event_id, init.car)])
     assert verdict.status == "new"
 
@@ -296,10 +296,10 @@ async def test_refusals_are_forgotten_when_the_rules_change(
     wrong = world.event_id(init, height=1)
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_remote([(wrong, init.car)])
-        assert store.is_refused(wrong)
+        assert store.is_ruled_out(wrong)
     monkeypatch.setattr(log, "RULES", log.RULES + 1)
     async with open_store(tmp_path, NETWORK) as store:
-        assert not store.is_refused(wrong)
+        assert not store.is_ruled_out(wrong)
 
 
 async def test_only_the_latest_refusals_are_remembered(tmp_path: Path, world: World) -> None:
@@ -309,9 +309,9 @@ async def test_only_the_latest_refusals_are_remembered(tmp_path: Path, world: Wo
     async with open_store(tmp_path, NETWORK, settings=bounds) as store:
         for event_id in wrong:
             await store.admit_remote([(event_id, init.car)])
-        assert [store.is_refused(event_id) for event_id in wrong] == [False] * 6 + [True] * 4
+        assert [store.is_ruled_out(event_id) for event_id in wrong] == [False] * 6 + [True] * 4
     async with open_store(tmp_path, NETWORK, settings=bounds) as store:
-        assert [store.is_refused(event_id) for event_id in wrong] == [False] * 6 + [True] * 4
+        assert [store.is_ruled_out(event_id) for event_id in wrong] == [False] * 6 + [True] * 4
 
 
 async def test_events_without_history_are_kept_up_to_a_bound(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ async def test_events_without_history_are_kept_up_to_a_bound(tmp_path: Path) -> 
         verdicts = await store.admit_remote([world.offer(event) for event in others])
         assert [v.status for v in verdicts] == ["new"] * 5 + ["refused"] * 3
         assert "no room for more events whose init event is missing" in (verdicts[-1].reason or "")
-        assert not store.is_refused(world.event_id(others[-1]))
+        assert not store.is_ruled_out(world.event_id(others[-1]))
         await store.admit_remote([world.offer(init)])
         await store.admit_remote(world.offers())
         await check_delivered(store, world)
@@ -338,7 +338,7 @@ async def test_an_event_waits_under_few_event_ids(store: Store, world: World) ->
     [verdict] = await store.admit_remote([world.offer(second)])
     assert (verdict.status, verdict.cause) == ("refused", "waiting")
     assert "8 other EventIds of this event wait for its history" in (verdict.reason or "")
-    assert not store.is_refused(world.event_id(second))
+    assert not store.is_ruled_out(world.event_id(second))
     # It is judged again when its history is here, in the same batch at the latest.
     await store.admit_remote([world.offer(second), world.offer(first), world.offer(init)])
     await check_delivered(store, world)

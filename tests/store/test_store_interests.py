@@ -120,7 +120,7 @@ async def test_peers_events_outside_the_interests_are_refused(store: Store, worl
     assert len(accepted) == 4
     refused = [v for v in verdicts if v.status == "refused"]
     assert all("outside this node's interests" in (v.reason or "") for v in refused)
-    assert not any(store.is_refused(v.event_id) for v in refused if v.event_id)
+    assert not any(store.is_ruled_out(v.event_id) for v in refused if v.event_id)
     local = await store.admit_local([event.car for event in world.events.values()])
     assert sorted(v.status for v in local) == ["known"] * 4 + ["new"] * 4
 

@@ -146,7 +146,7 @@ async def test_local_events_must_be_valid_but_may_cover(store: Store) -> None:
     await store.admit_local([world.init.car, world.time_1.car, world.b.car])
     [verdict] = await store.admit_local([world.a.car])
     assert (verdict.status, verdict.cause) == ("refused", "event")
-    assert not store.is_refused(world.event_id(world.a)), "peers may still send it"
+    assert not store.is_ruled_out(world.event_id(world.a)), "peers may still send it"
     [verdict] = await store.admit_remote([world.offer(world.a)])
     assert (verdict.status, verdict.position) == ("new", None)
     [verdict] = await store.admit_local([world.time_2.car])

@@ -65,8 +65,8 @@ async def test_a_name_alone_is_not_the_members(tmp_path: Path, policy: Policy) -
         assert await admit(store, offer(by_stranger, init, 1)) == ["new"]
         assert (len(store.keys), store.head, store.withheld) == (0, 0, 3)
         key, _ = offer(init, init, 0)
-        assert store.is_refused(key), "it is not fetched again"
-        assert store.is_excused(key, for_good=True), "whoever has it is not to blame"
+        assert store.is_ruled_out(key), "it is not fetched again"
+        assert store.is_declined(key, for_good=True), "whoever has it is not to blame"
         page = await store.reader.streams(StreamFilter(controller=controller(0)), None, 10)
         assert (page.total, page.streams) == (0, [])
         assert await store.reader.sort_values() == set()
@@ -141,7 +141,7 @@ async def test_times_that_the_chain_does_not_have_make_room(tmp_path: Path) -> N
     async with open_store(tmp_path, NETWORK, settings=settings) as store:
         await admit(store, offer(init, init, 0), *(offer(each, init, 1) for each in made_up))
         assert await admit(store, offer(honest, init, 1)) == ["refused"]
-        assert store.is_excused(offer(honest, init, 1)[0])
+        assert store.is_declined(offer(honest, init, 1)[0])
         looked_up = [(each.payload["proof"], 100.0) for each in made_up]
         await store.postpone_proofs(looked_up, [proof for proof, _ in looked_up])
         assert await admit(store, offer(honest, init, 1), offer(last, init, 1)) == ["new"] * 2

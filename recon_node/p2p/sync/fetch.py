@@ -86,12 +86,12 @@ def check_invalid(invalid: int, new: int) -> None:
         )
 
 
-def is_excused(store: Store, key: EventId, *, for_good: bool = False) -> bool:
-    """Return whether a peer may have a key without being able to give us its event.
+def is_refused_or_declined(store: Store, key: EventId, *, for_good: bool = False) -> bool:
+    """Return whether a peer may hold a key whose event we do not take: it is not to blame.
 
     Another version of this program may take events that this one refuses.
     """
-    return store.find_refused(id_of(key)) == key or store.is_excused(key, for_good=for_good)
+    return store.find_refused(id_of(key)) == key or store.is_declined(key, for_good=for_good)
 
 
 OpenEventStream = Callable[[str], AbstractAsyncContextManager[FrameStream]]
@@ -214,7 +214,7 @@ class Fetcher:
             return None
         else:
             failed, not_supplied = await self._obtain_by_id(action.missing)
-        unwanted = [key for key in failed if is_excused(self._store, key)]
+        unwanted = [key for key in failed if is_refused_or_declined(self._store, key)]
         self._note_unwanted(unwanted)
         return Failed(failed, unwanted, not_supplied)
 
@@ -394,7 +394,7 @@ class ByKey:
         """Return the EventIds that are neither held nor refused."""
         store = self._store
         wanted = map(EventId, keys)
-        return [each for each in wanted if each not in store.keys and not store.is_refused(each)]
+        return [each for each in wanted if each not in store.keys and not store.is_ruled_out(each)]
 
     def note(self, event_id: EventId) -> bytes:
         """Return the key of an event that has come. The store knows that it has."""

@@ -23,7 +23,7 @@ from recon_node.p2p.reports import (
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import FetchTable
 from recon_node.p2p.sync.event_stream import EventStreams
-from recon_node.p2p.sync.fetch import Fetcher, is_excused
+from recon_node.p2p.sync.fetch import Fetcher, is_refused_or_declined
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.purses import Purses
 from recon_node.p2p.sync.sessions import Meter, PeerSlots, SessionRun, Sessions
@@ -206,7 +206,7 @@ class ReconRun(SessionRun[Any]):
         if differing := tally.keys_received + tally.events_sent:
             self._book.differed(peer_id, differing, of=len(self._store.keys))
         unwanted = self._fetcher.unwanted
-        is_unwanted = partial(is_excused, self._store, for_good=True)
+        is_unwanted = partial(is_refused_or_declined, self._store, for_good=True)
         self._reconciler.memory.note_unwanted(peer_id, filter(is_unwanted, unwanted))
         self.opened.stream.account.hold("unwanted keys", 0)
         report = super().end(outcome, hung_up=hung_up)
