@@ -13,7 +13,8 @@ from benchmarks.simulate.store import Library, MemoryStore
 from recon_node.ceramic import EventId
 from recon_node.ipld import varint
 from recon_node.p2p import PeerError
-from recon_node.p2p.transport.framing import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL, PeerStream
+from recon_node.p2p.sync.event_frames import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
+from recon_node.p2p.transport.framing import PeerStream
 from recon_node.recon import Version
 
 KINDS: Final = ("silent", "lying", "flooding")

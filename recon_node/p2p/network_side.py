@@ -47,6 +47,7 @@ from recon_node.p2p.reports import (
     recon_versions,
 )
 from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.sync.event_frames import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.p2p.sync.event_server import EventServer
 from recon_node.p2p.sync.purses import Purses
 from recon_node.p2p.sync.reconciler import Reconciler
@@ -59,7 +60,7 @@ from recon_node.p2p.transport.addresses import (
     parse_address,
     peer_id_in,
 )
-from recon_node.p2p.transport.framing import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL, shielded
+from recon_node.p2p.transport.framing import shielded
 from recon_node.p2p.transport.host import Host, open_host
 from recon_node.p2p.transport.identity import open_identity, signing_key_of
 from recon_node.p2p.transport.memory_budget import REFUSED_FOR

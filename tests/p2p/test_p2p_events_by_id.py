@@ -31,11 +31,11 @@ from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import varint
 from recon_node.p2p import AGREED, network_side
 from recon_node.p2p.errors import MISBEHAVED, PeerError, PeerGoneError, PeerProtocolError
-from recon_node.p2p.sync.event_frames import CAR, END
+from recon_node.p2p.sync.event_frames import CAR, END, EVENTS_BY_ID_PROTOCOL
 from recon_node.p2p.sync.event_server import serve_events_by_id
 from recon_node.p2p.sync.event_stream import fetch_events
 from recon_node.p2p.sync.purses import KEYS_AN_EVENT, Purses, Searches
-from recon_node.p2p.transport.framing import EVENTS_BY_ID_PROTOCOL, FrameStream, PeerStream
+from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import KeyRange, KeyStore, Missing, id_of
 

@@ -17,7 +17,8 @@ from p2p_support import (
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import network_range, sort_value_range
-from recon_node.p2p.transport.framing import USED_FOR, FrameStream, KeptStreams, OpenStream
+from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.kept_streams import RECON_USED_FOR, KeptStreams, OpenStream
 from recon_node.recon import RECON_1_0, RECON_1_2, KeyRange, KeyStore, Side, turn_of
 from recon_node.recon.coded.messages import Message, MessageFlag
 from recon_node.store import Interest
@@ -198,10 +199,10 @@ async def test_an_initiator_ends_streams_that_it_does_not_use(autojump_clock):
     kept, first, second = KeptStreams(), opened("a"), opened("b")
     await kept.put(first)
     await kept.put(opened("a"))
-    await trio.sleep(USED_FOR / 2)
+    await trio.sleep(RECON_USED_FOR / 2)
     await kept.put(second)
     assert len(kept) == 2
-    await trio.sleep(USED_FOR / 2)
+    await trio.sleep(RECON_USED_FOR / 2)
     assert await kept.take("a") is None
     assert not first.stream.is_open
     taken = await kept.take("b")
@@ -248,6 +249,6 @@ async def test_streams_of_frozen_or_lost_peers_are_ended_side_by_side(autojump_c
     streams[0].is_open = streams[1].is_open = False
     assert (await kept.take("2")).stream is streams[2]
     assert (trio.current_time(), len(kept)) == (2, 17)
-    await trio.sleep(USED_FOR)
+    await trio.sleep(RECON_USED_FOR)
     assert await kept.take("3") is None
-    assert (trio.current_time(), len(kept)) == (4 + USED_FOR, 0)
+    assert (trio.current_time(), len(kept)) == (4 + RECON_USED_FOR, 0)

@@ -26,8 +26,8 @@ from recon_node.ceramic import EventId, network_range, parse_event
 from recon_node.ipld import varint
 from recon_node.p2p import AGREED, ANOTHER_NETWORK, open_p2p
 from recon_node.p2p.errors import MISBEHAVED, PeerError
-from recon_node.p2p.sync.event_frames import CAR, END, parse_request
-from recon_node.p2p.transport.framing import EVENTS_PROTOCOL, FrameStream, PeerStream
+from recon_node.p2p.sync.event_frames import CAR, END, EVENTS_PROTOCOL, parse_request
+from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import ZERO, KeyRange, SessionSettings, Sha256a
 from recon_node.recon.cip124.cip124_codec import Message, decode_message, encode_message

@@ -24,7 +24,7 @@ from recon_node.ceramic.builder import (
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.p2p import AGREED
 from recon_node.p2p.sync import fetch, sync_scheduler
-from recon_node.p2p.sync.peer_memory import MAX_UNWANTED, UNWANTED_FOR, PeerMemory
+from recon_node.p2p.sync.peer_memory import MAX_UNWANTED_REMEMBERED, UNWANTED_FOR, PeerMemory
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
 from recon_node.recon import RECON_1_2, VERSIONS, SessionSettings, Version
 from recon_node.store import Policy, PolicySettings
@@ -193,7 +193,7 @@ async def test_junk_on_the_ring_of_ceramic_one_nodes(tmp_path, monkeypatch):
 
 
 async def test_a_peer_with_more_junk_than_a_session_may_hold_is_not_banned(tmp_path, monkeypatch):
-    monkeypatch.setattr(fetch, "MAX_UNWANTED", 100)
+    monkeypatch.setattr(fetch, "MAX_UNWANTED_IN_SESSION", 100)
     async with (
         node(tmp_path / "a", junk(JUNK), **QUIET) as a,
         node(tmp_path / "b", policy=members_only(), **QUIET) as b,
@@ -206,14 +206,14 @@ async def test_a_peer_with_more_junk_than_a_session_may_hold_is_not_banned(tmp_p
 
 
 async def test_remembered_keys_are_bounded_and_forgotten(mock_clock):
-    keys = [b"%d" % n for n in range(MAX_UNWANTED + 1)]
+    keys = [b"%d" % n for n in range(MAX_UNWANTED_REMEMBERED + 1)]
     memory = PeerMemory()
     memory.note_unwanted("a", keys[:10])
     memory.note_unwanted("b", keys[:5])
     memory.note_unwanted("a", keys[5:15])
     assert [memory.unwanted_of(peer) for peer in "abc"] == [keys[:15], keys[:5], []]
     memory.note_unwanted("d", keys)
-    assert len(memory.unwanted_of("d")) == MAX_UNWANTED
+    assert len(memory.unwanted_of("d")) == MAX_UNWANTED_REMEMBERED
     assert memory.unwanted_of("a") == memory.unwanted_of("b") == []
     mock_clock.jump(UNWANTED_FOR - 1)
     memory.note_unwanted("e", keys[:3])

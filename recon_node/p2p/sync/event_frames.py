@@ -33,6 +33,8 @@ from recon_node.p2p.errors import PeerProtocolError
 from recon_node.p2p.settings import MAX_REQUEST
 from recon_node.recon import ID_SIZE, KeyRange, Missing, id_of
 
+EVENTS_PROTOCOL: Final = "/ceramic/events/1.0.0"
+EVENTS_BY_ID_PROTOCOL: Final = "/ceramic/events/1.1.0"
 CAR: Final = b"\x00"
 """First byte of a frame with a CAR."""
 END: Final = b"\x01"

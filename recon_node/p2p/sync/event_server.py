@@ -1,7 +1,7 @@
 """Serves the store's events to peers, within limits that all peers share.
 
 A stream holds a slot only while requests come. Between two fetches of its peer it is kept for
-`KEPT_FOR` seconds, because opening one takes longer than fetching an event.
+`EVENTS_KEPT_FOR` seconds, because opening one takes longer than fetching an event.
 """
 
 from __future__ import annotations
@@ -19,10 +19,17 @@ from recon_node.p2p.context import Context
 from recon_node.p2p.errors import BROKEN_PROTOCOL, MISBEHAVED, PEER_FAILURES, describe_error
 from recon_node.p2p.reports import GAVE_WAY
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.sync.event_frames import CAR, END, head_frame, parse_id_request, parse_request
+from recon_node.p2p.sync.event_frames import (
+    CAR,
+    END,
+    EVENTS_BY_ID_PROTOCOL,
+    head_frame,
+    parse_id_request,
+    parse_request,
+)
 from recon_node.p2p.sync.purses import Purses, Searches
 from recon_node.p2p.sync.sessions import PeerSlots
-from recon_node.p2p.transport.framing import EVENTS_BY_ID_PROTOCOL, FrameStream, PeerStream
+from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.recon import Missing, id_of
 from recon_node.store import StoreError
 
@@ -30,7 +37,7 @@ logger = structlog.get_logger(__name__)
 
 LINGER: Final = 2.0
 """Seconds for which a stream keeps its slot after an answer."""
-KEPT_FOR: Final = 120.0
+EVENTS_KEPT_FOR: Final = 120.0
 """Seconds for which it is kept without one."""
 KEPT_PER_PEER: Final = 2
 """Maximum streams of a peer that are kept: one of each version."""
@@ -67,7 +74,7 @@ class EventServer:
             stream.account,
         )
         while await self._serve_in_slot(stream, frames):
-            if not await self._waiting.keep(stream, frames, KEPT_FOR):
+            if not await self._waiting.keep(stream, frames, EVENTS_KEPT_FOR):
                 return
 
     async def _serve_in_slot(self, stream: PeerStream, frames: FrameStream) -> bool:

@@ -12,15 +12,17 @@ import trio
 from recon_node.ceramic import EventId
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError, StaleStreamError
 from recon_node.p2p.settings import MAX_REQUEST
-from recon_node.p2p.sync.event_frames import CAR, END, AwaitedIds, AwaitedKeys
-from recon_node.p2p.transport.framing import (
+from recon_node.p2p.sync.event_frames import (
+    CAR,
+    END,
     EVENTS_BY_ID_PROTOCOL,
     EVENTS_PROTOCOL,
-    FrameStream,
-    KeptStreams,
-    OpenStream,
+    AwaitedIds,
+    AwaitedKeys,
 )
+from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.host import Host
+from recon_node.p2p.transport.kept_streams import KeptStreams, OpenStream
 from recon_node.recon import Missing
 
 BATCH_EVENTS: Final = 1000
@@ -139,7 +141,7 @@ class _Batches:
 
 EVENTS_USED_FOR: Final = 90.0
 """Seconds after which an event stream is no longer used again: servers close theirs after
-`event_server.KEPT_FOR`, and those of earlier versions after `turn_timeout`, as long by
+`event_server.EVENTS_KEPT_FOR`, and those of earlier versions after `turn_timeout`, as long by
 default."""
 
 

@@ -24,6 +24,7 @@ from recon_node.p2p.errors import CutShortError, StaleStreamError
 from recon_node.p2p.reports import Counters
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import Claim, FetchTable
+from recon_node.p2p.sync.event_frames import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.p2p.sync.event_stream import (
     BATCH_EVENTS,
     FetchedEvents,
@@ -32,7 +33,7 @@ from recon_node.p2p.sync.event_stream import (
 )
 from recon_node.p2p.sync.purses import in_steps
 from recon_node.p2p.sync.sessions import Tally
-from recon_node.p2p.transport.framing import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL, FrameStream
+from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.memory_budget import Account
 from recon_node.recon import (
     Failed,
@@ -58,7 +59,7 @@ PUSHED: Final = 16
 """Events that a session fetches while a snapshot fills their range: as many as a push lists."""
 SNAPSHOTS_TURN: Final = 60.0
 """Seconds for which a session waits for a snapshot: half of what its peer waits for it."""
-MAX_UNWANTED: Final = 500_000
+MAX_UNWANTED_IN_SESSION: Final = 500_000
 """Maximum keys that a peer may list in a session and that we refuse or do not want."""
 UNWANTED_WEIGHT: Final = 160
 """Bytes of memory that such a key takes."""
@@ -263,10 +264,11 @@ class Fetcher:
         if not keys:
             return
         self.unwanted += keys
-        if len(self.unwanted) > MAX_UNWANTED:
+        if len(self.unwanted) > MAX_UNWANTED_IN_SESSION:
             raise CutShortError(
-                f"the peer holds more than {MAX_UNWANTED:,} events that this node or its write "
-                "policy refuses, or that cost their makers nothing: narrow the node's interests"
+                f"the peer holds more than {MAX_UNWANTED_IN_SESSION:,} events that this node or "
+                "its write policy refuses, or that cost their makers nothing: narrow the node's "
+                "interests"
             )
         self._account.hold("unwanted keys", UNWANTED_WEIGHT * len(self.unwanted))
 

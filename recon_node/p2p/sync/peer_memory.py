@@ -22,7 +22,7 @@ MAX_AGREEMENTS: Final = 256
 UNWANTED_FOR: Final = 3600.0
 """Seconds for which keys are remembered that a peer holds and this node refuses. The peer may have
 dropped some then."""
-MAX_UNWANTED: Final = 65_536
+MAX_UNWANTED_REMEMBERED: Final = 65_536
 """Maximum such keys, of all peers."""
 MAX_STRANGERS: Final = 1000
 """Maximum peers of other networks."""
@@ -52,7 +52,7 @@ class PeerMemory:
             MAX_AGREEMENTS, lifetime=AGREED_FOR, clock=clock
         )
         self._unwanted = Remembered[str, dict[bytes, None]](
-            MAX_UNWANTED, lifetime=UNWANTED_FOR, clock=clock, weigh=len
+            MAX_UNWANTED_REMEMBERED, lifetime=UNWANTED_FOR, clock=clock, weigh=len
         )
         self._strangers = Remembered[str, None](MAX_STRANGERS)
         self._ring_peers = Remembered[str, RingPeer](
@@ -87,7 +87,7 @@ class PeerMemory:
         if not new:
             return
         known = {**self._unwanted.get(peer_id, {}), **new}
-        while len(known) > MAX_UNWANTED:
+        while len(known) > MAX_UNWANTED_REMEMBERED:
             known.popitem()
         self._unwanted.put(peer_id, known, renew=False)
 

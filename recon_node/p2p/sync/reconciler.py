@@ -27,7 +27,8 @@ from recon_node.p2p.sync.fetch import Fetcher, is_refused_or_declined
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.purses import Purses
 from recon_node.p2p.sync.sessions import Meter, PeerSlots, SessionRun, Sessions
-from recon_node.p2p.transport.framing import FrameStream, OpenStream
+from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.kept_streams import OpenStream
 from recon_node.recon import KeyRange, Send, Side, Version, intersect_ranges
 from recon_node.recon.session import SendValues, TurnSession
 from recon_node.slots import address_block_of

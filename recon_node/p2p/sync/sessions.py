@@ -41,13 +41,8 @@ from recon_node.p2p.errors import (
 )
 from recon_node.p2p.reports import CANCELLED, GAVE_WAY, Role, SyncHistory, SyncReport
 from recon_node.p2p.sync.purses import Purses
-from recon_node.p2p.transport.framing import (
-    KEPT_FOR,
-    FrameStream,
-    KeptStreams,
-    OpenStream,
-    PeerStream,
-)
+from recon_node.p2p.transport.framing import FrameStream, PeerStream
+from recon_node.p2p.transport.kept_streams import RECON_KEPT_FOR, KeptStreams, OpenStream
 from recon_node.recon import Actions, Failed, Fetch, FetchById, KeyView, Send, Session
 from recon_node.recon.session import Admit, SendValues
 from recon_node.slots import GiveWay, Slots, address_block_of
@@ -387,7 +382,7 @@ class Sessions:
         """Answer the sessions that a peer starts on a stream, one after another."""
         opened = OpenStream(stream, self._frames(stream))
         while await self._serve_session(opened) and self._keeps_stream(stream.protocol):
-            if not await self._waiting.keep(stream, opened.frames, KEPT_FOR):
+            if not await self._waiting.keep(stream, opened.frames, RECON_KEPT_FOR):
                 return
 
     async def _serve_session(self, opened: OpenStream) -> bool:
