@@ -101,7 +101,7 @@ class Reconciler:
             f"the peer cut one range into more than {MAX_SESSIONS_PER_RANGE} parts"
         )
 
-    async def answer(self, opened: OpenStream) -> ReconRun:
+    async def begin_answer(self, opened: OpenStream) -> ReconRun:
         """Begin a session that a peer starts."""
         side = Side.responder(self._store.keys, self._store.wanted.ranges, self._of_sessions)
         return ReconRun(self, side, opened)

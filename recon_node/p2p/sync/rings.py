@@ -127,7 +127,7 @@ class Rings:
                 return False
         return True
 
-    async def answer(self, opened: OpenStream) -> RingRun:
+    async def begin_answer(self, opened: OpenStream) -> RingRun:
         """Begin a session that a peer starts.
 
         Raises:
@@ -222,7 +222,7 @@ class PeerEntries:
 class RingRun(SessionRun[Message]):
     """A session of either ring."""
 
-    keeps_idle = False  # the rings are synced every second: these would push out all others
+    keeps_idle_report = False  # the rings are synced every second: these would push out all others
 
     def __init__(
         self,

@@ -204,7 +204,7 @@ class SessionRun(ABC, Generic[M]):
 
     role: Role
     """Who has started it."""
-    keeps_idle: bool = True
+    keeps_idle_report: bool = True
     """Whether its report is kept if it found nothing to do."""
 
     def __init__(
@@ -321,7 +321,7 @@ class Answerer(Protocol):
         """Return whether a stream may carry another session after one that ended well."""
         ...
 
-    async def answer(self, opened: OpenStream) -> SessionRun[Any]:
+    async def begin_answer(self, opened: OpenStream) -> SessionRun[Any]:
         """Begin a session that a peer starts.
 
         Raises:
@@ -395,7 +395,7 @@ class Sessions:
                 await stream.reset()
                 return False
             try:
-                run = await answerer.answer(opened)
+                run = await answerer.begin_answer(opened)
             except StoreError as error:
                 logger.warning("A sync cannot begin", peer=stream.peer_id, reason=str(error))
                 await stream.reset()
@@ -448,7 +448,7 @@ class Sessions:
             raise
         finally:
             if outcome is not None:
-                self._report(run.end(outcome, hung_up=hung_up), keep_idle=run.keeps_idle)
+                self._report(run.end(outcome, hung_up=hung_up), keep_idle=run.keeps_idle_report)
 
     def _report(self, report: SyncReport, *, keep_idle: bool) -> None:
         if report.events_received:
