@@ -2,7 +2,7 @@
 
     python -m benchmarks.simulate.partners
 
-Each node dials some random others, and pushes an event in three rounds, each time to three peers
+Each node dials some random others, and pushes an event in three waves, each time to three peers
 that are not known to have it. That takes seconds for a thousand nodes, where a simulation of
 production code takes minutes, and so it can compare settings. What it leaves out costs time (slots,
 bandwidth, bad nodes), so its times are lower bounds.
@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.sync.push import ALL_OF_FEW, NEXT_ROUND, ROUNDS
+from recon_node.p2p.sync.push import ALL_OF_FEW, NEXT_WAVE, WAVES
 
 NODES: Final = 1000
 EVENTS: Final = 8
@@ -86,8 +86,8 @@ class Model:
                     self._at(now + self.rng.uniform(*FETCH), "event", here)
             elif here not in have:
                 have[here] = now
-                for number in range(ROUNDS):
-                    waits = 1 + NEXT_ROUND * (2**number - 1)
+                for number in range(WAVES):
+                    waits = 1 + NEXT_WAVE * (2**number - 1)
                     self._at(now + settings.push_delay * waits, "push", here)
         return Spread(self.nodes - len(have), pushes / (len(have) - 1), max(have.values()))
 

@@ -23,9 +23,9 @@ from recon_node.p2p.sync.peer_memory import AGREED_FOR, MAX_AGREEMENTS, PeerMemo
 from recon_node.p2p.sync.push import (
     ALL_OF_FEW,
     MAX_AGAIN,
-    NEXT_ROUND,
-    ROUNDS,
+    NEXT_WAVE,
     TOGETHER,
+    WAVES,
     PushedPart,
     choose_receivers,
     sort_news,
@@ -50,7 +50,7 @@ from recon_node.store.contents import LATEST_KEYS
 PEERS = [f"peer {number}" for number in range(8)]
 COPIES = LOOPBACK.sync_peers
 NEVER = 1e6
-LATER_ROUNDS = LOOPBACK.push_delay * NEXT_ROUND * 2**ROUNDS
+LATER_WAVES = LOOPBACK.push_delay * NEXT_WAVE * 2**WAVES
 """Seconds in which they are over."""
 
 
@@ -95,14 +95,14 @@ def says(book: PeerBook, peer: str, *ranges: KeyRange) -> None:
 
 
 async def reached(store, sessions, *keys: bytes) -> dict[str, list[KeyRange]]:
-    """Whom the first round of pushes of these keys reaches, and what they are asked for."""
+    """Whom the first wave of pushes of these keys reaches, and what they are asked for."""
     sessions.asked.clear()
     store.arrivals.add(keys)
     await trio.sleep(LOOPBACK.push_delay + 0.1)
     found: dict[str, list[KeyRange]] = {}
     for peer, key_range in sessions.asked:
         found.setdefault(peer, []).append(key_range)
-    await trio.sleep(LATER_ROUNDS)
+    await trio.sleep(LATER_WAVES)
     return found
 
 
@@ -395,26 +395,26 @@ def asked(sessions) -> list[str]:
     return [peer for peer, _ in sessions.asked]
 
 
-async def test_each_round_goes_to_others(crowd, autojump_clock):
+async def test_each_wave_goes_to_others(crowd, autojump_clock):
     store, _, sessions = crowd
     store.arrivals.add([KEY])
     await trio.sleep(LOOPBACK.push_delay + 0.1)
     assert len(asked(sessions)) == COPIES
-    await trio.sleep(LATER_ROUNDS)
-    assert len(asked(sessions)) == len(set(asked(sessions))) == ROUNDS * COPIES
+    await trio.sleep(LATER_WAVES)
+    assert len(asked(sessions)) == len(set(asked(sessions))) == WAVES * COPIES
 
 
-async def test_later_rounds_leave_out_who_told_us_meanwhile(crowd, autojump_clock):
+async def test_later_waves_leave_out_who_told_us_meanwhile(crowd, autojump_clock):
     store, _, sessions = crowd
     store.arrivals.add([KEY])
     await trio.sleep(LOOPBACK.push_delay + 0.1)
     others = [peer for peer in sessions.syncer._host.near if peer not in asked(sessions)]
     sessions.told[KEY] = others[1:]
-    await trio.sleep(LATER_ROUNDS)
+    await trio.sleep(LATER_WAVES)
     assert asked(sessions)[COPIES:] == others[:1]
 
 
-async def test_later_rounds_leave_out_who_agreed_with_us_since_the_key_came(crowd, autojump_clock):
+async def test_later_waves_leave_out_who_agreed_with_us_since_the_key_came(crowd, autojump_clock):
     store, _, sessions = crowd
     store.arrivals.add([KEY])
     await trio.sleep(LOOPBACK.push_delay + 0.1)
@@ -425,14 +425,14 @@ async def test_later_rounds_leave_out_who_agreed_with_us_since_the_key_came(crow
     sessions.memory.note_agreement(elsewhere, OURS[1], now)
     for peer in rest:
         sessions.memory.note_agreement(peer, OURS[0], now)
-    await trio.sleep(LATER_ROUNDS)
+    await trio.sleep(LATER_WAVES)
     assert sorted(asked(sessions)[COPIES:]) == sorted([early, elsewhere])
 
 
-async def test_of_very_many_keys_there_is_one_round(crowd, autojump_clock):
+async def test_of_very_many_keys_there_is_one_wave(crowd, autojump_clock):
     store, _, sessions = crowd
     store.arrivals.add([key_in(OURS[0], number) for number in range(MAX_AGAIN + 1)])
-    await trio.sleep(LOOPBACK.push_delay + LATER_ROUNDS)
+    await trio.sleep(LOOPBACK.push_delay + LATER_WAVES)
     assert len(asked(sessions)) == COPIES
 
 

@@ -17,11 +17,12 @@ ceramic-one nodes close connections that are idle for 30 s themselves, and are d
 sync is due.
 
 A peer whose connection is lost is dialled again, because a network that falls apart takes many
-connections at once, and the rounds would find these peers again one by one. It is dialled often at
-first and at least every ten seconds, for a quarter of an hour. As soon as one of them answers, the
-others are probably back as well, and are dialled soon. A dial that is under way by then begins
-anew, because TCP waits longer and longer before it sends its SYN again. Both sides do so; the one
-with the larger peer id lets the other one go first, so that there are not two connections.
+connections at once, and rounds of syncs would find these peers again one by one. It is dialled
+often at first and at least every ten seconds, for a quarter of an hour. As soon as one of them
+answers, the others are probably back as well, and are dialled soon. A dial that is under way by
+then begins anew, because TCP waits longer and longer before it sends its SYN again. Both sides do
+so; the one with the larger peer id lets the other one go first, so that there are not two
+connections.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ VISIT: Final = 5.0
 """Seconds that a connection must have lasted to be missed. Peers with connections enough come only
 for one sync."""
 LOST_FOR: Final = 900.0
-"""Seconds for which a lost peer is tried; after that, the rounds get to it."""
+"""Seconds for which a lost peer is tried; after that, a round of syncs gets to it."""
 MAX_LOST: Final = 100
 """Maximum lost peers, the latest ones."""
 DIALLED_AT_ONCE: Final = 4

@@ -10,13 +10,14 @@ The first key after a while is pushed at once; those that come within `push_dela
 collected for the next one.
 
 A push is a sync about the changed part of a common range: the streams of the new keys, and what
-lies between them. Where the sides differ elsewhere is left to the rounds. So a push costs about the
-same in a large set as in a small one. New keys that others told us of are apart from those of our
-own clients, and many are apart from few: what anybody sends in masses does not hold up the rest.
+lies between them. Where the sides differ elsewhere is left to the rounds of syncs. So a push
+costs about the same in a large set as in a small one. New keys that others told us of are apart
+from those of our own clients, and many are apart from few: what anybody sends in masses does not
+hold up the rest.
 
 If each node pushed an event to three others once, it would miss 6 % of them: s = exp(-3 (1 - s)),
 in Demers et al., "Epidemic Algorithms for Replicated Database Maintenance" (1987). So there are
-`ROUNDS` rounds of pushes. The later ones go to peers that are not known to have the key: they did
+`WAVES` waves of pushes. The later ones go to peers that are not known to have the key: they did
 not tell us of it, and no session agreed with them since it came. In a connected network that leaves
 hardly anyone out, and most of what it costs are syncs that find nothing to do.
 """
@@ -41,13 +42,13 @@ from recon_node.recon import KeyRange, intersect_ranges
 ALL_OF_FEW: Final = 2
 """If at most this many times `sync_peers` peers want a key, all of them get it at once."""
 
-ROUNDS: Final = 3
+WAVES: Final = 3
 """How often a key is pushed, each time to others."""
-NEXT_ROUND: Final = 4
-"""A round comes this many times `push_delay` after the one before, as long as a push takes about;
+NEXT_WAVE: Final = 4
+"""A wave comes this many times `push_delay` after the one before, as long as a push takes about;
 and then twice as many."""
 MAX_AGAIN: Final = 256
-"""Of more keys at once there is but one round: they come from a sync that caught up. More of the
+"""Of more keys at once there is but one wave: they come from a sync that caught up. More of the
 same tellers are not news, either: their push is a sync like others."""
 
 TOGETHER: Final = 0.01
@@ -122,12 +123,12 @@ class Pusher:
                 keys, seen = self._store.arrivals.since(seen), self._store.arrivals.total
                 news = self._store.filling.without_filled(keys)
                 if news is None or news:
-                    nursery.start_soon(self._push_in_rounds, news, trio.current_time())
+                    nursery.start_soon(self._push_in_waves, news, trio.current_time())
 
-    async def _push_in_rounds(self, keys: Sequence[EventId] | None, since: float) -> None:
+    async def _push_in_waves(self, keys: Sequence[EventId] | None, since: float) -> None:
         """Push keys that we have had since then; None: more than are remembered."""
         asked: set[str] = set()
-        wait = NEXT_ROUND * self._settings.push_delay
+        wait = NEXT_WAVE * self._settings.push_delay
 
         def knows(key: EventId) -> Collection[str]:
             return {*self._told_by(key), *self._memory.holders(key, since), *asked}
@@ -135,7 +136,7 @@ class Pusher:
         asked.update(await self._push(keys, self._told_by))
         if keys is None or len(keys) > MAX_AGAIN:
             return
-        for _ in range(ROUNDS - 1):
+        for _ in range(WAVES - 1):
             await trio.sleep(wait)
             wait *= 2
             asked.update(await self._push(keys, knows))

@@ -226,7 +226,7 @@ class SyncScheduler:
             count = self._settings.sync_peers
             reach_out = count if len(near) < count else 1
             # A session is how a peer that does not state its interests learns ours: it has one in
-            # each round (CIP-124, "Interest Gossip"). Of the others, a few are drawn.
+            # each round of syncs (CIP-124, "Interest Gossip"). Of the others, a few are drawn.
             silent = [peer for peer in near if not self._book.has_stated(peer.id)]
             stating = [peer for peer in near if self._book.has_stated(peer.id)]
             for peer in (*silent, *self._book.choose(count, stating)):
