@@ -8,7 +8,7 @@ checkpoint is of no use to the next one, and the tables say where to go on: so i
 each query, and whenever the tables have ever changed logs.
 
 A `Follower` lets the tables follow the log of one node, whichever log they were filled from before
-(`spark_sink.tables.takeover` has the theory). It is made anew whenever another node is read, or a
+(`spark_sink.tables.placement` has the theory). It is made anew whenever another node is read, or a
 run begins. If the table has the same events as the part of the log that was read, there
 is nothing to do. Otherwise the follower compares the events of both, by their CIDs:
 
@@ -48,9 +48,8 @@ from spark_sink.run.spark_session import translate
 from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.dags import LeaveOut
 from spark_sink.tables.directory import Tables
-from spark_sink.tables.placement import Placement
+from spark_sink.tables.placement import LogOverlap, Placement, all_ids, ids_of
 from spark_sink.tables.staging import StagedFeed, Stager, stage_feed
-from spark_sink.tables.takeover import LogOverlap, all_ids, ids_of
 
 # Rows that are fetched for one commit.
 _ROWS_PER_COMMIT: Final = 50_000

@@ -11,7 +11,7 @@ parallel and write them to files (`tables.staging`); of a short batch, this proc
 
 Why every row counts once: A position always holds the same event, and each commit records the
 position that its table has reached (see `spark_sink.tables`; of several nodes,
-`spark_sink.tables.takeover`). Whatever is repeated after a crash is
+`spark_sink.tables.placement`). Whatever is repeated after a crash is
 compared with the tables themselves:
 
 - Killed before or during commit 1: nothing is visible, and the batch runs again.

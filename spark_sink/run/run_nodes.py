@@ -56,8 +56,7 @@ class RunNodes:
             patience: seconds to wait for a node; with one, it is the feed's own.
 
         Raises:
-            FeedUnreachableError: no node answers.
-            FeedRefusedError: what answers does not do so as a feed does.
+            SinkError: as `choose`.
         """
         if not self.several:
             return self.current.head(on_failure=self._note)

@@ -20,10 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recon_node.ceramic.auth.did import ed25519_did
+from recon_node.connection import ClientError, http_options
 from recon_node.ipld import multibase
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
 from spark_sink.schema import FEED
-from spark_sink.source.transfer import ResponseBody, Retry, connection_error, open_client, retried
+from spark_sink.source.transfer import ResponseBody, Retry, connection_error, retried
 
 CID: Final = "event_cid"
 _POSITION: Final = "position"
@@ -329,7 +330,12 @@ class Feed:
 
     @cached_property
     def _client(self) -> httpx.Client:
-        return open_client(self.url, self._token, _TIMEOUT)
+        if not self.url.startswith(("http://", "https://")):
+            raise FeedRefusedError(f"{self.url!r} is not a URL such as http://127.0.0.1:5101")
+        try:
+            return httpx.Client(**http_options(self.url, self._token), timeout=_TIMEOUT)
+        except ClientError as error:
+            raise FeedRefusedError(str(error)) from None
 
 
 def _epoch_changed(url: str, found: str, expected: str) -> FeedChangedError:

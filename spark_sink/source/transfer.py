@@ -1,4 +1,4 @@
-"""Reading from a node over HTTP: connecting, waiting for it, and a body that is read as a file."""
+"""Reading from a node over HTTP: waiting for it, and a body that is read as a file."""
 
 import io
 import time
@@ -8,7 +8,6 @@ from typing import Any, Final, TypeVar
 import httpx
 
 from recon_node.backoff import Backoff
-from recon_node.connection import ClientError, http_options
 from spark_sink.errors import FeedRefusedError, FeedUnreachableError, one_line
 
 T = TypeVar("T")
@@ -17,20 +16,6 @@ _DELAYS: Final = Backoff(first=0.1, longest=1.0)
 # How httpx's errors begin if an answer is not HTTP at all. Its other protocol errors mean that an
 # answer was cut off, for example because the node stopped.
 _NO_HTTP: Final = ("illegal request line", "illegal status line", "illegal header line")
-
-
-def open_client(url: str, token: str | None, timeout: httpx.Timeout) -> httpx.Client:
-    """Return a client for a node's API, which connects on first use.
-
-    Raises:
-        FeedRefusedError: `url` is not a URL.
-    """
-    if not url.startswith(("http://", "https://")):
-        raise FeedRefusedError(f"{url!r} is not a URL such as http://127.0.0.1:5101")
-    try:
-        return httpx.Client(**http_options(url, token), timeout=timeout)
-    except ClientError as error:
-        raise FeedRefusedError(str(error)) from None
 
 
 def connection_error(url: str, error: Exception) -> FeedUnreachableError | FeedRefusedError:

@@ -162,10 +162,7 @@ class FeedTable:
     def put(self, rows: pa.Table, position: int, following: tuple[str, int] | None = None) -> None:
         """Insert or update rows by key in one commit, which brings the table to `position`.
 
-        Args:
-            rows: to insert or update.
-            position: of the table.
-            following: the identity of another table, and the version up to which the rows are.
+        `following` is the identity of another table, and the version up to which the rows are.
         """
         with self._commits.advancing_to(position, following=following) as properties:
             if rows.num_rows:

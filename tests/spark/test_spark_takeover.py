@@ -30,9 +30,8 @@ from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.delta_state import Reading
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
-from spark_sink.tables.placement import Placement
+from spark_sink.tables.placement import LogOverlap, Placement, all_ids, ids_of
 from spark_sink.tables.staging import stage_feed
-from spark_sink.tables.takeover import LogOverlap, all_ids, ids_of
 from spark_sink.upkeep.health import check_health, show_health
 from spark_sink.upkeep.maintenance import rebuild
 
