@@ -13,6 +13,7 @@ import pytest
 from adbc_driver_flightsql import DatabaseOptions
 from adbc_driver_flightsql import dbapi as flight_sql
 from pyarrow import flight
+from spark_helpers import EPOCH as EPOCH
 from spark_helpers import feed_rows
 from spark_samples import scenario
 from support import sdk_sample
@@ -25,8 +26,6 @@ from spark_sink.serve.flight_server import FlightMetrics, FlightServer, ServeSet
 from spark_sink.serve.workers import QueryLimits, QueryWorkers
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
-
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000018"
 
 
 def rows_of_scenario(more: int = 0) -> pa.Table:

@@ -14,16 +14,23 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 from support import forking
 from support.waiting import kept_port, post_events, wait_until
 
 from recon_node.ceramic import Event
 from recon_node.ipld import CID, multibase
+from spark_sink.cli import main
 from spark_sink.derive import portion
-from spark_sink.schema import FEED
+from spark_sink.query.question import run_query
+from spark_sink.run.pipeline import Sink
+from spark_sink.schema import DERIVED, FEED
+from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location, StoreUrl
+from spark_sink.tables.versions import At
 
+EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 NODES = Path(__file__).with_name("spark_node.py")
 PATIENCE = 120.0
 NO_TIMES: dict[CID, int] = {}
@@ -145,6 +152,34 @@ def feed_rows(
         for position, event in enumerate(events, 1)
     ]
     return pa.Table.from_pylist(rows, schema=FEED)
+
+
+def filled(
+    directory: Location,
+    rows: pa.Table,
+    *ends: int,
+    names: Sequence[str] = DERIVED,
+    epoch: str = EPOCH,
+) -> Sink:
+    """Bring tables to these positions of a feed, one after the other, or else to its end."""
+    sink = Sink(Tables(directory, epoch, names))
+    for end in ends or (len(rows),):
+        sink.tables.append(rows.slice(0, end))
+        sink.catch_up()
+    return sink
+
+
+def asked(directory: Path, sql: str, at: At = None) -> list[tuple[Any, ...]]:
+    """The rows of a query."""
+    with run_query(directory, sql, at) as answer:
+        return list(answer.rows)
+
+
+def told(*arguments: object, code: int = 0) -> str:
+    """What `spark-sink` prints."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
 
 
 def environment_for(place: Location, state: Path) -> dict[str, str]:

@@ -4,12 +4,10 @@ wrong signatures."""
 from dataclasses import dataclass, field
 from typing import Any
 
-import coincurve
 from nacl.signing import SigningKey
+from support.wallets import EthereumWallet
 
 from recon_node.ceramic import Event, StreamId
-from recon_node.ceramic.auth.did import keccak_256
-from recon_node.ceramic.auth.wallets import address_of, personal_message
 from recon_node.ceramic.builder import (
     controller_of,
     data_event,
@@ -18,14 +16,16 @@ from recon_node.ceramic.builder import (
     signed_event,
     time_event,
 )
-from recon_node.ipld import CID, dag_cbor
+from recon_node.ipld import CID
 
 KEY = SigningKey(bytes(range(32)))
 STRANGER = SigningKey(b"s" * 32)
 FAULT = "the signature is wrong"
-WALLET = coincurve.PrivateKey(b"w" * 32)
-ADDRESS = address_of(WALLET.public_key)
-EXPIRES = "2100-01-01T00:00:00Z"
+WALLET = EthereumWallet()
+CAPABILITY = WALLET.issue(
+    aud=controller_of(KEY), iat="2024-01-01T00:00:00Z", exp="2100-01-01T00:00:00Z"
+)
+"""The wallet lets the key act for it until `EXPIRED`."""
 EXPIRED = 4_102_444_800
 DEFINITION = {
     "version": "2.0",
@@ -77,34 +77,10 @@ def replace(path: str, value: Any) -> dict[str, Any]:
     return {"op": "replace", "path": path, "value": value}
 
 
-def capability() -> bytes:
-    """A wallet lets the key act for it until `EXPIRES`."""
-    issued = "2024-01-01T00:00:00Z"
-    text = (
-        f"notes.example wants you to sign in with your Ethereum account:\n{ADDRESS}\n\n"
-        f"URI: {controller_of(KEY)}\nVersion: 1\nChain ID: 1\nNonce: 12345678\n"
-        f"Issued At: {issued}\nExpiration Time: {EXPIRES}\nResources:\n- ceramic://*"
-    )
-    signature = WALLET.sign_recoverable(personal_message(text.encode()), hasher=keccak_256)
-    payload = {
-        "iss": f"did:pkh:eip155:1:{ADDRESS}",
-        "aud": controller_of(KEY),
-        "domain": "notes.example",
-        "version": "1",
-        "nonce": "12345678",
-        "iat": issued,
-        "exp": EXPIRES,
-        "resources": ["ceramic://*"],
-    }
-    signed = "0x" + (signature[:64] + bytes([27 + signature[64]])).hex()
-    return dag_cbor.encode({"h": {"t": "eip4361"}, "p": payload, "s": {"t": "eip191", "s": signed}})
-
-
 def delegated(model: StreamId, content: Any) -> Event:
     """A document of the wallet, signed by the key under its capability."""
-    controller = f"did:pkh:eip155:1:{ADDRESS}"
-    header = {"controllers": [controller], "model": model.to_bytes(), "unique": b"d"}
-    return signed_event(KEY, {"header": header, "data": content}, capability=capability())
+    header = {"controllers": [WALLET.issuer], "model": model.to_bytes(), "unique": b"d"}
+    return signed_event(KEY, {"header": header, "data": content}, capability=CAPABILITY)
 
 
 def scenario() -> Scenario:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable
-from spark_helpers import feed_rows
+from spark_helpers import EPOCH, feed_rows, filled
 from spark_samples import scenario
 
 from recon_node.ceramic import Event
@@ -20,7 +20,6 @@ from spark_sink.tables import retention
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.tidying import Retention
 
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000029"
 SCENARIO = scenario()
 ROWS = feed_rows(SCENARIO.events, SCENARIO.times)
 
@@ -116,9 +115,7 @@ def test_changes_are_kept_for_as_long_as_they_should(
 
 
 def test_a_rebuilt_table_comes_again(tmp_path: Path) -> None:
-    sink = Sink(Tables(tmp_path, EPOCH))
-    sink.tables.append(ROWS)
-    sink.catch_up()
+    filled(tmp_path, ROWS)
     copy = Copy(tmp_path, "stream_states")
     copy.follow()
     rebuilt = CliRunner().invoke(main, ["rebuild", "stream_states", "--tables", str(tmp_path)])

@@ -10,24 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
-from spark_helpers import diagonal, feed_rows
+from spark_helpers import EPOCH, diagonal, feed_rows, filled
 
 from recon_node.ceramic import Event
 from spark_sink.cli import main
-from spark_sink.run.pipeline import Sink
 from spark_sink.tables.directory import Tables
-
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000017"
 
 
 @pytest.fixture(scope="module")
 def sound(sample: list[Event], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables of 60 events in several commits; not to be changed."""
     directory = tmp_path_factory.mktemp("tables")
-    sink = Sink(Tables(directory, EPOCH))
-    for cut in range(5, 65, 5):
-        sink.tables.append(feed_rows(sample[:cut]))
-        sink.catch_up()
+    filled(directory, feed_rows(sample), *range(5, 65, 5))
     return directory
 
 

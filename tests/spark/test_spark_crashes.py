@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from spark_helpers import diagonal, feed_rows
+from spark_helpers import EPOCH, diagonal, feed_rows, filled
 from spark_oracle import assert_tables
 from spark_samples import DEFINITION, KEY, change, document, replace, scenario
 
@@ -15,7 +15,6 @@ from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
 
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 TRAP = scenario()
 ROWS = feed_rows(TRAP.events, TRAP.times)
 # Several batches, so that there are rows to keep and rows to change.
@@ -47,10 +46,7 @@ class Bomb:
 
 def run(directory: Location) -> None:
     """One process's work: all batches, cut as they come."""
-    sink = Sink(Tables(directory, EPOCH))
-    for cut in CUTS:
-        sink.tables.append(ROWS.slice(0, cut))
-        sink.catch_up()
+    filled(directory, ROWS, *CUTS)
 
 
 @pytest.mark.parametrize(("after", "short"), diagonal([False, True], [0, 1000]))
@@ -87,9 +83,7 @@ def test_a_step_that_broke_off_is_done_again_as_it_was(
     before = len(events)
     loose = change(model, replace("/schema", {}), {"op": "add", "path": "/x", "value": 1})
     rows = feed_rows([*events, model, loose])
-    sink = Sink(Tables(place, EPOCH))
-    sink.tables.append(rows.slice(0, before))
-    sink.catch_up()
+    sink = filled(place, rows.slice(0, before))
     sink.tables.append(rows.slice(0, before + 1))
     store = sink.tables.derived["event_states"]
     monkeypatch.setattr(store, "revise", Bomb(store.revise, 2, False))

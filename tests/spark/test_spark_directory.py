@@ -1,32 +1,22 @@
 """The directory of the tables: directories that are not one, and tables of an older version."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
-from spark_helpers import feed_rows
+from spark_helpers import EPOCH, feed_rows, filled, told
 
 from recon_node.ceramic import Event
-from spark_sink.cli import main
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.query.question import run_query
-from spark_sink.run.pipeline import Sink
 from spark_sink.run.spark_session import Java, start_session
 from spark_sink.schema import TABLES
 from spark_sink.serve.database import Database
 from spark_sink.tables.delta_files import query
 from spark_sink.tables.directory import Tables, lock
 from spark_sink.tables.status import no_tables, open_delta
-
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000009"
-
-
-def told(*arguments: str | Path) -> str:
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exit_code == 1
-    return result.output
 
 
 def test_plain_parquet_tables_of_an_older_version_are_left_alone(tmp_path: Path) -> None:
@@ -44,7 +34,7 @@ def test_plain_parquet_tables_of_an_older_version_are_left_alone(tmp_path: Path)
         ["optimize"],
         ["rebuild", "raw_events"],
     ):
-        assert "plain Parquet files of an older version" in told(*command, "--tables", tmp_path)
+        assert "plain Parquet files of an older version" in refused(*command, "--tables", tmp_path)
     assert len(list(tmp_path.rglob("*"))) == 2
 
 
@@ -81,6 +71,7 @@ def test_a_comma_is_nothing_for_spark(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+refused = partial(told, code=1)
 ODD = ("st*r", "st?r", "st[a]r", "{star,x}", "year=2026", "sp ace", "a+b#c", "50%", "ünï'c\"ode")
 
 
@@ -88,9 +79,7 @@ ODD = ("st*r", "st?r", "st[a]r", "{star,x}", "year=2026", "sp ace", "a+b#c", "50
 def star(sample: list[Event], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables of some events, in directories of several names; not to be changed."""
     directory = tmp_path_factory.mktemp("odd") / "star"
-    sink = Sink(Tables(directory, EPOCH))
-    sink.tables.append(feed_rows(sample[:40]))
-    sink.catch_up()
+    filled(directory, feed_rows(sample[:40]))
     for name in ODD:  # with files of the same names, which a pattern would find
         shutil.copytree(directory, directory.parent / name)
     return directory
@@ -131,7 +120,9 @@ def test_a_directory_that_delta_rs_takes_for_another_one_is_refused(
         ["query", "FROM raw_events"],
         ["optimize"],
     ):
-        assert "for something else. Use another directory" in told(*command, "--tables", directory)
+        assert "for something else. Use another directory" in refused(
+            *command, "--tables", directory
+        )
     with pytest.raises(TablesError, match="something else"):
         Tables(directory, EPOCH)
     assert sorted(tmp_path.rglob("*")) == before

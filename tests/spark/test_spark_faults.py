@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import trio
 from deltalake import DeltaTable
-from spark_helpers import Node, NodeProcesses, StreamCounter, feed_rows
+from spark_helpers import EPOCH, Node, NodeProcesses, StreamCounter, feed_rows, filled
 from spark_oracle import KEYS, assert_tables, table_rows, tables_of
 from spark_samples import DEFINITION, FAULT, KEY, Scenario, change, document, replace
 from test_spark_snapshot import table, write_snapshot
@@ -28,8 +28,6 @@ from spark_sink.tables.delta_state import RULES_PROPERTY
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import Staged
 from spark_sink.upkeep.maintenance import rebuild
-
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 
 
 class Figures:
@@ -65,10 +63,7 @@ class Figures:
 
 def fill(directory: Path, rows: pa.Table, start: int = 1) -> None:
     """Bring the tables to the end of these rows, event by event from some position on."""
-    sink = Sink(Tables(directory, EPOCH))
-    for upto in range(start, len(rows) + 1):
-        sink.tables.append(rows.slice(0, upto))
-        sink.catch_up()
+    filled(directory, rows, *range(start, len(rows) + 1))
 
 
 def rows_of(directory: Path, name: str, event: Event) -> dict[str, Any]:

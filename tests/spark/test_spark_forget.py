@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 from nacl.signing import SigningKey
-from spark_helpers import feed_rows
+from spark_helpers import EPOCH, feed_rows, filled
 from spark_oracle import table_rows
 from spark_samples import document, replace
 from support import forking
@@ -29,7 +29,6 @@ from spark_sink.tables.commits import Commits
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.directory import Tables
 
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000064"
 OTHER = SigningKey(b"f" * 32)
 SECRET = b"a secret that nobody must find"
 HIDDEN = init_event(OTHER, OF, {"title": SECRET.decode()}, unique=b"hidden")
@@ -47,9 +46,7 @@ def asked(*arguments: str | Path) -> Result:
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables and a view of all events; to be copied."""
     directory = tmp_path_factory.mktemp("filled")
-    sink = Sink(Tables(directory, EPOCH))
-    sink.tables.append(feed_rows(EVENTS[:6]))
-    sink.catch_up()
+    sink = filled(directory, feed_rows(EVENTS[:6]))
     made = asked("view", "create", str(OF), "--as", "posts", "--tables", directory)
     assert made.exit_code == 0, made.output
     sink.tables.append(feed_rows(EVENTS))

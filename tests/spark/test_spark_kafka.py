@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from spark_helpers import feed_rows
+from spark_helpers import EPOCH, feed_rows
 from spark_oracle import table_rows
 from spark_samples import scenario
 from support.kafka_broker import Broker, broker
@@ -23,7 +23,6 @@ from spark_sink.run.pipeline import Sink
 from spark_sink.tables.directory import Tables
 
 pytestmark = pytest.mark.long
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000063"
 SCENARIO = scenario()
 ROWS = feed_rows(SCENARIO.events, SCENARIO.times)
 

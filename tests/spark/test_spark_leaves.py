@@ -19,7 +19,7 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spark_helpers import feed_rows
+from spark_helpers import EPOCH, feed_rows
 
 from recon_node.ceramic import Event
 from spark_sink.errors import TablesError
@@ -29,7 +29,6 @@ from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_files import optimize, query
 from spark_sink.tables.directory import Tables
 
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 SPEC = TABLES["stream_states"]
 KINDS = {"insert", "update_preimage", "update_postimage"}
 

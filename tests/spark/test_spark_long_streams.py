@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spark_helpers import StreamCounter, diagonal, feed_rows
+from spark_helpers import EPOCH, StreamCounter, diagonal, feed_rows
 from spark_oracle import KEYS, assert_tables, sorted_rows, tables_of
 from spark_samples import (
+    CAPABILITY,
     DEFINITION,
     EXPIRED,
     KEY,
     Scenario,
-    capability,
     change,
     delegated,
     document,
@@ -41,7 +41,6 @@ from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import DataFile, Stager
 
 COMPARED = [name for name in DERIVED if name != UNPROCESSED]
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 PATCHES: list[Any] = [
     [replace("/t", "text")],
     [replace("/t", "x" * 21)],  # too long for the model
@@ -114,7 +113,7 @@ class Author:
         if self.rng.random() < 0.15:
             versions = [self.model, self.model_top, self.model_next]
             payload["header"] = {"modelVersion": self.rng.choice(versions).cid}
-        signed_by = capability() if stream[0].capability else None
+        signed_by = CAPABILITY if stream[0].capability else None
         event = signed_event(KEY, payload, capability=signed_by)
         if any(event.payload == written.payload for written in stream):
             return  # the same event, or the same forgery: a feed has each once

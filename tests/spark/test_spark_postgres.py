@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from spark_helpers import feed_rows
+from spark_helpers import EPOCH, feed_rows, filled
 from spark_oracle import table_rows
 from spark_samples import document, scenario
 from support import forking
@@ -22,7 +22,6 @@ from spark_sink.cli import main
 from spark_sink.run.pipeline import Sink
 from spark_sink.tables.directory import Tables
 
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000062"
 SCENARIO = scenario()
 ROWS = feed_rows(SCENARIO.events, SCENARIO.times)
 SCHEMA = "ceramic"
@@ -141,9 +140,7 @@ def test_a_view_is_followed_with_its_columns(database: Server, tmp_path: Path) -
 
 def test_all_rows_come_again_where_changes_are_gone(database: Server, tmp_path: Path) -> None:
     """Those that are as they were stay untouched, and those that are not there any more go."""
-    sink = Sink(Tables(tmp_path, EPOCH, ["stream_states"]))
-    sink.tables.append(ROWS)
-    sink.catch_up()
+    filled(tmp_path, ROWS, names=["stream_states"])
     exported(database, tmp_path)
     before = dict(database.ask(f"SELECT stream_cid, xmin::text FROM {SCHEMA}.stream_states"))
     changed = f"UPDATE {SCHEMA}.stream_states SET controller = 'x' WHERE position = 1"
@@ -160,9 +157,7 @@ def test_all_rows_come_again_where_changes_are_gone(database: Server, tmp_path: 
 
 def test_a_row_that_the_database_refuses_is_set_aside(database: Server, tmp_path: Path) -> None:
     """Also what it was before; the others go on, and a row that is taken later is there again."""
-    sink = Sink(Tables(tmp_path, EPOCH))
-    sink.tables.append(ROWS.slice(0, 10))
-    sink.catch_up()
+    filled(tmp_path, ROWS.slice(0, 10))
     exported(database, tmp_path)
     first = str(CID(table_rows(tmp_path, "stream_states")[0]["stream_cid"]))
     table = f"{SCHEMA}.stream_states"
@@ -170,9 +165,7 @@ def test_a_row_that_the_database_refuses_is_set_aside(database: Server, tmp_path
     database.run(rule)
     rebuilt = CliRunner().invoke(main, ["rebuild", "stream_states", "--tables", str(tmp_path)])
     assert rebuilt.exit_code == 0
-    sink = Sink(Tables(tmp_path, EPOCH))
-    sink.tables.append(ROWS)
-    sink.catch_up()
+    filled(tmp_path, ROWS)
     [told] = exported(database, tmp_path)
     wanted = {str(CID(row["stream_cid"])) for row in table_rows(tmp_path, "stream_states")}
     assert (told["refused"], told["rows"]) == (1, len(wanted) - 1)
@@ -211,9 +204,7 @@ follow(Path(sys.argv[1]), (), target, every=None, on_taken=nothing, on_unreachab
 
 def test_a_killed_copy_goes_on_where_it_was(database: Server, tmp_path: Path) -> None:
     """Wherever in a transaction: readers see the table as it was at a version, and all of it."""
-    sink = Sink(Tables(tmp_path, EPOCH, ["stream_states"]))
-    sink.tables.append(ROWS.slice(0, 40))
-    sink.catch_up()
+    filled(tmp_path, ROWS.slice(0, 40), names=["stream_states"])
     at = 1
     while True:
         before = _position(database)
@@ -239,9 +230,7 @@ def _position(database: Server) -> list[Any]:
 
 
 def test_it_waits_for_a_database_and_stops_when_it_is_told(tmp_path: Path) -> None:
-    sink = Sink(Tables(tmp_path / "tables", EPOCH, ["stream_states"]))
-    sink.tables.append(ROWS.slice(0, 40))
-    sink.catch_up()
+    sink = filled(tmp_path / "tables", ROWS.slice(0, 40), names=["stream_states"])
     with server() as own:
         own.stop()
         command = [sys.executable, "-m", "spark_sink", "export", "postgres", "--every", "100ms"]
@@ -270,9 +259,7 @@ def test_it_waits_for_a_database_and_stops_when_it_is_told(tmp_path: Path) -> No
 def test_what_is_wrong_is_told(database: Server, tmp_path: Path) -> None:
     result = export(database, tmp_path, "--once")
     assert (result.exit_code, "there is no table stream_states" in result.stderr) == (1, True)
-    sink = Sink(Tables(tmp_path, EPOCH, ["stream_states"]))
-    sink.tables.append(ROWS.slice(0, 5))
-    sink.catch_up()
+    filled(tmp_path, ROWS.slice(0, 5), names=["stream_states"])
     database.run(f"CREATE TABLE {SCHEMA}.stream_states (other int)")
     result = export(database, tmp_path, "--once")
     assert result.exit_code == 1

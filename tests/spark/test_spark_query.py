@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from spark_helpers import feed_rows
+from spark_helpers import EPOCH, asked, feed_rows, filled
 from spark_samples import KEY
 from support import forking
 from support.waiting import wait_until
@@ -40,12 +40,10 @@ from spark_sink.errors import TablesError
 from spark_sink.query import question as query_module
 from spark_sink.query.question import Duck, run_query
 from spark_sink.query.show import load_json, show, to_json, to_text
-from spark_sink.run.pipeline import Sink
 from spark_sink.tables import delta_files
 from spark_sink.tables.directory import Tables
-from spark_sink.tables.versions import At, committed_at, text_of
+from spark_sink.tables.versions import committed_at, text_of
 
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000003"
 CUTS = (40, 80, 120)
 
 
@@ -53,16 +51,8 @@ CUTS = (40, 80, 120)
 def tables(sample: list[Event], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables of some events, written in steps; not to be changed."""
     directory = tmp_path_factory.mktemp("tables")
-    sink = Sink(Tables(directory, EPOCH))
-    for cut in CUTS:
-        sink.tables.append(feed_rows(sample[:cut]))
-        sink.catch_up()
+    filled(directory, feed_rows(sample), *CUTS)
     return directory
-
-
-def asked(directory: Path, sql: str, at: At = None) -> list[tuple[Any, ...]]:
-    with run_query(directory, sql, at) as answer:
-        return list(answer.rows)
 
 
 def printed(*arguments: str | Path, stdin: str | None = None) -> list[Any]:
@@ -484,9 +474,7 @@ for directory in map(Path, closed):
 
 def test_what_may_not_be_read_is_told(sample: list[Event], tmp_path: Path) -> None:
     """In one line, to who asks for it; the other tables can be read."""
-    sink = Sink(Tables(tmp_path, EPOCH, ["stream_tips"]))
-    sink.tables.append(feed_rows(sample[:40]))
-    sink.catch_up()
+    filled(tmp_path, feed_rows(sample[:40]), names=["stream_tips"])
     tips = tmp_path / "stream_tips"
     file = next(tips.rglob("part-*.parquet"))
     questions = ("SELECT max(position) FROM stream_tips", "SELECT count(*) AS n FROM raw_events")
@@ -510,9 +498,7 @@ def test_streams_of_dags_can_be_left_out(tmp_path: Path, sample: list[Event]) ->
     """By one function, wherever `dimensions` are."""
     root = CID.of(RAW, b"a file")
     dag = shard_event(KEY, root, car.encode([root], {root: b"a file"}))
-    sink = Sink(Tables(tmp_path, EPOCH))
-    sink.tables.append(feed_rows([*sample[:10], dag]))
-    sink.catch_up()
+    filled(tmp_path, feed_rows([*sample[:10], dag]))
     assert functions.DAG_MODEL == DAG_MODEL
     kept = "SELECT count(*) FROM {} WHERE NOT is_dag(dimensions)"
     for name in ("conclusion_events", "event_states"):

@@ -9,19 +9,16 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from spark_helpers import feed_rows
+from spark_helpers import feed_rows, filled
 from spark_oracle import table_rows
 from spark_samples import change, document, replace
 from support.duckdb_delta import delta_extension, duckdb_python
 from test_spark_views import OF, history
 
 from spark_sink.cli import main
-from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
-from spark_sink.tables.directory import Tables
 
 pytestmark = pytest.mark.long
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000065"
 PROGRAM = """
 import json, sys
 import duckdb
@@ -40,18 +37,13 @@ def test_duckdb_reads_the_tables_and_views(tmp_path: Path) -> None:
     first = events[0]
     gone = document(OF, {"title": "gone"}, b"gone")
     changed = change(events[5], replace("/title", "again"))
-    sink = Sink(Tables(tmp_path, EPOCH))
-    for end in range(1, len(events) + 1):
-        sink.tables.append(feed_rows(events[:end]))
-        sink.catch_up()
+    sink = filled(tmp_path, feed_rows(events), *range(1, len(events) + 1))
     run = CliRunner().invoke
     place = ["--tables", str(tmp_path)]
     assert run(main, ["view", "create", str(OF), "--as", "posts", *place]).exit_code == 0
     assert run(main, ["optimize", *place]).exit_code == 0
     assert run(main, ["forget", "--yes", str(events[4].stream_id()), *place]).exit_code == 0
-    sink = Sink(Tables(tmp_path, EPOCH))
-    sink.tables.append(feed_rows([*events, gone, changed]))
-    sink.catch_up()
+    sink = filled(tmp_path, feed_rows([*events, gone, changed]))
     sink.fill_new_views()
     names = [*TABLES, "views/posts"]
     command = [duckdb_python(), "-c", PROGRAM, delta_extension(), str(tmp_path), *names]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from spark_helpers import feed_rows
+from spark_helpers import EPOCH, feed_rows
 from spark_samples import change, document, replace
 
 from recon_node.ceramic import Event
@@ -25,8 +25,6 @@ from spark_sink.tables.location import files_below
 from spark_sink.tables.retention import Leftovers, held, oldest_held
 from spark_sink.tables.status import table_status
 from spark_sink.tables.tidying import Retention
-
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000023"
 
 
 def small_batches(

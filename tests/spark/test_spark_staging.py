@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from spark_helpers import feed_rows
+from spark_helpers import EPOCH, feed_rows, filled
 from spark_oracle import assert_tables
 from spark_samples import scenario
 from test_spark_crashes import Bomb, KilledError
@@ -24,8 +24,6 @@ from spark_sink.tables.staging import Stager
 from spark_sink.tables.staging import feed_rows as in_memory
 from spark_sink.tables.tidying import Retention
 
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
-
 
 def files_in(directory: Path) -> set[Path]:
     return set(directory.rglob("part-*.parquet"))
@@ -36,9 +34,7 @@ def test_vacuum_deletes_files_that_never_were_the_tables(
 ) -> None:
     """They were moved there, and then there was no commit. Those of now may still get theirs."""
     rows = feed_rows(sample[:200])
-    sink = Sink(Tables(tmp_path, EPOCH))
-    sink.tables.append(rows.slice(0, 100))
-    sink.catch_up()
+    filled(tmp_path, rows.slice(0, 100))
     committed = files_in(tmp_path)
     stager = Stager(TABLES["raw_events"], tmp_path / "raw_events")
     staged = stager.stage(in_memory(rows.slice(100)).staged.tables[0])
@@ -52,9 +48,7 @@ def test_vacuum_deletes_files_that_never_were_the_tables(
     assert len(delta_files.vacuum(tmp_path / "raw_events", table, 1.0, dry_run=True)) == len(left)
     assert len(delta_files.vacuum(tmp_path / "raw_events", table, 1.0, dry_run=False)) == len(left)
     assert files_in(tmp_path) == committed
-    sink = Sink(Tables(tmp_path, EPOCH))
-    sink.tables.append(rows)
-    sink.catch_up()
+    filled(tmp_path, rows)
     assert_tables(tmp_path, rows.to_pylist())
 
 

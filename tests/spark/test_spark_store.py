@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from deltalake import DeltaTable
-from spark_helpers import feed_rows
+from spark_helpers import EPOCH, feed_rows, filled, told
 from spark_oracle import assert_each_row_once, assert_tables
 from spark_samples import scenario
 from support.waiting import wait_until
 
-from spark_sink.cli import main
 from spark_sink.errors import TablesError, store_fault
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, TABLES
@@ -32,24 +30,13 @@ from spark_sink.tables.location import (
 )
 from spark_sink.tables.status import made_from
 
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 TRAP = scenario()
 ROWS = feed_rows(TRAP.events, TRAP.times)
 AZURE_WITH_A_WRONG_KEY = {"AZURE_STORAGE_ACCOUNT_NAME": "name", "AZURE_STORAGE_ACCOUNT_KEY": "x"}
 
 
 def fill(location: Location, *ends: int, names: Sequence[str] = DERIVED) -> Sink:
-    sink = Sink(Tables(location, EPOCH, names))
-    for end in ends:
-        sink.tables.append(ROWS.slice(0, end))
-        sink.catch_up()
-    return sink
-
-
-def told(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    return result.output
+    return filled(location, ROWS, *ends, names=names)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, WriterProperties, write_deltalake
 from deltalake.transaction import AddAction
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spark_helpers import feed_rows
+from spark_helpers import EPOCH, asked, feed_rows, filled
 from spark_oracle import assert_tables
 from spark_samples import DEFINITION, KEY, Scenario, change, document, replace, scenario
 from support import sdk_sample
@@ -24,7 +24,6 @@ from recon_node.ceramic.builder import model_event
 from recon_node.ipld import CID, DAG_CBOR
 from spark_sink.derive import derivation as derive
 from spark_sink.errors import FeedChangedError, TablesError
-from spark_sink.query.question import run_query
 from spark_sink.query.show import show
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FEED, TABLES
@@ -32,14 +31,6 @@ from spark_sink.tables import commits, delta, delta_files, tidying
 from spark_sink.tables.directory import Tables, lock
 from spark_sink.tables.staging import DataFile
 from spark_sink.tables.status import table_status
-from spark_sink.tables.versions import At
-
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
-
-
-def asked(directory: Path, sql: str, at: At = None) -> list[tuple[Any, ...]]:
-    with run_query(directory, sql, at) as answer:
-        return list(answer.rows)
 
 
 def test_rows_are_appended_once_and_tips_follow(sample: list[Event], tmp_path: Path) -> None:
@@ -168,9 +159,7 @@ def test_what_delta_rs_merges_into_a_table_is_in_small_row_groups(
     monkeypatch.setattr(commits, "WRITER", small)
     monkeypatch.setattr(commits, "MOST_ROWS", 0)
     rows = feed_rows(sample[:300])
-    sink = Sink(Tables(tmp_path, EPOCH))
-    sink.tables.append(rows.slice(0, 150))
-    sink.catch_up()
+    sink = filled(tmp_path, rows.slice(0, 150))
     for uri in DeltaTable(tmp_path / "stream_tips").file_uris():
         streams = pq.read_table(uri, columns=["stream_cid"], partitioning=None)["stream_cid"]
         assert streams.to_pylist() == sorted(streams.to_pylist())
@@ -256,9 +245,7 @@ def test_tables_of_another_log_are_refused(sample: list[Event], tmp_path: Path) 
 def test_tables_that_are_ahead_of_their_events_are_refused(
     sample: list[Event], tmp_path: Path
 ) -> None:
-    sink = Sink(Tables(tmp_path, EPOCH))
-    sink.tables.append(feed_rows(sample[:5]))
-    sink.catch_up()
+    filled(tmp_path, feed_rows(sample[:5]))
     shutil.rmtree(tmp_path / "raw_events")
     with pytest.raises(TablesError, match=r"events is at position 5, but raw_events only at 0"):
         Tables(tmp_path, EPOCH)
@@ -381,10 +368,7 @@ def test_a_late_anchor_changes_the_tip_as_an_update(tmp_path: Path) -> None:
     first = trap.anchor(left, 200)
     second = trap.anchor(right, 100)
     rows = feed_rows(trap.events, trap.times)
-    sink = Sink(Tables(tmp_path, EPOCH))
-    for end in (5, 6):
-        sink.tables.append(rows.slice(0, end))
-        sink.catch_up()
+    filled(tmp_path, rows, 5, 6)
     tip = f"SELECT event_cid FROM stream_tips WHERE stream_cid = from_cid('{init.cid}')"
     assert asked(tmp_path, tip) == [(str(second.cid),)]
     assert asked(tmp_path, tip, 1) == [(str(first.cid),)]
@@ -433,9 +417,7 @@ def test_a_model_that_changes_changes_what_its_documents_say(
     changed = change(model, replace("/schema", to_schema), replace("/relations", 1))
     revoked = change(model, replace("/name", "N"))
     rows = feed_rows([*events, revoked, changed])
-    sink = Sink(Tables(tmp_path, EPOCH))
-    sink.tables.append(rows.slice(0, len(events)))
-    sink.catch_up()
+    sink = filled(tmp_path, rows.slice(0, len(events)))
     assert_tables(tmp_path, rows.slice(0, len(events)).to_pylist())
     sink.tables.append(rows)
     sink.catch_up(window=1)

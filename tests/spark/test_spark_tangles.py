@@ -7,15 +7,13 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from spark_helpers import feed_rows
+from spark_helpers import EPOCH, feed_rows
 from support.tangle_samples import ALL, BOTH, LEFT, LOOSE, RIGHT, ROOT, THREAD, WRONG, ids
 
 from spark_sink.query.question import run_query
 from spark_sink.query.tangles_view import tangles_of
 from spark_sink.run.pipeline import Sink
 from spark_sink.tables.directory import Tables
-
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000036"
 
 
 def asked(directory: Path, columns: str) -> list[tuple[object, ...]]:

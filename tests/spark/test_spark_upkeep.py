@@ -15,16 +15,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from deltalake import DeltaTable, WriterProperties, write_deltalake
-from spark_helpers import Node, feed_rows
+from spark_helpers import EPOCH, Node, asked, feed_rows, filled, told
 from spark_oracle import KEYS, assert_tables, table_rows
 from spark_samples import scenario
 from support.waiting import wait_until
 from test_spark_crashes import Bomb, KilledError
 
 from recon_node.ceramic import Event
-from spark_sink.cli import main
 from spark_sink.derive import child_process
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.query.question import run_query
@@ -38,20 +36,13 @@ from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import Staged
 from spark_sink.tables.status import table_status
 from spark_sink.tables.tidying import Retention
-from spark_sink.tables.versions import At
 from spark_sink.upkeep import maintenance
 from spark_sink.upkeep.health import check_health
 from spark_sink.upkeep.maintenance import rebuild
 
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
-
 
 def fill(directory: Path, rows: pa.Table, cuts: int = 2) -> Sink:
-    sink = Sink(Tables(directory, EPOCH))
-    for i in range(1, cuts + 1):
-        sink.tables.append(rows.slice(0, len(rows) * i // cuts))
-        sink.catch_up()
-    return sink
+    return filled(directory, rows, *(len(rows) * i // cuts for i in range(1, cuts + 1)))
 
 
 TRAP = scenario()
@@ -66,17 +57,6 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("begun")
     fill(directory, TRAP_ROWS.slice(0, 20))
     return directory
-
-
-def told(*arguments: str | Path, code: int = 0) -> str:
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    return result.output
-
-
-def asked(directory: Path, sql: str, at: At = None) -> list[tuple[Any, ...]]:
-    with run_query(directory, sql, at) as answer:
-        return list(answer.rows)
 
 
 def test_optimize_sorts_by_stream(
@@ -228,9 +208,7 @@ def test_everything_is_made_anew_from_the_node(node: Node, tmp_path: Path) -> No
     without_times = pa.Table.from_pylist(
         [{**row, "time": None} for row in node.feed()], schema=feed_rows([]).schema
     )
-    sink = Sink(Tables(tmp_path, head.epoch))
-    sink.tables.append(without_times)
-    sink.catch_up()
+    filled(tmp_path, without_times, epoch=head.epoch)
     told("rebuild", "--tables", tmp_path, "raw_events", "--url", node.url)
     assert_tables(tmp_path, node.feed())
     assert {t.position for t in table_status(tmp_path)} == {head.head}
@@ -326,11 +304,11 @@ def test_the_files_of_a_table_made_anew_are_moved(
         assert properties["delta.enableChangeDataFeed"] == "true"
         files = pa.table(table.get_add_actions(flatten=True))
         facts = ("path", "num_records", f"min.{spec.order}", f"max.{spec.order}")
-        for path, *told in zip(*(files[fact].to_pylist() for fact in facts), strict=True):
+        for path, *stated in zip(*(files[fact].to_pylist() for fact in facts), strict=True):
             file = pq.ParquetFile(tmp_path / name / path)
             found = file.read(["stream_cid", spec.order]).to_pydict()
             order = found[spec.order]
-            assert told == [len(order), min(order), max(order)]
+            assert stated == [len(order), min(order), max(order)]
             assert found["stream_cid"] == sorted(found["stream_cid"])
             groups = range(file.num_row_groups)
             assert all(file.metadata.row_group(i).num_rows <= 8 for i in groups)
@@ -393,9 +371,9 @@ def test_a_rebuild_waits_for_a_node_that_is_away_for_a_moment(
 ) -> None:
     """An hour of reading is not to be in vain. One that is not there at all is told at once."""
     node.add(sample[:60])
-    sink = Sink(Tables(tmp_path, node.epoch))
-    sink.tables.append(pa.Table.from_batches(Feed(node.url).read(0, 60, node.epoch)))
-    sink.catch_up()
+    filled(
+        tmp_path, pa.Table.from_batches(Feed(node.url).read(0, 60, node.epoch)), epoch=node.epoch
+    )
     restarts: list[Node] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(maintenance, "_ROWS_PER_READ", 20)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 from nacl.signing import SigningKey
-from spark_helpers import Node, NodeProcesses
+from spark_helpers import Node, NodeProcesses, filled
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event
@@ -20,10 +20,8 @@ from recon_node.ceramic.header import METAMODEL
 from recon_node.recon import Sha256a
 from recon_node.recon.keys.sha256a import DIGEST_SIZE
 from spark_sink.cli import main
-from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
 from spark_sink.source.feed_client import Feed
-from spark_sink.tables.directory import Tables
 
 CIP = Path(__file__).parents[2] / "docs" / "tables.md"
 
@@ -38,9 +36,11 @@ def sound(node: Node, sample: list[Event], tmp_path_factory: pytest.TempPathFact
     """The tables made of the node's feed; not to be changed."""
     node.add(sample[:400])
     tables = tmp_path_factory.mktemp("sound") / "tables"
-    made = Sink(Tables(tables, node.epoch))
-    made.tables.append(pa.Table.from_batches(Feed(node.url).read(0, 400, node.epoch), FEED))
-    made.catch_up()
+    filled(
+        tables,
+        pa.Table.from_batches(Feed(node.url).read(0, 400, node.epoch), FEED),
+        epoch=node.epoch,
+    )
     node.add(sample[400:500])  # what the tables have not read yet is not compared
     return tables
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
-from spark_helpers import feed_rows
+from spark_helpers import EPOCH, feed_rows
 from spark_samples import KEY, change, document, replace
 from support import forking
 
@@ -29,7 +29,6 @@ from spark_sink.tables.directory import Tables
 from spark_sink.views import model_columns
 from spark_sink.views.model_columns import Columns
 
-EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000061"
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
