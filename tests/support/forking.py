@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -102,9 +103,12 @@ def _fork_for(requests: socket.socket) -> dict[str, Any]:
         told, tell = os.pipe()
         between = os.fork()
         if between == 0:
+            parent = os.getpid()
             if pid := os.fork():
                 os.write(tell, str(pid).encode())
                 os._exit(0)
+            while os.getppid() == parent:  # programs remember whose they are
+                time.sleep(0.001)
             above = max(request["files"]) + 1
             moved = [fcntl.fcntl(file, fcntl.F_DUPFD, above) for file in files]
             for file in (*files, told, tell, requests.detach()):
@@ -135,6 +139,7 @@ def _run(request: dict[str, Any]) -> None:
             _fork_its_processes()
         sys.argv = [name, *more]
         sys.path[0] = request["cwd"]
+        sys.modules.pop(name, None)  # where it was imported, runpy would warn
         runpy.run_module(name, run_name="__main__", alter_sys=True)
     elif first == "-c":
         code, *more = more
