@@ -450,7 +450,7 @@ def old_raw_events(directory: Path, rows: pa.Table, lacking: Sequence[str] = ADD
     new.append(rows)
     kept = table_rows(directory / "new", "raw_events")
     schema = pa.schema([RAW_EVENTS.field(name) for name in names])
-    table = DeltaTable.create(
+    created = DeltaTable.create(
         directory / "raw_events",
         schema=schema,
         partition_by=["stream_cid_partition"],
@@ -461,7 +461,7 @@ def old_raw_events(directory: Path, rows: pa.Table, lacking: Sequence[str] = ADD
     table = FeedTable(TABLES["raw_events"], directory / "raw_events", EPOCH, for_replacement=True)
     old = pa.Table.from_pylist(columns, schema=schema)
     table.append(Staged(tables=(old,)), len(rows))
-    assert table.metadata().partition_columns == ["stream_cid_partition"]
+    assert created.metadata().partition_columns == ["stream_cid_partition"]
 
 
 def test_a_table_of_the_first_version_gets_its_new_columns(
