@@ -246,6 +246,7 @@ class EventLog:
         refused: Sequence[Record],
         marks: Marks,
         left: Mapping[CID, int] = NOTHING_LEFT,
+        forgotten: Collection[bytes] = (),
     ) -> Committed:
         """Write what became of the records of a batch, within a transaction.
 
@@ -254,6 +255,7 @@ class EventLog:
             refused: those that were proven wrong.
             marks: those of the transaction.
             left: whose waiters were not all looked at, and after which row to continue.
+            forgotten: the init events of forgotten streams.
         """
         connection = self.connection
         added = [r for r in touched if r.logged_state is None and r.refusal is None]
@@ -261,7 +263,7 @@ class EventLog:
         removed = [r for r in touched if r.logged_state is not None and r.refusal is not None]
         changed = [*added, *moved]
         streams_at = stream_rows(connection, changed)
-        insert_records(connection, added, streams_at)
+        insert_records(connection, added, streams_at, forgotten)
         proofs_added = proofs_done = 0
         if any(r.kind is EventKind.TIME for r in touched):
             proofs.insert_proofs(connection, added)

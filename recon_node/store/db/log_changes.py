@@ -206,8 +206,10 @@ class _Change:
 
     def write(self) -> Committed:
         """Write what became of the records."""
-        touched, left = self.history.known.touched.values(), self.history.left
-        committed = self._log.write(touched, self.ladder.refused, self._marks, left)
+        known, left = self.history.known, self.history.left
+        committed = self._log.write(
+            known.touched.values(), self.ladder.refused, self._marks, left, known.forgotten
+        )
         committed.completed = self.ladder.completed
         committed.sort_keys = self.ladder.sort_keys
         committed.damaged = self.ladder.damaged

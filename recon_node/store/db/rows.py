@@ -117,9 +117,12 @@ def stream_rows(connection: sqlite3.Connection, records: Collection[Record]) -> 
 
 
 def insert_records(
-    connection: sqlite3.Connection, records: Sequence[Record], streams_at: Mapping[CID, int]
+    connection: sqlite3.Connection,
+    records: Sequence[Record],
+    streams_at: Mapping[CID, int],
+    forgotten: Collection[bytes],
 ) -> None:
-    """Write records that are new, with their CARs and streams."""
+    """Write records that are new, with their streams and, but for forgotten ones, their CARs."""
     insert_rows(
         connection,
         "INSERT INTO events (id, name, cid, init, kind, signer, state, position, stream) VALUES",
@@ -139,7 +142,6 @@ def insert_records(
         ),
     )
     events = {r.row: r.event for r in records if r.event is not None}
-    forgotten = forgotten_streams(connection)
     stored = {
         row: FORGOTTEN if event.init in forgotten else event.car for row, event in events.items()
     }
