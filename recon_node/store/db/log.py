@@ -262,7 +262,7 @@ class EventLog:
         moved = [r for r in touched if r.logged_state not in (None, r.state) and r.refusal is None]
         removed = [r for r in touched if r.logged_state is not None and r.refusal is not None]
         changed = [*added, *moved]
-        streams_at = stream_rows(connection, changed)
+        streams_at = stream_rows(connection, changed, touched)
         insert_records(connection, added, streams_at, forgotten)
         proofs_added = proofs_done = 0
         if any(r.kind is EventKind.TIME for r in touched):

@@ -67,12 +67,15 @@ class History:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._room = MAX_WAITERS
-        self.known = Known(forgotten=forgotten_streams(connection))
         self.left: dict[CID, int] = {}
         # Often there are none. Within the transaction, rows are added only at its end.
-        self._any_waits, self._any_refused = connection.execute(
-            "SELECT EXISTS (SELECT 1 FROM waits), EXISTS (SELECT 1 FROM refused)"
+        self._any_waits, self._any_refused, any_forgotten = connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM waits), EXISTS (SELECT 1 FROM refused), "
+            "EXISTS (SELECT 1 FROM forgotten)"
         ).fetchone()
+        self.known = Known()
+        if any_forgotten:
+            self.known.forgotten = forgotten_streams(connection)
 
     def carry_out(self, steps: Steps[T]) -> T:
         """Take the steps to their end, with all that they want to know; return what they do."""

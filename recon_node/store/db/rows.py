@@ -106,11 +106,18 @@ def select_streams(
         yield StreamRecord(CID(init), *fields)
 
 
-def stream_rows(connection: sqlite3.Connection, records: Collection[Record]) -> dict[CID, int]:
-    """Return the rows of the init events of the streams of delivered records, by their CIDs."""
-    delivered = [r for r in records if r.state is State.DELIVERED]
-    rows = {r.cid: r.row for r in delivered if r.kind is EventKind.INIT}
-    missing = list({r.init for r in delivered} - rows.keys())
+def stream_rows(
+    connection: sqlite3.Connection, records: Iterable[Record], known: Iterable[Record]
+) -> dict[CID, int]:
+    """Return the rows of the init events of the streams of delivered records, by their CIDs.
+
+    Args:
+        connection: asked for those that are not known.
+        records: whose streams.
+        known: among them nearly always these init events.
+    """
+    rows = {r.cid: r.row for r in known if r.kind is EventKind.INIT and r.state is State.DELIVERED}
+    missing = list({r.init for r in records if r.state is State.DELIVERED} - rows.keys())
     sql = "SELECT cid, id FROM events WHERE short_cid IN (?) AND position NOTNULL"
     rows.update((CID(cid), row) for cid, row in select_named(connection, sql, missing))
     return rows
