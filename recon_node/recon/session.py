@@ -12,11 +12,12 @@ what the peer may not do.
 
 In every version of the protocol a session says what to do by *actions*, and never awaits. The
 driver (of a node, `converse` in p2p/sync/sessions.py) performs each action before it asks for the
-next, and passes in what came of it::
+next, and sends what came of it back into the generator::
 
-    message = ...                         # the peer's next message
-    for action in session.receive(message):
-        ...                               # Send, Fetch, FetchById, SendValues, Admit, or a pause
+    actions, result = session.receive(message), None    # the peer's next message
+    while True:
+        action = actions.send(result)     # Send, Fetch, FetchById, SendValues, Admit, or a pause
+        result = ...                      # of Fetch, FetchById and Admit: what failed
 
 A key that a peer lists is not ours until its event is here and valid. So before a session answers,
 it has the events of new keys fetched. Those that the driver could not get, or does not take, are

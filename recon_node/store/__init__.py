@@ -6,13 +6,13 @@
     intake            gathers requests into batches, which are verified in other processes
     policy            asks the write policy about the streams of a batch
     admission/        whether an event is accepted, and when it is delivered: pure
-    db/               the transaction of the batch (see `schema` for what survives what)
+    db/               the transaction of the batch (see `log_schema` for what survives what)
     contents          the key store and the feed's head move, and readers wake up; what a snapshot
                       fills
     ring_keys         the keys as ceramic-one nodes have them
     reading/          the questions about the log, which `Store` has as its attribute log
     damage            events whose bytes are not what was written
-    interests         which keys the node is interested in, and how people write that
+    kept_interests    which keys the node is interested in, and how people write that
     directory_lock    the lock of the data directory
     values, errors    what goes in and comes out
     maintenance/      what `recon-node store` does, while no node has the log

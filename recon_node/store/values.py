@@ -299,7 +299,7 @@ class StoreStats:
     delivered: int
     """The feed's head."""
     waiting: int
-    """Events of which a prev or the init event is not here, or waits itself."""
+    """Events of which a prev or the init event is not here, or waits itself; and those withheld."""
     pending: int
     """Time events whose anchor was not looked up, and events that build on them."""
     pending_proofs: int

@@ -77,7 +77,7 @@ class PeerMemory:
         }
 
     def note_unwanted(self, peer_id: str, keys: Iterable[bytes]) -> None:
-        """Note keys that a peer has listed and that this node's write policy refuses.
+        """Note keys that a peer has listed and that this node will not take.
 
         They are left out from the start of the next session with the same peer, so that it need not
         list them again: a session over ten thousand junk events then costs little more than one

@@ -1,6 +1,7 @@
 """The SQLite file, open for writing. In reading order:
 
-schema       the file and its tables, and what survives what
+log_schema   the file and its tables, and what survives what
+event_table  the table of events, and how rows of earlier versions come into it
 log_changes  what changes the log, each in one transaction; loads what the rules have to know
 log          the log: transactions, and what is written in them
 rows         events as rows
