@@ -18,7 +18,7 @@ import trio
 from benchmarks.simulate.host import DHT_TRAFFIC, SimulatedHost
 from benchmarks.simulate.store import NETWORK
 from recon_node.p2p.peers.dht import CLOSEST, Found
-from recon_node.p2p.peers.dht_server import MAX_TOLD, ProviderRecords
+from recon_node.p2p.peers.dht_server import PROVIDERS_ANSWERED, ProviderRecords
 from recon_node.p2p.peers.discovery import ASKED
 from recon_node.p2p.peers.schedule import network_rendezvous
 
@@ -126,7 +126,7 @@ class SimulatedDht:
         known = self._records.providers(self._place(key), trio.current_time())
         return [
             Found(each.peer_id, tuple(address.decode() for address in each.addresses))
-            for each in self._random.sample(known, min(len(known), MAX_TOLD))
+            for each in self._random.sample(known, min(len(known), PROVIDERS_ANSWERED))
         ]
 
     def _place(self, key: bytes) -> bytes:

@@ -124,7 +124,7 @@ class P2P:
             context,
             self._reconciler,
             self._overlap,
-            self._gossip.wait_until_told,
+            self._gossip.wait_for_interests,
             self._candidates.is_needed,
             self._rings,
         )
@@ -273,7 +273,7 @@ class P2P:
         return sorted(self._book.removed)
 
     def _identified(self, peer_id: str, addresses: list[str]) -> None:
-        """Take up a connected peer that has told its protocols and addresses."""
+        """Take up a connected peer that has stated its protocols and addresses."""
         if self._nursery.cancel_scope.cancel_called:
             return  # the node is stopping, and the nursery may be closed
         reason = self._why_incompatible(self._host.known_protocols(peer_id))

@@ -60,7 +60,7 @@ class SyncReport:
     event_bytes_received: int
     """Of events fetched from the peer."""
     keys_received: int
-    """Keys that the peer told us of and that we did not hold."""
+    """Keys that the peer listed and that we did not hold."""
     events_received: int
     """Events fetched for them that were valid and new."""
     events_sent: int
@@ -337,7 +337,7 @@ class RendezvousReport:
     """The key in the DHT, a multihash in hexadecimal."""
     announced_at: float | None
     """When a peer last took an announcement, in seconds since 1970."""
-    told: int
+    announced_to: int
     """Peers that took one in the last hour, and so have a record of this node."""
     found: int
     """Other nodes that were found there in the last hour."""

@@ -106,8 +106,8 @@ class _Action(Enum):
     __hash__ = object.__hash__  # likewise
 
     START = "start"
-    HEAR = "hear a message, with more of the turn to come"
-    HEAR_LAST = "hear the last message of a turn"
+    RECEIVE = "receive a message, with more of the turn to come"
+    RECEIVE_LAST = "receive the last message of a turn"
     RESPOND = "respond"
     FINISH = "finish"
 
@@ -115,8 +115,8 @@ class _Action(Enum):
 _TRANSITIONS: Final[Mapping[_State, Mapping[_Action, _State]]] = {
     _State.START: {_Action.START: _State.LISTENING},
     _State.LISTENING: {
-        _Action.HEAR: _State.LISTENING,
-        _Action.HEAR_LAST: _State.RESPONDING,
+        _Action.RECEIVE: _State.LISTENING,
+        _Action.RECEIVE_LAST: _State.RESPONDING,
         _Action.FINISH: _State.DONE,
     },
     _State.RESPONDING: {_Action.RESPOND: _State.LISTENING, _Action.FINISH: _State.DONE},
@@ -163,13 +163,13 @@ class Side:
         self.asked: KeyRange | None = self.key_range
         """The range that the initiator asked for, which is one of its interests."""
         self.news: Sequence[KeyRange] = ()
-        """Initiator: where its new keys are, which may be told at once."""
+        """Initiator: where its new keys are, which may be sent at once."""
         self.remaining: KeyRange | None = None
         """Initiator: what lies above the responder's overlap, for a separate session."""
         self.rounds = 0
         """Turns that the peer has taken."""
         self.learned = False
-        """Whether the peer's turn told keys that were new to us."""
+        """Whether the peer's turn listed keys that were new to us."""
         self.given_up: list[bytes] = []
         """Keys that the peer listed and that we could not get, or do not take, ascending."""
         self._not_taken = 0
@@ -177,7 +177,7 @@ class Side:
         self.left_out_by_peer = 0
         """How many keys of ours the peer left out, as far as we know."""
         self._state = _State.START if initiates else _State.LISTENING
-        self._messages_heard = 0
+        self._messages_received = 0
         """Of the peer's current turn."""
         self._idle_rounds = 0
         self._keys_listed = 0
@@ -219,13 +219,13 @@ class Side:
     @property
     def awaits_answer(self) -> bool:
         """Whether the peer's next message is the first of its answer to a turn of ours."""
-        return not self._messages_heard and (self.initiates or self.rounds > 0)
+        return not self._messages_received and (self.initiates or self.rounds > 0)
 
     def start(self) -> None:
         """Take the first turn; LocalProtocolError if it is not ours or was taken before."""
         self._do(_Action.START)
 
-    def hear(self, *, goes_on: bool = False, max_turn: int = 1) -> None:
+    def receive(self, *, goes_on: bool = False, max_turn: int = 1) -> None:
         """Take note of a message, before it is read.
 
         Args:
@@ -237,14 +237,14 @@ class Side:
         """
         if self._state in _OUT_OF_TURN:
             raise RemoteProtocolError(_OUT_OF_TURN[self._state])
-        if not self._messages_heard:
+        if not self._messages_received:
             self.rounds += 1
             self._idle_rounds += 1
             self.learned = False
-        self._messages_heard += 1
-        if goes_on and self._messages_heard >= max_turn:
+        self._messages_received += 1
+        if goes_on and self._messages_received >= max_turn:
             raise RemoteProtocolError(f"a turn of more than {max_turn} messages")
-        self._do(_Action.HEAR if goes_on else _Action.HEAR_LAST)
+        self._do(_Action.RECEIVE if goes_on else _Action.RECEIVE_LAST)
 
     def learn(self, keys: Iterable[bytes]) -> list[bytes]:
         """Take the keys that a message lists; return those to fetch. Cheap if they ascend.
@@ -262,7 +262,7 @@ class Side:
         return new
 
     def note_progress(self) -> None:
-        """Take note that the peer told of keys that were new to us, other than by `learn`."""
+        """Take note that the peer listed keys that were new to us, other than by `learn`."""
         self.learned = True
         self._idle_rounds = 0
 
@@ -295,7 +295,7 @@ class Side:
         if self.done:
             return False
         self._do(_Action.RESPOND)
-        self._messages_heard = 0
+        self._messages_received = 0
         return True
 
     def finish(self) -> None:

@@ -2,7 +2,7 @@
 
 A change is made in the log first, in a thread. Once committed, it is published here, on trio's
 thread and in the order of the commits: the key store and the feed's head move, those who wait for
-them wake up, and only then does the caller hear of it.
+them wake up, and only then does the caller get its answer.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Contents:
         log: which was just opened.
         keys: those of the log; from now on they are changed here and by `damage` only.
         refused: EventIds that the log remembers as refused, oldest first.
-        withheld: EventIds that the log holds, but peers do not hear of.
+        withheld: EventIds that the log holds, but that are not offered to peers.
         reader: of the same log.
 
     Attributes:

@@ -70,7 +70,7 @@ class Recorded:
         self.unable = set()
         self.seconds_of_peers = 0
 
-    def told_by(self, key):
+    def sources_of(self, key):
         return self.told.get(key, ())
 
     def can_sync_with(self, peer_id):

@@ -21,7 +21,7 @@ from recon_node.p2p.peers.dht_server import (
     MAX_ANSWER,
     MAX_REQUEST,
     MAX_SERVED_PER_PEER,
-    MAX_TOLD,
+    PROVIDERS_ANSWERED,
     NetworkDHT,
     protocol_of,
     use_protocol_of,
@@ -106,7 +106,7 @@ async def test_an_answer_has_a_few_providers_at_random():
         seen = set()
         for _ in range(40):
             answer = (await client.exchange(server.peer_id, [], [KEY]))[KEY]
-            assert len({each.peer_id for each in answer}) == MAX_TOLD
+            assert len({each.peer_id for each in answer}) == PROVIDERS_ANSWERED
             seen |= {each.peer_id for each in answer}
         assert seen == set(peers)
 

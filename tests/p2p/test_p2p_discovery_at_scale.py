@@ -15,7 +15,7 @@ from recon_node.p2p.errors import PeerError
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import ENOUGH_OTHERS, ENOUGH_SHARING, Candidates
 from recon_node.p2p.peers.dht import CLOSEST, Found
-from recon_node.p2p.peers.dht_server import MAX_TOLD, ProviderRecords
+from recon_node.p2p.peers.dht_server import PROVIDERS_ANSWERED, ProviderRecords
 from recon_node.p2p.peers.discovery import Discovery
 from recon_node.store import Interest
 
@@ -118,7 +118,7 @@ class Node:
 
     def told(self, key: bytes) -> list[Found]:
         known = self.known_providers(key)
-        return self.random.sample(known, min(len(known), MAX_TOLD))
+        return self.random.sample(known, min(len(known), PROVIDERS_ANSWERED))
 
     def provide(self, keys: Collection[bytes]) -> None:
         pass

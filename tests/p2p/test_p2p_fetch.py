@@ -21,7 +21,7 @@ from recon_node.p2p.sync import fetch
 from recon_node.p2p.sync.claims import (
     CLAIM_TIME,
     LOOK_EVERY,
-    MAX_TOLD,
+    MAX_SOURCES,
     MIN_BYTES,
     SILENT_AFTER,
     SMALL_CLAIM,
@@ -99,7 +99,7 @@ async def test_who_delivers_a_key_by_its_id_has_told_it_before_others_hear_of_it
     admit = store.admit_remote
 
     async def admit_remote(events):
-        told.update((key, table.told_by(key)) for key, _ in events)
+        told.update((key, table.sources_of(key)) for key, _ in events)
         return await admit(events)
 
     monkeypatch.setattr(store, "admit_remote", admit_remote)
@@ -313,11 +313,11 @@ async def test_a_few_keys_of_a_peer_that_sends_stay_its_own(mock_clock):
 
 def test_it_is_remembered_who_told_of_a_key():
     table = FetchTable()
-    table.note_told([b"a", b"b"], "x")
-    table.note_told([b"b"], "y")
-    assert [table.told_by(key) for key in (b"a", b"b", b"c")] == [("x",), ("x", "y"), ()]
-    table.note_told([number.to_bytes(4, "big") for number in range(MAX_TOLD)], "z")
-    assert table.told_by(b"a") == ()
+    table.note_source([b"a", b"b"], "x")
+    table.note_source([b"b"], "y")
+    assert [table.sources_of(key) for key in (b"a", b"b", b"c")] == [("x",), ("x", "y"), ()]
+    table.note_source([number.to_bytes(4, "big") for number in range(MAX_SOURCES)], "z")
+    assert table.sources_of(b"a") == ()
 
 
 SMALL_REQUESTS = {"events_per_request": 50, "versions": [RECON_1_2], "ceramic_one": False}

@@ -80,7 +80,7 @@ async def test_a_peer_with_disjoint_interests_gets_no_recon_bytes(tmp_path, monk
         await b.store.wanted.add(PHOTOS)
         await b.p2p.connect(a.address)
         for each, other in ((a, b), (b, a)):
-            await each.p2p._gossip.wait_until_told(other.p2p.peer_id)
+            await each.p2p._gossip.wait_for_interests(other.p2p.peer_id)
         for number in range(10):
             await a.store.admit_local([event_in(BLOG, number)])
             await b.store.admit_local([event_in(PHOTOS, number)])
@@ -101,7 +101,7 @@ async def test_what_becomes_common_is_synced_at_once(tmp_path):
             await each.store.wanted.add(own)
         await b.p2p.connect(a.address)
         for each, other in ((a, b), (b, a)):
-            await each.p2p._gossip.wait_until_told(other.p2p.peer_id)
+            await each.p2p._gossip.wait_for_interests(other.p2p.peer_id)
         await a.store.admit_local([event_in(BLOG), event_in(PHOTOS)])
         await a.store.wanted.add(BLOG)
         await eventually(
@@ -305,7 +305,7 @@ async def test_a_peer_that_is_met_again_is_told_at_once(two, autojump_clock):
     two[1].end_stream_of("a")
     await trio.sleep(120)
     assert one.opened == 2
-    assert not one.gossip._tellers
+    assert not one.gossip._senders
 
 
 async def test_interests_of_a_peer_that_has_left_count_for_a_while(two, autojump_clock):
@@ -325,7 +325,7 @@ async def test_interests_of_a_peer_that_has_left_count_for_a_while(two, autojump
 
 async def test_a_sync_waits_for_a_statement_only_so_long(two, autojump_clock):
     one, _ = two
-    await one.gossip.wait_until_told("b")
+    await one.gossip.wait_for_interests("b")
     assert trio.current_time() == pytest.approx(STATEMENT_TIMEOUT)
 
 
@@ -350,7 +350,7 @@ async def test_a_statement_about_another_network_says_nothing_about_this_one(two
     near, far = memory_stream_pair()
     other.nursery.start_soon(other.gossip.serve, MemoryPeerStream(far, "a"))
     await near.send_all(encode_frame(state(Network.local(8), []).encode()))
-    await other.gossip.wait_until_told("a")
+    await other.gossip.wait_for_interests("a")
     assert trio.current_time() < STATEMENT_TIMEOUT
     assert not other.book.has_stated("a")
 

@@ -292,7 +292,7 @@ def test_a_message_out_of_turn_is_the_peers_fault(version: MakeSession) -> None:
     with pytest.raises(RemoteProtocolError, match="spoke first"):
         turn_of(peer.asks().receive(opening))
     answering = peer.answers()
-    answering.side.hear()
+    answering.side.receive()
     with pytest.raises(RemoteProtocolError, match="before its turn was answered"):
         turn_of(answering.receive(opening))
 

@@ -121,7 +121,7 @@ class Peer:
     interests: list[tuple[float, KeyRange]] = field(default_factory=list)
     """Ranges that it asked or answered for, and until when they count, on trio's clock."""
     stated: Stated | None = None
-    """What it has told of its interests, which counts more than what was observed."""
+    """What it has stated of its interests, which counts more than what was observed."""
     declined: list[tuple[float, KeyRange]] = field(default_factory=list)
     """Ranges that we asked for and that it did not want, and until when they count."""
     overlap: float = 1.0
@@ -284,7 +284,7 @@ class PeerBook:
         return served
 
     def states(self, peer_id: str, ranges: list[KeyRange]) -> None:
-        """Note all interests of a peer, as it tells them.
+        """Note all interests of a peer, as it states them.
 
         They are ascending and apart, and count until `no_longer_states`.
         """
@@ -304,7 +304,7 @@ class PeerBook:
             peer.stated = Stated(ranges, until) if len(ranges) <= MAX_KEPT else None
 
     def has_stated(self, peer_id: str) -> bool:
-        """Return whether a peer has told its interests, and they count."""
+        """Return whether a peer has stated its interests, and they count."""
         peer = self._peers.get(peer_id)
         if peer is None or peer.stated is None:
             return False
@@ -424,7 +424,7 @@ class PeerBook:
             self.version += 1
 
     def remove(self, peer_id: str) -> None:
-        """Remove a peer, whatever is heard of it, until `take_back`."""
+        """Remove a peer, whoever names it, until `take_back`."""
         self.forget(peer_id)
         self.removed.add(peer_id)
         self.version += 1
@@ -461,7 +461,7 @@ def _live(ranges: Iterable[tuple[float, KeyRange]]) -> list[KeyRange]:
 
 
 def _uselessness(peer: Peer) -> tuple[bool, int, float]:
-    """Rank peers that may not exist first: anybody can make us hear of any number of them."""
+    """Rank peers that may not exist first: anybody can name any number of them."""
     has_been_here = peer.last_sync is not None or peer.stated is not None
     unproven = not has_been_here or peer.failures >= HOPELESS_FAILURES
     return unproven, peer.failures, -(peer.last_sync or 0.0)

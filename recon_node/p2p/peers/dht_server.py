@@ -155,12 +155,12 @@ class ProviderRecords:
             del self._of_peer[key[1]]
 
 
-MAX_TOLD: Final = 20
+PROVIDERS_ANSWERED: Final = 20
 """Maximum providers in an answer, a random choice of those that are known."""
 MAX_REQUEST: Final = 16 * 1024
 """Maximum bytes of a request; stock accepts and keeps 4 MiB."""
 MAX_ANSWER: Final = 256 * 1024
-"""Maximum bytes of an answer that lists providers; other nodes list more than `MAX_TOLD`."""
+"""Maximum bytes of an answer that lists providers; other nodes list more of them."""
 MAX_PEERS_ANSWER: Final = 32 * 1024
 """Maximum bytes of an answer that lists the 20 closest peers."""
 MAX_SERVED: Final = 32
@@ -198,13 +198,13 @@ class RecordStore(ProviderStore):
     def get_providers(self, key: bytes) -> list[PeerInfo]:
         """Return a few providers of a key, and this node itself if it is one."""
         known = self.records.providers(key, trio.current_time())
-        told = [
+        providers = [
             PeerInfo(ID.from_string(each.peer_id), list(map(Multiaddr, each.addresses)))
-            for each in random.sample(known, min(len(known), MAX_TOLD))
+            for each in random.sample(known, min(len(known), PROVIDERS_ANSWERED))
         ]
         if key in self.own_keys:
-            told.append(PeerInfo(self.local_peer_id, self.host.get_addrs()[:MAX_ADDRESSES]))
-        return told
+            providers.append(PeerInfo(self.local_peer_id, self.host.get_addrs()[:MAX_ADDRESSES]))
+        return providers
 
 
 class NetworkDHT(KadDHT):

@@ -2,7 +2,7 @@
 
 Every node announces itself at its rendezvous and looks up the other nodes there (CIP-124, "Peer
 discovery"); `schedule` says which ones and when, `dht` does it. Two tasks do the same work side
-by side. One tells and asks connected peers, and is quick. The other walks to the closest peers of
+by side. One exchanges with connected peers, and is quick. The other walks to the closest peers of
 the whole DHT, which takes longer: the walk leads through peers that anybody may have named, and
 some of them do not answer or do not exist.
 """
@@ -40,25 +40,25 @@ logger = structlog.get_logger(__name__)
 MAX_NEW: Final = 50
 """Maximum peers taken from one answer; of more, a random choice."""
 MAX_NEAR: Final = 20
-"""Maximum connected peers that are told and asked in one round; of more, a random choice."""
+"""Maximum connected peers with which it exchanges in one round; of more, a random choice."""
 ASKED: Final = 5
 """How many peers are asked about a rendezvous in each round after the first: an answer is fifty
 times as long as an announcement."""
 STILL_NEWS: Final = 0.5
-"""A peer that was told about a rendezvous is told again after this part of the interval."""
+"""A peer gets the announcement at a rendezvous again after this part of the interval."""
 NEWS_AGAIN: Final = 5.0
 """Seconds for which a peer that was found is not passed on again: twenty peers may name it."""
 MAX_COUNTED: Final = 1000
-"""Maximum peers that are counted as told about a rendezvous, or as found there."""
+"""Maximum peers that are counted as having an announcement at a rendezvous, or as found there."""
 WALKS: Final = 2
 """Walks at the same time. More would exceed the streams that a server grants to one peer."""
 WALKED: Final = 8
 """Maximum rendezvous that are walked to in one round."""
 EXCHANGES: Final = 10
-"""Peers told and asked at the same time, by each of the two tasks."""
+"""Peers that get an announcement or a question at the same time, by each of the two tasks."""
 GATHER: Final = 1.0
 """Seconds for which changes of the interests are gathered: they come one by one from a client that
-has just started. Connected peers hear of each at once (`interest_gossip`)."""
+has just started. Connected peers get each at once (`interest_gossip`)."""
 AT_LEISURE: Final = 5
 """So many times as long they are gathered while a connected peer shares each new interest: then its
 events are on their way, and come sooner if nobody has to answer for the DHT meanwhile."""
@@ -81,7 +81,7 @@ at that of the network."""
 class _Outcome:
     """What came of a rendezvous so far. The times are trio's, the last one excepted."""
 
-    told: Latest[str, float] = field(default_factory=lambda: Latest(MAX_COUNTED))
+    announced_to: Latest[str, float] = field(default_factory=lambda: Latest(MAX_COUNTED))
     found: Latest[str, float] = field(default_factory=lambda: Latest(MAX_COUNTED))
     announced_at: float | None = None
 
@@ -123,8 +123,8 @@ class Discovery:
         self._rendezvous: dict[bytes, Rendezvous] = {}
         self._outcomes: dict[bytes, _Outcome] = {}
         self._interval = announce_interval
-        self._told_anew_at = -math.inf
-        """What peers were told before does not count: it was another address of this node."""
+        self._announced_anew_at = -math.inf
+        """Earlier announcements do not count: they were of another address of this node."""
         self._changed = trio.Event()
         self._dht = open_dht()
         self._follow(wanted.all)
@@ -154,7 +154,7 @@ class Discovery:
 
     def look_now(self) -> None:
         """Announce this node to everyone again, as its addresses have changed, and look around."""
-        self._told_anew_at = trio.current_time()
+        self._announced_anew_at = trio.current_time()
         self._start_over()
 
     def _start_over(self) -> None:
@@ -175,7 +175,7 @@ class Discovery:
                 sort_value=each.sort_value,
                 key=key.hex(),
                 announced_at=(outcome := self._outcomes[key]).announced_at,
-                told=recent(outcome.told),
+                announced_to=recent(outcome.announced_to),
                 found=recent(outcome.found),
             )
             for key, each in self._rendezvous.items()
@@ -245,7 +245,7 @@ class Discovery:
         peers = self._random.sample(near, min(len(near), MAX_NEAR))
         for key in keys:
             self._report(key, self._dht.known_providers(key))
-        await self._tell(dict.fromkeys(peers, keys), self._around)
+        await self._announce(dict.fromkeys(peers, keys), self._around)
 
     async def _look_further(self, keys: list[bytes]) -> None:
         """Do the same with the closest peers of the whole DHT that are not connected."""
@@ -264,42 +264,44 @@ class Discovery:
                 for key in others:
                     nursery.start_soon(walk, key)
         near = self._dht.near()
-        looked_around = set(near) if len(near) <= MAX_NEAR else set()  # they are told anyway
-        told: dict[str, list[bytes]] = {}
+        looked_around = set(near) if len(near) <= MAX_NEAR else set()  # they get it anyway
+        targets: dict[str, list[bytes]] = {}
         for key, peers in closest.items():
             for peer in peers:
                 if peer not in looked_around:
-                    told.setdefault(peer, []).append(key)
-        await self._tell(told, self._further)
+                    targets.setdefault(peer, []).append(key)
+        await self._announce(targets, self._further)
 
-    async def _tell(self, told: dict[str, list[bytes]], schedule: Schedule) -> None:
-        """Announce this node to peers at the given rendezvous, unless they were told lately.
+    async def _announce(self, targets: dict[str, list[bytes]], schedule: Schedule) -> None:
+        """Announce this node to peers at the given rendezvous, but those that have it of late.
 
         Ask some of them for others; in the first round, all.
         """
-        due = {peer: (self._news_for(peer, keys), list[bytes]()) for peer, keys in told.items()}
-        for key in {key: None for keys in told.values() for key in keys}:
-            peers = [peer for peer, keys in told.items() if key in keys]
+        due = {peer: (self._news_for(peer, keys), list[bytes]()) for peer, keys in targets.items()}
+        for key in {key: None for keys in targets.values() for key in keys}:
+            peers = [peer for peer, keys in targets.items() if key in keys]
             if not schedule.is_first_round(key):
                 peers = self._random.sample(peers, min(len(peers), ASKED))
             for peer in peers:
                 due[peer][1].append(key)
         limiter = trio.CapacityLimiter(EXCHANGES)
 
-        async def tell(peer: str, announce: list[bytes], ask: list[bytes]) -> None:
+        async def exchange(peer: str, announce: list[bytes], ask: list[bytes]) -> None:
             async with limiter:
                 await self._exchange(peer, announce, ask)
 
         async with trio.open_nursery() as nursery:
             for peer, (announce, ask) in due.items():
                 if announce or ask:
-                    nursery.start_soon(tell, peer, announce, ask)
+                    nursery.start_soon(exchange, peer, announce, ask)
 
     def _news_for(self, peer_id: str, keys: Iterable[bytes]) -> list[bytes]:
         """Return the rendezvous at which this node has not announced itself to a peer lately."""
-        lately = max(self._told_anew_at, trio.current_time() - self._interval * STILL_NEWS)
-        told = (key for key in keys if key in self._outcomes)
-        return [key for key in told if self._outcomes[key].told.get(peer_id, -math.inf) <= lately]
+        lately = max(self._announced_anew_at, trio.current_time() - self._interval * STILL_NEWS)
+        outcomes = ((key, self._outcomes[key]) for key in keys if key in self._outcomes)
+        return [
+            key for key, each in outcomes if each.announced_to.get(peer_id, -math.inf) <= lately
+        ]
 
     async def _exchange(self, peer_id: str, announce: list[bytes], ask: list[bytes]) -> None:
         try:
@@ -310,7 +312,7 @@ class Discovery:
         for key in announce:
             if (outcome := self._outcomes.get(key)) is not None:  # else no longer of interest
                 outcome.announced_at = time.time()
-                _note(outcome.told, [peer_id])
+                _note(outcome.announced_to, [peer_id])
         for key, found in answers.items():
             self._report(key, found)
 

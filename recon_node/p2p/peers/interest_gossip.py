@@ -1,4 +1,4 @@
-"""Interest gossip: each side of a connection tells the other its interests, at once and on change.
+"""Interest gossip: both sides of a connection state their interests, at once and on change.
 
 Every node opens a stream to every connected peer that speaks `INTERESTS_PROTOCOL`, and sends a
 statement of its interests (`interest_statement`) on it, and another one whenever they change. The
@@ -90,8 +90,8 @@ class Allowance:
 
 
 @dataclass(slots=True)
-class _Teller:
-    """The task that tells a peer our interests."""
+class _Sender:
+    """The task that sends a peer our interests."""
 
     again: trio.Event = field(default_factory=trio.Event)
     """Ends the wait before the next try."""
@@ -110,7 +110,7 @@ class InterestGossip:
         context: what it shares with the other parts.
         on_common: called with a peer and ranges that are now of common interest, when it is up to
             this node to start a sync about them.
-        nursery: for the tasks that tell.
+        nursery: for the tasks that send statements.
     """
 
     def __init__(self, context: Context, on_common: OnCommon, nursery: trio.Nursery) -> None:
@@ -119,23 +119,23 @@ class InterestGossip:
         self._network, self._wanted = context.store.network, context.store.wanted
         self._on_common = on_common
         self._nursery = nursery
-        self._tellers: dict[str, _Teller] = {}
+        self._senders: dict[str, _Sender] = {}
         self._listening: dict[str, trio.CancelScope] = {}
         self._heard: dict[str, bytes] = {}
         """The digests of the peers' latest statements, while their streams are open."""
         self._arrivals = trio.lowlevel.ParkingLot()
 
     def meet(self, peer_id: str) -> None:
-        """Tell a connected peer our interests from now on, if it speaks the protocol."""
+        """Send a connected peer our interests from now on, if it speaks the protocol."""
         if INTERESTS_PROTOCOL not in self._host.known_protocols(peer_id):
             return
-        if (teller := self._tellers.get(peer_id)) is not None:
-            teller.again.set()
+        if (sender := self._senders.get(peer_id)) is not None:
+            sender.again.set()
             return
-        self._tellers[peer_id] = _Teller()
-        self._nursery.start_soon(self._keep_telling, peer_id)
+        self._senders[peer_id] = _Sender()
+        self._nursery.start_soon(self._keep_sending, peer_id)
 
-    async def wait_until_told(self, peer_id: str) -> None:
+    async def wait_for_interests(self, peer_id: str) -> None:
         """Wait until the interests of a connected peer are known, or `STATEMENT_TIMEOUT` passes.
 
         Does not wait for a peer that does not speak the protocol.
@@ -204,10 +204,10 @@ class InterestGossip:
 
     def _crossed(self, peer_id: str, statement: Statement) -> bool:
         """Return whether statements crossed, and it is up to us to sync."""
-        teller = self._tellers.get(peer_id)
-        if teller is None or teller.statement is None:
+        sender = self._senders.get(peer_id)
+        if sender is None or sender.statement is None:
             return False
-        return statement.known != teller.statement.digest and self._host.peer_id < peer_id
+        return statement.known != sender.statement.digest and self._host.peer_id < peer_id
 
     def _sync_about(
         self, peer_id: str, new: Sequence[KeyRange], others: Sequence[KeyRange]
@@ -215,36 +215,36 @@ class InterestGossip:
         if common := intersect_ranges(new, others):
             self._on_common(peer_id, common)
 
-    async def _keep_telling(self, peer_id: str) -> None:
-        teller = self._tellers[peer_id]
+    async def _keep_sending(self, peer_id: str) -> None:
+        sender = self._senders[peer_id]
         failures = 0
         try:
             while self._host.is_connected(peer_id):
                 began = trio.current_time()
                 try:
-                    await self._tell(peer_id, teller)
+                    await self._send(peer_id, sender)
                 except PEER_FAILURES as error:
-                    logger.debug("Cannot tell our interests", peer=peer_id, reason=str(error))
+                    logger.debug("Cannot send our interests", peer=peer_id, reason=str(error))
                 failures = 1 if trio.current_time() - began > SETTLED else failures + 1
                 with trio.move_on_after(AGAIN.wait(failures, random.random())):
-                    await teller.again.wait()
-                teller.again = trio.Event()
+                    await sender.again.wait()
+                sender.again = trio.Event()
         finally:
-            del self._tellers[peer_id]
+            del self._senders[peer_id]
 
-    async def _tell(self, peer_id: str, teller: _Teller) -> None:
+    async def _send(self, peer_id: str, sender: _Sender) -> None:
         """Send statements until the peer ends the stream."""
         stream = await self._host.open_stream(peer_id, INTERESTS_PROTOCOL)
         try:
             with unwrapped(*PEER_FAILURES):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._send_statements, peer_id, teller, stream)
+                    nursery.start_soon(self._send_statements, peer_id, sender, stream)
                     await stream.receive_some(1)  # the peer sends nothing: this is the end
                     nursery.cancel_scope.cancel()
         finally:
             await stream.reset()
 
-    async def _send_statements(self, peer_id: str, teller: _Teller, stream: PeerStream) -> None:
+    async def _send_statements(self, peer_id: str, sender: _Sender, stream: PeerStream) -> None:
         frames = FrameStream(stream, 0, account=stream.account)
         allowance = Allowance(BURST, RATE, trio.current_time())
         has_sent = False
@@ -253,10 +253,10 @@ class InterestGossip:
             known = self._heard.get(peer_id, NOTHING_KNOWN)
             statement = state(self._network, ranges, known)
             pause = GATHER
-            if not has_sent or ranges != teller.ranges:
+            if not has_sent or ranges != sender.ranges:
                 data = statement.encode()
-                before, is_first = teller.ranges, teller.statement is None
-                teller.statement, teller.ranges = statement, ranges
+                before, is_first = sender.ranges, sender.statement is None
+                sender.statement, sender.ranges = statement, ranges
                 await frames.send([data], self._settings.idle_timeout)
                 has_sent = True
                 self.counters.sent += 1

@@ -1,4 +1,4 @@
-"""What a node tells a peer of its interests: a statement, as bytes.
+"""What a node states to a peer of its interests, as bytes.
 
     statement = <8 bytes> varint(network id) varint(n) prefix*n
     prefix    = shared size <size bytes>          `shared` and `size` are one byte each
@@ -46,7 +46,7 @@ MEMORY_A_PREFIX: Final = 400
 
 @dataclass(frozen=True)
 class Statement:
-    """The interests of a node, as it tells them to one peer."""
+    """The interests of a node, as it states them to one peer."""
 
     network_id: int
     prefixes: tuple[bytes, ...]

@@ -7,7 +7,7 @@ earlier if its peer stalls: if less than `MIN_BYTES` arrive from it in `STALLED_
 or if what was claimed at once takes longer than `CLAIM_TIME`, not counting the time in which the
 store had to catch up. A claim of a few keys (`SMALL_CLAIM`), such as those of a push, is void as
 soon as its peer has sent nothing for `SILENT_AFTER` seconds: to fetch a few events twice costs less
-than to wait. A session with another peer that told us of one of the keys then takes it over, and
+than to wait. A session with another peer that listed one of the keys then takes it over, and
 the stalled fetch ends. For `SLOW_FOR` seconds, all claims for the slow peer are void, and for those
 at its address: peer ids cost nothing.
 """
@@ -36,7 +36,7 @@ SLOW_FOR: Final = 60.0
 """Seconds for which a peer that stalled counts as slow."""
 LOOK_EVERY: Final = 0.25
 """Seconds between two checks of whether the session that is waited for has stalled."""
-MAX_TOLD: Final = 16384
+MAX_SOURCES: Final = 16384
 """Maximum keys whose tellers are remembered."""
 MAX_SLOW: Final = 1000
 """Maximum addresses that are remembered as slow."""
@@ -134,12 +134,12 @@ class Claim:
 
 
 class FetchTable:
-    """The claims of all sessions, and which peers told us of which keys."""
+    """The claims of all sessions, and which peers listed which keys."""
 
     def __init__(self) -> None:
         self._claims: dict[bytes, Claim] = {}
-        self._fetched = Latest[bytes, EventId](MAX_TOLD)
-        self._told = Latest[EventId, tuple[str, ...]](MAX_TOLD)
+        self._fetched = Latest[bytes, EventId](MAX_SOURCES)
+        self._sources = Latest[EventId, tuple[str, ...]](MAX_SOURCES)
         self._slow = Latest[str, float](MAX_SLOW)
 
     @contextmanager
@@ -167,12 +167,11 @@ class FetchTable:
             while (claim := self._holder(keys[0], peer)) is not None:
                 await claim.wait_for_move()
 
-    def note_told(self, keys: Iterable[EventId], peer: str) -> None:
-        """Remember that a peer told us of keys."""
+    def note_source(self, keys: Iterable[EventId], peer: str) -> None:
+        """Remember that a peer listed keys."""
         for key in keys:
-            tellers = self._told.get(key, ())
-            tellers = tellers if peer in tellers else (*tellers, peer)
-            self._told[key] = tellers
+            sources = self._sources.get(key, ())
+            self._sources[key] = sources if peer in sources else (*sources, peer)
 
     def note_fetched(self, name: bytes, event_id: EventId) -> None:
         """Remember the EventId of an event that was fetched by its id, taken or not."""
@@ -186,9 +185,9 @@ class FetchTable:
         """Return the EventId of an event that was fetched by its id lately."""
         return self._fetched.get(name)
 
-    def told_by(self, key: EventId) -> tuple[str, ...]:
-        """Return the peers that told us of a key lately."""
-        return self._told.get(key, ())
+    def sources_of(self, key: EventId) -> tuple[str, ...]:
+        """Return the peers that listed a key lately."""
+        return self._sources.get(key, ())
 
     def _holder(self, key: bytes, peer: str) -> Claim | None:
         """Return the claim that keeps a session with a peer from fetching a key, if there is one.

@@ -242,7 +242,7 @@ class Fetcher:
         """Get the events of these keys into the store; return the keys for which that failed."""
         self._note_asked(len(keys))
         self._counters.keys_unwanted += sum(map(self._store.is_unwanted, keys))
-        self._table.note_told(keys, self._peer)
+        self._table.note_source(keys, self._peer)
         await self._obtain(ByKey(self._store), [*keys])
         return [key for key in keys if key not in self._store.keys]
 
@@ -305,7 +305,7 @@ class Fetcher:
 
             async def admit(events: FetchedEvents) -> None:
                 # Before the store has them: they are not pushed to the peer.
-                self._table.note_told((event_id for event_id, _ in events), self._peer)
+                self._table.note_source((event_id for event_id, _ in events), self._peer)
                 await self._admit(events)
                 claim.release([way.note(event_id) for event_id, _ in events])
 

@@ -54,7 +54,7 @@ same tellers are not news, either: their push is a sync like others."""
 TOGETHER: Final = 0.01
 """Seconds for which the first key after a while is kept, for others that come together with it."""
 
-ToldBy = Callable[[EventId], Collection[str]]
+SourcesOf = Callable[[EventId], Collection[str]]
 
 
 class Request(Protocol):
@@ -67,14 +67,14 @@ class Request(Protocol):
 
 
 class News(NamedTuple):
-    """New keys that the same peers want, and that the same peers told us of."""
+    """New keys that the same peers want, and that the same peers listed."""
 
     first: bytes
     """The lowest of them; it stands for all of them."""
     last: bytes
     """The highest of them."""
-    told_by: Collection[str]
-    """The peers that told us of them."""
+    sources: Collection[str]
+    """The peers that listed them."""
     number: int
     """How many they are."""
 
@@ -99,14 +99,14 @@ class Pusher:
         context: Context,
         overlap: Overlap,
         near: Callable[[], Sequence[Peer]],
-        told_by: ToldBy,
+        sources_of: SourcesOf,
         memory: PeerMemory,
         request: Request,
     ) -> None:
         self._store, self._book, self._settings = context.store, context.book, context.settings
         self._overlap = overlap
         self._near = near
-        self._told_by = told_by
+        self._sources_of = sources_of
         self._memory = memory
         self._request = request
 
@@ -131,9 +131,9 @@ class Pusher:
         wait = NEXT_WAVE * self._settings.push_delay
 
         def knows(key: EventId) -> Collection[str]:
-            return {*self._told_by(key), *self._memory.holders(key, since), *asked}
+            return {*self._sources_of(key), *self._memory.holders(key, since), *asked}
 
-        asked.update(await self._push(keys, self._told_by))
+        asked.update(await self._push(keys, self._sources_of))
         if keys is None or len(keys) > MAX_AGAIN:
             return
         for _ in range(WAVES - 1):
@@ -141,7 +141,7 @@ class Pusher:
             wait *= 2
             asked.update(await self._push(keys, knows))
 
-    async def _push(self, keys: Sequence[EventId] | None, knows: ToldBy) -> Collection[str]:
+    async def _push(self, keys: Sequence[EventId] | None, knows: SourcesOf) -> Collection[str]:
         """Request syncs about these keys, with peers that do not know them; return the peers."""
         near = self._near()
         if not near:  # a peer that we reach takes part from then on
@@ -187,15 +187,15 @@ def choose_receivers(wants: Mapping[str, PushedPart], copies: int) -> list[str]:
 
 
 def sort_news(
-    keys: Sequence[EventId] | None, common: Collection[Sequence[KeyRange]], told_by: ToldBy
+    keys: Sequence[EventId] | None, common: Collection[Sequence[KeyRange]], sources_of: SourcesOf
 ) -> list[News]:
-    """Sort new keys by who may want them and who told us of them, ascending by the first key.
+    """Sort new keys by who may want them and who listed them, ascending by the first key.
 
     Args:
         keys: the new keys; None if they are not known. Then there may be one in every part into
             which the bounds divide the ranges.
         common: the ranges in common with each peer.
-        told_by: returns the peers that told us of a key.
+        sources_of: returns the peers that listed a key.
     """
     bounds = sorted({bound for ranges in common for each in ranges for bound in each})
     if keys is None:
@@ -203,8 +203,8 @@ def sort_news(
         return [News(key, key, (), unknown) for key in (bound + b"\0" for bound in bounds)]
     parts: defaultdict[tuple[int, frozenset[str]], list[bytes]] = defaultdict(list)
     for key in keys:
-        parts[bisect_left(bounds, key), frozenset(told_by(key))].append(key)
-    found = (News(min(of), max(of), tellers, len(of)) for (_, tellers), of in parts.items())
+        parts[bisect_left(bounds, key), frozenset(sources_of(key))].append(key)
+    found = (News(min(of), max(of), sources, len(of)) for (_, sources), of in parts.items())
     return sorted(found, key=_first)
 
 
@@ -220,7 +220,7 @@ def wanted_of(
     few: dict[int, tuple[bytes, bytes]] = {}
     many: dict[int, tuple[bytes, bytes]] = {}
     for index, each in _concerning(news, ranges):
-        if peer_id not in each.told_by:
+        if peer_id not in each.sources:
             wanted.append(each.first)
             changed = many if each.number > MAX_AGAIN else few
             first, last = changed.get(index, (each.first, each.last))

@@ -115,9 +115,9 @@ class Reconciler:
         speaks = self._host.known_protocols(peer_id)
         return bool(self.versions) and (not speaks or not speaks.isdisjoint(self.versions))
 
-    def told_by(self, key: EventId) -> Collection[str]:
-        """Return the peers that told us of a key lately."""
-        return self._table.told_by(key)
+    def sources_of(self, key: EventId) -> Collection[str]:
+        """Return the peers that listed a key lately."""
+        return self._table.sources_of(key)
 
     def _begin(
         self, key_range: KeyRange, news: Sequence[KeyRange], opened: OpenStream, *, is_rest: bool

@@ -108,7 +108,7 @@ class Tally:
     """What moved in a session."""
 
     keys_received: int = 0
-    """Keys that the peer told us of and that we did not hold."""
+    """Keys that the peer listed and that we did not hold."""
     events_received: int = 0
     """Events that were new here."""
     event_bytes_received: int = 0

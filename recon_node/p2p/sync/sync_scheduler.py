@@ -57,7 +57,7 @@ MAX_SYNCS: Final = 64
 """Maximum peers that are synced with, or wait for a sync; connected peers may exceed it."""
 MAX_DIALS: Final = 8
 """Maximum peers that are dialled at once. Connected peers do not wait for them, because anybody can
-make us hear of peers that do not exist."""
+name peers that do not exist."""
 DIAL_TIME: Final = 30.0
 """Seconds for which the addresses of one peer are tried."""
 PEERS_TURN: Final = 10.0
@@ -101,7 +101,7 @@ class SyncScheduler:
         context: what it shares with the other parts.
         reconciler: runs the syncs.
         overlap: knows what both sides are interested in.
-        until_told: waits until the interests of a connected peer are known, if it tells them.
+        wait_for_interests: waits until a connected peer has stated its interests, if it does.
         is_needed: tells whether to keep a connection that the random order has led to.
         rings: runs the syncs of 0.1.0, unless this node does not speak it.
     """
@@ -111,7 +111,7 @@ class SyncScheduler:
         context: Context,
         reconciler: Reconciler,
         overlap: Overlap,
-        until_told: Callable[[str], Awaitable[None]] = _no_wait,
+        wait_for_interests: Callable[[str], Awaitable[None]] = _no_wait,
         is_needed: Callable[[str], bool] = lambda peer_id: True,
         rings: Rings | None = None,
     ) -> None:
@@ -119,12 +119,12 @@ class SyncScheduler:
         self._host, self._store, self._book = context.host, context.store, context.book
         self._counters = context.counters
         self._reconciler = reconciler
-        self._until_told = until_told
+        self._wait_for_interests = wait_for_interests
         self._is_needed = is_needed
         self._rings = rings
         self._overlap = overlap
         self._pusher = Pusher(
-            context, overlap, self._near, reconciler.told_by, reconciler.memory, self.request
+            context, overlap, self._near, reconciler.sources_of, reconciler.memory, self.request
         )
         self._limiter = trio.CapacityLimiter(settings.sync_peers)
         self._push_limiters = [trio.CapacityLimiter(settings.sync_peers) for _ in (False, True)]
@@ -276,7 +276,7 @@ class SyncScheduler:
                 await self._wait_for_others(lane)
                 went_well = await self._try_to_connect(peer_id)
                 if went_well:
-                    await self._until_told(peer_id)
+                    await self._wait_for_interests(peer_id)
                     is_push = self._due[lane] is not None
                     async with self._push_slot(lane) if is_push else self._slot(self._limiter):
                         due = self._due.pop(lane)

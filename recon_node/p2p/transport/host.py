@@ -251,13 +251,13 @@ class Host:
 
     def known_agent(self, peer_id: str) -> tuple[str, str]:
         """Return the software of a peer and the version of its identify protocol, or empty text."""
-        told = []
+        texts = []
         for key in (AGENT, PROTOCOL_VERSION):
             try:
-                told.append(str(self._swarm.peerstore.get(_id(peer_id), key)))
+                texts.append(str(self._swarm.peerstore.get(_id(peer_id), key)))
             except PeerStoreError:
-                told.append("")
-        return told[0], told[1]
+                texts.append("")
+        return texts[0], texts[1]
 
     @property
     def own_protocols(self) -> frozenset[str]:

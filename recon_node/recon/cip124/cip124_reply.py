@@ -24,7 +24,7 @@ in length, and the first bound may be a short fencepost."""
 
 
 class OpenKeys:
-    """Keys that we told the peer and that it has not shown to hold."""
+    """Keys that we sent the peer and that it has not shown to hold."""
 
     def __init__(self) -> None:
         self._keys: list[bytes] = []
@@ -40,19 +40,19 @@ class OpenKeys:
         start = bisect_right(self._keys, lower)
         return self._keys[start : bisect_left(self._keys, upper, start)]
 
-    def untell(self, lower: bytes, upper: bytes) -> None:
-        """Do not count how often those strictly between two bounds were told until now."""
+    def reset_times(self, lower: bytes, upper: bytes) -> None:
+        """Do not count how often those strictly between two bounds were sent until now."""
         for key in self.between(lower, upper):
             self._times[key] = 0
 
     def any_twice(self, keys: Iterable[bytes]) -> bool:
-        """Return whether one of some keys was told more than once."""
+        """Return whether one of some keys was sent more than once."""
         return any(self._times.get(key, 0) > 1 for key in keys)
 
-    def replace(self, still_open: Iterable[bytes], told: Iterable[bytes]) -> None:
-        """Keep those that are still open, and add those that have just been told."""
+    def replace(self, still_open: Iterable[bytes], sent: Iterable[bytes]) -> None:
+        """Keep those that are still open, and add those that have just been sent."""
         times = {key: self._times.get(key, 1) for key in still_open}
-        for key in told:
+        for key in sent:
             times[key] = times.get(key, 0) + 1
         self._keys, self._times = sorted(times), times
 
@@ -66,10 +66,10 @@ class Cip124Reply:
         """Bounds that were looked up, each with the positions left and right of it."""
         self._bounds = [lower]
         self._hashes: list[bytes] = []
-        self.told: list[bytes] = []
+        self.sent: list[bytes] = []
         """Keys of ours among the bounds that the peer's message does not have."""
         self.still_open: list[bytes] = []
-        """Keys told before that the peer's message does not show to be held."""
+        """Keys sent before that the peer's message does not show to be held."""
         self._matched_to: bytes | None = None
         self._makes_progress = False
         # In reserve: one more split, and the hash of the rest.
@@ -90,7 +90,7 @@ class Cip124Reply:
     def is_full(self) -> bool:
         """Whether another split may not fit: the rest is then covered by one hash.
 
-        Never before something was told, so that every message makes progress.
+        Never before something was sent, so that every message makes progress.
         """
         return self._budget <= 0 and self._makes_progress
 
@@ -126,7 +126,7 @@ class Cip124Reply:
         self._matched_to = upper
 
     def close_match(self) -> None:
-        """Write the match that is held back, so that its upper bound is told."""
+        """Write the match that is held back, so that its upper bound is sent."""
         if self._matched_to is not None:
             upper, self._matched_to = self._matched_to, None
             self._append(self._hash_between(self._bounds[-1], upper), upper)
@@ -146,7 +146,7 @@ class Cip124Reply:
 
     def tell_key(self, key: bytes, ahash: bytes | None = None) -> None:
         """Write a key of ours, and the hash up to it."""
-        self.told.append(key)
+        self.sent.append(key)
         self.tell(key, ahash)
 
     def message(self) -> Message:

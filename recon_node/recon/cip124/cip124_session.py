@@ -24,19 +24,19 @@ nothing left to learn or to tell:
 
 - A bound of the peer's that we do not hold cannot be a bound of our answer. The two gaps beside it
   are answered as one; the peer's hash of that is the sum of its two hashes and of the key.
-- Keys that we told are *open* until the peer shows that it holds them, by a bound or a match.
+- Keys that we sent are *open* until the peer shows that it holds them, by a bound or a match.
 - A gap is *settled* when the peer's hash is that of our keys and those that we gave up, less none
   or all of our open keys in it: the peer has what we have, apart from keys that one side refused.
 - A side for which every gap of a message matches or is settled states its hashes once more and
-  ends the stream. So does one that was told the same four times and answers the same.
+  ends the stream. So does one that was sent the same four times and answers the same.
 - The other finds its gaps settled too, or reads the end of the stream. Then the two agree on all
   but the open keys and those given up, provided that there are any and that the peer's last message
-  has neither told a key nor asked for one.
+  has neither sent a key nor asked for one.
 
-Why that ends: in each turn a key is learned, a key is told for the first time, a differing gap
+Why that ends: in each turn a key is learned, a key is sent for the first time, a differing gap
 becomes smaller, or the turn repeats itself. Open keys do not get in the way of the others: where
-the peer says that it holds none, where a list is longer than a page, and where pivots were told
-twice in vain, a page of the keys that are not open is listed. (What was told in the last gap of a
+the peer says that it holds none, where a list is longer than a page, and where pivots were sent
+twice in vain, a page of the keys that are not open is listed. (What was sent in the last gap of a
 message that brought new keys does not count: the peer may have had no room for it.) The side that
 gave keys up finds their gaps settled in the peer's next message, so that refused keys take two more
 messages rather than `max_idle_rounds`.
@@ -81,7 +81,7 @@ _ENDS: Final = frozenset({_Gap.MATCHES, _Gap.SETTLED})
 
 _REPEATS: Final = 3
 """A round that repeats itself so often in a row will always do: other keys were listed by then. A
-peer whose pivots were refused says the same three times first: what it told while it learned keys
+peer whose pivots were refused says the same three times first: what it sent while it learned keys
 does not count, and what it tells then has to be in vain twice."""
 
 
@@ -97,7 +97,7 @@ class Session10(TurnSession[Message]):
         self._is_fencepost = is_fencepost
         self._agreement: Message | None = None
         """The single hash that we sent last, if we did."""
-        self._told = OpenKeys()
+        self._open = OpenKeys()
         self._open_before = 0
         """Keys that were open when the peer's last message arrived."""
         self._last_round: int | None = None
@@ -118,7 +118,7 @@ class Session10(TurnSession[Message]):
         bounds = (lower, *news, upper)
         gaps = map(KeyRange, bounds, bounds[1:])
         hashes = [Sha256a.from_lanes(self.side.keys.lanes(gap)) for gap in gaps]
-        self._told.replace((), news)
+        self._open.replace((), news)
         yield self._send(Message(bounds, tuple(hashes)))
 
     def _news(self) -> Sequence[bytes]:
@@ -130,7 +130,7 @@ class Session10(TurnSession[Message]):
 
     def receive(self, message: Message) -> Actions[Message]:
         """Take the peer's message, and answer it."""
-        self.side.hear()
+        self.side.receive()
         yield from fetch(self.side, self.side.learn(self._read(message)))
         if self.side.respond():
             answer = yield from self._respond(message)
@@ -178,7 +178,7 @@ class Session10(TurnSession[Message]):
 
     def _repeats(self, message: Message, answer: Message) -> bool:
         """Return whether both sides say the same again, because of keys left out."""
-        if self.side.learned or not (self._told or self.side.given_up):
+        if self.side.learned or not (self._open or self.side.given_up):
             self._last_round = None
             return False
         last, self._last_round = self._last_round, hash((message, answer))
@@ -217,7 +217,7 @@ class Session10(TurnSession[Message]):
         bounds, end = message.bounds, message.bounds[-1]
         gaps: set[_Gap] = set()
         if reply.last_bound < bounds[0]:
-            reply.told.append(reply.last_bound)
+            reply.sent.append(reply.last_bound)
             reply.tell(bounds[0])
             gaps.add(_Gap.DIFFERS)
         passed = 0  # lanes of the peer's keys up to a bound that we do not hold
@@ -236,13 +236,13 @@ class Session10(TurnSession[Message]):
             stands = self._compare(reply, gap, lanes, theirs)
             gaps.add(stands)
             if upper is end and self.side.learned:  # the peer may have had no room for ours
-                self._told.untell(*gap)
+                self._open.reset_times(*gap)
             if not reply.is_full:
                 self._answer_gap(reply, upper, lanes, stands)
             elif stands not in _ENDS:
                 break
         if reply.reach < end:
-            reply.still_open += self._told.between(lower, end)
+            reply.still_open += self._open.between(lower, end)
             reply.tell(end)
         last = self._last_bound(message)
         if reply.reach < last:
@@ -253,14 +253,14 @@ class Session10(TurnSession[Message]):
         self._open_before = len(reply.still_open)
         has_left_out = bool(reply.still_open) or bool(self.side.left_out)
         self._may_be_last = has_left_out and not self.side.learned and _Gap.ASKED_FOR not in gaps
-        self._told.replace(reply.still_open, reply.told)
+        self._open.replace(reply.still_open, reply.sent)
         return answer, gaps
 
     def _compare(self, reply: Cip124Reply, gap: KeyRange, lanes: int, theirs: bytes) -> _Gap:
         """Tell how the sides stand in a gap, given the lanes of our keys and the peer's hash."""
         if fold(lanes) == theirs:
             return _Gap.MATCHES
-        still_open = self._told.between(*gap)
+        still_open = self._open.between(*gap)
         reply.still_open += still_open
         refused = self._refused_in(gap, lanes, theirs, still_open)
         if refused is not None:
@@ -281,14 +281,14 @@ class Session10(TurnSession[Message]):
             self._list(reply, upper, count, peer_holds_none=True)
         elif count <= self.side.settings.list_threshold:
             self._list(reply, upper, count, peer_holds_none=False)
-        elif self._pivots_are_in_vain(still_open := self._told.between(reply.reach, upper), count):
+        elif self._pivots_are_in_vain(still_open := self._open.between(reply.reach, upper), count):
             self._go_on_listing(reply, upper, count, still_open)
         else:
             reply.split(upper, self.side.settings.parts(count))
 
     def _pivots_are_in_vain(self, still_open: list[bytes], count: int) -> bool:
         """Return whether a gap of this many keys was split before by keys that the peer refused."""
-        return len(still_open) < count and self._told.any_twice(still_open)
+        return len(still_open) < count and self._open.any_twice(still_open)
 
     def _refused_in(
         self, gap: KeyRange, lanes: int, theirs: bytes, still_open: list[bytes]
@@ -305,7 +305,7 @@ class Session10(TurnSession[Message]):
     def _list(self, reply: Cip124Reply, upper: bytes, count: int, *, peer_holds_none: bool) -> None:
         """List our keys of a gap, up to a page; gaps in which nobody holds a key are matches."""
         page = min(count, self.side.settings.page_keys, reply.room())
-        still_open = self._told.between(reply.reach, upper)
+        still_open = self._open.between(reply.reach, upper)
         if 0 < len(still_open) < count and (peer_holds_none or page < count):
             self._go_on_listing(reply, upper, count, still_open)
             return
@@ -314,7 +314,7 @@ class Session10(TurnSession[Message]):
             if peer_holds_none:
                 reply.match(key)
                 reply.close_match()
-                reply.told.append(key)
+                reply.sent.append(key)
             else:
                 reply.tell_key(key, ZERO)
         if page < count:
@@ -327,7 +327,7 @@ class Session10(TurnSession[Message]):
     def _go_on_listing(
         self, reply: Cip124Reply, upper: bytes, count: int, still_open: list[bytes]
     ) -> None:
-        """List keys of a gap of which some were told in vain: the others, up to a page."""
+        """List keys of a gap of which some were sent in vain: the others, up to a page."""
         page = min(count, self.side.settings.page_keys, reply.room())
         passed = set(still_open)
         keys = [key for key in reply.keys_to(upper, page + len(passed)) if key not in passed]

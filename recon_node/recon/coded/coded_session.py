@@ -173,7 +173,7 @@ class CodedSession(TurnSession[Message]):
 
     def receive(self, message: Message) -> Actions[Message]:
         """Take the peer's message; once its turn is over, fetch what it names by id, and answer."""
-        self.side.hear(goes_on=message.goes_on, max_turn=MAX_TURN)
+        self.side.receive(goes_on=message.goes_on, max_turn=MAX_TURN)
         due = Due(self._has_closed, bool(self._symbols_sent), self._tries > _MAX_TRIES)
         keys = self._turn.add(message, due)
         new_keys = self.side.learn(keys[:FETCHED_AT_ONCE])

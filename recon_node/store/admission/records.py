@@ -105,7 +105,7 @@ class Record:
 
     @property
     def is_withheld(self) -> bool:
-        """Whether peers do not hear of it (CIP-124: a node validates an event before it relays
+        """Whether it is not offered to peers (CIP-124: a node validates an event before it relays
         it): it is badly signed and nothing valid covers it, or it is UNCOVERED."""
         if self.state is State.UNCOVERED:
             return True

@@ -201,7 +201,7 @@ class EventLog:
         return keys
 
     def load_withheld(self) -> list[EventId]:
-        """Return the EventIds that peers do not hear of."""
+        """Return the EventIds that are not offered to peers."""
         with explained_errors(self.path):
             return select_withheld(self.connection, orphans=self.guarded)
 
@@ -352,7 +352,7 @@ class EventLog:
         self._note_head(self.marks.head)
 
     def _is_withheld(self, record: Record) -> bool:
-        """Tell whether peers do not hear of a record: orphans, too, if the log is guarded."""
+        """Return whether a record is not offered to peers: orphans, too, if the log is guarded."""
         return record.is_withheld or (self.guarded and record.state is State.ORPHAN)
 
     def _was_withheld(self, record: Record) -> bool:

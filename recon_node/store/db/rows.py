@@ -87,7 +87,7 @@ def _records(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) ->
 
 
 def select_withheld(connection: sqlite3.Connection, *, orphans: bool) -> list[EventId]:
-    """Return the EventIds that peers do not hear of, see `Record.is_withheld`."""
+    """Return the EventIds that are not offered to peers, see `Record.is_withheld`."""
     rows = connection.execute(
         "SELECT event_id FROM events WHERE position IS NULL AND state IN (?1, ?2) "
         "UNION SELECT event_id FROM faults CROSS JOIN events USING (id) "
