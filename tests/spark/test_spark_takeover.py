@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 
 from spark_sink.derive.derivation import LocalWorkers
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
-from spark_sink.run import feed_reader
-from spark_sink.run.feed_reader import Follower, _pieces, delete_checkpoint
+from spark_sink.run import follower as follower_module
+from spark_sink.run.feed_reader import delete_checkpoint
+from spark_sink.run.follower import Follower, _pieces
 from spark_sink.run.run_nodes import RunNodes
 from spark_sink.schema import FEED
 from spark_sink.serve.database import Database, Wanted
@@ -181,9 +182,9 @@ def test_each_event_is_there_once_after_its_prevs_whatever_happens(
     directory = tmp_path_factory.mktemp("tables")
     world = World(random, EVENTS, nodes=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(feed_reader, "_ROWS_PER_COMMIT", 4)
-        patch.setattr(feed_reader, "_MOST_GAP", 2)
-        patch.setattr(feed_reader, "_MIN_PIECE", 1)
+        patch.setattr(follower_module, "_ROWS_PER_COMMIT", 4)
+        patch.setattr(follower_module, "_MOST_GAP", 2)
+        patch.setattr(follower_module, "_MIN_PIECE", 1)
         world.deliver(world.nodes[0], random.randint(5, EVENTS))
         one_run(world, directory, world.nodes[0], random)
         for _ in range(random.randint(1, 6)):
