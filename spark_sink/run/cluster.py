@@ -21,7 +21,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from spark_sink.derive.derivation import SparkWorkers
+from spark_sink.derive.workers import SparkWorkers
 from spark_sink.errors import INSTALL, SinkError, TablesError, one_line, store_fault
 from spark_sink.schema import RAW
 from spark_sink.tables.location import FAULTS, Location, is_delta

@@ -21,7 +21,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink.derive.derivation import SparkWorkers
+from spark_sink.derive.workers import SparkWorkers
 from spark_sink.errors import (
     FeedChangedError,
     FeedRefusedError,

@@ -17,7 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from spark_sink.derive.derivation import Workers
+from spark_sink.derive.workers import Workers
 from spark_sink.errors import SinkError, damaged
 from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.dags import LeaveOut

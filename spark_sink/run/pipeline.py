@@ -43,7 +43,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink.derive.derivation import Batches, Derivation, Workers, stage_frame
+from spark_sink.derive.derivation import Derivation
+from spark_sink.derive.workers import Batches, Workers, stage_frame
 from spark_sink.errors import FeedUnreachableError, SinkError, TablesError, cannot_write
 from spark_sink.run.spark_session import translate
 from spark_sink.source.data_source import ReconRanges, read_ranges

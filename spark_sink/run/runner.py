@@ -14,7 +14,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from recon_node.tracing import span
-from spark_sink.derive.derivation import SparkWorkers, warming_up
+from spark_sink.derive.workers import SparkWorkers, warming_up
 from spark_sink.errors import SinkError, TablesError, another_log
 from spark_sink.exposition import served
 from spark_sink.run.backfill import ANYONE, Backfill, find_backfill

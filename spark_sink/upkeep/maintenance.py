@@ -31,7 +31,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from spark_sink.derive.child_process import COMMAND
-from spark_sink.derive.derivation import Derivation, LocalWorkers
+from spark_sink.derive.derivation import Derivation
+from spark_sink.derive.workers import LocalWorkers
 from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.source.feed_client import Feed

@@ -34,7 +34,7 @@ from recon_node.dag.dag_events import shard_event
 from recon_node.ipld import CID, RAW
 from spark_sink.cli import main
 from spark_sink.derive import derivation as derive
-from spark_sink.derive.derivation import SparkWorkers
+from spark_sink.derive.workers import SparkWorkers
 from spark_sink.errors import FeedChangedError, SinkError, TablesError
 from spark_sink.run import cluster
 from spark_sink.run.cluster import check_workers

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_sink.derive.derivation import LocalWorkers
+from spark_sink.derive.workers import LocalWorkers
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
 from spark_sink.run import follower as follower_module
 from spark_sink.run.feed_reader import delete_checkpoint

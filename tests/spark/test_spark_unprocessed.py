@@ -16,8 +16,9 @@ from recon_node.streams import Stream, budget
 from spark_sink.cli import main
 from spark_sink.derive import derivation, feed_streams, portion
 from spark_sink.derive.child_process import COMMAND, in_worker
-from spark_sink.derive.derivation import Derivation, LocalWorkers
+from spark_sink.derive.derivation import Derivation
 from spark_sink.derive.portion import Step
+from spark_sink.derive.workers import LocalWorkers
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.schema import DERIVED, UNPROCESSED
 from spark_sink.tables.directory import Tables

@@ -1,0 +1,116 @@
+"""What calls a function for each of some items: Spark's workers, or this process."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+import pyarrow as pa
+
+from spark_sink.derive.child_process import COMMAND
+from spark_sink.tables.dags import LeaveOut
+from spark_sink.tables.placement import Placement
+from spark_sink.tables.staging import StagedFeed, Stager, stage_feed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+Batches = Iterable[pa.RecordBatch]
+
+_ANSWER: Final = "answer binary"
+# Seconds to wait for the warm-up when Spark stops.
+_JOIN_PATIENCE: Final = 10.0
+
+
+class Workers(Protocol):
+    """Calls a function for each of some items.
+
+    Attributes:
+        command: the command of processes in which strangers' content is computed
+            (`derive.child_process`); None: in the worker itself.
+    """
+
+    command: Sequence[str] | None
+
+    def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
+        """Return the results, in any order."""
+
+
+class LocalWorkers:
+    """Works in this process, one item after the other."""
+
+    def __init__(self, command: Sequence[str] | None = None) -> None:
+        self.command = command
+
+    def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
+        """Yield the results in order, each computed on demand."""
+        return map(function, items)
+
+
+class SparkWorkers:
+    """Works in Spark's workers, with one task per item.
+
+    Items and results are pickled; results should be small.
+    """
+
+    def __init__(self, spark: SparkSession, command: Sequence[str] | None = COMMAND) -> None:
+        self._spark = spark
+        self.command = command
+
+    def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
+        """Return the results, in any order, when all are there."""
+
+        def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield _pickled(function(items[number]))
+
+        tasks = self._spark.range(0, len(items), 1, len(items))
+        return _unpickled(tasks.mapInArrow(answer, _ANSWER))
+
+
+@contextmanager
+def warming_up(spark: SparkSession) -> Iterator[None]:
+    """Start Spark's workers in the background, while the block prepares their first work."""
+    workers = SparkWorkers(spark)
+
+    def warm_up() -> None:
+        with suppress(Exception):  # their first real task reports what is wrong
+            list(workers.map(abs, range(spark.sparkContext.defaultParallelism)))
+
+    thread = threading.Thread(target=warm_up, name="warm-up", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(_JOIN_PATIENCE)
+
+
+def stage_frame(
+    frame: DataFrame,
+    stager: Stager,
+    placement: Placement,
+    *,
+    read: Callable[[Batches], Batches] = iter,
+    leave_out: LeaveOut = LeaveOut(),  # noqa: B008 - it cannot change
+) -> list[StagedFeed]:
+    """Let the workers write rows of the feed that have a place in the table to files."""
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = map(leave_out, read(batches))
+        return map(_pickled, stage_feed(rows, stager, placement))
+
+    return list(_unpickled(frame.mapInArrow(stage, _ANSWER)))
+
+
+def _pickled(answer: object) -> pa.RecordBatch:
+    return pa.record_batch({"answer": pa.array([pickle.dumps(answer)], pa.binary())})
+
+
+def _unpickled(answers: DataFrame) -> Iterator[Any]:
+    return map(pickle.loads, answers.toArrow()["answer"].to_pylist())
