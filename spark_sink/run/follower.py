@@ -49,13 +49,13 @@ class Follower:
 
     def begin(self, head: Head) -> None:
         """Read the log that ends at `head` from now on."""
-        epoch, read = self._tables.reading.epoch, self._tables.reading.position
-        self._feed.check(read, epoch, head)
+        epoch, read_position = self._tables.reading.epoch, self._tables.reading.position
+        self._feed.check(read_position, epoch, head)
         if self._tables.mirrors_log:
             return
         self._overlap = self._compared(head)
         lacking = self._overlap.lacking(0)
-        if len(lacking) and lacking[0] <= read:
+        if len(lacking) and lacking[0] <= read_position:
             # The node was restored from a backup, and went on otherwise: this is another log.
             self._tables.raw.read_from(epoch)
 
@@ -96,10 +96,10 @@ class Follower:
         count = 0
         tables, overlap = self._tables, self._overlap
         while overlap is not None and may_continue():
-            read = tables.reading.position
-            most = min(overlap.scattered(read), _ROWS_PER_COMMIT)
-            placement = overlap.placement(read, tables.raw_position, most)
-            if not most and placement.upto <= read:
+            read_position = tables.reading.position
+            most = min(overlap.scattered(read_position), _ROWS_PER_COMMIT)
+            placement = overlap.placement(read_position, tables.raw_position, most)
+            if not most and placement.upto <= read_position:
                 break
             pieces = _pieces(placement.ranges(_MOST_GAP), tasks)
             stage = partial(

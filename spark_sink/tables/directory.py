@@ -2,7 +2,7 @@
 
 - `raw_events` at position p holds the feed's positions 1 to p, each once, and nothing else. If it
   went on from another node, it holds p events of their feeds, each once and after its prevs, and
-  among them all up to the position *read* of the feed that it goes on from
+  among them all up to the *read position* of the feed that it goes on from
   (`spark_sink.tables.placement`).
 - Every other table at position p is a pure function of the rows of `raw_events` up to p (see
   `spark_sink.derive.transforms`), and is never ahead of `raw_events`.

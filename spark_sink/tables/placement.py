@@ -9,18 +9,18 @@ Theory of operation. Nodes that reconcile hold the same events, each in an order
 table that was filled from one node's log can go on from another's if the events that it has are
 left out. They are told by their CIDs.
 
-The state that is kept is a log and a position in it, *read*, of which only this is said: the table
-has every event of the log up to there. It stays true whatever happens, because neither a table nor
-a log loses or reorders events; a commit that appends the missing events up to a later position may
-set it there. All else is computed from the log and the table themselves, whenever a node is taken
-over or a run begins. So it does not matter where a run was interrupted.
+The state that is kept is a log and a position in it, the *read position*, of which only this is
+said: the table has every event of the log up to there. It stays true whatever happens, because
+neither a table nor a log loses or reorders events; a commit that appends the missing events up to a
+later position may set it there. All else is computed from the log and the table themselves,
+whenever a node is taken over or a run begins. So it does not matter where a run was interrupted.
 
 - *Lacking* are the positions of the log whose events the table does not have. They are appended in
   the log's order. A log is causal, and what it has before an event and is not appended is in the
   table: so the table is causal, too.
 - The table may have events that the log does not have yet. While there are any, each new event of
-  the log has to be looked up. If the table has as many events as the log up to *read*, there are
-  none: both have the same set, and reading goes on as if there were one node.
+  the log has to be looked up. If the table has as many events as the log up to the read position,
+  there are none: both have the same set, and reading goes on as if there were one node.
 
 CIDs end with a SHA-256 digest. Half of it tells events apart: to make two with the same half takes
 2^64 attempts. So an overlap needs 17 bytes of memory per event of the table.
@@ -166,31 +166,31 @@ class LogOverlap:
         self._held = self._held[~self._delivered]
         self._delivered = np.zeros(len(self._held), bool)
 
-    def lacking(self, read: int) -> Positions:
+    def lacking(self, read_position: int) -> Positions:
         """Return the known positions after one whose events the table lacks; forget the others."""
         all_ = np.concatenate([*self._lacking, np.array([], np.int64)])
-        self._lacking = [all_[all_ > read]]
+        self._lacking = [all_[all_ > read_position]]
         return self._lacking[0]
 
-    def placement(self, read: int, base: int, most: int | None = None) -> Placement:
+    def placement(self, read_position: int, base: int, most: int | None = None) -> Placement:
         """Return where the next rows go.
 
         Args:
-            read: the position in the log up to which the table has everything.
+            read_position: the position in the log up to which the table has everything.
             base: the table's position.
             most: the number of rows; None: all that are known.
         """
-        lacking = self.lacking(read)
+        lacking = self.lacking(read_position)
         if most is None or len(lacking) <= most:
             return Placement.of(lacking, self.known, base)
         return Placement.of(lacking[:most], int(lacking[most]) - 1, base)
 
-    def scattered(self, read: int) -> int:
+    def scattered(self, read_position: int) -> int:
         """Return how many lacking events come before one that the table has.
 
         Those behind all events in common are not scattered: reading can just go on there.
         """
-        lacking = self.lacking(read)
+        lacking = self.lacking(read_position)
         if not len(lacking) or lacking[-1] != self.known:
             return len(lacking)
         # Each position less its index is the same throughout a run.
