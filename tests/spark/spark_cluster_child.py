@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_sink.cli import main
-from spark_sink.derive import derivation
+from spark_sink.derive import derivation, workers
 from spark_sink.derive.portion import Portion
 
 
@@ -45,6 +45,6 @@ def fatal(function: Callable[..., Any], mark: Path) -> Callable[..., Any]:
 if __name__ == "__main__":
     marks = Path(sys.argv.pop(1))
     derivation._SHORT_POSITIONS = 0
-    derivation.stage_feed = fatal(derivation.stage_feed, marks / "fetch")
+    workers.stage_feed = fatal(workers.stage_feed, marks / "fetch")
     derivation.compute_partition = fatal(derivation.compute_partition, marks / "compute")
     main(prog_name="spark-sink")
