@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_sink.cli import main
-from spark_sink.derive import derivation
+from spark_sink.derive import derivation, workers
 from spark_sink.derive.child_process import compute_partition
 from spark_sink.tables import delta_files, tidying
 from spark_sink.tables.staging import stage_feed
@@ -54,5 +54,5 @@ if __name__ == "__main__":
     if trap != "none":
         directory.mkdir(exist_ok=True)
         vars(derivation)["compute_partition"] = trapped(compute_partition, trap, directory)
-        vars(derivation)["stage_feed"] = trapped(stage_feed, trap, directory)
+        vars(workers)["stage_feed"] = trapped(stage_feed, trap, directory)
     main(["run", *sys.argv[3:]])
