@@ -59,9 +59,9 @@ class EventKind(Enum):
     TIME = "time"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would take six times as long to make
 class Event:
-    """A well-formed event.
+    """A well-formed event, which must not be changed.
 
     `init` is the CID of its stream's init event (of an init event, its own); `prevs` are the events
     that it builds on, in the given order, none for an init event. Only init events have a `header`,

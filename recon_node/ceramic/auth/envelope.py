@@ -199,18 +199,11 @@ _MAX_HEADER: Final = 1024
 """Bytes of a header that is cached."""
 
 
-class PlainEvent(NamedTuple):
-    """A signed event whose CAR has its two blocks, each once, and nothing else."""
+def read_plain(data: bytes) -> tuple[CID, Envelope, Any] | None:
+    """Return what `parse_event` would find in a CAR: the event's CID, its envelope and its payload,
+    whose fields are not checked. None if it has to look itself.
 
-    cid: CID
-    envelope: Envelope
-    payload: Any
-
-
-def read_plain(data: bytes) -> PlainEvent | None:
-    """Return what `parse_event` would find in a CAR; None if it has to look itself.
-
-    The payload's fields are not checked.
+    Such a CAR has the event's two blocks, each once, and nothing else.
     """
     if type(data) is not bytes:  # slices of other types are not hashable
         return None
@@ -257,7 +250,7 @@ def read_plain(data: bytes) -> PlainEvent | None:
     # Both have the head and the digest of such a CID: to check that again takes as long as a hash.
     of_root, of_payload = bytes.__new__(CID, root), bytes.__new__(CID, payload_cid)
     signed = Envelope(of_payload, protected, header, envelope[_SIGNATURE_IN_ENVELOPE], None)
-    return PlainEvent(of_root, signed, decoded)
+    return of_root, signed, decoded
 
 
 @lru_cache(maxsize=1024)
