@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Set
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -142,7 +143,7 @@ class DocumentSchema:
             raise SchemaError(str(error)) from None
 
     def error(
-        self, content: Any, weight: int, budget: Budget, touched: frozenset[str] | None = None
+        self, content: Any, weight: int, budget: Budget, touched: Set[str] | None = None
     ) -> str | None:
         """Return the first violation of the schema, in plain English; None if the content conforms.
 

@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from recon_node.ceramic import Event, EventKind
+from recon_node.ceramic import Event
 from recon_node.ceramic.auth.did import has_low_s
 from recon_node.ipld import CID
 
@@ -247,8 +247,9 @@ class _Grouping:
     def add(self, event: Event) -> None:
         number = self._number.setdefault(self._statement(event), len(self._groups))
         if number == len(self._groups):
-            self._groups.append([])
-        self._groups[number].append(event)
+            self._groups.append([event])
+        else:
+            self._groups[number].append(event)
         self._number_of[event.cid] = number
 
     def finish(self, keep_first: bool) -> Statements:
@@ -269,7 +270,7 @@ class _Grouping:
         return Statements(tuple(shown), ranks, copies)
 
     def _statement(self, event: Event) -> Hashable:
-        if event.kind is EventKind.TIME:
+        if event.proof is not None:
             prev = event.prevs[0]
             return _anchor(event), self._number_of.get(prev, prev)
         if event.envelope is None or event.cid in self._badly_signed:
@@ -278,7 +279,7 @@ class _Grouping:
 
     def _rank(self, group: Sequence[Event], ranks: Sequence[bytes]) -> bytes:
         event = group[0]
-        if event.kind is EventKind.TIME:
+        if event.proof is not None:
             prev = event.prevs[0]
             number = self._number_of.get(prev, len(ranks))
             below = ranks[number] if number < len(ranks) else prev

@@ -20,7 +20,7 @@ Values are those of DAG-CBOR: JSON's, and bytes and links, which are leaves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, Final, NamedTuple
 
 from recon_node.streams.budget import Budget
@@ -103,7 +103,7 @@ class Patched(NamedTuple):
 
     document: Any
     weight: int
-    touched: frozenset[str] | None
+    touched: Set[str] | None
 
 
 def apply_patch(document: Any, patch: object, weight: int, budget: Budget) -> Patched:
@@ -125,7 +125,7 @@ def apply_patch(document: Any, patch: object, weight: int, budget: Budget) -> Pa
         except JsonPatchError as error:
             raise JsonPatchError(f"operation {number} of the patch: {error}") from None
     check_weight(run.weight)
-    return Patched(run.document, run.weight, None if run.is_new else frozenset(run.touched))
+    return Patched(run.document, run.weight, None if run.is_new else run.touched)
 
 
 class _Run:
@@ -175,13 +175,13 @@ class _Run:
             if field not in operation:
                 raise JsonPatchError(f"'{name}' needs {field!r}")
         path = self._parse(operation["path"])
-        if name == "add":
+        if name == "replace":
+            self._replace(path, operation["value"])
+        elif name == "add":
             value = operation["value"]
             self._add(path, value, self._size(value))
         elif name == "remove":
             self._remove(path)
-        elif name == "replace":
-            self._replace(path, operation["value"])
         elif name == "test":
             if not is_equal(self._get(path), operation["value"], self._spend_compared):
                 raise JsonPatchError(f"the test of {_show(operation['path'])} failed")
@@ -232,12 +232,8 @@ class _Run:
             self._set_root(value, size)
             return
         parent, last = self._open(path), path[-1]
-        _member(parent, last)
-        if isinstance(parent, dict):
-            self._set(parent, last, value, size)
-        else:
-            self.weight += size.weight - self._weight(parent[int(last)])
-            parent[int(last)] = value
+        self.weight += size.weight - self._weight(_member(parent, last))
+        parent[last if isinstance(parent, dict) else int(last)] = value
 
     def _set(self, parent: dict[str, Any], name: str, value: Any, size: JsonSize) -> None:
         if name in parent:
@@ -303,7 +299,8 @@ class _Run:
 
     def _weight(self, value: Any) -> int:
         if isinstance(value, str):
-            self._spend(_UNIT * (len(value) // TEXT_A_STEP))
+            if len(value) >= TEXT_A_STEP:
+                self._spend(_UNIT * (len(value) // TEXT_A_STEP))
             return VALUE_WEIGHT + weigh_text(value)
         return self._size(value).weight if isinstance(value, CONTAINERS) else weigh_leaf(value)
 

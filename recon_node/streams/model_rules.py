@@ -23,10 +23,10 @@ affect existing documents.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, StreamIdError, StreamType
+from recon_node.ceramic import Event, InitHeader, StreamId, StreamIdError, StreamType
 from recon_node.ipld import CID, IpldError
 from recon_node.ipld.dag_json import number_text
 from recon_node.streams.budget import Budget
@@ -68,7 +68,7 @@ class ContentChange(NamedTuple):
     before: Any
     after: Any
     weight: int
-    touched: frozenset[str] | None = None
+    touched: Set[str] | None = None
     is_init: bool = False
 
     def touches(self, name: str) -> bool:
@@ -355,9 +355,9 @@ def event_metadata(event: Event) -> dict[str, Any]:
 
     `shouldIndex` is true unless the init event says otherwise.
     """
-    if event.kind is EventKind.TIME:
+    if event.proof is not None:
         return {}
-    found: dict[str, Any] = {"shouldIndex": True} if event.kind is EventKind.INIT else {}
+    found: dict[str, Any] = {} if event.header is None else {"shouldIndex": True}
     header = event.payload.get("header")
     if isinstance(header, dict):
         for name in _METADATA:
@@ -382,7 +382,7 @@ def named_versions(events: Iterable[Event]) -> set[CID]:
 
     If there are more than `MAX_VERSIONS`, those with the lowest CIDs.
     """
-    headers = (event.payload.get("header") for event in events if event.kind is not EventKind.TIME)
+    headers = (event.payload.get("header") for event in events if event.proof is None)
     found = {header.get("modelVersion") for header in headers if isinstance(header, dict)}
     return set(sorted(version for version in found if version is not None)[:MAX_VERSIONS])
 
