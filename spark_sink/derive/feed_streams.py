@@ -14,10 +14,10 @@ its events.
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, groupby
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -46,7 +46,7 @@ from recon_node.streams import (
 )
 from spark_sink.derive.watchdog import killed_if_slow
 from spark_sink.errors import SinkError, TablesError
-from spark_sink.schema import DERIVATION_COLUMNS, PARTITION_COLUMN, partition_of
+from spark_sink.schema import PARTITION_COLUMN, partition_of
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.raw_files import ordered_slices
 
@@ -121,14 +121,9 @@ class FeedStream:
         """Bytes of the entries' events."""
         return sum(len(entry.event.car) for entry in self.entries)
 
-    @property
-    def is_continuation(self) -> bool:
-        """Whether these are the later events only."""
-        return self.stream.count > len(self.entries)
-
-    def with_definitions(self, definitions: Definitions | None) -> "FeedStream":
-        """Return the stream, with definitions of its model."""
-        return replace(self, stream=self.stream.with_definitions(definitions))
+    def define(self, definitions: Definitions | None) -> None:
+        """Set the definitions of its model, before its content is computed."""
+        self.stream.definitions = definitions
 
     @cached_property
     def tip(self) -> Tip[CID] | None:
@@ -189,7 +184,7 @@ def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator
     All rows of each stream up to some position must be present.
 
     Args:
-        raw_events: at least the columns `DERIVATION_COLUMNS`, in any order of rows.
+        raw_events: at least the columns of `_RawEvent`, in any order of rows.
         models_only: skip all streams but models, which costs next to nothing.
 
     Raises:
@@ -197,9 +192,9 @@ def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator
     """
     for cid, group in _by_stream(raw_events):
         first = next(group)
-        if not first["car"]:  # see `spark_sink.tables.dags`
+        if not first.car:  # see `spark_sink.tables.dags`
             continue
-        if models_only and _MODEL_HEADER not in first["car"]:
+        if models_only and _MODEL_HEADER not in first.car:
             continue
         stream = _read_stream(cid, chain([first], group))
         if not models_only or stream.is_model:
@@ -226,16 +221,28 @@ def read_later(
             continue
 
 
-def _by_stream(raw_events: pa.Table) -> Iterator[tuple[bytes, Iterator[Row]]]:
+class _RawEvent(NamedTuple):
+    """A row of `raw_events`: the columns that the other tables are computed from."""
+
+    position: int
+    stream_cid: bytes
+    car: bytes
+    time: int | None
+    chain_id: str | None
+    fault: str | None
+
+
+def _by_stream(raw_events: pa.Table) -> Iterator[tuple[bytes, Iterator[_RawEvent]]]:
     slices = ordered_slices(
-        raw_events.select(DERIVATION_COLUMNS), ("stream_cid", "position"), _ROWS_AT_ONCE
+        raw_events.select(_RawEvent._fields), ("stream_cid", "position"), _ROWS_AT_ONCE
     )
-    rows = (row for part in slices for row in part.to_pylist())
-    return groupby(rows, itemgetter("stream_cid"))
+    columns = ([column.to_pylist() for column in part.columns] for part in slices)
+    rows = (row for some in columns for row in map(_RawEvent, *some))
+    return groupby(rows, attrgetter("stream_cid"))
 
 
 def _read_stream(
-    cid: bytes, rows: Iterable[Row], summary: StreamSummary | None = None
+    cid: bytes, rows: Iterable[_RawEvent], summary: StreamSummary | None = None
 ) -> FeedStream:
     """Read the events of a stream in feed order, one for each statement.
 
@@ -244,9 +251,9 @@ def _read_stream(
         TablesError: they are not the events of the stream.
     """
     rows = tuple(rows)
-    size = sum(len(row["car"]) for row in rows)
+    size = sum([len(row.car) for row in rows])
     with killed_if_slow(cid, size):
-        entries = (_read_entry(row, lazily=size > _MAX_DECODED) for row in rows)
+        entries = [_read_entry(row, lazily=size > _MAX_DECODED) for row in rows]
         return _stream_of(cid, {entry.event.cid: entry for entry in entries}, summary)
 
 
@@ -275,14 +282,13 @@ def _stream_of(cid: bytes, entries: dict[CID, Entry], summary: StreamSummary | N
     return FeedStream(cid, tuple(shown), stream)
 
 
-def _read_entry(row: Row, *, lazily: bool) -> Entry:
-    position = row["position"]
+def _read_entry(row: _RawEvent, *, lazily: bool) -> Entry:
+    position, _, car, time, chain_id, fault = row
     try:
-        event = parse_event(row["car"])
+        event = parse_event(car)
     except CeramicError as error:
         raise TablesError(f"raw_events holds no event at position {position}: {error}") from error
-    event = event.lazily() if lazily else event
-    return Entry(position, event, row["time"], row["chain_id"], row["fault"])
+    return Entry(position, event.lazily() if lazily else event, time, chain_id, fault)
 
 
 #: Events of a stream of which a summary is kept.

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final
 
 import pyarrow as pa
@@ -151,7 +152,7 @@ def portion_of_set_aside(
         span = pc.min_max(events["position"]).as_py()
         init = events["car"][pc.index(events["position"], span["min"]).as_py()].as_py()
         stream_id, columns = _identity(cid, b"" if cid in unreadable else init)
-        rows.add(columns, unprocessed(stream_id, span["max"], reason))
+        rows.add(columns, (unprocessed(stream_id, span["max"], reason),))
     return Portion(rows={UNPROCESSED: rows.finish()})
 
 
@@ -214,34 +215,35 @@ class _Work:
         try:
             with killed_if_slow(stream.cid, stream.size):
                 self._add(stream)
-        except NOT_OF_A_STREAM:
-            raise
         except Exception as error:
             for rows in every:
                 rows.undo()
+            if isinstance(error, NOT_OF_A_STREAM):
+                raise
             self.portion.arrived.pop(stream.cid, None)
             self.portion.changed.pop(stream.cid, None)
             reason = reason_of(error)
         if UNPROCESSED in self._rows and (reason or stream.cid in self._step.retried):
             row = unprocessed(stream.id_text, stream.entries[-1].position, reason)
-            self._rows[UNPROCESSED].add(stream.columns, row)
+            self._rows[UNPROCESSED].add(stream.columns, (row,))
 
     def _add(self, stream: FeedStream) -> None:
         step, revises = self._step, False
         if step.needs_models:
-            stream = stream.with_definitions(self._models.of(stream))
+            stream.define(self._models.of(stream))
             revises = self._models.last_change(stream) > step.after
-        rows = rows_of(stream, step.names, 0 if revises else step.after)
-        if stream.is_continuation:
-            rows = iter([*rows])  # it raises ForgottenError, if at all, before any row is added
-        for name, row in rows:
+        for name, rows in rows_of(stream, step.names, 0 if revises else step.after):
             order = self._orders.get(name)
-            is_event = order is not None and row["event_cid"] != stream.cid
-            columns = stream.repeated_columns if is_event else stream.columns
-            if order is None or row[order] > step.after:
-                self._rows[name].add(columns, row)
-            elif name in self._revised:
-                self._revised[name].add(columns, row)
+            columns, repeated = stream.columns, stream.repeated_columns
+            if order is None or (columns is repeated and not revises):
+                self._rows[name].add(columns, rows)
+                continue
+            for row in rows:
+                of_stream = columns if row["event_cid"] == stream.cid else repeated
+                if row[order] > step.after:
+                    self._rows[name].add(of_stream, (row,))
+                elif name in self._revised:
+                    self._revised[name].add(of_stream, (row,))
         if stream.is_model and step.needs_models:
             self._note_model(stream)
         if step.needs_models:
@@ -303,16 +305,17 @@ class _Rows:
         tables, self._bytes, self._staged = self._packed
         del self._tables[tables:]
 
-    def add(self, columns: Row, row: Row) -> None:
-        """Add a row; `columns` are those of its stream, the same object for all of its rows."""
-        if not self._streams or self._streams[-1] is not columns:
-            self._streams.append(columns)
-            self._shared = sum(len(value or b"") for _, value in columns["dimensions"])
-        self._stream_of.append(len(self._streams) - 1)
-        self._rows.append(row)
-        self._data += len(row.get("data") or b"") + self._shared
-        if len(self._rows) >= _ROWS_PER_TABLE or self._data >= _DATA_BYTES:
-            self._pack()
+    def add(self, columns: Row, rows: Iterable[Row]) -> None:
+        """Add rows; `columns` are those of their stream, the same object for all of its rows."""
+        for row in rows:
+            if not self._streams or self._streams[-1] is not columns:
+                self._streams.append(columns)
+                self._shared = sum([len(value or b"") for _, value in columns["dimensions"]])
+            self._stream_of.append(len(self._streams) - 1)
+            self._rows.append(row)
+            self._data += len(row.get("data") or b"") + self._shared
+            if len(self._rows) >= _ROWS_PER_TABLE or self._data >= _DATA_BYTES:
+                self._pack()
 
     def finish(self) -> Staged:
         """Return all rows."""
@@ -356,7 +359,7 @@ class _Rows:
                 shared = pa.array([stream[name] for stream in self._streams], kind)
                 columns.append(shared.take(stream_of))
             else:
-                columns.append(pa.array([row[name] for row in self._rows], kind))
+                columns.append(pa.array([*map(itemgetter(name), self._rows)], kind))
         return pa.Table.from_arrays(columns, schema=self._schema)
 
     def _write(self) -> None:

@@ -13,7 +13,7 @@ The content also depends on the stream's model. Rows change
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from recon_node.ceramic import Event, EventKind
+from recon_node.ceramic import Event
 from recon_node.ipld import CID
 from recon_node.streams import Decision, StreamData, Tip, data_json, event_metadata
 from recon_node.streams.budget import TIME_ROW
@@ -28,7 +28,7 @@ def conclusion_events(stream: FeedStream, after: int = 0) -> Iterator[Row]:
             continue
         row = _event_columns(entry)
         row["data"] = _payload(entry.event)
-        row["previous"] = entry.event.prevs
+        row["previous"] = shape.prevs
         row["expires"] = shape.expires
         row["fault"] = entry.fault
         yield row
@@ -86,8 +86,10 @@ _ROWS: Final[dict[str, Callable[[FeedStream, int], Iterator[Row]]]] = {
 NEED_MODELS: Final = frozenset({"event_states", "stream_states"})
 
 
-def rows_of(stream: FeedStream, names: Iterable[str], after: int = 0) -> Iterator[tuple[str, Row]]:
-    """Yield the rows of a stream in some derived tables, each with the name of its table.
+def rows_of(
+    stream: FeedStream, names: Iterable[str], after: int = 0
+) -> Iterator[tuple[str, Iterator[Row]]]:
+    """Yield the names of some derived tables, each with the rows of a stream in it.
 
     Args:
         stream: all of it, or its later events; with the definitions of its model, if a table
@@ -96,10 +98,8 @@ def rows_of(stream: FeedStream, names: Iterable[str], after: int = 0) -> Iterato
         after: rows that are events are yielded for later positions only.
     """
     for name in names:
-        if name == UNPROCESSED:  # see `derive.feed_streams`
-            continue
-        for row in _ROWS[name](stream, after):
-            yield name, row
+        if name != UNPROCESSED:  # see `derive.feed_streams`
+            yield name, _ROWS[name](stream, after)
 
 
 def _event_columns(entry: Entry) -> Row:
@@ -107,7 +107,7 @@ def _event_columns(entry: Entry) -> Row:
     return {
         "conclusion_event_order": entry.position,
         "event_cid": event.cid,
-        "event_type": event.kind.value,
+        "event_type": event.kind._value_,  # `.value` takes ten times as long
         "before": entry.time,
         "chain_id": entry.chain_id,
     }
@@ -133,7 +133,7 @@ def _content_after(event: Event, data: StreamData) -> bytes:
 
     Anybody can add any number of time events to a stream, so they must not multiply its content.
     """
-    if event.kind is EventKind.TIME and data.weight > TIME_ROW:
+    if event.proof is not None and data.weight > TIME_ROW:
         return data_json(dict(data.metadata), None)
     return data.to_json()
 
@@ -143,6 +143,6 @@ def _payload(event: Event) -> bytes | None:
 
     That is the content of an init event, or the JSON Patch of a data event.
     """
-    if event.kind is EventKind.TIME:
+    if event.proof is not None:
         return None
     return data_json(event_metadata(event), event.data)

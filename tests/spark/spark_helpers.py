@@ -219,7 +219,8 @@ class StreamCounter:
 
         def counted(work: Any, stream: Any) -> None:
             add(work, stream)
-            self.whole += not stream.is_continuation
-            self.later += stream.is_continuation
+            goes_on = stream.stream.count > len(stream.entries)
+            self.whole += not goes_on
+            self.later += goes_on
 
         patch.setattr(portion._Work, "add", counted)

@@ -45,7 +45,8 @@ def rows(events: list[Event], times: dict[CID, int]) -> list[tuple[str, dict[str
     [stream] = read_streams(with_partition(feed_rows(events, times)))
     return [
         (name, {k: v for k, v in row.items() if k not in ("position", "conclusion_event_order")})
-        for name, row in rows_of(stream, DERIVED)
+        for name, found in rows_of(stream, DERIVED)
+        for row in found
     ]
 
 
