@@ -3,7 +3,7 @@
 Any number of events may wait for one that arrives, or for one anchor: a *crowd*. It moves in steps,
 because it is too much for one transaction. See `rows` for what is left between two steps.
 
-What a batch has to know of the log is loaded by a `History`: a batch of 1,000 events needs a
+What a batch has to know of the log is loaded by a `BatchLoader`: a batch of 1,000 events needs a
 handful of queries, not thousands.
 """
 
@@ -56,7 +56,7 @@ MAX_WAITERS: Final = 256
 """Waiting events that one transaction loads from the log, some 0.3 ms each."""
 
 
-class History:
+class BatchLoader:
     """Answers what a batch has to know, within its transaction.
 
     Attributes:
@@ -198,18 +198,16 @@ class _Change:
     def __init__(self, log: EventLog, marks: Marks) -> None:
         self._log = log
         self._marks = marks
-        self.history = History(log.connection)
-        self.ladder = Ladder(
-            self.history.known, marks, log.network, log.limits, guarded=log.guarded
-        )
+        self.loader = BatchLoader(log.connection)
+        self.ladder = Ladder(self.loader.known, marks, log.network, log.limits, guarded=log.guarded)
 
     def resume(self, records: Iterable[Record]) -> None:
         """Move held records for which something other than an event was missing."""
-        self.history.carry_out(self.ladder.resume(records))
+        self.loader.carry_out(self.ladder.resume(records))
 
     def write(self) -> Committed:
         """Write what became of the records."""
-        known, left = self.history.known, self.history.left
+        known, left = self.loader.known, self.loader.left
         committed = self._log.write(
             known.touched.values(), self.ladder.refused, self._marks, left, known.forgotten
         )
@@ -244,12 +242,12 @@ def commit_batch(
     terms = Terms(log.network, log.settings.max_event_bytes, log.now(), ranges, judgement)
     with log.transaction() as marks:
         change = _Change(log, marks)
-        rules = Rules(change.history.known, marks, change.ladder, terms)
+        rules = Rules(change.loader.known, marks, change.ladder, terms)
         mended = _mend(log.connection, batch, damaged) if damaged else []
         if mended:
             names = [event_id.event_cid for event_id in mended]
-            change.history.carry_out(rules.resume(names))
-        verdicts = change.history.carry_out(rules.judge(batch))
+            change.loader.carry_out(rules.resume(names))
+        verdicts = change.loader.carry_out(rules.judge(batch))
         committed = change.write()
         note_own_streams(log.connection, rules.own_streams)
     committed.verdicts, committed.mended = verdicts, mended
@@ -267,7 +265,7 @@ def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, ProofVerdict]]) -
         before = proofs.doubted_events(log.connection) if was_doubted else set()
         settled = proofs.settle_proofs(log.connection, verdicts)
         change = _Change(log, marks)
-        change.resume(change.history.load_some(settled))
+        change.resume(change.loader.load_some(settled))
         committed = change.write()
         proofs.forget_doubts(log.connection, settled)
         if was_doubted:
@@ -304,10 +302,10 @@ def commit_release(log: EventLog) -> Committed:
     with log.transaction() as marks:
         change = _Change(log, marks)
         for cid, after in read_releases(log.connection, MAX_WAITERS):
-            if not change.history.has_room:
+            if not change.loader.has_room:
                 break
             end_releases(log.connection, [cid])
-            change.resume(change.history.load_released(cid, after))
+            change.resume(change.loader.load_released(cid, after))
         committed = change.write()
         marks.is_releasing = bool(read_releases(log.connection, 1))
     return committed
@@ -320,10 +318,10 @@ def release_unsigned(log: EventLog) -> None:
         StoreError: the disk did not take it. What was moved before stays so.
     """
     after = 0
-    while History(log.connection).load_uncovered(after):
+    while BatchLoader(log.connection).load_uncovered(after):
         with log.transaction() as marks:
             change = _Change(log, marks)
-            waiting = change.history.load_uncovered(after)
+            waiting = change.loader.load_uncovered(after)
             change.resume(waiting)
             change.write()
         after = waiting[-1].row
