@@ -31,6 +31,7 @@ from spark_sink.run.backfill import ANYONE, find_backfill
 from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.source.feed_client import Feed, Head
 from spark_sink.source.snapshot_source import SNAPSHOT, ReconSnapshotSource
+from spark_sink.tables.delta_state import Reading
 
 KEY = SigningKey(b"k" * 32)
 
@@ -216,7 +217,7 @@ def test_tables_start_from_their_nodes_own_snapshot_or_a_named_signers(
         run = Runner(settings, lambda *_: None)
         monkeypatch.setattr(run, "_nodes", SimpleNamespace(current=feed))
         monkeypatch.setattr(feed, "signer", lambda key=own_key: key)
-        tables = SimpleNamespace(raw_position=0, reading=SimpleNamespace(log="log"))
+        tables = SimpleNamespace(raw_position=0, reading=Reading("log", 0))
         run._find_backfill(tables, Head("log", 0, 1))  # type: ignore[arg-type]
     assert asked == [(own,), (), (own, "did:key:x")]
     monkeypatch.setattr(run, "_settings", RunSettings(feed.url, tmp_path, from_snapshot="s3://x/y"))
