@@ -86,7 +86,7 @@ def test_what_an_import_of_the_client_loads():
 def test_the_packaged_modules_need_nothing_else(tmp_path: Path):
     path = packaged(tmp_path / "site")
     *incomplete, error = run(path, USE_ALL)
-    assert incomplete == ["recon_node.ceramic.auth.ecdsa", "recon_node.client.pem"]
+    assert incomplete == ["recon_node.ceramic.auth.ecdsa"]
     assert "multiformats: install the client" in error
 
 
