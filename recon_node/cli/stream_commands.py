@@ -282,7 +282,7 @@ def merge_stream(
         raise CommandError(_conflicts_text(error.proposal)) from None
     _show_repaired(merged.repaired)
     if not merged.sent:
-        echo("nothing to merge: the stream has not diverged; its tip is", err=True)
+        echo("nothing to merge: the stream has not diverged; this is its tip:", err=True)
     show_document(merged, as_json, tip=True)
 
 

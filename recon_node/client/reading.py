@@ -193,7 +193,7 @@ def fetch_events(session: Session, stream: StreamId) -> Steps[Stream]:
         ) from None
     header = init.header
     if header is None or init.stream_id() != stream:
-        found = f"the stream is {init.stream_id()}" if header else "it starts none"
+        found = f"the stream is {init.stream_id()}" if header else "it is not an init event"
         raise NotFoundError(404, f"the event {init.cid} does not start {stream}: {found}")
     if not header.sep_key:
         raise NodeError(

@@ -374,4 +374,4 @@ class PeerTurn:
         key_range, bounds = self._side.key_range, message.estimate.bounds
         assert key_range is not None
         if bounds and not (key_range.lower < bounds[0] and bounds[-1] < key_range.upper):
-            raise RemoteProtocolError("peer divides what is not in the range")
+            raise RemoteProtocolError("peer's bounds lie outside the range")
