@@ -295,7 +295,7 @@ def directory_entries(cid: CID, read: Read, depth: int = 0) -> Iterator[tuple[st
     check_depth(depth)
     data, links = read_node(cid, read)
     if data.type not in DIRECTORIES:
-        raise DagError(f"{cid} is not part of a directory")
+        raise DagError(f"{cid} is not a directory, or a part of one")
     for link in links:
         name = entry_name(data, link)
         if name is None:

@@ -337,7 +337,7 @@ class RendezvousReport:
     """The key in the DHT, a multihash in hexadecimal."""
     announced_at: float | None
     """When a peer last took an announcement, in seconds since 1970."""
-    announced_to: int
+    told: int
     """Peers that took one in the last hour, and so have a record of this node."""
     found: int
     """Other nodes that were found there in the last hour."""

@@ -132,9 +132,9 @@ async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -
         ],
         counters=counters,
         rendezvous=lambda: [
-            SimpleNamespace(sort_value=None, announced_to=2, found=5),
-            SimpleNamespace(sort_value="tea", announced_to=0, found=1),
-            SimpleNamespace(sort_value="chess", announced_to=3, found=2),
+            SimpleNamespace(sort_value=None, told=2, found=5),
+            SimpleNamespace(sort_value="tea", told=0, found=1),
+            SimpleNamespace(sort_value="chess", told=3, found=2),
         ],
         provider_records=17,
     )

@@ -216,7 +216,7 @@ async def test_those_with_one_interest_find_each_other_whoever_dies_or_joins(qui
         [network, *_] = reports = last.service.reports()
         assert [each.sort_value for each in reports] == [None, "chess", "go"]
         assert [each.found for each in reports[1:]] == [2, 2]
-        assert network.announced_to >= 1
+        assert network.told >= 1
 
 
 async def test_two_that_know_only_a_third_find_each_other(quick):

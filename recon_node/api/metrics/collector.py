@@ -109,7 +109,7 @@ def _peers(peers: P2P) -> Iterator[Metric]:
     yield from _worth(connected)
     yield m.PEERS_STATING.of(peers.counters.gossip.peers)
     every = peers.rendezvous()
-    announced = sum(each.announced_to > 0 for each in every)
+    announced = sum(each.told > 0 for each in every)
     yield m.RENDEZVOUS.by_one({"announced": announced, "not_announced": len(every) - announced})
     yield m.RENDEZVOUS_FOUND.by_one(
         {

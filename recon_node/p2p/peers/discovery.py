@@ -175,7 +175,7 @@ class Discovery:
                 sort_value=each.sort_value,
                 key=key.hex(),
                 announced_at=(outcome := self._outcomes[key]).announced_at,
-                announced_to=recent(outcome.announced_to),
+                told=recent(outcome.announced_to),
                 found=recent(outcome.found),
             )
             for key, each in self._rendezvous.items()
