@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 from recon_node.api.metrics.catalogue import FAMILIES, Family
 from spark_sink.run.metrics import SinkMetrics
 from spark_sink.serve.flight_server import FlightMetrics
-from spark_sink.serve.workers import QueryLimits
+from spark_sink.serve.query_turns import QueryLimits
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "metrics.md"
 

@@ -113,7 +113,7 @@ def serve(
     from spark_sink.exposition import served
     from spark_sink.schema import TABLES
     from spark_sink.serve.flight_server import FILES, FlightMetrics, FlightServer, ServeSettings
-    from spark_sink.serve.workers import QueryLimits
+    from spark_sink.serve.query_turns import QueryLimits
     from spark_sink.source.feed_client import Feed
     from spark_sink.tables.status import is_table, no_tables
 

@@ -4,7 +4,7 @@ A call goes down this list, and its answer up:
 
 - `flight_server`: gRPC, the address, the token, TLS, metrics
 - `flight_sql`: what each call means, prepared statements; `metadata`: tables, types, the server
-- `workers`: whose query runs; `query_worker`: the process of each
+- `query_turns`: whose query runs; `query_worker`: the process of each
 - `database`: DuckDB over the tables; `statement`, `allowed`: what a client asks, and may ask;
   `served_feed`: rows to come; `shown_tables`: what the tables look like to clients
 - `flight_messages`, `ipc`: the bytes; `errors`

@@ -36,7 +36,7 @@ from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.flight_messages import MalformedError, Message, parsed
 from spark_sink.serve.flight_sql import Call, FlightSql, handshake
-from spark_sink.serve.workers import QueryLimits, QueryWorkers, address_of
+from spark_sink.serve.query_turns import QueryLimits, QueryWorkers, address_of
 from spark_sink.source.feed_client import Feed
 from spark_sink.tables.location import Location
 

@@ -42,8 +42,8 @@ from spark_sink.serve.flight_messages import (
     unpacked,
 )
 from spark_sink.serve.metadata import MAX_SQL
+from spark_sink.serve.query_turns import QueryWorkers
 from spark_sink.serve.query_worker import Plan
-from spark_sink.serve.workers import QueryWorkers
 
 _CREATE: Final = "CreatePreparedStatement"
 _CLOSE: Final = "ClosePreparedStatement"

@@ -23,7 +23,7 @@ from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW
 from spark_sink.serve import flight_server
 from spark_sink.serve.flight_server import FlightMetrics, FlightServer, ServeSettings
-from spark_sink.serve.workers import QueryLimits, QueryWorkers
+from spark_sink.serve.query_turns import QueryLimits, QueryWorkers
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
 

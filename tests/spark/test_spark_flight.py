@@ -23,10 +23,10 @@ from spark_sink.schema import TABLES
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.flight_messages import new, packed
 from spark_sink.serve.flight_sql import IN_ALL, KEPT, PER_CLIENT, PreparedStatements
+from spark_sink.serve.query_turns import QueryWorkers
 from spark_sink.serve.query_worker import Plan
 from spark_sink.serve.shown_tables import NAMES
 from spark_sink.serve.statement import _with_bytes
-from spark_sink.serve.workers import QueryWorkers
 from spark_sink.tables.delta_files import query
 
 MAP = "map<string, binary>"

@@ -40,7 +40,7 @@ from spark_sink.serve import flight_server, ipc
 from spark_sink.serve.allowed import FUNCTIONS, OPERATORS
 from spark_sink.serve.flight_messages import new, packed, unpacked
 from spark_sink.serve.flight_server import FlightMetrics
-from spark_sink.serve.workers import QueryLimits, QueryWorkers
+from spark_sink.serve.query_turns import QueryLimits, QueryWorkers
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 CLIENT = "ipv4:127.0.0.1:5000"

@@ -29,8 +29,8 @@ from spark_sink.schema import FEED, RAW, TABLES, with_partition
 from spark_sink.serve import served_feed as feed_module
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.serve.errors import RequestError
+from spark_sink.serve.query_turns import QueryLimits, QueryWorkers
 from spark_sink.serve.served_feed import ServedFeed
-from spark_sink.serve.workers import QueryLimits, QueryWorkers
 from spark_sink.tables.delta_files import query
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location

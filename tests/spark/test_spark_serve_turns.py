@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from spark_sink.serve import workers as turns
-from spark_sink.serve.workers import MAX_WAITING, StatementTurns, address_of
+from spark_sink.serve import query_turns as turns
+from spark_sink.serve.query_turns import MAX_WAITING, StatementTurns, address_of
 
 HERE, THERE = "ipv4:127.0.0.1:5000", "ipv6:%5B2001:db8::1%5D:5000"
 
