@@ -11,6 +11,7 @@ from recon_node.streams.graph import (
     StreamShapeError,
     causal_order,
     heights,
+    shape_of,
     statements_of,
 )
 from recon_node.streams.json_values import json_diff, json_equal
@@ -23,19 +24,16 @@ from recon_node.streams.model_rules import (
     unique_of,
     why_unusable,
 )
-from recon_node.streams.state import (
+from recon_node.streams.state import StreamStates, accepted_tip, no_version
+from recon_node.streams.stream import Stream, StreamSummary
+from recon_node.streams.stream_data import (
     EventState,
     StreamData,
     StreamState,
-    StreamStates,
-    accepted_tip,
     data_json,
     dimensions,
-    no_version,
-    shape_of,
     stream_state,
 )
-from recon_node.streams.stream import Stream, StreamSummary
 from recon_node.streams.tip import Decision, Rule, Tip, select_tip
 
 __all__ = [

@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from recon_node.ceramic import Event
+from recon_node.ceramic import Event, validity_of
 from recon_node.ceramic.auth.did import has_low_s
 from recon_node.ipld import CID
 
@@ -78,6 +78,23 @@ class EventShape(NamedTuple, Generic[Id]):
     valid: bool = True
     expires: int | None = None
     rank: bytes | None = None
+
+
+def shape_of(
+    event: Event, *, time: int | None = None, valid: bool = True, rank: bytes | None = None
+) -> EventShape[CID]:
+    """Convert an event for `select_tip`.
+
+    Args:
+        event: a delivered one.
+        time: the block time (Unix seconds) that a time event proves, if it was looked up.
+        valid: whether its signature is right. If not, its capability may be anything, and is not
+            looked at.
+        rank: its order in ties.
+    """
+    expires = validity_of(event).expires if valid else None
+    kind: Any = event.kind._value_  # `.value` takes ten times as long
+    return EventShape(event.cid, kind, event.prevs, time, valid, expires, rank)
 
 
 def causal_order(events: Iterable[EventShape[Id]]) -> list[EventShape[Id]]:

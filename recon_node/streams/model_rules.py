@@ -24,7 +24,7 @@ affect existing documents.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Set
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from recon_node.ceramic import Event, InitHeader, StreamId, StreamIdError, StreamType
 from recon_node.ipld import CID, IpldError
@@ -32,9 +32,7 @@ from recon_node.ipld.dag_json import number_text
 from recon_node.streams.budget import Budget
 from recon_node.streams.document_schema import DocumentSchema, compiled, is_satisfiable
 from recon_node.streams.schema_loops import SchemaError
-
-if TYPE_CHECKING:
-    from recon_node.streams.state import EventState
+from recon_node.streams.stream_data import EventState
 
 Errors = list[str]
 

@@ -23,7 +23,7 @@ from recon_node.streams import EventState, StreamStates, budget
 from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.json_patch import apply_patch, weigh_json
 from recon_node.streams.model_rules import ContentChange, ContentRules
-from recon_node.streams.state import StreamData
+from recon_node.streams.stream_data import StreamData
 
 KEY = SigningKey(bytes(32))
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
