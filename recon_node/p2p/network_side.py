@@ -49,7 +49,7 @@ from recon_node.p2p.reports import (
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.event_frames import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.p2p.sync.event_server import EventServer
-from recon_node.p2p.sync.purses import Purses
+from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.reconciler import Reconciler
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING, Rings
 from recon_node.p2p.sync.sessions import Sessions
@@ -106,11 +106,11 @@ class P2P:
         """The latest sessions that moved events, the newest last."""
         self.peer_id = host.peer_id
         """This node's peer id, in base58."""
-        context, purses = Context(host, store, book, settings, self.counters), Purses()
+        context, rate_limit = Context(host, store, book, settings, self.counters), KeyRateLimit()
         self._overlap = Overlap(store, book)
         self._sessions = Sessions(context, self._history)
-        self._reconciler = Reconciler(context, self._sync, versions, purses, self._sessions)
-        self._events = EventServer(context, purses)
+        self._reconciler = Reconciler(context, self._sync, versions, rate_limit, self._sessions)
+        self._events = EventServer(context, rate_limit)
         self._gossip = InterestGossip(context, self._sync, nursery)
         self._candidates = Candidates(
             host, book, store.wanted, self._overlap.shares, settings.max_connections

@@ -34,7 +34,7 @@ from recon_node.p2p.errors import MISBEHAVED, PeerError, PeerGoneError, PeerProt
 from recon_node.p2p.sync.event_frames import CAR, END, EVENTS_BY_ID_PROTOCOL
 from recon_node.p2p.sync.event_server import serve_events_by_id
 from recon_node.p2p.sync.event_stream import fetch_events
-from recon_node.p2p.sync.purses import KEYS_AN_EVENT, Purses, Searches
+from recon_node.p2p.sync.key_rate_limit import KEYS_AN_EVENT, KeyRateLimit, Searches
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import KeyRange, KeyStore, Missing, id_of
@@ -294,7 +294,7 @@ async def search_for_ever(
 async def test_searches_for_nothing_are_paced_by_address(autojump_clock):
     """However many streams and peers an address has, and whatever others do."""
     rate, burst, seconds = 100_000, 300_000, 5
-    searches = Searches(KEYS, Purses(rate, burst))
+    searches = Searches(KEYS, KeyRateLimit(rate, burst))
     number = dict.fromkeys(["192.0.2.1", "192.0.2.2", "2001:db8::1"], 0)
 
     def count(address: str) -> None:
@@ -313,7 +313,7 @@ async def test_who_asks_for_what_is_there_need_not_wait(sdk_events, autojump_clo
     """An event makes up for the keys that were looked at for it."""
     keys = real_keys(sdk_events)
     assert len(keys) < KEYS_AN_EVENT
-    searches = Searches(keys, Purses(rate=1, burst=len(keys)))
+    searches = Searches(keys, KeyRateLimit(rate=1, burst=len(keys)))
     started = trio.current_time()
     for key, _ in sdk_events[:100]:
         assert await searches.find("192.0.2.1", Missing(WHOLE, [id_of(key)])) == [key]
@@ -326,7 +326,7 @@ async def test_who_asks_for_what_is_there_need_not_wait(sdk_events, autojump_clo
 async def test_a_stream_that_asks_too_much_waits_and_is_answered(sdk_events, autojump_clock):
     ours, theirs = (FrameStream(each, MAX_FRAME) for each in memory_stream_pair())
     keys = real_keys(sdk_events)
-    searches = Searches(keys, Purses(rate=len(keys), burst=len(keys)))
+    searches = Searches(keys, KeyRateLimit(rate=len(keys), burst=len(keys)))
 
     async def read_cars(wanted):
         raise AssertionError("nothing is held")
@@ -344,7 +344,7 @@ async def test_a_stream_that_asks_too_much_waits_and_is_answered(sdk_events, aut
 
 async def test_a_node_paces_its_peers(tmp_path, sdk_cars, monkeypatch):
     """Over real hosts: who asks too much waits for long; another stream of ours is served."""
-    monkeypatch.setattr(network_side, "Purses", partial(Purses, rate=1e-3, burst=100))
+    monkeypatch.setattr(network_side, "KeyRateLimit", partial(KeyRateLimit, rate=1e-3, burst=100))
     async with victim_and_peer(tmp_path, sdk_cars[:60]) as (victim, peer):
         frames = await open_events(peer, victim)
         await frames.send([request([NO_ID])] * 3, PATIENCE)

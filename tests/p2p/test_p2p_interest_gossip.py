@@ -20,7 +20,6 @@ from recon_node.p2p.peers.interest_gossip import (
     BURST,
     RATE,
     STATEMENT_TIMEOUT,
-    Allowance,
     InterestGossip,
 )
 from recon_node.p2p.peers.interest_statement import (
@@ -366,14 +365,3 @@ async def test_a_peer_that_opens_a_stream_has_to_use_it(two, autojump_clock):
     await near.send_all(encode_frame(state(NETWORK, []).encode())[:-1])
     await trio.sleep(LOOPBACK.idle_timeout + 1)
     assert other.book.get("a").failures == MISBEHAVED
-
-
-def test_an_allowance_lets_pass_what_it_says(rng):
-    """Whatever the sizes: no more than `burst + rate * seconds`, and not much less."""
-    allowance, now, passed = Allowance(1000, 10, 0.0), 0.0, 0
-    for _ in range(1000):
-        size = rng.randrange(1, 200)
-        passed += size
-        now += allowance.spend(size, now)
-        assert passed <= 1000 + 10 * now + 1e-6 + 200
-    assert passed >= 10 * now

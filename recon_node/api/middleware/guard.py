@@ -43,9 +43,9 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from recon_node.api.errors import refuse
-from recon_node.latest import Latest
 from recon_node.setting_types import SETTINGS, Flag, Setting, TextList
 from recon_node.slots import address_block_of
+from recon_node.token_buckets import TokenBuckets
 
 BURST_SECONDS: Final = 2.0
 MAX_BUCKETS: Final = 10_000
@@ -199,7 +199,8 @@ class Guard:
         self._app = app
         self._access = access
         self._needs = [(compile_path(path)[0], need) for path, need in needs.items()]
-        self._limiter = RateLimiter(access.rate_limit) if access.rate_limit else None
+        rate = access.rate_limit
+        self._buckets = TokenBuckets[str](max(1.0, rate * BURST_SECONDS), rate, MAX_BUCKETS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request, or refuse it."""
@@ -211,15 +212,12 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> tuple[int, str, dict[str, str]] | None:
         method, path, headers = scope["method"], scope["path"], Headers(scope=scope)
-        if self._limiter is not None:
-            client = client_of(scope["client"][0] if scope.get("client") else None)
-            wait = self._limiter.take(client, trio.current_time()) if client else 0
-            if wait:
-                return (
-                    HTTPStatus.TOO_MANY_REQUESTS,
-                    f"more than {self._access.rate_limit:g} requests a second: wait a moment",
-                    {"retry-after": str(math.ceil(wait))},
-                )
+        if self._access.rate_limit and (wait := self._wait_of(scope)):
+            return (
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"more than {self._access.rate_limit:g} requests a second: wait a moment",
+                {"retry-after": str(math.ceil(wait))},
+            )
         if method not in ("GET", "HEAD", "OPTIONS") and self._access.is_foreign(headers):
             return (
                 HTTPStatus.FORBIDDEN,
@@ -244,25 +242,17 @@ class Guard:
             )
         return None
 
-
-class RateLimiter:
-    """Decides who may make a request now. Pure: the clock is the caller's.
-
-    `rate` is in requests a second of one client, on average.
-    """
-
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
-        self._capacity = max(1.0, rate * BURST_SECONDS)
-        self._buckets = Latest[str, tuple[float, float]](MAX_BUCKETS)
-
-    def take(self, client: str, now: float) -> float:
-        """Take a request from a client's bucket: 0 if it may continue, else the seconds to wait."""
-        filled, when = self._buckets.get(client, (self._capacity, now))
-        filled = min(self._capacity, filled + (now - when) * self._rate)
-        allowed = filled >= 1
-        self._buckets[client] = (filled - allowed, now)
-        return 0.0 if allowed else (1 - filled) / self._rate
+    def _wait_of(self, scope: Scope) -> float:
+        """Take a request from the client's bucket, or return the seconds until one is there."""
+        client = client_of(scope["client"][0] if scope.get("client") else None)
+        if client is None:
+            return 0.0
+        now = trio.current_time()
+        bucket = self._buckets.of(client, now)
+        wait = bucket.seconds_until(1, now)
+        if not wait:
+            bucket.spend(1, now)
+        return wait
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ at once, their statements cross, and neither side knew that the range was common
 own. Each side sees this from the digest in the statement that arrives, which is not that of its own
 latest one. Then the side with the smaller peer id starts the sync.
 
-Limits: one stream and one statement of bounded size for each peer, and an `Allowance` of bytes: a
+Limits: one stream and one statement of bounded size for each peer, and a token bucket of bytes: a
 node reads no faster than that, so that flow control slows down a peer that sends more.
 """
 
@@ -49,6 +49,7 @@ from recon_node.p2p.peers.interest_statement import (
 )
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
+from recon_node.token_buckets import TokenBucket
 
 logger = structlog.get_logger(__name__)
 
@@ -70,23 +71,11 @@ SETTLED: Final = 60.0
 OnCommon = Callable[[str, Sequence[KeyRange]], None]
 
 
-class Allowance:
-    """How many bytes may pass: `burst` at once, and `rate` a second in the long run. Pure.
-
-    `now` is in seconds on any clock.
-    """
-
-    def __init__(self, burst: float, rate: float, now: float) -> None:
-        self._burst = burst
-        self._rate = rate
-        self._left = burst
-        self._at = now
-
-    def spend(self, size: int, now: float) -> float:
-        """Count some bytes; return for how many seconds no more may pass."""
-        self._left = min(self._burst, self._left + (now - self._at) * self._rate) - size
-        self._at = now
-        return max(0.0, -self._left / self._rate)
+def _pay(bucket: TokenBucket, statement: bytes) -> float:
+    """Take a statement's size from a bucket; return for how many seconds no other may pass."""
+    now = trio.current_time()
+    bucket.spend(BASE_COST + len(statement), now)
+    return bucket.seconds_until(0, now)
 
 
 @dataclass(slots=True)
@@ -175,7 +164,7 @@ class InterestGossip:
 
     async def _listen(self, stream: PeerStream) -> None:
         frames = FrameStream(stream, MAX_STATEMENT, account=stream.account)
-        allowance = Allowance(BURST, RATE, trio.current_time())
+        bucket = TokenBucket(BURST, RATE, trio.current_time())
         patience = self._settings.idle_timeout
         until_begun = patience
         while await frames.wait_for_frame(until_begun):
@@ -185,7 +174,7 @@ class InterestGossip:
             statement = decode(data)
             stream.account.hold("interests", MEMORY_A_PREFIX * len(statement.prefixes))
             self._take(stream.peer_id, statement)
-            await trio.sleep(allowance.spend(BASE_COST + len(data), trio.current_time()))
+            await trio.sleep(_pay(bucket, data))
             until_begun = math.inf
 
     def _take(self, peer_id: str, statement: Statement) -> None:
@@ -246,7 +235,7 @@ class InterestGossip:
 
     async def _send_statements(self, peer_id: str, sender: _Sender, stream: PeerStream) -> None:
         frames = FrameStream(stream, 0, account=stream.account)
-        allowance = Allowance(BURST, RATE, trio.current_time())
+        bucket = TokenBucket(BURST, RATE, trio.current_time())
         has_sent = False
         while True:
             interests, ranges = self._wanted.all, self._wanted.ranges
@@ -263,7 +252,7 @@ class InterestGossip:
                 if not is_first:
                     new = subtract_ranges(ranges, before)
                     self._sync_about(peer_id, new, self._book.interests(peer_id))
-                pause = max(pause, allowance.spend(BASE_COST + len(data), trio.current_time()))
+                pause = max(pause, _pay(bucket, data))
             await trio.sleep(pause)
             await self._wanted.wait_for_change(interests)
             await trio.sleep(GATHER)

@@ -27,7 +27,7 @@ from recon_node.p2p.sync.event_frames import (
     parse_id_request,
     parse_request,
 )
-from recon_node.p2p.sync.purses import Purses, Searches
+from recon_node.p2p.sync.key_rate_limit import KeyRateLimit, Searches
 from recon_node.p2p.sync.sessions import PeerSlots
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.recon import Missing, id_of
@@ -58,10 +58,10 @@ class EventServer:
     It speaks both versions: 1.0.0, by EventIds, and 1.1.0, by their ids.
     """
 
-    def __init__(self, context: Context, purses: Purses) -> None:
+    def __init__(self, context: Context, rate_limit: KeyRateLimit) -> None:
         settings = self._settings = context.settings
         self._store, self._book, self._counters = context.store, context.book, context.counters
-        self._searches = Searches(self._store.keys, purses)
+        self._searches = Searches(self._store.keys, rate_limit)
         self._slots = PeerSlots(settings.max_event_streams, settings.max_event_streams_per_peer)
         self._waiting = PeerSlots(KEPT_PER_PEER * settings.max_connections, KEPT_PER_PEER)
 

@@ -31,7 +31,7 @@ from recon_node.p2p.sync.event_stream import (
     HandOver,
     fetch_events,
 )
-from recon_node.p2p.sync.purses import in_steps
+from recon_node.p2p.sync.key_rate_limit import in_steps
 from recon_node.p2p.sync.sessions import Tally
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.memory_budget import Account

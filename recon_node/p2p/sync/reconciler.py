@@ -24,8 +24,8 @@ from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import FetchTable
 from recon_node.p2p.sync.event_stream import EventStreams
 from recon_node.p2p.sync.fetch import Fetcher, is_refused_or_declined
+from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.peer_memory import PeerMemory
-from recon_node.p2p.sync.purses import Purses
 from recon_node.p2p.sync.sessions import Meter, PeerSlots, SessionRun, Sessions
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.kept_streams import OpenStream
@@ -55,7 +55,7 @@ class Reconciler:
         context: Context,
         on_stranger: Callable[[str], None],
         versions: Sequence[Version[Any]],
-        purses: Purses,
+        rate_limit: KeyRateLimit,
         sessions: Sessions,
     ) -> None:
         settings, host = context.settings, context.host
@@ -64,7 +64,7 @@ class Reconciler:
         self._of_sessions = settings.session_settings
         self._on_stranger = on_stranger
         self.versions = {version.id: version for version in versions}
-        self._purses = purses
+        self._rate_limit = rate_limit
         self._sessions = sessions
         self._table = FetchTable()
         self._event_streams = EventStreams(host, settings.max_frame)
@@ -146,7 +146,7 @@ class Reconciler:
                 address_block_of(stream.address),
             ),
             Meter(
-                self._purses,
+                self._rate_limit,
                 stream.address,
                 store.keys,
                 lambda: side.key_range in store.wanted.ranges,

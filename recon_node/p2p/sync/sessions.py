@@ -40,7 +40,7 @@ from recon_node.p2p.errors import (
     describe_error,
 )
 from recon_node.p2p.reports import CANCELLED, GAVE_WAY, Role, SyncHistory, SyncReport
-from recon_node.p2p.sync.purses import Purses
+from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.kept_streams import RECON_KEPT_FOR, KeptStreams, OpenStream
 from recon_node.recon import Actions, Failed, Fetch, FetchById, KeyView, Send, Session
@@ -174,9 +174,9 @@ class Meter:
     """
 
     def __init__(
-        self, purses: Purses, address: str, keys: KeyView, is_free: Callable[[], bool]
+        self, rate_limit: KeyRateLimit, address: str, keys: KeyView, is_free: Callable[[], bool]
     ) -> None:
-        self._purses = purses
+        self._rate_limit = rate_limit
         self._address = address
         self._keys = keys
         self._is_free = is_free
@@ -193,8 +193,8 @@ class Meter:
         if self._keys.summed > summed and not self._is_free():
             spent += self._keys.summed - summed
         if spent:
-            self._purses.spend(self._address, spent)
-            await self._purses.wait(self._address)
+            self._rate_limit.spend(self._address, spent)
+            await self._rate_limit.wait(self._address)
         else:
             await trio.lowlevel.checkpoint()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import trio
 
-from recon_node.p2p.sync.purses import Purses
+from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.sessions import Meter
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.recon.keys.key_store import LOOKS, MAX_SKETCHES
@@ -22,9 +22,11 @@ def a_range(number: int) -> KeyRange:
     return KeyRange(b"\x00\x00" + number.to_bytes(4, "big"), TOP)
 
 
-async def have_made(purses: Purses, address: str, number: int, *, is_free: bool = False) -> None:
+async def have_made(
+    rate_limit: KeyRateLimit, address: str, number: int, *, is_free: bool = False
+) -> None:
     for make in (KEYS.sketch, KEYS.lthash):
-        await do(Meter(purses, address, KEYS, lambda: is_free), make(a_range(number)))
+        await do(Meter(rate_limit, address, KEYS, lambda: is_free), make(a_range(number)))
 
 
 async def do(meter: Meter, steps: Iterable[None]) -> None:
@@ -37,14 +39,14 @@ async def do(meter: Meter, steps: Iterable[None]) -> None:
 async def test_openings_of_ranges_that_nobody_has_are_paced_by_address(autojump_clock):
     """By 110 bytes each, one address had this node sketch all its keys, as fast as it asked."""
     each = 2 * LOOKS * len(KEYS)
-    purses = Purses(rate=each / 2, burst=2 * each)
+    rate_limit = KeyRateLimit(rate=each / 2, burst=2 * each)
     made = dict.fromkeys(["192.0.2.1", "2001:db8::1"], 0)
     numbers = iter(range(1000))
 
     async def ask(address: str) -> None:
         with trio.move_on_after(SECONDS):
             while True:
-                await have_made(purses, address, next(numbers))
+                await have_made(rate_limit, address, next(numbers))
                 made[address] += 1
 
     async with trio.open_nursery() as nursery:
@@ -52,31 +54,31 @@ async def test_openings_of_ranges_that_nobody_has_are_paced_by_address(autojump_
             for _ in range(streams):
                 nursery.start_soon(ask, address)
     usual = 2 + SECONDS / 2
-    # Each of four streams may overdraw the purse by what it has begun. At the end, one can be
-    # unfinished in each, and the purse in debt for another.
+    # Each of four streams may overdraw the limit by what it has begun. At the end, one can be
+    # unfinished in each, and the limit in debt for another.
     assert all(usual - 5 <= number <= usual + 4 for number in made.values()), made
 
 
 async def test_ranges_that_this_node_wants_itself_cost_a_peer_nothing(autojump_clock):
-    purses = Purses(rate=1, burst=1)
+    rate_limit = KeyRateLimit(rate=1, burst=1)
     started = trio.current_time()
     for number in range(1000, 1010):
-        await have_made(purses, "192.0.2.1", number, is_free=True)
-    await have_made(purses, "192.0.2.1", 1009)  # it is there
+        await have_made(rate_limit, "192.0.2.1", number, is_free=True)
+    await have_made(rate_limit, "192.0.2.1", 1009)  # it is there
     assert trio.current_time() == started
-    assert purses.has_some("192.0.2.1")
+    assert rate_limit.allows("192.0.2.1")
     with trio.move_on_after(1):
-        await have_made(purses, "192.0.2.1", 1010)
-    assert not purses.has_some("192.0.2.1")
-    assert purses.has_some("192.0.2.2")
+        await have_made(rate_limit, "192.0.2.1", 1010)
+    assert not rate_limit.allows("192.0.2.1")
+    assert rate_limit.allows("192.0.2.2")
 
 
 async def test_salted_hashes_are_paid_in_any_range(autojump_clock):
-    purses = Purses(rate=1, burst=1)
+    rate_limit = KeyRateLimit(rate=1, burst=1)
     steps = KEYS.salted_lanes(a_range(0), b"salt", with_lower=False)
     with trio.move_on_after(1):
-        await do(Meter(purses, "192.0.2.1", KEYS, lambda: True), steps)
-    assert not purses.has_some("192.0.2.1")
+        await do(Meter(rate_limit, "192.0.2.1", KEYS, lambda: True), steps)
+    assert not rate_limit.allows("192.0.2.1")
 
 
 def test_a_range_that_is_used_often_is_kept_before_those_of_a_stranger():

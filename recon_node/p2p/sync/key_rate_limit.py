@@ -1,9 +1,9 @@
-"""What peers may have this node compute: looks at keys, a purse for each address block.
+"""What peers may have this node compute: looks at keys, by a token bucket for each address block.
 
 Some bytes of a peer can make this node go through all its keys: a request for an id, which no index
 has, or an opening of a range that nobody else asks for, of which a sketch and a hash have to be
 made. So the keys that are looked at are counted. Each address block (an IPv4 address, an IPv6 /56)
-has a purse of `KEYS_AT_ONCE` looks, which fills up by `KEYS_A_SECOND`; a peer that has spent it
+has a bucket of `KEYS_AT_ONCE` looks, which fills up by `KEYS_A_SECOND`; a peer that has emptied it
 waits. Peer ids cost nothing, so they do not count.
 
 `sessions.Meter` has sessions pay, `Searches` requests for ids. A request for a single id may
@@ -21,10 +21,10 @@ import numpy as np
 import trio
 
 from recon_node.ceramic import EventId
-from recon_node.latest import Latest
 from recon_node.recon import KeyView, Missing, find
 from recon_node.recon.session import Steps, T
 from recon_node.slots import address_block_of
+from recon_node.token_buckets import TokenBucket, TokenBuckets
 
 KEYS_A_SECOND: Final = 8_000_000
 """Keys that are looked at for an address block, in the long run: about a tenth of a core."""
@@ -34,41 +34,33 @@ _MAX_BLOCKS: Final = 1000
 """Maximum address blocks whose looks are counted: the latest ones."""
 
 
-class Purses:
-    """The purses of all address blocks.
+class KeyRateLimit:
+    """How many keys are looked at for each address block.
 
     Args:
-        rate: keys that are looked at for an address block in a second.
+        rate: keys a second, in the long run.
         burst: keys that are looked at without a wait.
     """
 
     def __init__(self, rate: float = KEYS_A_SECOND, burst: float = KEYS_AT_ONCE) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._left = Latest[str, tuple[float, float]](_MAX_BLOCKS)
-        """For each address block: the keys that may still be looked at without a wait, and when."""
+        self._buckets = TokenBuckets[str](burst, rate, _MAX_BLOCKS)
 
-    def has_some(self, address: str) -> bool:
-        """Return whether an address may spend now."""
-        return self._left_of(address_block_of(address)) > 0
+    def _bucket_of(self, address: str) -> TokenBucket:
+        return self._buckets.of(address_block_of(address), trio.current_time())
+
+    def allows(self, address: str) -> bool:
+        """Return whether keys may be looked at now for an address."""
+        return self._bucket_of(address).left(trio.current_time()) > 0
 
     def spend(self, address: str, keys: float) -> None:
-        """Take looks from the purse of an address, which may be overdrawn; put them back if less
-        than none."""
-        block = address_block_of(address)
-        left = self._left_of(block) - keys
-        self._left[block] = left, trio.current_time()
+        """Count keys that are looked at; give them back if the number is negative."""
+        self._bucket_of(address).spend(keys, trio.current_time())
 
     async def wait(self, address: str) -> None:
-        """Wait until an address may spend; at least for a turn of the other tasks."""
+        """Wait until `allows`; at least for a turn of the other tasks."""
         await trio.lowlevel.checkpoint()
-        while (left := self._left_of(address_block_of(address))) <= 0:  # noqa: ASYNC110 (time fills it)
-            await trio.sleep((1 - left) / self._rate)
-
-    def _left_of(self, block: str) -> float:
-        now = trio.current_time()
-        left, since = self._left.get(block, (self._burst, now))
-        return min(self._burst, left + (now - since) * self._rate)
+        while not self.allows(address):  # noqa: ASYNC110 (time fills it)
+            await trio.sleep(self._bucket_of(address).seconds_until(1, trio.current_time()))
 
 
 KEYS_AN_EVENT: Final = 20_000
@@ -78,9 +70,9 @@ KEYS_AN_EVENT: Final = 20_000
 class Searches:
     """The searches for all peers."""
 
-    def __init__(self, keys: KeyView, purses: Purses) -> None:
+    def __init__(self, keys: KeyView, rate_limit: KeyRateLimit) -> None:
         self._keys = keys
-        self._purses = purses
+        self._rate_limit = rate_limit
         self._turn = trio.Lock()
 
     async def find(self, address: str, wanted: Missing) -> list[EventId]:
@@ -89,17 +81,17 @@ class Searches:
         `address` is the IP address of the peer that asks.
         """
         while True:
-            await self._purses.wait(address)
+            await self._rate_limit.wait(address)
             async with self._turn:
-                if self._purses.has_some(address):  # others may have had their turn first
+                if self._rate_limit.allows(address):  # others may have had their turn first
                     return await self._find(address, wanted)
 
     async def _find(self, address: str, wanted: Missing) -> list[EventId]:
         looked_at = self._keys.count(wanted.key_range)
-        self._purses.spend(address, looked_at)
+        self._rate_limit.spend(address, looked_at)
         ids = np.frombuffer(b"".join(wanted.ids), "<u8")
         found = await in_steps(find(self._keys, wanted.key_range, ids))
-        self._purses.spend(address, -min(looked_at, KEYS_AN_EVENT * len(found)))
+        self._rate_limit.spend(address, -min(looked_at, KEYS_AN_EVENT * len(found)))
         return [EventId(key) for _, key in found]
 
 

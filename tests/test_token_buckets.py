@@ -1,0 +1,53 @@
+"""Token buckets: what passes, how long it takes, and of how many keys one is kept."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.token_buckets import TokenBucket, TokenBuckets
+
+
+@given(
+    burst=st.floats(1, 1000),
+    rate=st.floats(0.5, 100),
+    uses=st.lists(st.tuples(st.floats(0, 3), st.floats(0, 200)), max_size=60),
+)
+def test_no_more_passes_than_one_burst_and_the_rate(
+    burst: float, rate: float, uses: list[tuple[float, float]]
+) -> None:
+    bucket = TokenBucket(burst, rate, 0.0)
+    now = passed = 0.0
+    for gap, tokens in uses:
+        now += gap
+        if not bucket.seconds_until(tokens, now):
+            bucket.spend(tokens, now)
+            passed += tokens
+    assert passed <= burst + rate * now + 1e-6
+
+
+def test_those_who_wait_as_long_as_told_get_the_whole_rate() -> None:
+    bucket, now = TokenBucket(6, 3, 0.0), 0.0
+    for _ in range(60):
+        now += bucket.seconds_until(1, now)
+        bucket.spend(1, now)
+    assert now == pytest.approx((60 - 6) / 3)
+
+
+def test_a_bucket_can_be_overdrawn_and_given_back() -> None:
+    bucket = TokenBucket(10, 2, 0.0)
+    bucket.spend(16, 0.0)
+    assert (bucket.left(0.0), bucket.seconds_until(0, 0.0)) == (-6, 3)
+    bucket.spend(-100, 1.0)
+    assert bucket.left(1.0) == 10  # no more than fits
+
+
+def test_the_latest_keys_have_buckets() -> None:
+    buckets = TokenBuckets[str](1, 0.001, limit=3)
+    buckets.of("first", 0.0).spend(1, 0.0)
+    assert buckets.of("first", 0.0).left(0.0) == 0
+    for key in "abc":
+        buckets.of(key, 0.0).spend(1, 0.0)
+    assert buckets.of("c", 0.0).left(0.0) == 0
+    assert buckets.of("first", 0.0).left(0.0) == 1  # forgotten
