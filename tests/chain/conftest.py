@@ -3,39 +3,63 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import chain_server
 import pytest
 import trio.testing
-from trio import _threads
+from chain_server import Chain, serving
 
+from recon_node.ceramic import Network
 from recon_node.chain.rpc_endpoint import RpcEndpoint
+from recon_node.store import Store, contents, open_store
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> trio.testing.MockClock:
-    """A clock that jumps to the next deadline when really nothing else can happen: no thread of
-    the store is at work, and no request is on its way to a server or back."""
-    under_way = 0
-    post = RpcEndpoint._post
+    """A clock that jumps to the next deadline when really nothing else can happen: no thread is at
+    work, and no request is on its way to a server or back."""
+    busy = 0
 
-    async def counted(*args: Any) -> Any:
-        nonlocal under_way
-        under_way += 1
-        try:
-            return await post(*args)
-        finally:
-            under_way -= 1
+    def counted(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any) -> Any:
+            nonlocal busy
+            busy += 1
+            try:
+                return await function(*args)
+            finally:
+                busy -= 1
+
+        return call
 
     def jump_when_all_rest() -> None:
-        threads = _threads._active_threads_local.get(None)
-        if (threads is None or threads.count == 0) and under_way <= chain_server.held():
+        if trio.testing.active_thread_count() == 0 and busy <= chain_server.held():
             jump()
 
     monkeypatch.setattr(chain_server, "epoch", time.time() + 600)
-    monkeypatch.setattr(RpcEndpoint, "_post", counted)
+    monkeypatch.setattr(RpcEndpoint, "_post", counted(RpcEndpoint._post))
+    monkeypatch.setattr(contents, "_at_once", counted(contents._at_once))  # trio does not count it
     clock = trio.testing.MockClock(autojump_threshold=0.002)
     jump = clock._autojump
     clock._autojump = jump_when_all_rest
     return clock
+
+
+@pytest.fixture
+def chain() -> Chain:
+    return Chain()
+
+
+@pytest.fixture
+async def url(chain: Chain) -> AsyncIterator[str]:
+    """Where the chain is served."""
+    async with serving(chain) as address:
+        yield address
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    async with open_store(tmp_path, Network.local(7)) as opened:
+        yield opened

@@ -28,21 +28,31 @@ def test_a_table_lines_and_text_say_the_same(given: object) -> None:
 
 
 def test_a_query_keeps_its_equals_signs() -> None:
-    assert parse_providers(["eip155:1=https://x.org/?key=1"]) == {
-        "eip155:1": ("https://x.org/?key=1",)
-    }
+    query = "https://x.org/?key=1"
+    assert parse_providers([f"eip155:1={query}"]) == {"eip155:1": (query,)}
 
 
-@pytest.mark.parametrize("chain", ["eip155:0", "eip155:", "eip155:01", "1", "", "solana:1"])
-def test_what_is_no_chain(chain: str) -> None:
-    with pytest.raises(ValueError, match="is not a supported chain"):
-        parse_providers({chain: ONE})
-
-
-@pytest.mark.parametrize("urls", [5, True, None, {"url": ONE}])
-def test_urls_that_are_neither_text_nor_an_array(urls: object) -> None:
-    with pytest.raises(ValueError, match="eip155:1 should have a URL, or an array"):
-        parse_providers({"eip155:1": urls})
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        *(({chain: ONE}, "is not a supported chain") for chain in ("eip155:0", "eip155:01", "")),
+        (f"solana:1={ONE}", "'solana:1' is not a supported chain"),
+        *(
+            ({"eip155:1": urls}, "eip155:1 should have a URL, or an array")
+            for urls in (5, {"a": ONE})
+        ),
+        (5, "should be a table of chains"),
+        ([ONE], "an entry should be CHAIN=URL"),
+        (["eip155:1=ftp://one.example/key"], r"eip155:1 \(ftp://one\.example\) should start"),
+        (["eip155:1=http://[key"], "the URL for eip155:1 is not valid"),
+        (["eip155:1=http://x:port/key"], "the URL for eip155:1 is not valid"),
+    ],
+)
+def test_providers_that_cannot_be_used(given: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as told:
+        parse_providers(given)
+    assert "/key" not in str(told.value)
+    assert "[key" not in str(told.value)
 
 
 def test_confirmations() -> None:
