@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import random
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 import trio
-from anchoring_support import NETWORK, Opened
 from nacl.signing import SigningKey
 from support.waiting import eventually
 
 from recon_node.anchoring.anchoring_service import Anchoring, FullError
 from recon_node.anchoring.journal import FILE_NAME, Journal, RequestState
 from recon_node.anchoring.settings import AnchorSettings
-from recon_node.ceramic import Event, EventKind, StreamId, StreamType, parse_event
+from recon_node.ceramic import Event, EventKind, Network, StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import (
     controller_of,
     data_event,
@@ -47,7 +45,7 @@ async def receive(store: Store, event: Event, init: Event, height: int) -> None:
     """Admit an event as a peer's."""
     assert init.header is not None
     [verdict] = await store.admit_remote(
-        [(event.event_id(NETWORK, init.header, height), event.car)]
+        [(event.event_id(Network.local(7), init.header, height), event.car)]
     )
     assert verdict.status == "new", verdict.reason
 
@@ -70,7 +68,7 @@ def anchored(events: Iterable[Event]) -> Counter[CID]:
     return Counter(event.prevs[0] for event in events if event.kind is EventKind.TIME)
 
 
-async def test_tips_of_own_streams_are_anchored_once(opened: Callable[..., Opened]) -> None:
+async def test_tips_of_own_streams_are_anchored_once(opened) -> None:
     own, foreign = init_event(KEYS[0], MODEL, {"n": 0}), init_event(KEYS[1], MODEL, {"n": 0})
     one = data_event(KEYS[0], own, [own.cid], [])
     left = data_event(KEYS[0], own, [one.cid], [{"op": "add", "path": "/a", "value": 1}])
@@ -94,7 +92,7 @@ async def test_tips_of_own_streams_are_anchored_once(opened: Callable[..., Opene
         assert parse_event(witness).prevs == (left.cid,)
 
 
-async def test_a_time_event_from_elsewhere_is_enough(opened: Callable[..., Opened]) -> None:
+async def test_a_time_event_from_elsewhere_is_enough(opened) -> None:
     init = init_event(KEYS[0], MODEL, {"n": 0})
     later = data_event(KEYS[0], init, [init.cid], [])
     proof = proof_block(DEVELOPMENT_CHAIN, init.cid, transaction_of(5))
@@ -114,52 +112,33 @@ async def test_a_time_event_from_elsewhere_is_enough(opened: Callable[..., Opene
 
 
 @pytest.mark.parametrize(
-    ("streams", "expected"),
+    ("settings", "expected"),
     [
-        (("all",), {0, 1, 2}),
-        ((controller_of(KEYS[0]),), {0, 2}),
-        ((str(OTHER),), {2}),
-        (("none",), set()),
+        ({"streams": ("all",)}, {0, 1, 2}),
+        ({"streams": (controller_of(KEYS[0]),)}, {0, 2}),
+        ({"streams": (str(OTHER),)}, {2}),
+        ({"streams": ("none",)}, set()),
+        ({"unsigned": True}, {0, 1, 2, 3}),
+        ({"streams": ("all",), "dags": True}, {0, 1, 2, 4}),
     ],
 )
-async def test_streams_are_chosen(
-    opened: Callable[..., Opened], streams: tuple[str, ...], expected: set[int]
-) -> None:
+async def test_streams_are_chosen(opened, settings, expected) -> None:
+    root = CID.of(RAW, b"a file")
     inits = [
         init_event(KEYS[0], MODEL, {}),
         init_event(KEYS[1], MODEL, {}),
         init_event(KEYS[0], OTHER, {}),
+        deterministic_init_event(controller_of(KEYS[0]), OTHER),
+        shard_event(KEYS[0], root, car.encode([root], {root: b"a file"})),
     ]
-    unsigned = deterministic_init_event(controller_of(KEYS[0]), OTHER)
-    async with opened(streams=streams) as (store, anchoring):
-        await write(store, *inits, unsigned)
+    async with opened(**settings) as (store, anchoring):
+        await write(store, *inits)
         events = await settled(store, anchoring)
         assert anchored(events.values()) == {inits[number].cid: 1 for number in expected}
 
 
-async def test_unsigned_init_events_are_a_setting(opened: Callable[..., Opened]) -> None:
-    unsigned = deterministic_init_event(controller_of(KEYS[0]), OTHER)
-    async with opened(unsigned=True) as (store, anchoring):
-        await write(store, unsigned)
-        assert anchored((await settled(store, anchoring)).values()) == {unsigned.cid: 1}
-
-
-@pytest.mark.parametrize("dags", [False, True])
-async def test_events_of_dags_are_a_setting(opened: Callable[..., Opened], dags: bool) -> None:
-    root = CID.of(RAW, b"a file")
-    shard = shard_event(KEYS[0], root, car.encode([root], {root: b"a file"}))
-    async with opened(streams=("all",), dags=dags) as (store, anchoring):
-        await write(store, shard)
-        expected = {shard.cid: 1} if dags else {}
-        assert anchored((await settled(store, anchoring)).values()) == expected
-
-
-@pytest.mark.parametrize("seed", range(4))
-async def test_everything_is_covered_and_nothing_twice(
-    opened: Callable[..., Opened], seed: int
-) -> None:
+async def test_everything_is_covered_and_nothing_twice(opened, rng) -> None:
     """Writers and restarts at random: no tip is without a time event, no event has two."""
-    rng = random.Random(seed)
     streams = [[init_event(key, MODEL, {}, unique=bytes([at]))] for at, key in enumerate(KEYS)]
     known: list[Event] = [stream[0] for stream in streams]
     for _ in range(4):
@@ -187,23 +166,7 @@ async def test_everything_is_covered_and_nothing_twice(
         assert {event.cid for event in known} - covered <= set(made)
 
 
-async def test_requests_of_other_nodes_get_their_proofs(opened: Callable[..., Opened]) -> None:
-    root = CID.of(DAG_CBOR, b"the root of another node's tree")
-    async with opened(streams=("none",), max_requests=1, interval=3600) as (store, anchoring):
-        request = await anchoring.request(root, MODEL)
-        assert (request.state, request.init) == (RequestState.WAITING, None)
-        anchoring.anchor_now()
-        await eventually(lambda: bool(anchoring.trees_done))
-        found = await anchoring.find(root)
-        assert found is not None
-        witness = await anchoring.witness(found)
-        assert witness is not None
-        event = parse_event(witness)
-        assert (event.cid, event.init, event.prevs) == (found.event, MODEL.cid, (root,))
-        assert store.head == 0
-
-
-async def test_requests_are_bounded(opened: Callable[..., Opened]) -> None:
+async def test_requests_are_bounded(opened) -> None:
     async with opened(streams=("none",), max_requests=1, interval=3600) as (_, anchoring):
         for number in range(2):
             with suppress(FullError):
@@ -213,7 +176,7 @@ async def test_requests_are_bounded(opened: Callable[..., Opened]) -> None:
         await anchoring.request(CID.of(DAG_CBOR, bytes([0])), MODEL)
 
 
-async def test_what_is_kept_for_others_is_bounded(opened: Callable[..., Opened]) -> None:
+async def test_what_is_kept_for_others_is_bounded(opened) -> None:
     roots = [CID.of(DAG_CBOR, bytes([number])) for number in range(3)]
     async with opened(streams=("none",), max_requests=1) as (_, anchoring):
         for number, root in enumerate(roots, 1):
@@ -223,7 +186,7 @@ async def test_what_is_kept_for_others_is_bounded(opened: Callable[..., Opened])
         assert [request is not None for request in found] == [False, False, True]
 
 
-async def test_an_event_is_anchored_for_its_own_stream(opened: Callable[..., Opened]) -> None:
+async def test_an_event_is_anchored_for_its_own_stream(opened) -> None:
     """Whoever asks first, and whatever they say."""
     one, two = init_event(KEYS[0], MODEL, {"n": 0}), init_event(KEYS[1], MODEL, {"n": 0})
     late = data_event(KEYS[0], one, [one.cid], [])
@@ -240,9 +203,7 @@ async def test_an_event_is_anchored_for_its_own_stream(opened: Callable[..., Ope
         assert time.init == one.cid
 
 
-async def test_a_cid_that_is_not_here_is_anchored_for_every_stream_that_is_named(
-    opened: Callable[..., Opened],
-) -> None:
+async def test_a_cid_that_is_not_here_is_anchored_for_every_stream_that_is_named(opened) -> None:
     """By one leaf; each network gets the answer for the stream that it named."""
     root = CID.of(DAG_CBOR, b"the root of another node's tree")
     asked = {"192.0.2.1": OTHER, "192.0.2.2": MODEL}
@@ -250,7 +211,8 @@ async def test_a_cid_that_is_not_here_is_anchored_for_every_stream_that_is_named
         for asker, stream in asked.items():
             with working_for(asker):
                 request = await anchoring.request(root, stream)
-                assert (request.stream, request.state) == (str(stream), RequestState.WAITING)
+            assert (request.stream, request.init) == (str(stream), None)
+            assert request.state is RequestState.WAITING
         anchoring.anchor_now()
         await eventually(lambda: bool(anchoring.trees_done))
         for asker, stream in asked.items():
@@ -262,7 +224,7 @@ async def test_a_cid_that_is_not_here_is_anchored_for_every_stream_that_is_named
                 witness = await anchoring.witness(each)
                 assert witness is not None
                 event = parse_event(witness)
-                assert (event.init, event.prevs) == (stream.cid, (root,))
+                assert (event.cid, event.init, event.prevs) == (each.event, stream.cid, (root,))
         [tree] = await anchoring.latest_trees(9)
         assert (tree.leaves, store.head) == (1, 0)
 
@@ -296,7 +258,7 @@ def test_a_journal_with_one_request_for_each_cid_is_read(tmp_path: Path) -> None
         assert journal.car(found[other]) == b"its time event"
 
 
-async def test_a_refused_time_event_stops_no_tree(opened: Callable[..., Opened]) -> None:
+async def test_a_refused_time_event_stops_no_tree(opened) -> None:
     one, two = init_event(KEYS[0], MODEL, {"n": 0}), init_event(KEYS[1], MODEL, {"n": 0})
     async with opened(streams=("none",)) as (store, anchoring):
         await write(store, one, two)

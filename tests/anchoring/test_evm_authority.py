@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from simulated_chain import ADDRESS, CONTRACT, KEY, Crash, SimulatedChain
 
+from recon_node.anchoring import authority
 from recon_node.anchoring.authority import Anchored, Pending
 from recon_node.anchoring.evm import EvmAuthority
 from recon_node.anchoring.journal import Journal
@@ -93,15 +94,8 @@ CHAIN_EVENTS: dict[str, Callable[[SimulatedChain, int], None]] = {
     "revert": lambda chain, n: setattr(chain, "reverting", n % 2 == 0),
     "time": lambda chain, n: setattr(chain, "time", chain.time + 20 * n),
 }
-REPLACED_BY_FOREIGN = [
-    ("advance", 0),
-    ("drop", 0),
-    ("foreign", 0),
-    ("mine", 0),
-    ("advance", 0),
-    ("time", 4),
-    ("advance", 0),
-]
+REPLACED_BY_FOREIGN = [(name, 0) for name in ("advance", "drop", "foreign", "mine", "advance")]
+REPLACED_BY_FOREIGN += [("time", 4), ("advance", 0)]
 steps = st.lists(
     st.tuples(st.sampled_from(["advance", *CHAIN_EVENTS]), st.integers(0, 12)), max_size=60
 )
@@ -168,6 +162,7 @@ async def test_nothing_is_signed_while_the_base_fee_is_above_the_limit(tmp_path:
     world.chain.base_fee = 2_000
     outcome = await world.advance()
     assert outcome == Pending("the base fee is 2e-06 gwei, and anchor_max_fee 1e-06", True)
+    assert world.authority.account == authority.Account(ADDRESS, 10**22)
     assert world.journal.attempts(ROOT) == []
     await world.settle()
 
@@ -180,12 +175,6 @@ async def test_a_contract_that_refuses_costs_nothing(tmp_path: Path) -> None:
     assert outcome.is_alarming
     assert "refuses the call: execution reverted" in outcome.reason
     assert world.journal.attempts(ROOT) == []
-
-
-async def test_the_account_and_its_balance_are_known(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    await world.advance()
-    assert (world.authority.account.address, world.authority.account.balance) == (ADDRESS, 10**22)
 
 
 @pytest.mark.parametrize("number", range(14))

@@ -31,11 +31,6 @@ def test_a_node_bears(name: str, tmp_path: Path) -> None:
     assert [row for row in rows if not row.holds] == []
 
 
-def test_every_attack_says_what_it_hopes_for() -> None:
-    assert all(attack.theory.endswith(".") for attack in ATTACKS.values())
-    assert all(ATTACKS[name].short for name in QUICK)
-
-
 def test_what_is_beyond_a_bound_is_broken() -> None:
     measured = Measured(before=1 << 20, memory=302 << 20, liveness=1.1, crossing=3.1)
     measured.failures.append("liveness: refused")
