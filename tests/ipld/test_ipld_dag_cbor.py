@@ -111,45 +111,18 @@ def test_the_verdict_is_that_of_ceramic_ones_crates() -> None:
             assert dag_cbor.encode(value) == data, name
 
 
+# What the suites and the generated blocks do not have.
 @pytest.mark.parametrize(
     ("what", "data"),
     [
         ("nothing", ""),
-        ("an int longer than needed", "1801"),
-        ("an int longer than needed, 2 bytes", "1900ff"),
-        ("an int longer than needed, 4 bytes", "1a0000ffff"),
-        ("an int longer than needed, 8 bytes", "1b00000000ffffffff"),
-        ("a string length longer than needed", "780161"),
-        ("a list length longer than needed", "980101"),
-        ("a list of indefinite length", "9f01ff"),
-        ("a map of indefinite length", "bf616101ff"),
-        ("bytes of indefinite length", "5f4101ff"),
-        ("a string of indefinite length", "7f6161ff"),
-        ("keys out of order", "a2616202616101"),
         ("keys out of order by length", "a262616101616201"),
-        ("a key twice", "a2616101616102"),
-        ("a key that is a number", "a10101"),
         ("a key that is bytes", "a1416101"),
-        ("a float of 16 bits", "f93c00"),
-        ("a float of 32 bits", "fa3f800000"),
-        ("NaN", "fb7ff8000000000000"),
-        ("infinity", "fb7ff0000000000000"),
-        ("minus infinity", "fbfff0000000000000"),
-        ("undefined", "f7"),
-        ("a simple value", "f0"),
         ("a boolean in two bytes", "f815"),
-        ("a date tag", "c074323031332d30332d32315432303a30343a30305a"),
-        ("a bignum tag", "c249010000000000000000"),
-        ("tag 43", "d82b450001550000"),
-        ("tag 42 longer than needed", "d9002a450001550000"),
         ("tag 42 on a string", "d82a6161"),
-        ("tag 42 without the zero byte", "d82a4401550000"),
-        ("tag 42 with no CID", "d82a4100"),
         ("tag 42 with junk after the CID", "d82a46000155000000"),
-        ("tag 42 with a digest cut short", "d82a582400017112 20".replace(" ", "") + "00" * 31),
-        ("two values", "0101"),
+        ("tag 42 with a digest cut short", "d82a58240001711220" + "00" * 31),
         ("a break", "ff"),
-        ("a string that is not UTF-8", "61ff"),
         ("a string with a surrogate", "63eda080"),
         ("bytes cut short", "4401"),
         ("a list cut short", "8201"),
@@ -179,11 +152,9 @@ def test_deep_nesting_is_refused_and_kills_nothing(opening: bytes) -> None:
     limit = dag_cbor.MAX_DEPTH
     deepest = dag_cbor.decode(opening * limit + b"\x00")
     assert dag_cbor.encode(deepest) == opening * limit + b"\x00"
-    for depth in (limit + 1, 10_000, 100_000):
+    for depth in (limit + 1, 100_000):
         with pytest.raises(DagCborError, match="nested deeper"):
             dag_cbor.decode(opening * depth + b"\x00")
-    with pytest.raises(DagCborError):
-        dag_cbor.decode(opening * 100_000)
 
 
 def test_wide_is_not_deep() -> None:
@@ -194,17 +165,8 @@ def test_wide_is_not_deep() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        float("nan"),
-        float("inf"),
-        2**64,
-        -(2**64) - 1,
-        {1: "x"},
-        {b"k": "x"},
-        {"a": object()},
-        (1, 2),
-        {1, 2},
-        bytearray(b"x"),
-        "\ud800",
+        *(float("nan"), float("inf"), 2**64, -(2**64) - 1, "\ud800", (1, 2), {1, 2}),
+        *({1: "x"}, {b"k": "x"}, {"a": object()}, bytearray(b"x")),
     ],
 )
 def test_values_that_have_no_place_in_it(value: Any) -> None:

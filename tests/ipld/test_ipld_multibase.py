@@ -45,40 +45,6 @@ def test_any_text_means_what_the_oracle_says_or_is_refused(base: str, body: str)
             multibase.decode(text)
 
 
-@given(st.text(max_size=40))
-def test_any_text_at_all_decodes_or_is_refused(text: str) -> None:
-    try:
-        data = multibase.decode(text)
-    except MultibaseError:
-        return
-    assert isinstance(data, bytes)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "?abc",  # no such base
-        "mYWJ",  # the last character's unused bits are not zero
-        "mYWJj\n",
-        "mYW Jj",
-        "mYWI=",  # "m" has no padding
-        "m\N{LATIN SMALL LETTER E WITH ACUTE}",
-        "uab+/",
-        "bMFRGG",  # upper case is another base
-        "bmfrg1",
-        "k-1",
-        "k1_0",
-        "k 1",
-        "zO0Il",
-        "z\N{FULLWIDTH DIGIT ONE}",
-    ],
-)
-def test_refusals(text: str) -> None:
-    with pytest.raises(MultibaseError):
-        multibase.decode(text)
-
-
 def test_texts_that_would_take_quadratic_time_are_refused_at_once() -> None:
     for code in "kz9":
         with pytest.raises(MultibaseError, match="too many"):
@@ -91,18 +57,12 @@ def test_texts_that_would_take_quadratic_time_are_refused_at_once() -> None:
         multibase.encode(b"", "base99")
 
 
-@pytest.mark.parametrize("base", [*OWN_BASES, *OTHER_BASES[:-1]])
+@pytest.mark.parametrize("base", ["base64", "base32z", "base2", "base8"])
 def test_a_car_of_a_megabyte(base: str) -> None:
-    """Digits repeat every 32 kB or less, so the oracle, which takes quadratic time, writes few."""
-    if oracle.encode(b"", base)[0] in "9kKzZ":
-        text = oracle.encode(b"", base) + oracle.encode(bytes(range(1, 256)), base)[1:] * 900
-        data = multibase.decode(text[:300_000], multibase.MAX_NUMBER)
-        assert len(data) > 120_000
-    else:
-        data = bytes(range(240)) * 4096
-        text = oracle.encode(data[:960], base)
-        text = text[0] + text[1:] * 1024
-        assert multibase.decode(text) == data
+    """Digits repeat, so the oracle, which takes quadratic time, writes few."""
+    data = bytes(range(240)) * 4096
+    text = oracle.encode(data[:960], base)
+    assert multibase.decode(text[0] + text[1:] * 1024) == data
 
 
 @pytest.mark.parametrize("base", ["base36", "base58btc"])
@@ -122,10 +82,19 @@ def test_products(one: int, other: int) -> None:
         multibase._SHORT_PRODUCT = short
 
 
+def test_an_error_shows_only_the_start_of_a_long_text() -> None:
+    with pytest.raises(MultibaseError) as caught:
+        multibase.decode("m" + "!" * 100_000)
+    assert len(str(caught.value)) < 200
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("9oo", "it has 'o'"),
+        ("zO0Il", "it has 'O'"),
+        ("k 1", "it has ' '"),
+        ("z\N{FULLWIDTH DIGIT ONE}", "it has '\N{FULLWIDTH DIGIT ONE}'"),
         ("pzz", "'p' stands for proquint, but the rest is not proquint"),
         ("TCO=", "wrong padding"),
         ("hybndr!", "it has '!'"),
@@ -141,7 +110,9 @@ def test_an_error_says_what_is_wrong_in_words(text: str, reason: str) -> None:
     assert str(caught.value) == f"{text!r} is not valid multibase: {reason}"
 
 
-def test_an_error_shows_only_the_start_of_a_long_text() -> None:
-    with pytest.raises(MultibaseError) as caught:
-        multibase.decode("m" + "!" * 100_000)
-    assert len(str(caught.value)) < 200
+@pytest.mark.parametrize(
+    "text", ["", "mYWJ", "mYWJj\n", "mYW Jj", "mYWI=", "mé", "uab+/", "bMFRGG"]
+)
+def test_other_texts_for_the_same_bytes_are_refused(text: str) -> None:
+    with pytest.raises(MultibaseError):
+        multibase.decode(text)

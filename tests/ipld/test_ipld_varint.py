@@ -1,7 +1,5 @@
 """Unsigned varints against the spec's examples and the `multiformats` package."""
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,17 +73,3 @@ def test_numbers_that_do_not_fit(number: int) -> None:
 def test_a_negative_offset_does_not_read_from_the_end() -> None:
     with pytest.raises(VarintError, match="negative"):
         varint.decode(b"\x01\x02", -1)
-
-
-@given(st.binary(max_size=12), st.integers(-3, 13))
-def test_the_short_way_for_small_numbers_changes_nothing(data: bytes, offset: int) -> None:
-    assert outcome(varint.decode, data, offset) == outcome(varint._decode_any, data, offset)
-
-
-def outcome(
-    decode: Callable[[bytes, int], tuple[int, int]], data: bytes, offset: int
-) -> tuple[int, int] | str:
-    try:
-        return decode(data, offset)
-    except VarintError as error:
-        return str(error)
