@@ -9,19 +9,15 @@ from hypothesis import strategies as st
 
 from recon_node.ceramic import (
     MAINNET,
-    METAMODEL,
     EventId,
     EventKind,
     InvalidEventError,
-    StreamType,
     parse_event,
     verify_signature,
 )
 from recon_node.ceramic.builder import (
     data_event,
-    deterministic_init_event,
     init_event,
-    model_event,
     time_event,
 )
 from recon_node.ipld import CID, DAG_CBOR, DagCborError
@@ -56,31 +52,6 @@ def test_data_events(prevs: list[CID], data: Any) -> None:
     assert event.data == data
     assert event.payload["prev"] == (prevs[0] if len(prevs) == 1 else prevs)
     verify_signature(event, CONTROLLER)
-
-
-def test_models_and_their_documents() -> None:
-    model = model_event(KEY, {"name": "Note"})
-    assert model.header is not None
-    assert model.header.model == METAMODEL
-    assert model.stream_id().type == StreamType.MODEL
-    document = init_event(KEY, model.stream_id(), {})
-    assert document.header is not None
-    assert document.header.sep_value == str(model.stream_id())
-    assert document.stream_id().type == StreamType.MODEL_INSTANCE
-
-
-def test_deterministic_events_are_the_same_for_everyone() -> None:
-    one, other = (deterministic_init_event(CONTROLLER, MODEL) for _ in range(2))
-    assert one == other
-    assert one.cid != deterministic_init_event(CONTROLLER, MODEL, unique=b"2").cid
-    assert (one.envelope, one.data) == (None, None)
-
-
-def test_time_events() -> None:
-    one = time_event(INIT, INIT.cid, tx_hash=b"\1" * 32, chain_id="eip155:1")
-    assert one.proof is not None
-    assert (one.proof.chain_id, one.proof.tx_hash.digest) == ("eip155:1", b"\1" * 32)
-    assert one.cid != time_event(INIT, INIT.cid, tx_hash=b"\2" * 32, chain_id="eip155:1").cid
 
 
 def test_an_events_key() -> None:

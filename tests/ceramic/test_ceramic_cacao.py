@@ -41,9 +41,8 @@ from recon_node.ceramic import (
     verify_signature,
 )
 from recon_node.ceramic.auth import signature
-from recon_node.ceramic.auth.did import eip55, keccak_256
 from recon_node.ceramic.auth.signature import MAX_CACHED_SIZE
-from recon_node.ceramic.builder import controller_of, data_event, signed_event
+from recon_node.ceramic.builder import controller_of, signed_event
 from recon_node.ipld import CID, car, dag_cbor, multibase
 
 MODEL_RESOURCE = f"ceramic://*?model={MODEL}"
@@ -69,6 +68,9 @@ def unsupported(complaint: str, block: bytes) -> None:
         verify_signature(init_under(block, AUDIENCE), None)
 
 
+# What a capability says is looked at whatever wallet signed it: one kind is enough for that.
+
+
 @each_wallet
 def test_a_session_writes_for_its_owner(wallet: Wallet) -> None:
     event = init_under(wallet.issue(), wallet.issuer)
@@ -76,15 +78,14 @@ def test_a_session_writes_for_its_owner(wallet: Wallet) -> None:
     assert verify_signature(event, wallet.issuer) == Validity(ISSUED, EXPIRES)
 
 
-@each_wallet
 @pytest.mark.parametrize(
     "key",
     [coincurve.PrivateKey(b"k" * 32), ec.derive_private_key(9, ec.SECP256R1())],
     ids=["secp256k1", "P-256"],
 )
-def test_sessions_with_every_kind_of_key(wallet: Wallet, key: Any) -> None:
-    event = init_under(wallet.issue(aud=controller_of(key)), wallet.issuer, key)
-    assert verify_signature(event, wallet.issuer) == Validity(ISSUED, EXPIRES)
+def test_sessions_with_every_kind_of_key(key: Any) -> None:
+    event = init_under(ETHEREUM.issue(aud=controller_of(key)), ETHEREUM.issuer, key)
+    assert verify_signature(event, ETHEREUM.issuer) == Validity(ISSUED, EXPIRES)
 
 
 @each_wallet
@@ -95,16 +96,13 @@ def test_all_fields_and_as_few_as_there_must_be(wallet: Wallet) -> None:
     assert verify_signature(bare, None) == Validity(ISSUED, None)
 
 
-@each_wallet
-def test_a_capability_that_has_run_out_is_not_wrong(wallet: Wallet) -> None:
+def test_a_capability_that_has_run_out_is_not_wrong() -> None:
     """No clock is looked at: when it held is what comes back."""
-    past = wallet.issue(iat="2001-01-01T00:00:00Z", exp="2001-01-02T00:00:00Z")
-    validity = accepted(past, wallet)
+    past = ETHEREUM.issue(iat="2001-01-01T00:00:00Z", exp="2001-01-02T00:00:00Z")
+    validity = accepted(past, ETHEREUM)
     assert validity == Validity(978307200, 978393600)
-    assert validity.covers(978307200)
-    assert validity.covers(978393600)
-    assert not validity.covers(978307199)
-    assert not validity.covers(978393601)
+    times = (978307199, 978307200, 978393600, 978393601)
+    assert [validity.covers(time) for time in times] == [False, True, True, False]
 
 
 def test_a_key_alone_signs_for_all_time() -> None:
@@ -113,39 +111,25 @@ def test_a_key_alone_signs_for_all_time() -> None:
     assert Validity().covers(2**63)
 
 
-@each_wallet
+def test_an_init_event_names_its_model_itself() -> None:
+    resources = [f"ceramic://*?model={METAMODEL}", MODEL_RESOURCE]
+    accepted(ETHEREUM.issue(resources=resources), ETHEREUM, MODEL)
+    accepted(ETHEREUM.issue(resources=resources), ETHEREUM)
+
+
 @pytest.mark.parametrize(
     "resources",
     [
-        ["ceramic://*"],
-        [MODEL_RESOURCE],
-        ["https://example.com", "ceramic://nonsense", "ceramic://*"],
-        [f"ceramic://*?model={METAMODEL}", MODEL_RESOURCE],
-    ],
-)
-def test_resources_that_cover_the_stream(wallet: Wallet, resources: list[str]) -> None:
-    accepted(wallet.issue(resources=resources), wallet, MODEL)
-    accepted(wallet.issue(resources=resources), wallet)  # an init event names its model itself
-
-
-@each_wallet
-@pytest.mark.parametrize(
-    "resources",
-    [
-        None,
-        [],
         ["ceramic://"],
         ["ceramic://*?model="],
-        [f"ceramic://*?model={METAMODEL}"],
         [f"ceramic://*?model=${MODEL}"],
         [f"ceramic://{MODEL}"],
-        [f"{MODEL_RESOURCE}&x=1"],
         ["ceramic:/*", "*", "ceramic://**"],
     ],
 )
-def test_resources_that_do_not(wallet: Wallet, resources: list[str] | None) -> None:
-    block = wallet.issue(resources=resources)
-    invalid("the capability covers .*, which is not this stream", block, wallet.issuer)
+def test_resources_that_do_not_cover_the_stream(resources: list[str]) -> None:
+    block = ETHEREUM.issue(resources=resources)
+    invalid("the capability covers .*, which is not this stream", block, ETHEREUM.issuer)
     # Nor when the session itself is the controller: it has bound itself to the capability.
     invalid("the capability covers .*, which is not this stream", block, AUDIENCE)
 
@@ -154,19 +138,18 @@ def change_under(block: bytes, init: Event) -> Event:
     return signed_event(SESSION, {"id": init.cid, "prev": init.cid, "data": []}, capability=block)
 
 
-@each_wallet
-def test_data_events(wallet: Wallet) -> None:
+def test_data_events() -> None:
     """Their stream's model is not theirs to say."""
-    init = init_under(wallet.issue(), wallet.issuer)
+    init = init_under(ETHEREUM.issue(), ETHEREUM.issuer)
     for resource in (MODEL_RESOURCE, f"ceramic://{init.stream_id()}"):
-        event = change_under(wallet.issue(resources=[resource]), init)
-        assert verify_signature(event, wallet.issuer, MODEL) == Validity(ISSUED, EXPIRES)
+        event = change_under(ETHEREUM.issue(resources=[resource]), init)
+        assert verify_signature(event, ETHEREUM.issuer, MODEL) == Validity(ISSUED, EXPIRES)
         with pytest.raises(InvalidSignatureError, match="not this stream"):
-            verify_signature(change_under(wallet.issue(resources=[resource]), INIT), AUDIENCE)
-    event = change_under(wallet.issue(resources=[MODEL_RESOURCE]), init)
+            verify_signature(change_under(ETHEREUM.issue(resources=[resource]), INIT), AUDIENCE)
+    event = change_under(ETHEREUM.issue(resources=[MODEL_RESOURCE]), init)
     for model in (None, METAMODEL):
         with pytest.raises(InvalidSignatureError, match="not this stream"):
-            check_authority(event, wallet.issuer, model)
+            check_authority(event, ETHEREUM.issuer, model)
 
 
 def test_a_resource_may_name_one_payload() -> None:
@@ -189,21 +172,19 @@ def test_a_stream_is_named_in_one_way_only() -> None:
             verify_signature(event, ETHEREUM.issuer)
 
 
-@each_wallet
-def test_capabilities_for_many_streams(wallet: Wallet) -> None:
+def test_capabilities_for_many_streams() -> None:
     """Too large to be remembered, and as good as others."""
     many = [f"ceramic://*?model={n}" for n in range(900)]
-    block = wallet.issue(resources=[*many, MODEL_RESOURCE])
+    block = ETHEREUM.issue(resources=[*many, MODEL_RESOURCE])
     assert len(block) > MAX_CACHED_SIZE
     for _ in range(2):
-        accepted(block, wallet, MODEL)
-    invalid("not this stream", wallet.issue(resources=many), wallet.issuer)
+        accepted(block, ETHEREUM, MODEL)
+    invalid("not this stream", ETHEREUM.issue(resources=many), ETHEREUM.issuer)
 
 
-@each_wallet
-def test_a_capability_for_someone_else(wallet: Wallet) -> None:
-    block = wallet.issue(aud=controller_of(OTHER_KEY))
-    for controller in (None, AUDIENCE, wallet.issuer):
+def test_a_capability_for_someone_else() -> None:
+    block = ETHEREUM.issue(aud=controller_of(OTHER_KEY))
+    for controller in (None, AUDIENCE, ETHEREUM.issuer):
         invalid("but the capability is for", block, controller)
 
 
@@ -215,9 +196,8 @@ def test_another_owner(wallet: Wallet, other: Wallet) -> None:
     invalid("the capability is not signed by its issuer", claimed, wallet.issuer)
 
 
-@each_wallet
-def test_the_event_itself_must_be_the_sessions(wallet: Wallet) -> None:
-    event = init_under(wallet.issue(), wallet.issuer)
+def test_the_event_itself_must_be_the_sessions() -> None:
+    event = init_under(ETHEREUM.issue(), ETHEREUM.issuer)
     assert event.envelope is not None
     blocks = dict(car.decode(event.car).blocks)
     envelope = dag_cbor.decode(blocks.pop(event.cid))
@@ -228,9 +208,8 @@ def test_the_event_itself_must_be_the_sessions(wallet: Wallet) -> None:
         verify_signature(parse_event(car.encode([cid], blocks | {cid: forged})), None)
 
 
-@each_wallet
-def test_without_the_capabilitys_block(wallet: Wallet) -> None:
-    event = init_under(wallet.issue(), wallet.issuer)
+def test_without_the_capabilitys_block() -> None:
+    event = init_under(ETHEREUM.issue(), ETHEREUM.issuer)
     assert event.envelope is not None
     kept = dict(car.decode(event.car).blocks)
     del kept[event.envelope.capability]  # type: ignore[arg-type]
@@ -238,20 +217,16 @@ def test_without_the_capabilitys_block(wallet: Wallet) -> None:
         parse_event(car.encode([event.cid], kept))
 
 
-@each_wallet
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
         ({"exp": "2024-08-29T09:59:06Z"}, "expires .* before it becomes valid"),
         ({"nbf": "2101-01-01T00:00:00Z"}, "expires .* before it becomes valid"),
         ({"iat": "yesterday"}, "'iat': 'yesterday' is not a date and time"),
-        ({"iat": "2024-08-29"}, "'iat': '2024-08-29' is not a date and time of RFC 3339"),
-        ({"iat": "2024-08-29T09:59:07"}, "'iat': .* is not a date and time of RFC 3339"),
-        ({"exp": "2100-02-30T00:00:00Z"}, "'exp': .* is not a date and time"),
         ({"nbf": ""}, "'nbf': '' is not a date"),
         *(
             ({"iat": f"2024-08-29T{time}"}, "'iat': .* is not a date and time")
-            for time in ("24:00:00Z", "09:60:00Z", "09:59:60Z", "09:59:07+24:00", "09:59:07+00:60")
+            for time in ("09:60:00Z", "09:59:07+24:00", "09:59:07+00:60")
         ),
         ({"iat": "0001-01-01T00:00:00+00:01"}, "'iat': .* is not a date and time"),
         ({"exp": "9999-12-31T23:59:59-00:01"}, "'exp': .* is not a date and time"),
@@ -262,8 +237,8 @@ def test_without_the_capabilitys_block(wallet: Wallet) -> None:
         ({"facts": "x"}, "unknown fields, which are refused: 'facts'"),
     ],
 )
-def test_payloads_that_are_refused(wallet: Wallet, changes: dict[str, Any], complaint: str) -> None:
-    invalid(complaint, wallet.issue(**changes))
+def test_payloads_that_are_refused(changes: dict[str, Any], complaint: str) -> None:
+    invalid(complaint, ETHEREUM.issue(**changes))
 
 
 @pytest.mark.parametrize("name", ["iss", "aud", "domain", "version", "nonce", "iat"])
@@ -284,9 +259,6 @@ def test_parties_that_are_not_dids(name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "signature_kind"),
     [
-        ("caip122", "eip1271"),
-        ("caip122", "tezos:ed25519"),
-        ("caip122", "stacks:secp256k1"),
         ("caip122", "jws"),
         ("eip4361", "solana:ed25519"),
         ("jwt", "eip191"),
@@ -309,47 +281,18 @@ def test_controllers_whose_keys_would_have_to_be_looked_up() -> None:
         verify_signature(event, "did:3:kjzl6cwe1jw14a")
 
 
-# Ethereum.
+# Signatures of wallets.
 
 
-def test_the_three_layouts() -> None:
-    long_ago = {"iat": "2022-09-19T23:59:59Z", "statement": "Hello"}
-    for layout in ("as given", "EIP-55", "legacy"):
-        accepted(ETHEREUM.issue(layout=layout, **long_ago), ETHEREUM)
-        accepted(ETHEREUM.issue(layout=layout, kind="caip122", **long_ago), ETHEREUM)
-    accepted(ETHEREUM.issue(layout="legacy", iat="2022-09-20T00:00:00Z"), ETHEREUM)
-    invalid("not signed by", ETHEREUM.issue(layout="legacy", iat="2022-09-20T00:00:01Z"))
-    accepted(ETHEREUM.issue(layout="EIP-55", iat="2022-09-20T00:00:00Z"), ETHEREUM)
-
-
-def test_the_case_of_an_address_does_not_matter() -> None:
-    checksummed = f"did:pkh:eip155:1:{eip55(ETHEREUM.address)}"
-    block = ETHEREUM.issue(iss=checksummed)
-    for controller in (checksummed, ETHEREUM.issuer):
-        verify_signature(init_under(block, controller), controller)
-    invalid("the stream's controller is", block, ETHEREUM.issuer.replace("eip155:1:", "eip155:5:"))
-
-
-def test_other_chains() -> None:
-    polygon = EthereumWallet(chain="eip155:137")
-    accepted(polygon.issue(), polygon)
-    invalid("not signed by its issuer", moved())
+def test_each_kind_of_signature_wants_its_kind_of_issuer() -> None:
+    by_ethereum, by_solana = (signature_of(each.issue()) for each in (ETHEREUM, SOLANA))
     for issuer in (SOLANA.issuer, f"did:pkh:eip155:main:{ETHEREUM.address}", PASSKEY.issuer):
-        block = capability("eip4361", payload_of(issuer, {}), signature_of(ETHEREUM.issue()))
+        block = capability("eip4361", payload_of(issuer, {}), by_ethereum)
         invalid("an Ethereum signature, but|not a did:pkh", block)
     for issuer in (PASSKEY.issuer, "did:pkh:eip155:1:abc", "did:pkh:solana:x:1111"):
-        block = capability("caip122", payload_of(issuer, {}), signature_of(SOLANA.issue()))
-        invalid("the capability's issuer", block)
-    near = SOLANA.issuer.replace(":solana:", ":near:")
-    block = capability("caip122", payload_of(near, {}), signature_of(SOLANA.issue()))
-    invalid("a Solana signature, but", block)
-
-
-def moved() -> bytes:
-    """What was signed for one chain, said to be for another."""
-    decoded = dag_cbor.decode(ETHEREUM.issue())
-    decoded["p"]["iss"] = ETHEREUM.issuer.replace("eip155:1:", "eip155:137:")
-    return dag_cbor.encode(decoded)
+        invalid("the capability's issuer", capability("caip122", payload_of(issuer, {}), by_solana))
+    near = payload_of(SOLANA.issuer.replace(":solana:", ":near:"), {})
+    invalid("a Solana signature, but", capability("caip122", near, by_solana))
 
 
 def signature_of(block: bytes) -> dict[str, Any]:
@@ -363,50 +306,17 @@ def with_signature(block: bytes, text: str) -> bytes:
     return dag_cbor.encode(decoded)
 
 
-def test_forms_of_an_ethereum_signature() -> None:
-    block = ETHEREUM.issue()
-    data = bytes.fromhex(signature_of(block)["s"][2:])
-    accepted(with_signature(block, data.hex()), ETHEREUM)
-    accepted(with_signature(block, "0x" + data.hex().upper()), ETHEREUM)
-    accepted(with_signature(block, (data[:64] + bytes([data[64] - 27])).hex()), ETHEREUM)
-    for v in (2, 26, 29, 255):
-        ending = (data[:64] + bytes([v])).hex()
-        invalid("ends in 27 or 28", with_signature(block, ending))
-    for text in ("", "0x", data[:64].hex(), data.hex() + "00", "0x" + "g" * 130):
-        invalid("is 65 bytes in hexadecimal", with_signature(block, text))
-    for nothing in (bytes(64), b"\xff" * 32 + data[32:64]):
-        invalid("not signed by", with_signature(block, (nothing + b"\x1b").hex()))
-
-
-def test_the_second_form_of_an_ethereum_signature() -> None:
-    order = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
-    block = ETHEREUM.issue()
-    data = bytes.fromhex(signature_of(block)["s"][2:])
-    s = order - int.from_bytes(data[32:64])
-    second = data[:32] + s.to_bytes(32) + bytes([55 - data[64]])
-    invalid("canonical form", with_signature(block, second.hex()))
-
-
 @pytest.mark.parametrize(
-    "address",
+    ("text", "complaint"),
     [
-        "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed",
-        "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359",
-        "0x52908400098527886E0F7030069857D2E4169EE7",
-        "0xde709f2102306220921060314715629080e2fb77",
+        ("0x" + "g" * 130, "is 65 bytes in hexadecimal"),
+        ("00" * 65, "ends in 27 or 28|not signed by"),
+        ("00" * 64 + "1b", "not signed by"),
+        ("ff" * 32 + "01" * 32 + "1b", "not signed by"),
     ],
 )
-def test_the_checksums_of_eip_55(address: str) -> None:
-    """The examples of the EIP."""
-    assert eip55(address.lower()) == address
-
-
-def test_keccak_is_not_sha3() -> None:
-    empty = "c5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"
-    assert keccak_256(b"").hex() == empty
-
-
-# Solana and passkeys.
+def test_forms_of_an_ethereum_signature(text: str, complaint: str) -> None:
+    invalid(complaint, with_signature(ETHEREUM.issue(), text))
 
 
 @pytest.mark.parametrize("text", ["", "0", "1111", "z" * 88, "é"])
@@ -449,16 +359,7 @@ def test_what_a_passkey_must_have_confirmed(changes: dict[str, Any], complaint: 
 
 
 @pytest.mark.parametrize(
-    "metadata",
-    [
-        None,
-        {},
-        {"aad": "x"},
-        {"aad": b""},
-        {"aad": b"\xa0"},
-        {"aad": b"\xf6"},
-        {"aad": b"", "x": 1},
-    ],
+    "metadata", [None, {}, {"aad": "x"}, {"aad": b""}, {"aad": b"\xa0"}, {"aad": b"", "x": 1}]
 )
 def test_a_passkeys_metadata(metadata: Any) -> None:
     payload = payload_of(PASSKEY.issuer, {})
@@ -522,16 +423,6 @@ def test_whatever_stands_in_a_capability(
     except InvalidEventError:
         return
     assert authority(event) == wallet.issuer
-
-
-@given(st.binary(max_size=60))
-def test_capabilities_of_random_bytes(block: bytes) -> None:
-    with pytest.raises(InvalidEventError):
-        verify_signature(init_under(block, AUDIENCE), None)
-
-
-def test_the_controllers_own_events_need_none() -> None:
-    verify_signature(data_event(SESSION, INIT, [INIT.cid], []), AUDIENCE)
 
 
 # --- beside ceramic-one ------------------------------------------------------------------------

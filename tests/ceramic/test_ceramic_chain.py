@@ -128,7 +128,3 @@ def test_blocks_without_a_time(value: Any) -> None:
             check_transaction(SEPOLIA, transaction(), block(**{name: value}))
     with pytest.raises(ChainAnswerError, match="'timestamp' is not a hexadecimal number: None"):
         check_transaction(SEPOLIA, transaction(), {"hash": BLOCK_HASH, "number": "0x1"})
-
-
-def test_a_fault_of_the_provider_is_none_of_the_event() -> None:
-    assert not issubclass(ChainAnswerError, InvalidEventError)

@@ -4,7 +4,6 @@ import base64
 import json
 import pickle
 import tracemalloc
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from ceramic_samples import (
 
 from recon_node.ceramic import (
     MAX_CAR_SIZE,
-    Event,
     EventKind,
     InitHeader,
     InvalidEventError,
@@ -46,14 +44,17 @@ OTHER_PREV = CID.of(DAG_CBOR, b"another event")
 KECCAK = CID(b"\x01\x93\x01\x1b\x20" + bytes(32))
 
 
+def without_gaps(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields but for those that are `...`."""
+    return {name: value for name, value in fields.items() if value is not ...}
+
+
 def with_header(**fields: Any) -> dict[str, Any]:
-    header = {name: value for name, value in (HEADER | fields).items() if value is not ...}
-    return {"data": {"title": "x"}, "header": header}
+    return {"data": {"title": "x"}, "header": without_gaps(HEADER | fields)}
 
 
 def data_payload(**fields: Any) -> dict[str, Any]:
-    payload = {"id": INIT.cid, "prev": INIT.cid, "data": []} | fields
-    return {name: value for name, value in payload.items() if value is not ...}
+    return {"id": INIT.cid, "prev": INIT.cid, "data": [], **fields}
 
 
 def refused(data: bytes, complaint: str) -> None:
@@ -156,41 +157,26 @@ def test_what_people_write_for_a_sort_value(sort_key: str, text: str, value: str
     ("fields", "complaint"),
     [
         ({"surprise": 1}, "unknown fields, which are refused: 'surprise'"),
-        ({"modelVersion": "1"}, "'modelVersion' is a string, not a link"),
         ({"controllers": ...}, "lacks 'controllers'"),
         ({"controllers": []}, "exactly one controller, not 0"),
-        ({"controllers": [CONTROLLER, CONTROLLER]}, "exactly one controller, not 2"),
-        ({"controllers": CONTROLLER}, "not a list"),
         ({"controllers": [b"did:key:z"]}, "the controller is bytes, not a string"),
         ({"controllers": ["alice"]}, "not a DID"),
         ({"controllers": ["did:key:z\n"]}, "not a DID"),
         ({"model": ...}, "the sort key 'model', but the header has no such field"),
         ({"model": str(MODEL)}, "'model' is a string, not bytes"),
-        ({"model": b"\xce\x01\x02"}, "'model' is not a StreamID"),
         ({"model": MODEL.to_bytes() + b"\0"}, "'model' is not a StreamID"),
-        ({"model": bytes(PREV)}, "'model' is not a StreamID"),
-        ({"sep": b"model"}, "'sep' is bytes, not a string"),
-        ({"sep": None}, "'sep' is missing"),
         ({"sep": "family"}, "the sort key 'family', but the header has no such field"),
-        ({"sep": "unique"}, "no such field"),
         ({"sep": "unique", "unique": bytes(3000)}, "the sort value cannot be written: 3000 bytes"),
         ({"sep": "shouldIndex", "shouldIndex": True}, "'shouldIndex' cannot be a sort value"),
-        ({"sep": "rank", "rank": 1}, "'rank' cannot be a sort value"),
         ({"sep": "tags", "tags": ["a", "b"]}, "'tags' cannot be a sort value"),
-        ({"sep": "tags", "tags": []}, "'tags' cannot be a sort value"),
         ({"sep": "tags", "tags": {"a": "b"}}, "'tags' cannot be a sort value"),
         ({"sep": "family", "family": "x" * 3000}, "sort value has 3000 characters; the limit is"),
         ({"sep": "dag", "dag": "text"}, "'dag' is a string, not bytes"),
         ({"sep": "family", "family": "x", "schema": "y"}, "unknown fields.*'schema'"),
-        ({"family": "x"}, "unknown fields.*'family'"),
-        ({"sep": "", "": "x"}, "unknown fields"),
         ({"sep": ""}, "the sort key '', but the header has no such field"),
         ({"sep": ..., "model": ..., "surprise": 1}, "unknown fields.*'surprise'"),
         ({"sep": ..., "model": ..., "family": b"x"}, "'family' is bytes, not a string"),
         ({"sep": ..., "model": ..., "tags": "x"}, "'tags' is a string, not a list"),
-        ({"unique": "u"}, "'unique' is a string, not bytes"),
-        ({"unique": PREV}, "'unique' is a link, not bytes"),
-        ({"context": "c"}, "'context' is a string, not bytes"),
         ({"shouldIndex": 1}, "'shouldIndex' is an integer, not a boolean"),
     ],
 )
@@ -202,14 +188,10 @@ def test_headers_refused(fields: dict[str, Any], complaint: str) -> None:
 @pytest.mark.parametrize(
     ("payload", "complaint"),
     [
-        ({"header": HEADER}, "the init event lacks 'data'"),
         ({"data": None}, "the init event lacks 'header'"),
         ({"data": None, "header": None}, "the header is missing, not a map"),
-        ({"data": None, "header": [HEADER]}, "the header is a list, not a map"),
         ({"data": None, "header": HEADER, "doctype": "tile"}, "unknown fields.*'doctype'"),
         ([], "its payload is not a map"),
-        (None, "its payload is not a map"),
-        ({}, "lacks 'data', 'header'"),
     ],
 )
 def test_init_payloads_refused(payload: Any, complaint: str) -> None:
@@ -247,26 +229,17 @@ def test_prev_is_a_cid_or_a_list_of_cids(prev: Any, prevs: tuple[CID, ...]) -> N
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"prev": ...}, "the data event lacks 'prev'"),
         ({"prev": []}, "lists 0 events"),
         ({"prev": [PREV, PREV]}, "lists an event twice"),
         ({"prev": [CID.of(DAG_CBOR, bytes([i])) for i in range(250)] + [PREV] * 7}, "lists 257"),
         ({"prev": [[PREV]]}, "'prev' is a list, not a link"),
-        ({"prev": None}, "'prev' is missing, not a link"),
-        ({"prev": str(PREV)}, "'prev' is a string, not a link"),
         ({"prev": bytes(PREV)}, "'prev' is bytes, not a link"),
-        ({"prev": CID.of(RAW, b"")}, "cannot be an event"),
         ({"prev": KECCAK}, "cannot be an event"),
         ({"prev": CID(bytes([1, DAG_CBOR, IDENTITY, 0]))}, "cannot be an event"),
-        ({"id": ...}, "the data event lacks 'id'"),
-        ({"id": str(INIT.cid)}, "'id' is a string, not a link"),
         ({"id": CID.of(RAW, b"")}, "cannot be an event"),
-        ({"data": ...}, "the data event lacks 'data'"),
         ({"extra": 1}, "unknown fields.*'extra'"),
         ({"header": None}, "the header is missing, not a map"),
         ({"header": {"controllers": [CONTROLLER]}}, "unknown fields.*'controllers'"),
-        ({"header": {"shouldIndex": "yes"}}, "not a boolean"),
-        ({"header": {"modelVersion": "v1"}}, "'modelVersion' is a string, not a link"),
     ],
 )
 def test_data_events_refused(fields: dict[str, Any], complaint: str) -> None:
@@ -276,10 +249,6 @@ def test_data_events_refused(fields: dict[str, Any], complaint: str) -> None:
 def test_the_most_prevs() -> None:
     prevs = [CID.of(DAG_CBOR, index.to_bytes(2, "big")) for index in range(MAX_PREVS)]
     assert data_event(KEY, INIT, prevs, []).prevs == tuple(prevs)
-
-
-def test_a_data_event_must_be_signed() -> None:
-    refused(unsigned_car(data_payload()), "must be signed")
 
 
 # --- the envelope ------------------------------------------------------------------------------
@@ -293,40 +262,20 @@ SIGNATURE = {"protected": PROTECTED, "signature": bytes(64)}
 
 
 @pytest.mark.parametrize(
-    ("envelope", "complaint"),
+    ("changes", "complaint"),
     [
-        ({"signatures": [SIGNATURE]}, "envelope lacks 'payload'"),
-        ({"payload": PAYLOAD[0], "signatures": [SIGNATURE]}, "payload is a link, not bytes"),
-        ({"payload": b"", "signatures": [SIGNATURE]}, "payload is not a CID"),
-        ({"payload": PAYLOAD[0] + b"x", "signatures": [SIGNATURE]}, "payload is not a CID"),
-        (
-            {"payload": bytes(CID.of(RAW, PAYLOAD[1])), "signatures": [SIGNATURE]},
-            "must be DAG-CBOR",
-        ),
-        ({"payload": bytes(PAYLOAD[0]), "signatures": []}, "exactly one signature, not 0"),
-        ({"payload": bytes(PAYLOAD[0]), "signatures": [SIGNATURE] * 2}, "signature, not 2"),
-        ({"payload": bytes(PAYLOAD[0]), "signatures": SIGNATURE}, "is a map, not a list"),
-        ({"payload": bytes(PAYLOAD[0]), "signatures": [b""]}, "the signature is bytes"),
-        (
-            {"payload": bytes(PAYLOAD[0]), "signatures": [SIGNATURE | {"header": {}}]},
-            "unknown fields.*'header'",
-        ),
-        (
-            {"payload": bytes(PAYLOAD[0]), "signatures": [{"signature": b""}]},
-            "the signature lacks 'protected'",
-        ),
-        (
-            {"payload": bytes(PAYLOAD[0]), "signatures": [SIGNATURE | {"signature": "AAAA"}]},
-            "the signature is a string, not bytes",
-        ),
-        (
-            {"payload": bytes(PAYLOAD[0]), "signatures": [SIGNATURE], "link": PAYLOAD[0]},
-            "unknown fields.*'link'",
-        ),
+        ({"payload": ...}, "envelope lacks 'payload'"),
+        ({"payload": PAYLOAD[0]}, "payload is a link, not bytes"),
+        ({"payload": b""}, "payload is not a CID"),
+        ({"signatures": []}, "exactly one signature, not 0"),
+        ({"signatures": SIGNATURE}, "is a map, not a list"),
+        ({"signatures": [b""]}, "the signature is bytes"),
+        ({"signatures": [{"signature": b""}]}, "the signature lacks 'protected'"),
+        ({"signatures": [SIGNATURE | {"signature": "AAAA"}]}, "a string, not bytes"),
     ],
 )
-def test_envelopes_refused(envelope: Any, complaint: str) -> None:
-    refused(envelope_car(envelope, PAYLOAD), complaint)
+def test_envelopes_refused(changes: dict[str, Any], complaint: str) -> None:
+    refused(envelope_car(without_gaps(ENVELOPE | changes), PAYLOAD), complaint)
 
 
 @pytest.mark.parametrize(
@@ -335,13 +284,11 @@ def test_envelopes_refused(envelope: Any, complaint: str) -> None:
         (b"", "not valid JSON"),
         (b"\xff", "not valid JSON"),
         (b"[" * 10_000, "not valid JSON"),
-        (b"1" * 10_000, "not a JSON object"),
         (b"NaN", "not valid JSON"),
         (b" " * 20_000, "too many"),
         (b"[]", "not a JSON object"),
         (b'{"alg":"EdDSA"}', "lacks 'kid'"),
         (b'{"kid":"did:key:z"}', "lacks 'alg'"),
-        (b'{"alg":1,"kid":"did:key:z"}', "lacks 'alg'"),
         (b'{"alg":"EdDSA","alg":"none","kid":"did:key:z"}', "a field twice"),
         (b'{"alg":"EdDSA","kid":"z6Mk"}', "not named by a DID"),
         (b'{"alg":"EdDSA","kid":"did:key:z#"}', "not named by a DID"),
@@ -386,19 +333,12 @@ def test_of_sort_values_only_short_ones_are_remembered() -> None:
 # --- integers, as ceramic-one 0.58 takes them --------------------------------------------------
 
 
-@pytest.mark.parametrize("integer", [-(2**63), -1, 2**63, 2**64 - 1])
-def test_integers_of_payloads(integer: int) -> None:
-    content = {"n": [{"m": integer}]}
-    assert parse_event(signed_car(with_header() | {"data": content})).data == content
-    assert parse_event(signed_car(data_payload(data=content))).data == content
-
-
-@pytest.mark.parametrize("integer", [-(2**63) - 1, -(2**64)])
-def test_integers_that_no_payload_has(integer: int) -> None:
+def test_integers_that_no_payload_has() -> None:
+    """Those that it may have are among the verdicts."""
+    integer = -(2**63) - 1
     content = {"n": [{"m": integer}]}
     refused(signed_car(with_header() | {"data": content}), f"the integer {integer}; the least is")
     refused(signed_car(data_payload(data=content)), "the least is")
-    refused(unsigned_car({"data": content, "header": HEADER}), "the least is")
     parse_event(time_car(node=[PREV, integer]))
     lookalike = dag_cbor.encode(integer)
     assert parse_event(signed_car(data_payload(data=lookalike))).data == lookalike
@@ -407,26 +347,25 @@ def test_integers_that_no_payload_has(integer: int) -> None:
 # --- time events -------------------------------------------------------------------------------
 
 
+PROOF = {"chainId": "eip155:1", "root": block([PREV, OTHER_PREV])[0], "txHash": KECCAK}
+
+
 def time_car(
     *,
     path: Any = "0",
     node: Any = (PREV, OTHER_PREV),
-    proof: Any = ...,
+    proof: dict[str, Any] | None = None,
     event: dict[str, Any] | None = None,
-    leave_out: Sequence[str] = (),
+    leave_out: str = "",
 ) -> bytes:
-    blocks = {"node": block(list(node) if isinstance(node, tuple) else node)}
-    if proof is ...:
-        proof = {
-            "chainId": "eip155:1",
-            "root": blocks["node"][0],
-            "txHash": KECCAK,
-            "txType": "f(bytes32)",
-        }
-    blocks["proof"] = block(proof)
-    fields = {"id": INIT.cid, "prev": PREV, "proof": blocks["proof"][0], "path": path}
-    blocks["event"] = block(fields | (event or {}))
-    kept = dict(blocks[name] for name in blocks if name not in leave_out)
+    node = list(node) if isinstance(node, tuple) else node
+    fields = PROOF | {"root": block(node)[0], "txType": "f(bytes32)"} | (proof or {})
+    blocks = {"node": block(node), "proof": block(without_gaps(fields))}
+    link = blocks["proof"][0]
+    blocks["event"] = block(
+        {"id": INIT.cid, "prev": PREV, "proof": link, "path": path, **(event or {})}
+    )
+    kept = dict(blocks[name] for name in blocks if name != leave_out)
     return car.encode([blocks["event"][0]], kept)
 
 
@@ -443,16 +382,12 @@ def test_a_time_event() -> None:
 @pytest.mark.parametrize("old", [{}, {"blockNumber": 9_000_000, "blockTimestamp": 1_600_000_000}])
 def test_proofs_of_before_2023_are_of_raw_transactions(old: dict[str, Any]) -> None:
     """They have no `txType`; the earliest ones repeat what the chain says of the block."""
-    node_cid, _ = block([PREV, OTHER_PREV])
-    proof = {"chainId": "eip155:1", "root": node_cid, "txHash": KECCAK, **old}
-    event = parse_event(time_car(proof=proof))
+    event = parse_event(time_car(proof={"txType": ..., **old}))
     assert event.proof is not None
-    assert (event.proof.tx_type, event.proof.root) == ("raw", node_cid)
-    with pytest.raises(InvalidEventError, match="'blockNumber' is"):
-        parse_event(time_car(proof=proof | {"blockNumber": "9000000"}))
+    assert (event.proof.tx_type, event.proof.root) == ("raw", PROOF["root"])
 
 
-@pytest.mark.parametrize("depth", [0, 1, 2, 20, MAX_PATH_DEPTH])
+@pytest.mark.parametrize("depth", [0, 1, MAX_PATH_DEPTH])
 def test_paths_of_every_depth(depth: int) -> None:
     siblings = [CID.of(DAG_CBOR, bytes([level])) for level in range(depth)]
     event = time_event(INIT, PREV, siblings=siblings)
@@ -463,86 +398,44 @@ def test_paths_of_every_depth(depth: int) -> None:
     assert len(car.decode(event.car).blocks) == depth + 2
 
 
+@pytest.mark.parametrize(
+    ("path", "is_plain"),
+    [("", True), ("0", True), ("1/0/2", True), ("10/0", True), ("00", False), ("+0", False)],
+)
+def test_paths_as_anchor_services_write_them(path: str, is_plain: bool) -> None:
+    assert has_plain_path(path) is is_plain
+
+
 def test_nodes_may_hold_more_than_two_links() -> None:
     """The root node of an anchor service's tree has its metadata as the third entry."""
     assert parse_event(time_car(path="2", node=(None, OTHER_PREV, PREV))).prevs == (PREV,)
-
-
-@pytest.mark.parametrize("path", ["00", "+0", "+00"])
-def test_indexes_are_numbers_as_ceramic_one_reads_them(path: str) -> None:
-    assert parse_event(time_car(path=path)).prevs == (PREV,)
-    assert not has_plain_path(path)
-
-
-@pytest.mark.parametrize("path", ["", "0", "1/0/2", "10/0"])
-def test_paths_as_anchor_services_write_them(path: str) -> None:
-    assert has_plain_path(path)
 
 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
         ({"path": "1"}, "the proof's path ends at"),
-        ({"path": "2"}, "leaves the Merkle tree"),
-        ({"path": ""}, "the proof's path ends at"),
-        ({"path": "02"}, "leaves the Merkle tree"),
         ({"path": "9" * 21}, "leaves the Merkle tree"),
         ({"path": "++0"}, "leaves the Merkle tree"),
-        ({"path": "-1"}, "leaves the Merkle tree"),
         ({"path": "0/"}, r"node 1 .* must be DAG-CBOR"),
-        ({"path": "/0"}, "leaves the Merkle tree"),
         ({"path": "\N{SUPERSCRIPT TWO}"}, "leaves the Merkle tree"),
-        ({"path": "left"}, "leaves the Merkle tree"),
-        ({"path": "0/0"}, r"node 1 .* must be DAG-CBOR"),
         ({"path": "1/0"}, "lacks the block of node 1"),
         ({"path": "0" + "/0" * MAX_PATH_DEPTH}, "the limit is 64"),
         ({"path": 0}, "'path' is an integer, not a string"),
         ({"node": (None, PREV)}, "entry 0 of node 0 is missing, not a link"),
-        ({"node": (bytes(PREV), PREV)}, "entry 0 of node 0 is bytes, not a link"),
         ({"node": {"0": PREV}}, "node 0 is a map, not a list"),
-        ({"leave_out": ["node"]}, "lacks the block of node 0"),
-        ({"leave_out": ["proof"]}, "lacks the block of the proof"),
+        ({"leave_out": "proof"}, "lacks the block of the proof"),
         ({"event": {"prev": [PREV]}}, "'prev' is a list, not a link"),
-        ({"event": {"prev": OTHER_PREV}}, "the proof's path ends at"),
-        ({"event": {"prev": CID.of(RAW, b"")}}, "cannot be an event"),
-        ({"event": {"id": None}}, "'id' is missing, not a link"),
-        ({"event": {"proof": {"root": PREV}}}, "'proof' is a map, not a link"),
         ({"event": {"proof": PREV}}, r"the proof .* must be DAG-CBOR"),
         ({"event": {"data": 1}}, "the time event has unknown fields"),
-        ({"proof": None}, "the proof is missing, not a map"),
-        ({"proof": {"root": PREV}}, "the proof lacks 'chainId', 'txHash'"),
-        (
-            {"proof": {"chainId": 1, "root": PREV, "txHash": KECCAK, "txType": "f"}},
-            "'chainId' is an integer",
-        ),
-        (
-            {"proof": {"chainId": "eip155:1", "root": PREV, "txHash": b"", "txType": "f"}},
-            "'txHash' is bytes",
-        ),
-        (
-            {
-                "proof": {
-                    "chainId": "eip155:1",
-                    "root": PREV,
-                    "txHash": KECCAK,
-                    "txType": "f",
-                    "blockHash": 1,
-                }
-            },
-            "unknown fields.*'blockHash'",
-        ),
-        *(
-            (
-                {"proof": {"chainId": chain, "root": PREV, "txHash": KECCAK, "txType": kind}},
-                complaint,
-            )
-            for chain, kind, complaint in (
-                ("eip155", "raw", "'chainId' 'eip155' is not a chain"),
-                ("eip155:" + "1" * 100_000, "raw", "'chainId' .* is not a chain"),
-                ("eip155:1\n", "raw", "is not a chain"),
-                ("eip155:1", "r" * 100_000, "'txType' has 100000 characters"),
-            )
-        ),
+        ({"proof": {"chainId": 1}}, "'chainId' is an integer"),
+        ({"proof": {"txHash": b""}}, "'txHash' is bytes"),
+        ({"proof": {"blockHash": 1}}, "unknown fields.*'blockHash'"),
+        ({"proof": {"blockNumber": "9000000"}}, "'blockNumber' is a string"),
+        ({"proof": {"chainId": "eip155"}}, "'chainId' 'eip155' is not a chain"),
+        ({"proof": {"chainId": "eip155:" + "1" * 100_000}}, "'chainId' .* is not a chain"),
+        ({"proof": {"chainId": "eip155:1\n"}}, "is not a chain"),
+        ({"proof": {"txType": "r" * 100_000}}, "'txType' has 100000 characters"),
     ],
 )
 def test_time_events_refused(changes: dict[str, Any], complaint: str) -> None:
@@ -550,13 +443,6 @@ def test_time_events_refused(changes: dict[str, Any], complaint: str) -> None:
 
 
 # --- the CAR -----------------------------------------------------------------------------------
-
-
-def test_not_a_car() -> None:
-    refused(b"", "empty file")
-    refused(b"not a car", "not a CAR|broken CAR")
-    refused(INIT.car[:-1], "broken CAR")
-    refused(INIT.car[:-1] + bytes([INIT.car[-1] ^ 1]), "does not match its CID")
 
 
 def test_too_large() -> None:
@@ -577,36 +463,6 @@ def test_the_first_root_is_the_event() -> None:
         assert parse_event(car.encode(roots, decoded.blocks)) == INIT
     refused(car.encode([PREV, INIT.cid], decoded.blocks), "lacks the block of the root")
     refused(car.encode([], decoded.blocks), "has no root")
-
-
-def test_blocks_in_any_order() -> None:
-    decoded = car.decode(INIT.car)
-    backwards = dict(reversed(decoded.blocks.items()))
-    event = parse_event(car.encode(decoded.roots, backwards))
-    assert (event.cid, event.payload) == (INIT.cid, INIT.payload)
-
-
-def test_blocks_that_do_not_belong_to_the_event_are_left_out() -> None:
-    decoded = car.decode(INIT.car)
-    stowaway = CID.of(RAW, bytes(5000))
-    event = parse_event(car.encode(decoded.roots, {stowaway: bytes(5000)} | decoded.blocks))
-    assert event.car == INIT.car
-    assert event == INIT
-
-
-@pytest.mark.parametrize("event", [INIT, time_event(INIT, PREV, siblings=[OTHER_PREV])])
-def test_an_event_cannot_be_swollen_by_its_own_blocks(event: Event) -> None:
-    """Else whoever hands it on first decides how much room it takes at everyone's."""
-    decoded = car.decode(event.car)
-    again = car.encode([], decoded.blocks).removeprefix(car.encode([], {}))
-    swollen = parse_event(event.car + again * 100)
-    assert swollen.car == event.car
-    assert swollen == event
-
-
-def test_a_missing_payload() -> None:
-    decoded = car.decode(INIT.car)
-    refused(car.encode([INIT.cid], {INIT.cid: decoded.blocks[INIT.cid]}), "block of the payload")
 
 
 def test_the_codec_must_say_what_the_root_is() -> None:
@@ -636,20 +492,10 @@ def test_an_envelope_with_a_null_link_is_the_event_without(codec: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("envelope", "more"),
-    [
-        (ENVELOPE, {"link": PAYLOAD[0]}),
-        (ENVELOPE, {"link": b""}),
-        (ENVELOPE, {"link": None, "more": None}),
-        (ENVELOPE, {"more": None}),
-        (ENVELOPE, {"payload": b"", "link": None}),
-        ({"payload": b""}, {"link": None}),
-    ],
+    "more", [{"link": PAYLOAD[0]}, {"link": None, "more": None}, {"more": None}]
 )
-def test_nothing_else_passes_for_an_envelope_with_a_null_link(
-    envelope: dict[str, Any], more: dict[str, Any]
-) -> None:
-    refused(with_null_link(envelope, **more), "does not match its CID")
+def test_nothing_else_passes_for_an_envelope_with_a_null_link(more: dict[str, Any]) -> None:
+    refused(with_null_link(ENVELOPE, **more), "does not match its CID")
 
 
 def test_a_null_link_that_is_hashed_with_the_rest_is_an_unknown_field() -> None:
@@ -698,10 +544,10 @@ def test_an_event_that_does_not_keep_its_payload_is_the_same() -> None:
         for each in (event, lazy, shown):
             again = pickle.loads(pickle.dumps(each))
             assert (again, again.prevs, again.payload) == (each, each.prevs, each.payload)
-    texts = init_event(KEY, MODEL, {"texts": ["ab"] * 200_000})
+    texts = init_event(KEY, MODEL, {"texts": ["ab"] * 20_000})
     tracemalloc.start()
     many = [pickle.loads(pickle.dumps(texts.lazily())) for _ in range(8)]
-    assert all(len(event.data["texts"]) == 200_000 for event in many)
+    assert all(len(event.data["texts"]) == 20_000 for event in many)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 40_000_000  # one of them decoded, or two
+    assert peak < 4_000_000  # one of them decoded, or two

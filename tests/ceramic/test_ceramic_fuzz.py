@@ -38,11 +38,6 @@ def event_or_refusal(data: bytes) -> Event | None:
     return event
 
 
-@given(st.binary(max_size=300))
-def test_random_bytes(data: bytes) -> None:
-    assert event_or_refusal(data) is None
-
-
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.cid.digest.hex()[:6])
 @given(draw=st.data())
 def test_damaged_cars(sample: Event, draw: st.DataObject) -> None:
@@ -84,14 +79,10 @@ def test_protected_headers(protected: bytes) -> None:
     assert event_or_refusal(signed_car(INIT.payload, protected=protected)) is None
 
 
-@given(st.lists(links, min_size=1, max_size=2), st.dictionaries(links, st.binary(), max_size=3))
-def test_cars_of_anything(roots: list[CID], blocks: dict[CID, bytes]) -> None:
-    assert event_or_refusal(car.encode(roots, blocks)) is None
-
-
 @given(st.sampled_from(SAMPLES), st.data())
 def test_the_car_of_an_event_has_just_its_blocks(sample: Event, draw: st.DataObject) -> None:
-    """Whatever came along and in whatever order; no matter that a CAR without is kept as it is."""
+    """Whatever came along, how often, and in whatever order. Else whoever hands an event on first
+    decides how much room it takes at everyone's."""
     own = car.decode(sample.car)
     stowaway = CID.of(RAW, b"stowaway")
     rest = draw.draw(st.lists(st.sampled_from([*own.blocks, stowaway]), max_size=3))

@@ -6,12 +6,8 @@ from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import (
-    DEV_UNSTABLE,
     IN_MEMORY,
-    MAINNET,
     METAMODEL,
-    TESTNET_CLAY,
-    CeramicError,
     DidError,
     Network,
     NetworkError,
@@ -21,7 +17,7 @@ from recon_node.ceramic import (
     ed25519_did,
 )
 from recon_node.ceramic.auth.did import ed25519_key, is_did
-from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, IpldError, multibase
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, multibase
 
 cids = st.builds(CID.of, st.sampled_from([DAG_CBOR, DAG_JOSE]), st.binary(max_size=8))
 stream_ids = st.builds(StreamId, st.integers(0, 2**63 - 1), cids)
@@ -46,9 +42,8 @@ def test_networks(name: str, network_id: int) -> None:
     assert Network.from_id(network_id) == network
 
 
-def test_named_networks_are_these() -> None:
-    names = ["mainnet", "testnet-clay", "dev-unstable", "in-memory"]
-    assert list(map(Network.parse, names)) == [MAINNET, TESTNET_CLAY, DEV_UNSTABLE, IN_MEMORY]
+def test_the_in_memory_network_has_two_names() -> None:
+    assert Network.parse("in-memory") == Network.parse("inmemory") == IN_MEMORY
 
 
 @pytest.mark.parametrize(
@@ -86,6 +81,12 @@ def test_an_example_of_cip_124() -> None:
     assert stream_id.cid.codec == DAG_JOSE
 
 
+@pytest.mark.parametrize("text", ["", "k", "blog", str(CID.of(DAG_CBOR, b""))])
+def test_other_texts_are_not_stream_ids(text: str) -> None:
+    with pytest.raises(StreamIdError, match="not a StreamID"):
+        StreamId.parse(text)
+
+
 @given(stream_ids, st.binary(min_size=1, max_size=4))
 def test_truncated_and_padded_stream_ids_are_refused(stream_id: StreamId, tail: bytes) -> None:
     raw = stream_id.to_bytes()
@@ -94,17 +95,6 @@ def test_truncated_and_padded_stream_ids_are_refused(stream_id: StreamId, tail: 
             StreamId.from_bytes(raw[:size])
     with pytest.raises(StreamIdError, match="extra bytes"):
         StreamId.from_bytes(raw + tail)
-
-
-@given(st.text(max_size=50))
-def test_any_text_is_a_stream_id_or_refused(text: str) -> None:
-    with pytest.raises(StreamIdError, match="not a StreamID"):
-        StreamId.parse(text)
-
-
-def test_a_cid_is_not_a_stream_id() -> None:
-    with pytest.raises(StreamIdError, match="starts with the codec 0xce"):
-        StreamId.parse(str(CID.of(DAG_CBOR, b"")))
 
 
 @given(st.binary(min_size=32, max_size=32))
@@ -116,20 +106,12 @@ def test_keys_and_their_dids(seed: bytes) -> None:
     assert ed25519_key(did) == key
 
 
-def test_a_did_of_the_did_key_specification() -> None:
-    """Its first Ed25519 test vector: the key made of 32 zero bytes."""
-    did = "did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp"
-    assert ed25519_did(bytes(SigningKey(bytes(32)).verify_key)) == did
-
-
 @pytest.mark.parametrize(
     ("did", "complaint"),
     [
         ("did:pkh:eip155:1:0xab16a96d359ec26a11e2c2b3d8f8b8942d5bfcdb", "'did:pkh'"),
         ("did:3:kjzl6cwe1jw149tlplc4bgnpn1v4uwk9rg9jkvijx0u0zmfa97t69dnqibqa2as", "'did:3'"),
-        # did:key vectors: secp256k1 and P-256
-        ("did:key:zQ3shokFTS3brHcDQrn82RUDfCZESWL1ZdCEJwekUDPQiYBme", "secp256k1"),
-        ("did:key:zDnaerDaTF5BXEavCrfRZEk316dpbLsfPDZ3WJ5hRTPFU2169", "P-256"),
+        ("did:key:zQ3shokFTS3brHcDQrn82RUDfCZESWL1ZdCEJwekUDPQiYBme", "a secp256k1 key, not Ed"),
         ("did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooW", "broken DID"),
         ("did:key:f1234", "base58"),
         ("did:key:z0OIl", "broken DID"),
@@ -146,25 +128,10 @@ def test_dids_whose_key_is_not_known(did: str, complaint: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "did:",
-        "did:key:",
-        "key:z6Mk",
-        "did:KEY:z",
-        "did:key:z6Mk#z6Mk",
-        "did:key:z6Mk\n",
-        "did:key:\x1b[31m",
-        "did:key:z 6",
-        "did:web:example.com/path",
+        *("", "did:", "did:key:", "key:z6Mk", "did:KEY:z", "did:key:z6Mk#z6Mk", "did:key:z6Mk\n"),
+        *("did:key:\x1b[31m", "did:key:z 6", "did:web:example.com/path", "did:key:é"),
         "did:key:" + "z" * 1000,
-        "did:key:\N{LATIN SMALL LETTER E WITH ACUTE}",
     ],
 )
 def test_texts_that_are_not_dids(text: str) -> None:
     assert not is_did(text)
-
-
-def test_errors_of_the_floors_do_not_mix() -> None:
-    assert issubclass(StreamIdError, CeramicError)
-    assert issubclass(CeramicError, ValueError)
-    assert not issubclass(CeramicError, IpldError)

@@ -17,7 +17,7 @@ from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 
 @pytest.fixture(scope="module")
 def cars() -> list[bytes]:
-    return sdk_sample.cars()[::3]
+    return sdk_sample.cars()[::10]
 
 
 @contextmanager
@@ -120,8 +120,3 @@ def test_lengths_that_are_not_the_shortest(cars: list[bytes]) -> None:
         at = each.index(first, 60) - bytes_
         longer = each[at : at + bytes_ - 1] + bytes([each[at + bytes_ - 1] | 128, 0])
         assert agreed(each[:at] + longer + each[at + bytes_ :]) == "refused"
-
-
-def test_other_types_of_bytes(cars: list[bytes]) -> None:
-    for data in cars[:3]:
-        assert outcome(bytearray(data)) == outcome(data)

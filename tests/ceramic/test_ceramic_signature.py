@@ -7,19 +7,14 @@ from ceramic_samples import (
     CONTROLLER,
     HEADER,
     INIT,
-    KEY,
     KID,
     MODEL,
     OTHER_KEY,
     signed_car,
     unsigned_car,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from nacl.signing import SigningKey
 
 from recon_node.ceramic import (
-    InvalidEventError,
     InvalidSignatureError,
     UnsupportedSignatureError,
     parse_event,
@@ -28,9 +23,7 @@ from recon_node.ceramic import (
 )
 from recon_node.ceramic.builder import (
     controller_of,
-    data_event,
     deterministic_init_event,
-    init_event,
     time_event,
 )
 
@@ -51,15 +44,6 @@ def unsupported(complaint: str, **protected: Any) -> None:
             verify_signature(event, controller)
 
 
-@given(st.binary(min_size=32, max_size=32), st.binary(max_size=20))
-def test_what_is_signed_is_verified(seed: bytes, unique: bytes) -> None:
-    key = SigningKey(seed)
-    event = init_event(key, MODEL, {}, unique=unique)
-    assert signer(event) == controller_of(key)
-    verify_signature(event, controller_of(key))
-    verify_signature(event, None)
-
-
 def test_signed_by_hand() -> None:
     """The signing input written out in the test, independent of the builder."""
     verify_signature(parse_event(signed_car(PAYLOAD)), CONTROLLER)
@@ -75,21 +59,10 @@ def test_kid_may_leave_out_the_fragment() -> None:
 
 
 def test_wrong_signatures() -> None:
-    invalid("is wrong", signature=bytes(64))
-    invalid("is wrong", signature=b"")
-    invalid("is wrong", signature=bytes(65))
+    for size in (0, 64, 65):
+        invalid("is wrong", signature=bytes(size))
     invalid("is wrong", key=OTHER_KEY)
     invalid("is wrong", controller=None, key=OTHER_KEY)
-
-
-@given(st.integers(0, 511))
-def test_every_bit_of_the_signature_counts(bit: int) -> None:
-    assert INIT.envelope is not None
-    signature = bytearray(INIT.envelope.signature)
-    signature[bit // 8] ^= 1 << bit % 8
-    data = signed_car(INIT.payload, protected=INIT.envelope.protected, signature=bytes(signature))
-    with pytest.raises(InvalidSignatureError, match="is wrong"):
-        verify_signature(parse_event(data), CONTROLLER)
 
 
 def test_a_signature_has_one_form_only() -> None:
@@ -124,11 +97,6 @@ def test_not_the_controllers() -> None:
     invalid("but the stream's controller is", protected=protected, key=OTHER_KEY)
     event = parse_event(signed_car(PAYLOAD, protected=protected, key=OTHER_KEY))
     verify_signature(event, OTHER)
-
-
-@pytest.mark.parametrize("alg", ["none", "HS256", "ES256K", "eddsa", ""])
-def test_the_algorithm_must_be_the_keys(alg: str) -> None:
-    invalid("Ed25519 keys sign with EdDSA", protected={"alg": alg, "kid": KID})
 
 
 @pytest.mark.parametrize("fragment", [OTHER.removeprefix("did:key:"), "key-1"])
@@ -169,16 +137,3 @@ def test_an_init_event_with_data_must_be_signed(data: Any) -> None:
     event = parse_event(unsigned_car({"data": data, "header": HEADER}))
     with pytest.raises(InvalidSignatureError, match="must be signed"):
         verify_signature(event, CONTROLLER)
-
-
-def test_data_events_are_checked_alike() -> None:
-    verify_signature(data_event(KEY, INIT, [INIT.cid], []), CONTROLLER)
-    forged = data_event(OTHER_KEY, INIT, [INIT.cid], [])
-    with pytest.raises(InvalidSignatureError, match="controller is"):
-        verify_signature(forged, CONTROLLER)
-
-
-def test_both_refusals_are_invalid_events() -> None:
-    assert issubclass(InvalidSignatureError, InvalidEventError)
-    assert issubclass(UnsupportedSignatureError, InvalidEventError)
-    assert not issubclass(UnsupportedSignatureError, InvalidSignatureError)
