@@ -9,8 +9,13 @@ from typing import Any
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
-from recon_node.ceramic import Network
-from recon_node.ipld import CID, DAG_CBOR, DAG_PB, RAW, dag_cbor, dag_pb
+from recon_node.ceramic import Event, Network
+from recon_node.ceramic.builder import controller_of, signed_event
+from recon_node.dag import unixfs
+from recon_node.dag.dag_events import DAG_MODEL
+from recon_node.dag.protocol.shards import NO_ROOT
+from recon_node.dag.unixfs import UnixFs
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, DAG_PB, RAW, dag_cbor, dag_pb
 from recon_node.ipld.dag_pb import PbLink, PbNode
 
 NETWORK = Network.local(7)
@@ -28,6 +33,34 @@ def make_dag(blocks: int, size: int, rng: random.Random) -> tuple[CID, Blocks]:
     return cid, {cid: root, **leaves}
 
 
+class Dag(dict[CID, bytes]):
+    """The blocks of files and directories, made from the leaves upwards."""
+
+    def raw(self, content: bytes) -> CID:
+        cid = CID.of(RAW, content)
+        self[cid] = content
+        return cid
+
+    def node(self, data: UnixFs, links: list[tuple[str, CID]]) -> CID:
+        block = dag_pb.encode(
+            PbNode(tuple(PbLink(cid, name) for name, cid in links), unixfs.encode(data))
+        )
+        cid = CID.of(DAG_PB, block)
+        self[cid] = block
+        return cid
+
+
+def event_with(subject: bytes, data: object) -> Event:
+    """An event about a DAG or an identifier, with any data."""
+    header = {
+        "controllers": [controller_of(KEYS[0])],
+        "model": DAG_MODEL.to_bytes(),
+        "sep": "dag",
+        "dag": bytes(subject),
+    }
+    return signed_event(KEYS[0], {"header": header, "data": data})
+
+
 @st.composite
 def dags(draw: st.DrawFn) -> tuple[CID, Blocks]:
     """A DAG of several codecs in which blocks are linked from several others."""
@@ -36,8 +69,8 @@ def dags(draw: st.DrawFn) -> tuple[CID, Blocks]:
     for number in range(draw(st.integers(1, 12))):
         targets = draw(st.lists(st.sampled_from(made), max_size=4)) if made else []
         padding = draw(st.binary(max_size=100))
-        value: Any = {"n": number, "links": targets, "padding": padding}
-        codec = draw(st.sampled_from([DAG_CBOR, DAG_PB, RAW]))
+        value: Any = {"n": number, "links": [*targets, {"deep": [NO_ROOT]}], "padding": padding}
+        codec = draw(st.sampled_from([DAG_CBOR, DAG_JOSE, DAG_PB, RAW]))
         if codec == DAG_PB:
             block = dag_pb.encode(PbNode(tuple(PbLink(each) for each in targets), padding))
         else:

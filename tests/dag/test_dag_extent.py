@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from dag_samples import Dag
 from hypothesis import given
 from hypothesis import strategies as st
 from support import forking
@@ -16,27 +17,11 @@ from recon_node.dag import unixfs
 from recon_node.dag.errors import DagError
 from recon_node.dag.unixfs import NodeType, UnixFs
 from recon_node.dag.unpack import MAX_EXTENT, measure, unpack_dag
-from recon_node.ipld import CID, DAG_PB, RAW, dag_pb
-from recon_node.ipld.dag_pb import PbLink, PbNode
+from recon_node.ipld import CID, RAW, dag_pb
 
 HAMT = UnixFs(NodeType.HAMT, hash_type=0x22, fanout=256)
 LEAST, ENTRY = 256, 4096
 """What a node and an entry count as, written down again."""
-
-
-class Dag(dict[CID, bytes]):
-    def raw(self, content: bytes) -> CID:
-        cid = CID.of(RAW, content)
-        self[cid] = content
-        return cid
-
-    def node(self, data: UnixFs, links: list[tuple[str, CID]]) -> CID:
-        block = dag_pb.encode(
-            PbNode(tuple(PbLink(cid, name) for name, cid in links), unixfs.encode(data))
-        )
-        cid = CID.of(DAG_PB, block)
-        self[cid] = block
-        return cid
 
 
 def walked(dag: Dag, cid: CID, *, entry: bool = True) -> tuple[int, int]:

@@ -8,18 +8,16 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from dag_samples import Blocks, contents, dags, make_dag, make_files
+from dag_samples import Blocks, Dag, contents, dags, make_dag, make_files
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.dag import unixfs
 from recon_node.dag.dag_source import CarFile, FileTree, open_source
 from recon_node.dag.errors import DagError
 from recon_node.dag.protocol.shards import NO_ROOT, block_room, split, walk
 from recon_node.dag.unixfs import CHUNK_SIZE, NodeType, UnixFs
 from recon_node.dag.unpack import unpack_dag
-from recon_node.ipld import CID, DAG_PB, RAW, car, dag_cbor, dag_pb, varint
-from recon_node.ipld.dag_pb import PbLink, PbNode
+from recon_node.ipld import CID, RAW, car, dag_cbor, varint
 
 
 @given(dags(), st.randoms(use_true_random=False))
@@ -55,9 +53,7 @@ def pushed(source: CarFile | FileTree) -> dict[CID, bytes]:
     return dict(source.blocks())
 
 
-@pytest.mark.parametrize(
-    "name", ["carv2-basic", "sample-unixfs-v2", "dup_roots", "dir_datafirst", "dir_nonutf8"]
-)
+@pytest.mark.parametrize("name", ["sample-unixfs-v2", "dup_roots", "dir_nonutf8"])
 def test_cars_of_others_are_read(name: str) -> None:
     source = open_source(CARS / f"{name}.car")
     blocks = pushed(source)
@@ -66,13 +62,11 @@ def test_cars_of_others_are_read(name: str) -> None:
     assert source.left_out() is None
 
 
-@pytest.mark.parametrize("name", ["badheaderlength", "sample-rootless-v42", "corrupt-v2-header"])
-def test_a_damaged_car_is_never_an_ordinary_file(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DagError, match="is not a CAR that can be read: "):
-        open_source(CARS / f"{name}.car")
-    (tmp_path / "latest.CAR").symlink_to(CARS / f"{name}.car")
-    with pytest.raises(DagError, match="is not a CAR that can be read: "):
-        open_source(tmp_path / "latest.CAR")
+def test_a_damaged_car_is_never_an_ordinary_file(tmp_path: Path) -> None:
+    (tmp_path / "latest.CAR").symlink_to(CARS / "corrupt-v2-header.car")
+    for path in (CARS / "badheaderlength.car", tmp_path / "latest.CAR"):
+        with pytest.raises(DagError, match="is not a CAR that can be read: "):
+            open_source(path)
 
 
 def test_a_car_without_roots_is_told_its_root() -> None:
@@ -155,19 +149,12 @@ def test_blocks_that_are_not_there_or_not_right_are_told(
         source.read(changed)
 
 
-@pytest.mark.parametrize("cut", [1, 8, 40, 70, 100])
+@pytest.mark.parametrize("cut", [1, 70])
 def test_a_car_that_was_cut_short_is_refused(tmp_path: Path, rng: random.Random, cut: int) -> None:
     root, blocks = make_dag(1, 50, rng)
     path = tmp_path / "short.car"
     path.write_bytes(car.encode([root], blocks)[:-cut])
     with pytest.raises(DagError, match=r"short.car is not a CAR that can be read"):
-        CarFile(path)
-
-
-def test_a_car_header_that_claims_too_much_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "large.car"
-    path.write_bytes(varint.encode(2**40) + b"\xa2\x65roots")
-    with pytest.raises(DagError, match=r"is not a CAR that can be read: its header claims"):
         CarFile(path)
 
 
@@ -216,7 +203,7 @@ def test_a_single_file_comes_back_as_it_was(tmp_path: Path, rng: random.Random) 
     assert (tmp_path / "back").read_bytes() == (tmp_path / "file").read_bytes()
 
 
-@pytest.mark.parametrize("size", [1024, 1500, 5000, 100_000])
+@pytest.mark.parametrize("size", [1024, 100_000])
 def test_small_shards_hold_a_large_file(tmp_path: Path, rng: random.Random, size: int) -> None:
     files = make_files(tmp_path / "files", rng, 60_000, 0, CHUNK_SIZE + 1)
     source = open_source(files, max_block=block_room(size))
@@ -238,27 +225,23 @@ def test_a_file_that_is_changed_meanwhile_is_noticed(tmp_path: Path) -> None:
         source.read(source.root)
 
 
-def node(data: UnixFs, *links: PbLink) -> tuple[CID, bytes]:
-    block = dag_pb.encode(PbNode(links, unixfs.encode(data)))
-    return CID.of(DAG_PB, block), block
-
-
 FILE = CID.of(RAW, b"content")
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "/etc/passwd", "a\0b", "..\\x"])
 def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
-    root, block = node(UnixFs(NodeType.DIRECTORY), PbLink(FILE, "a"), PbLink(FILE, name))
-    blocks = {root: block, FILE: b"content"}
+    dag = Dag()
+    root = dag.node(UnixFs(NodeType.DIRECTORY), [("a", FILE), (name, FILE)])
     with pytest.raises(DagError, match="it could lead elsewhere"):
-        unpack_dag(root, blocks.__getitem__, tmp_path / "back")
+        unpack_dag(root, dag.__getitem__, tmp_path / "back")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_name_twice_is_refused(tmp_path: Path) -> None:
-    root, block = node(UnixFs(NodeType.DIRECTORY), PbLink(FILE, "a"), PbLink(FILE, "a"))
+    dag = Dag()
+    root = dag.node(UnixFs(NodeType.DIRECTORY), [("a", FILE), ("a", FILE)])
     with pytest.raises(DagError, match="a directory has two entries named 'a'"):
-        unpack_dag(root, {root: block, FILE: b"content"}.__getitem__, tmp_path / "back")
+        unpack_dag(root, dag.__getitem__, tmp_path / "back")
 
 
 def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
@@ -270,17 +253,19 @@ def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
 
 def test_a_directory_in_parts_is_read(tmp_path: Path) -> None:
     """As HAMT: entries have their place in hexadecimal before their names; so have the parts."""
-    hamt = b"\x08\x05\x28\x22\x30\x80\x02"
-    part = dag_pb.encode(PbNode((PbLink(FILE, "3Fb"), PbLink(FILE, "40c")), hamt))
-    part_cid = CID.of(DAG_PB, part)
-    root = dag_pb.encode(PbNode((PbLink(FILE, "00a"), PbLink(part_cid, "A7")), hamt))
-    blocks = {CID.of(DAG_PB, root): root, part_cid: part, FILE: b"content"}
-    assert unpack_dag(CID.of(DAG_PB, root), blocks.__getitem__, tmp_path / "back").files == 3
+    hamt, dag = UnixFs(NodeType.HAMT, hash_type=0x22, fanout=256), Dag()
+    file = dag.raw(b"content")
+    part = dag.node(hamt, [("3Fb", file), ("40c", file)])
+    root = dag.node(hamt, [("00a", file), ("A7", part)])
+    assert unpack_dag(root, dag.__getitem__, tmp_path / "back").files == 3
     assert contents(tmp_path / "back") == dict.fromkeys("abc", b"content")
 
 
 def test_a_file_whose_content_is_shorter_than_it_says_is_refused(tmp_path: Path) -> None:
-    root, block = node(UnixFs(NodeType.FILE, file_size=8, block_sizes=(8,)), PbLink(FILE))
+    dag = Dag()
+    root = dag.node(
+        UnixFs(NodeType.FILE, file_size=8, block_sizes=(8,)), [("", dag.raw(b"content"))]
+    )
     with pytest.raises(DagError, match="should have 8 bytes of content, and has 7"):
-        unpack_dag(root, {root: block, FILE: b"content"}.__getitem__, tmp_path / "back")
+        unpack_dag(root, dag.__getitem__, tmp_path / "back")
     assert not list(tmp_path.iterdir())

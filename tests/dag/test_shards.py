@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from dag_samples import Blocks, dags
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,16 +20,12 @@ from recon_node.dag.protocol.shards import (
 from recon_node.ipld import (
     CID,
     DAG_CBOR,
-    DAG_JOSE,
-    DAG_PB,
     IDENTITY,
     RAW,
     car,
     dag_cbor,
-    dag_pb,
     links,
 )
-from recon_node.ipld.dag_pb import PbLink, PbNode
 
 DATA = Path(__file__).parent.parent / "data"
 FACTS = json.loads((DATA / "replica.json").read_text())
@@ -44,37 +40,12 @@ def test_the_shards_of_the_protocol(name: str) -> None:
     assert [str(NO_ROOT)] == facts["roots"]
 
 
-Blocks = dict[CID, bytes]
-
-
-@st.composite
-def _dag(draw: st.DrawFn) -> tuple[CID, Blocks]:
-    """A DAG of blocks of several codecs; the last block is its root."""
-    blocks: Blocks = {}
-    made: list[CID] = []
-    for number in range(draw(st.integers(1, 15))):
-        targets = draw(st.lists(st.sampled_from(made), max_size=4)) if made else []
-        padding = draw(st.binary(max_size=200))
-        value: Any = {"n": number, "links": [*targets, {"deep": [NO_ROOT]}], "padding": padding}
-        codec = draw(st.sampled_from([DAG_CBOR, DAG_JOSE, DAG_PB, RAW]))
-        if codec == DAG_PB:
-            block = dag_pb.encode(PbNode(tuple(PbLink(each) for each in targets), padding))
-        else:
-            block = padding if codec == RAW else dag_cbor.encode(value)
-        cid = CID.of(codec, block)
-        blocks[cid] = block
-        made.append(cid)
-    root = dag_cbor.encode(made)
-    blocks[CID.of(DAG_CBOR, root)] = root
-    return CID.of(DAG_CBOR, root), blocks
-
-
 def _largest_section(blocks: Blocks) -> int:
     """Bytes of a shard that every block fits into."""
     return max(len(car.encode([cid], {cid: block})) for cid, block in blocks.items())
 
 
-@given(_dag(), st.integers(0, 2000))
+@given(dags(), st.integers(0, 2000))
 def test_a_dag_comes_back_from_its_shards(dag: tuple[CID, Blocks], more: int) -> None:
     root, blocks = dag
     max_bytes = _largest_section(blocks) + more
@@ -117,15 +88,6 @@ def test_a_block_too_large_for_any_shard_is_named() -> None:
     needed = _largest_section({root: block})
     [shard] = split(root, [(root, block)], needed)
     assert len(shard.car) == needed
-
-
-def test_the_payload_of_a_signed_envelope_is_a_link() -> None:
-    event = car.decode((DATA / "ipld" / "jose_event.car").read_bytes())
-    [envelope] = event.roots
-    [payload] = event.blocks.keys() - {envelope}
-    assert links(envelope, event.blocks[envelope]) == [payload]
-    [shard] = split(envelope, walk(envelope, event.blocks.__getitem__), 10_000)
-    assert set(shard.blocks) == {envelope, payload}
 
 
 def test_identity_cids_carry_their_blocks() -> None:
