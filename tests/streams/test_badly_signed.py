@@ -3,82 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nacl.signing import SigningKey
+from stream_samples import FAULT, KEY, MODEL, Writer, put
 
-from recon_node.ceramic import Event, StreamId, StreamType
-from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event
+from recon_node.ceramic import StreamId, StreamType
+from recon_node.ceramic.builder import init_event, signed_event
 from recon_node.ipld import CID, DAG_CBOR, dag_cbor
 from recon_node.streams import (
     EventShape,
     EventState,
     ForgottenError,
     Stream,
-    StreamStates,
     StreamSummary,
     Tip,
-    accepted_tip,
     definitions_of,
-    select_tip,
     shape_of,
 )
-
-KEY = SigningKey(bytes(32))
-STRANGER = SigningKey(b"\x01" * 32)
-MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
-FAULT = "the signature is wrong"
-
-
-def put(name: str, value: Any) -> list[dict[str, Any]]:
-    return [{"op": "add", "path": f"/{name}", "value": value}]
-
-
-class Writer:
-    """A stream, and what a node says of its events."""
-
-    def __init__(self, content: Any = None, model: StreamId = MODEL) -> None:
-        self.init = init_event(KEY, model, content or {}, unique=b"u")
-        self.events = [self.init]
-        self.times: dict[CID, int] = {}
-        self.faults: dict[CID, str] = {}
-
-    def data(self, patch: Any, *prevs: Event) -> Event:
-        return self._add(data_event(KEY, self.init, [prev.cid for prev in prevs], patch))
-
-    def forged(self, patch: Any, *prevs: Event) -> Event:
-        event = self._add(data_event(STRANGER, self.init, [prev.cid for prev in prevs], patch))
-        self.faults[event.cid] = FAULT
-        return event
-
-    def anchor(self, prev: Event, time: int | None) -> Event:
-        event = self._add(time_event(self.init, prev.cid, tx_hash=len(self.events).to_bytes(32)))
-        if time is not None:
-            self.times[event.cid] = time
-        return event
-
-    def _add(self, event: Event) -> Event:
-        self.events.append(event)
-        return event
-
-    def shapes(self, events: Sequence[Event]) -> list[EventShape[CID]]:
-        return [
-            shape_of(each, time=self.times.get(each.cid), valid=each.cid not in self.faults)
-            for each in events
-        ]
-
-    def states(self, upto: int | None = None) -> StreamStates:
-        return StreamStates(self.events[:upto], faults=self.faults)
-
-    def tip(self, upto: int | None = None) -> Tip[CID]:
-        return select_tip(self.shapes(self.events[:upto]))
-
-    def state_tip(self, upto: int | None = None) -> Tip[CID]:
-        return accepted_tip(self.shapes(self.events[:upto]), self.states(upto).rejected)
 
 
 def test_figures_5_and_6_with_a_badly_signed_event() -> None:
@@ -92,7 +35,7 @@ def test_figures_5_and_6_with_a_badly_signed_event() -> None:
     assert stream.tip().pruned == tuple(sorted([a.cid, second.cid]))
     third = stream.anchor(b, 3)
     assert stream.tip().event == stream.state_tip().event == third.cid
-    assert Stream.of(stream.events, stream.times, stream.faults).proposal() is None
+    assert stream.stream().proposal() is None
 
     c = stream.data(put("c", 1), b, second)
     for tip in (stream.tip(), stream.state_tip()):

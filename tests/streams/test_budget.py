@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nacl.signing import SigningKey
+from stream_samples import KEY, MODEL, STRANGER, add
 
-from recon_node.ceramic import Event, StreamId, StreamType
+from recon_node.ceramic import Event
 from recon_node.ceramic.builder import (
     controller_of,
     data_event,
@@ -25,8 +25,6 @@ from recon_node.streams.json_patch import apply_patch, weigh_json
 from recon_node.streams.model_rules import ContentChange, ContentRules
 from recon_node.streams.stream_data import StreamData
 
-KEY = SigningKey(bytes(32))
-MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
 LONG = "1." * 450_000
 LEAVES = (
     st.none()
@@ -34,6 +32,7 @@ LEAVES = (
     | st.integers(-(2**64), 2**64 - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=5)
+    | st.text('\x01"\\\n\u00e4\U0001f600', max_size=20)
     | st.binary(max_size=50)
     | st.binary(max_size=9).map(lambda block: CID.of(DAG_CBOR, block))
 )
@@ -87,7 +86,7 @@ def test_small_events_do_not_pay_for_a_large_document_again() -> None:
     """Each of 540 bytes once caused the whole check: 500 of them took hours."""
     slow = {"anyOf": [*[{"pattern": f"^(a|b)*c{n}$"} for n in range(30)], {}]}
     model = definition({"properties": {"a": slow, "b": {"type": "integer"}}})
-    events = stream({"a": LONG[:50_000], "b": 0}, [[_set("/b", n)] for n in range(1, 6)])
+    events = stream({"a": LONG[:50_000], "b": 0}, [[add("/b", n)] for n in range(1, 6)])
     first, *later = spent(events, model)
     assert first > 10_000_000
     assert max(later) < 50_000
@@ -98,7 +97,7 @@ def test_an_untouched_member_is_checked_if_it_never_conformed() -> None:
     """A rejected init event leaves content that no later event mends by changing the rest."""
     text = {"type": "string", "anyOf": [{"pattern": f"^{n}(a|b)*c$"} for n in range(50)]}
     model = definition({"properties": {"a": text, "b": {"type": "integer"}}})
-    events = stream({"a": LONG[:20_000], "b": 0}, [[_set("/b", 1)], [_set("/a", "1bc")]])
+    events = stream({"a": LONG[:20_000], "b": 0}, [[add("/b", 1)], [add("/a", "1bc")]])
     rejected = [bool(state.validation_errors) for state in states(events, model)]
     assert rejected == [True, True, False]
 
@@ -111,9 +110,9 @@ def test_what_a_small_event_may_cause_is_little() -> None:
             "patternProperties": {"^x": {}},
         }
     )
-    events = stream({"l": [3] * 1_000}, [[_set("/x", n)] for n in range(3)])
+    events = stream({"l": [3] * 1_000}, [[add("/x", n)] for n in range(3)])
     assert not any(state.validation_errors for state in states(events, model))
-    events = stream({"l": [3] * 20_000}, [[_set("/x", n)] for n in range(3)])
+    events = stream({"l": [3] * 20_000}, [[add("/x", n)] for n in range(3)])
     assert all("takes more than" in state.validation_errors[0] for state in states(events, model))
 
 
@@ -130,7 +129,7 @@ def test_copies_are_paid_for() -> None:
 def test_a_stream_that_takes_too_much_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small events on a large document: each state is written out."""
     model = definition({"properties": {"a": {}, "b": {}}})
-    events = stream({"a": LONG, "b": 0}, [[_set("/b", n)] for n in range(20)])
+    events = stream({"a": LONG, "b": 0}, [[add("/b", n)] for n in range(20)])
     assert len(states(events, model)) == 21
     monkeypatch.setattr(budget, "STREAM", 1_000_000)
     monkeypatch.setattr(budget, "STREAM_BYTE", 2)
@@ -143,7 +142,7 @@ def test_a_stream_that_takes_too_much_is_not_computed(monkeypatch: pytest.Monkey
 
 def test_the_content_after_each_signed_event_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time events are not signed: they take nothing from the stream, whose content they repeat."""
-    events = stream({"a": "x" * 100_000}, [[_set("/b", n)] for n in range(9)])
+    events = stream({"a": "x" * 100_000}, [[add("/b", n)] for n in range(9)])
     anchors = [time_event(events[0], event.cid, tx_hash=b"t" * 32) for event in events]
     walk = StreamStates([*events, *anchors])
     assert not walk.rejected
@@ -188,31 +187,20 @@ def test_compiled_patterns_are_paid_for() -> None:
     assert of_patterns >= 6e-6 / 4e-9 * sum(len(each["pattern"]) for each in texts.values())
 
 
-def test_the_same_count_whatever_was_computed_before() -> None:
-    model = definition({"properties": {"a": {"type": "string"}, "b": {"multipleOf": 2}}})
-    events = stream({"a": LONG, "b": 0}, [[_set("/b", 2 * n)] for n in range(4)])
-    assert spent(events, model) == spent(events, model)
-
-
 def test_a_repeated_field_of_a_set_takes_no_memory() -> None:
     model = definition(
         {"properties": {}}, accountRelation={"type": "set", "fields": ["a"] * 60_000}
     )
     init = deterministic_init_event(controller_of(KEY), MODEL, unique=b"x")
-    document = data_event(KEY, init, [init.cid], [_set("/a", "y" * 900_000)])
+    document = data_event(KEY, init, [init.cid], [add("/a", "y" * 900_000)])
     found = states([init, document], model)
     assert all("must differ" in state.validation_errors[0] for state in found)
-
-
-def _set(path: str, value: Any) -> dict[str, Any]:
-    return {"op": "add", "path": path, "value": value}
 
 
 def test_badly_signed_events_pay_for_their_rows() -> None:
     """Each has a row with the whole content: 4,000 of them once made 369 GB of 3 MB."""
     init = init_event(KEY, MODEL, {"a": "x" * 500_000}, unique=b"u")
-    stranger = SigningKey(b"\x01" * 32)
-    forged = [data_event(stranger, init, [init.cid], [_set("/b", n)]) for n in range(10)]
+    forged = [data_event(STRANGER, init, [init.cid], [add("/b", n)]) for n in range(10)]
     cover = data_event(KEY, init, [init.cid], [])
 
     def steps(*bad: Event) -> int:
@@ -225,18 +213,8 @@ def test_badly_signed_events_pay_for_their_rows() -> None:
     assert ten - none == 10 * (one - none)
 
 
-def test_text_weighs_what_its_json_takes() -> None:
+def test_copies_of_text_weigh_what_their_json_takes() -> None:
     r"""Of 900,000 "\x01", the JSON has 5.4 MB: 16 copies were a document of 92 MB."""
-    for text in ("plain", "\x01" * 1000, '"\\\n' * 1000, "\u00e4\u20ac\U0001f600" * 1000):
-        content = {text: [text, {"a": text}]}
-        written = len(StreamData(content, {}).to_json())
-        weight, _ = weigh_json(content)
-        assert abs(written - weight) < 60
-        empty, _ = weigh_json({})
-        added = apply_patch({}, [_set(f"/{text}", content[text])], empty, Budget("a test", 10**9))
-        assert added.weight == weight
-        removing = [{"op": "remove", "path": f"/{text}/0"}, {"op": "remove", "path": f"/{text}"}]
-        assert apply_patch(content, removing, weight, Budget("a test", 10**9)).weight == empty
     copies = [{"op": "copy", "from": "/a", "path": f"/{n}"} for n in range(16)]
     [_, state] = states(stream({"a": "\x01" * 900_000}, [copies]), None)
     [reason] = state.validation_errors
@@ -252,7 +230,7 @@ def test_content_weighs_what_its_json_takes(content: dict[str, Any]) -> None:
     assert written - exponents < weight <= written + 1 + _containers(content)
     emptied, _ = weigh_json({})
     adding = [
-        _set("/" + name.replace("~", "~0").replace("/", "~1"), content[name]) for name in content
+        add("/" + name.replace("~", "~0").replace("/", "~1"), content[name]) for name in content
     ]
     assert apply_patch({}, adding, emptied, Budget("a test", 10**9)).weight == weight
     removing = [{"op": "remove", "path": each["path"]} for each in adding]
@@ -265,7 +243,7 @@ def _containers(value: Any) -> int:
     return 1 + sum(map(_containers, value.values() if isinstance(value, dict) else value))
 
 
-@pytest.mark.parametrize("value", [1.2345678901234567e-300, -(2**63), False, None, b"\xff" * 9])
+@pytest.mark.parametrize("value", [1.2345678901234567e-300, b"\xff" * 9])
 def test_many_numbers_are_not_a_small_document(value: Any) -> None:
     """16 copies of 50,000 of these are 12 MB or more as JSON, and weighed 1.6 MB."""
     content = {"l": [value] * 50_000}

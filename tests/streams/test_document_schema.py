@@ -47,12 +47,7 @@ DURATION = {
 @pytest.mark.parametrize(
     ("schema", "content", "expected"),
     [
-        (properties(t={"maxLength": 10}), {"t": "x" * 10}, None),
-        (properties(t={"maxLength": 10}), {"t": "x" * 50}, "longer than 10 characters at /t"),
-        (properties(t={"type": "string"}), {"t": 1}, 'not of type "string" at /t'),
         (properties(), {"t": 1}, "'t' was unexpected"),
-        ({"required": ["t"]}, {}, '"t" is a required property'),
-        ({"items": {"minimum": 1}}, [1, 0], "at /1"),
         (properties(t={"format": "date-time"}), {"t": "noon"}, None),  # 2020-12 does not assert it
         ({"$schema": DRAFT_7, "items": {"format": "date"}}, ["noon"], None),
         ({"$schema": DRAFT_7, "contentEncoding": "base64"}, "%%", None),
@@ -66,9 +61,7 @@ DURATION = {
         (properties(format={"type": "string"}), {"format": 1}, "at /format"),
         (properties(const={"type": "string"}), {"const": 1}, "at /const"),
         (DURATION, "P3Y6M4DT12H30M5S", None),
-        (DURATION, "P1W", None),
         (DURATION, "-P1DT-2H", None),
-        (DURATION, "P", "does not match"),
         (DURATION, "P1DT", "does not match"),
         (DURATION, 1, None),
         ({"pattern": r"^(\w+) \1$", "allOf": [{"minLength": 5}]}, "ab ab", None),
@@ -81,7 +74,6 @@ DURATION = {
         (properties(l={"required": ["/"]}), {"l": CODE}, None),
         ({"$defs": {"a/b": {"type": "null"}}, "$ref": "#/$defs/a~1b"}, 1, "not of type"),
         ({"properties": {"$ref": {"type": "string"}}}, {"$ref": 1}, "not of type"),
-        ({"properties": {"id": {"type": "string"}}}, {"id": 1}, "at /id"),
         ({"properties": {"$id": {"type": "string"}}}, {"$id": 1}, "at /$id"),
         ({"$schema": DRAFT_4, "id": "http://e.org/", "type": "string"}, 1, "not of type"),
         (
@@ -96,22 +88,18 @@ def test_what_conforms_and_what_does_not(schema: Any, content: Any, expected: st
     assert found is None if expected is None else expected in str(found)
 
 
-@pytest.mark.parametrize("end", ["", "#"])
-@pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize(
     ("draft", "refuses"),
     [
-        ("draft-04", {"exclusiveMinimum": True, "minimum": 1}),
-        ("draft-06", {"const": 2}),
-        ("draft-07", {"if": {}, "then": {"const": 2}}),
-        ("draft/2019-09", {"items": [{}], "additionalItems": False, "contains": {"const": 2}}),
-        ("draft/2020-12", {"dependentRequired": {}, "maximum": 0}),
+        (DRAFT_4, {"exclusiveMinimum": True, "minimum": 1}),
+        ("https://json-schema.org/draft-06/schema", {"const": 2}),
+        (DRAFT_7, {"if": {}, "then": {"const": 2}}),
+        ("http://json-schema.org/draft/2019-09/schema#", {"prefixItems": [], "maximum": 0}),
+        (DRAFT_2020, {"dependentRequired": {}, "maximum": 0}),
     ],
 )
-def test_the_drafts(draft: str, refuses: dict[str, Any], scheme: str, end: str) -> None:
-    schema = {"$schema": f"{scheme}://json-schema.org/{draft}/schema{end}", **refuses}
-    content = [1] if "contains" in refuses else 1
-    assert error(schema, content) is not None
+def test_the_drafts(draft: str, refuses: dict[str, Any]) -> None:
+    assert error({"$schema": draft, **refuses}, 1) is not None
 
 
 def _chain(length: int, times: int) -> dict[str, Any]:
@@ -229,7 +217,7 @@ def test_long_text_and_long_lists_are_checked() -> None:
     assert "at /49999" in str(error({"items": {"type": "integer"}}, [1] * 49_999 + ["x"]))
 
 
-@pytest.mark.parametrize("levels", [100, 250, 256])
+@pytest.mark.parametrize("levels", [250, 256])
 def test_content_as_deep_as_events_can_be(levels: int) -> None:
     deep: Any = 1
     for _ in range(levels):
@@ -290,11 +278,8 @@ def test_the_patterns_of_a_schema_hold_what_they_may() -> None:
     assert 10 * 2**20 < held < 64 * 2**20
 
 
-@pytest.mark.parametrize(
-    "content", [{"a": "x1"}, {"a": "y1"}, {"a": "x1", "b": 1}, {}, {"b": 5}, [], "text", {"c": 1}]
-)
 def test_large_patterns_are_compiled_once_for_the_same_verdict(
-    content: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     schema = {
         "type": "object",
@@ -302,13 +287,21 @@ def test_large_patterns_are_compiled_once_for_the_same_verdict(
         "additionalProperties": False,
         "required": ["a"],
     }
-    weight, _ = weigh_json(content)
     both = DocumentSchema(dict(schema))
     monkeypatch.setattr(document_schema, "_TWICE", 0)
     once = DocumentSchema(dict(schema))
     assert once._validator is None
-    found = [each.error(content, weight, Budget("the event", 10**8)) for each in (both, once)]
-    assert (found[0] is None) == (found[1] is None)
+    for content in (
+        {"a": "x1"},
+        {"a": "y1"},
+        {"a": "x1", "b": 1},
+        {"b": 5},
+        [],
+        {"a": "x1", "c": 1},
+    ):
+        weight, _ = weigh_json(content)
+        found = [each.error(content, weight, Budget("the event", 10**8)) for each in (both, once)]
+        assert (found[0] is None) == (found[1] is None)
 
 
 def _patterns(pattern: str, times: int) -> dict[str, Any]:
@@ -319,11 +312,9 @@ def _patterns(pattern: str, times: int) -> dict[str, Any]:
     ("pattern", "few", "too_many"),
     [
         (r"(?i)" + r"\pL" * 16, 2, 430),
-        (r"\p{L}", 300, 500),
         (r"[\PL]", 300, 500),
         (r"(\pL){10}", 10, 60),
         (r"(?i)[^a]", 50, 100),
-        ("(?i)[!-\uffff]", 50, 100),
         (r"(?i)[!-\x{ffff}]", 50, 100),
         (r"[\W\D\S].", 200, 1_000),
         ("[a-z]", 1_000, 1_500),
@@ -371,27 +362,18 @@ def test_schemas_that_refer_to_themselves(schema: Any, content: Any, expected: s
     assert found is None if expected is None else expected in str(found)
 
 
-def _both(part: Any) -> dict[str, Any]:
-    return {"type": "object", "allOf": [{"properties": {"n": part}}] * 2}
-
-
-@pytest.mark.parametrize("levels", [1, 2])
 def test_content_that_is_looked_at_ever_more_often_is_rejected(
-    levels: int, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each level of the content is looked at twice as often as the one above it, or more."""
-    schema: Any = {"$ref": "#"}
-    for _ in range(levels):
-        schema = _both(schema)
+    """Each level of the content is looked at twice as often as the one above it."""
+    schema = {"type": "object", "allOf": [{"properties": {"n": {"$ref": "#"}}}] * 2}
     deep: Any = 1
-    for _ in range(8 // levels):
+    for _ in range(8):
         deep = {"n": deep}
     assert "not of type" in str(error(schema, deep))  # the schema is valid
     for _ in range(8):
         deep = {"n": deep}
-    monkeypatch.setattr(
-        document_schema.DocumentSchema, "_error", lambda *_: pytest.fail("it was begun")
-    )
+    monkeypatch.setattr(DocumentSchema, "_error", lambda *_: pytest.fail("it was begun"))
     with pytest.raises(BudgetError, match="steps"):
         error(schema, deep)
 

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import json
 import sys
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.ipld import CID
 from recon_node.streams import json_patch
 from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.json_patch import (
@@ -113,13 +111,6 @@ def touches_text(document: Any, operation: dict[str, Any]) -> bool:
     return False
 
 
-@given(DOCUMENTS, DOCUMENTS)
-def test_the_difference_of_two_documents_leads_from_one_to_the_other(one: Any, other: Any) -> None:
-    one, other = {"x": one}, {"x": other}
-    patch = jsonpatch.make_patch(one, other).patch
-    assert patched(one, patch) == other
-
-
 @given(DOCUMENTS, st.lists(OPERATIONS, max_size=8))
 def test_whatever_a_patch_does_the_document_before_stays(document: Any, patch: list[Any]) -> None:
     """Run twice from the same shared document, with a copy of all of it between: no aliasing."""
@@ -140,10 +131,7 @@ def test_whatever_a_patch_does_the_document_before_stays(document: Any, patch: l
 @pytest.mark.parametrize(
     ("document", "patch", "expected"),
     [  # RFC 6902, Appendix A, and RFC 6901, section 5
-        ({"foo": "bar"}, [{"op": "add", "path": "/baz", "value": 1}], {"baz": 1, "foo": "bar"}),
-        ({"foo": [1, 3]}, [{"op": "add", "path": "/foo/1", "value": 2}], {"foo": [1, 2, 3]}),
         ({"foo": [1]}, [{"op": "add", "path": "/foo/-", "value": [2]}], {"foo": [1, [2]]}),
-        ({"a": [1, 2]}, [{"op": "move", "from": "/a/0", "path": "/a/1"}], {"a": [2, 1]}),
         ({"a": 1}, [{"op": "add", "path": "", "value": [1]}], [1]),
         ({"a": 1}, [{"op": "copy", "from": "", "path": "/b"}], {"a": 1, "b": {"a": 1}}),
         ({"/": 9, "~1": 1}, [{"op": "test", "path": "/~01", "value": 1}], {"/": 9, "~1": 1}),
@@ -156,24 +144,12 @@ def test_examples_of_the_standards(document: Any, patch: Any, expected: Any) -> 
     assert patched(document, patch) == expected
 
 
-def test_what_is_copied_and_then_changed_changes_in_one_place() -> None:
-    patch = [
-        {"op": "add", "path": "/b", "value": {"c": []}},
-        {"op": "add", "path": "/b/c/-", "value": 1},
-        {"op": "copy", "from": "/b", "path": "/d"},
-        {"op": "add", "path": "/b/c/-", "value": 2},
-    ]
-    assert patched({}, patch) == {"b": {"c": [1, 2]}, "d": {"c": [1]}}
-
-
 @pytest.mark.parametrize(
     ("patch", "words"),
     [
         ({"op": "add"}, "not an array of operations"),
-        (None, "not an array"),
         (["add"], "operation 0 of the patch: an object was expected"),
         ([{}], "not an operation of JSON Patch"),
-        ([{"op": ["add"], "path": "/x"}], "not an operation"),
         ([{"op": "add", "path": "/x"}], "'add' needs 'value'"),
         ([{"op": "add", "path": 3, "value": 0}], "not a JSON Pointer"),
         ([{"op": "add", "path": "x", "value": 0}], "not a JSON Pointer"),
@@ -231,41 +207,33 @@ def test_a_bomb_is_refused(name: str) -> None:
         patched({"a": {"a": 1}}, BOMBS[name])
 
 
-def at_the_front(count: int) -> list[dict[str, Any]]:
-    return [{"op": "add", "path": "/l/0", "value": 0} for _ in range(count)]
-
-
-def taken_from_the_front(count: int) -> list[dict[str, Any]]:
-    return [{"op": "remove", "path": "/l/0"} for _ in range(count)]
-
-
-@pytest.mark.parametrize("make", [at_the_front, taken_from_the_front])
-def test_members_that_an_operation_shifts_count(make: Callable[[int], Any]) -> None:
+@pytest.mark.parametrize("operation", ["add", "remove"])
+def test_members_that_an_operation_shifts_count(operation: str) -> None:
     """An event has room for 40,000 operations, and an array for a million members: seven seconds
     of shifting, in which no line of Python runs."""
-    long, short = {"l": [0] * 900_000}, {"l": [0] * 900}
-    patched(short, make(800))
+    at_the_front = {"op": operation, "path": "/l/0", "value": 0}
+    patched({"l": [0] * 900}, [at_the_front] * 800)
     with pytest.raises(BudgetError, match="the patch takes more than 50,000,000 steps of work"):
-        patched(long, make(1000))
+        patched({"l": [0] * 900_000}, [at_the_front] * 1000)
 
 
 NESTED: Any = 0
 for _ in range(60):
     NESTED = {"a": [NESTED]}
 
+WIDE = {str(n): n for n in range(9999)}
+
+
+def moving(start: str, end: str) -> dict[str, Any]:
+    return {"op": "move", "from": start, "path": end}
+
+
 COSTLY: dict[str, tuple[Any, list[dict[str, Any]]]] = {
     "small operations": ({}, [{"op": "add", "path": "/a", "value": 0}] * 500),
     "refused at the end": ({}, [{"op": "add", "path": "/a", "value": 0}] * 500 + [{}]),
     "long paths": (NESTED, [{"op": "replace", "path": "/a/0" * 59, "value": 0}] * 3),
     "long paths looked up": (NESTED, [{"op": "test", "path": "/a/0" * 60, "value": 0}] * 50),
-    "moves": (
-        {"b": {"c": 1}},
-        [
-            {"op": "move", "path": "/a", "from": "/b"},
-            {"op": "move", "path": "/b", "from": "/a"},
-        ]
-        * 200,
-    ),
+    "moves": ({"b": {"c": 1}}, [moving("/b", "/a"), moving("/a", "/b")] * 200),
     "a large value": ({"a": 0}, [{"op": "replace", "path": "/a", "value": [["", 0]] * 2000}]),
     "a deep value": ({"a": 0}, [{"op": "replace", "path": "/a", "value": [NESTED] * 50}]),
     "large values compared": (
@@ -277,8 +245,8 @@ COSTLY: dict[str, tuple[Any, list[dict[str, Any]]]] = {
         [{"op": "test", "path": "/a", "value": [NESTED] * 9}],
     ),
     "objects compared": (
-        {"a": {str(n): n for n in range(999)}},
-        [{"op": "test", "path": "/a", "value": {str(n): n for n in reversed(range(999))}}],
+        {"a": WIDE},
+        [{"op": "test", "path": "/a", "value": dict(reversed(WIDE.items()))}],
     ),
     "copies": ({"a": [0] * 99}, [{"op": "copy", "path": "/b", "from": "/a"}] * 300),
     "copies that are changed": (
@@ -289,10 +257,7 @@ COSTLY: dict[str, tuple[Any, list[dict[str, Any]]]] = {
         ]
         * 30,
     ),
-    "a wide object": (
-        {str(n): n for n in range(9999)},
-        [{"op": "replace", "path": "/7", "value": 0}],
-    ),
+    "a wide object": (WIDE, [{"op": "replace", "path": "/7", "value": 0}]),
 }
 
 
@@ -328,21 +293,6 @@ def test_all_work_is_counted(name: str) -> None:
     assert lines <= LINES_A_STEP * work.spent / 25 + 100
 
 
-@pytest.mark.parametrize("name", COSTLY)
-def test_work_is_linear_in_the_patch(name: str) -> None:
-    document, patch = COSTLY[name]
-
-    def work(operations: list[dict[str, Any]]) -> int:
-        spent = Budget("the patch", 10**10)
-        run = json_patch._Run(document, weigh_json(document)[0], spent)
-        for operation in operations:
-            run.apply(operation)
-        return spent.spent
-
-    once = [operation for operation in patch if operation]
-    assert work(once * 4) <= 2.5 * work(once * 2)
-
-
 def test_many_copies_of_a_template_are_allowed() -> None:
     """Each is as cheap as a link: the object that they go into is not made anew for each."""
     document = {"template": {"a": [0] * 50}}
@@ -359,16 +309,6 @@ def test_the_weight_is_exact_whatever_is_shared(document: Any, patch: list[Any])
             steps = patched(steps, [operation])
     with contextlib.suppress(JsonPatchError):
         patched({"x": document}, [*copies, *patch, *copies])
-
-
-@pytest.mark.parametrize(
-    ("one", "other"), [(True, 1), (0, False), (b"\x01\x55\x00\x00", CID(b"\x01\x55\x00\x00"))]
-)
-def test_values_of_two_kinds_are_not_equal(one: Any, other: Any) -> None:
-    for document, value in ([one], [other]), ([{"a": other}], [{"a": one}]):
-        with pytest.raises(JsonPatchError, match="test of '' failed"):
-            patched(document, [{"op": "test", "path": "", "value": value}])
-    patched([{"a": 1, "b": [2.0]}], [{"op": "test", "path": "", "value": [{"b": [2], "a": 1.0}]}])
 
 
 def test_a_document_grows_up_to_its_bound_and_no_further() -> None:

@@ -9,74 +9,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nacl.signing import SigningKey
+from stream_samples import KEY, REJECTED, Writer, put
 
-from recon_node.ceramic import Event, StreamId, StreamType
-from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event
+from recon_node.ceramic.builder import signed_event
 from recon_node.ipld import CID
 from recon_node.streams import (
     MergeProposal,
     Stream,
-    StreamStates,
     budget,
-    json_diff,
     json_equal,
 )
 from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.json_patch import parse_pointer
 
-KEY = SigningKey(bytes(32))
-MODEL = StreamId(
-    StreamType.MODEL, CID.parse("bafyreihaskmlkagl5wmhocs5lhu2cbbdmym5wknaiwywnvnokkswppcmiy")
-)
 NAMES = ("a", "b", "c", "d")
 VALUES = st.one_of(st.integers(0, 2), st.dictionaries(st.sampled_from("xyz"), st.integers(0, 2)))
 FLAT = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 2), max_size=4)
 CONTENTS = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4)
-
-
-class Writer:
-    """A stream, and what was written to it so far."""
-
-    def __init__(self, content: Any = None) -> None:
-        self.events = [init_event(KEY, MODEL, content or {}, unique=b"u")]
-
-    @property
-    def init(self) -> Event:
-        return self.events[0]
-
-    def write(self, content: Any, *prevs: Event, **header: Any) -> Event:
-        """Lead from the first prev's content to another one."""
-        before = self.states().at(prevs[0].cid).data.content
-        patch = json_diff(before, content, Budget.of_merge())
-        return self.add(data_event(KEY, self.init, [prev.cid for prev in prevs], patch, **header))
-
-    def add(self, event: Event) -> Event:
-        self.events.append(event)
-        return event
-
-    def states(self) -> StreamStates:
-        return StreamStates(self.events)
-
-    def proposal(self) -> MergeProposal | None:
-        times = {e.cid: 1000 + n for n, e in enumerate(self.events) if e.kind.value == "time"}
-        return Stream.of(self.events, times).proposal()
-
-    def merged(self) -> Any:
-        """Merge the stream as proposed; return the content."""
-        proposal = self.proposal()
-        assert proposal is not None
-        event = self.add(signed_event(KEY, proposal.payload()))
-        assert self.proposal() is None
-        state = self.states().at(event.cid)
-        assert not state.validation_errors
-        assert json_equal(state.data.content, proposal.content)
-        return state.data.content
-
-
-def found(proposal: MergeProposal | None) -> MergeProposal:
-    assert proposal is not None
-    return proposal
 
 
 def test_what_changed_on_one_side_is_taken_over() -> None:
@@ -86,7 +35,7 @@ def test_what_changed_on_one_side_is_taken_over() -> None:
     stream.write(
         {"a": 1, "b": {"x": 1, "y": 1}, "tags": ["r", "g"], "gone": 1, "c": 3}, stream.init
     )
-    proposal = found(stream.proposal())
+    proposal = stream.proposal()
     assert (proposal.conflicts, len(proposal.prevs), proposal.left) == ((), 3, 0)
     assert stream.merged() == {
         "a": 2,
@@ -101,7 +50,7 @@ def test_a_conflict_shows_the_value_on_each_branch() -> None:
     one = stream.write({"title": "y", "n/m": 1, "same": 1}, stream.init)
     two = stream.write({"title": "z", "same": 1}, stream.init)
     three = stream.write({"title": "y", "n/m": 2, "same": 1}, stream.init)
-    proposal = found(stream.proposal())
+    proposal = stream.proposal()
     assert {conflict.path: conflict.values for conflict in proposal.conflicts} == {
         "/content/title": {one.cid: "y", two.cid: "z", three.cid: "y"},
         "/content/n~1m": {one.cid: 1, three.cid: 2},
@@ -120,7 +69,7 @@ def test_arrays_of_other_lengths_are_one_value() -> None:
     stream = Writer({"tags": ["a"]})
     stream.write({"tags": ["a", "b"]}, stream.init)
     stream.write({"tags": ["c", "a"]}, stream.init)
-    [conflict] = found(stream.proposal()).conflicts
+    [conflict] = stream.proposal().conflicts
     assert conflict.path == "/content/tags"
 
 
@@ -128,7 +77,7 @@ def test_metadata_is_merged_too() -> None:
     stream = Writer({"a": 1})
     hidden = stream.write({"a": 1, "b": 1}, stream.init, should_index=False)
     other = stream.write({"a": 2}, stream.init)
-    proposal = found(stream.proposal())
+    proposal = stream.proposal()
     expected = {} if proposal.prevs[0] == hidden.cid else {"shouldIndex": False}
     assert dict(proposal.header) == expected
     stream.write({"a": 2}, other, should_index=True)  # as it was: no change of this branch
@@ -143,49 +92,27 @@ def test_writers_who_merged_the_same_branches_differently() -> None:
     b = stream.write({"x": 2, "y": 5}, stream.init)
     stream.write({"x": 1, "y": 5}, a, b)  # one keeps a's x
     stream.write({"x": 2, "y": 5}, b, a)  # the other keeps b's
-    proposal = found(stream.proposal())
+    proposal = stream.proposal()
     assert [conflict.path for conflict in proposal.conflicts] == ["/content/x"]
     assert proposal.content["y"] == 5
-
-
-def test_writers_who_merged_the_same_branches_alike_agree() -> None:
-    stream = Writer({"x": 0, "y": 0})
-    a = stream.write({"x": 1, "y": 0}, stream.init)
-    b = stream.write({"x": 0, "y": 5}, stream.init)
-    stream.write({"x": 1, "y": 5}, a, b)
-    stream.write({"x": 1, "y": 5, "z": 1}, b, a)
-    assert found(stream.proposal()).conflicts == ()
-    assert stream.merged() == {"x": 1, "y": 5, "z": 1}
-
-
-def test_a_stream_that_has_not_diverged_needs_no_merge() -> None:
-    stream = Writer({"a": 1})
-    last = stream.write({"a": 2}, stream.init)
-    stream.add(time_event(stream.init, stream.init.cid))
-    stream.add(time_event(stream.init, last.cid))
-    assert stream.proposal() is None
 
 
 def test_anchored_branches_are_merged_at_their_anchors() -> None:
     stream = Writer({"a": 1})
     a = stream.write({"a": 2}, stream.init)
     b = stream.write({"a": 1, "b": 1}, stream.init)
-    late, early = (
-        time_event(stream.init, each.cid) for each in sorted((a, b), key=lambda e: e.cid)
-    )
-    stream.add(early)
-    stream.add(late)
-    proposal = found(stream.proposal())
+    lower, higher = sorted((a, b), key=lambda e: e.cid)
+    early, late = stream.anchor(higher, 1), stream.anchor(lower, 2)
+    proposal = stream.proposal()
     assert proposal.prevs == (early.cid, late.cid)  # though the other has the lower CID
     assert stream.merged() == {"a": 2, "b": 1}
 
 
 def test_a_rejected_event_is_covered_and_changes_nothing() -> None:
     stream = Writer({"a": 1})
-    bad = data_event(KEY, stream.init, [stream.init.cid], [{"op": "remove", "path": "/nothing"}])
-    stream.add(bad)
+    bad = stream.data(REJECTED, stream.init)
     good = stream.write({"a": 2}, stream.init)
-    assert found(stream.proposal()).prevs == (good.cid, bad.cid)
+    assert stream.proposal().prevs == (good.cid, bad.cid)
     assert stream.merged() == {"a": 2}
 
 
@@ -193,7 +120,7 @@ def test_more_branches_than_one_event_can_merge() -> None:
     stream = Writer({})
     for number in range(300):
         stream.write({str(number): number}, stream.init)
-    first = found(stream.proposal())
+    first = stream.proposal()
     assert (len(first.prevs), first.left) == (256, 44)
     stream.add(signed_event(KEY, first.payload()))
     assert stream.merged() == {str(number): number for number in range(300)}
@@ -205,7 +132,7 @@ def test_against_the_definition_member_by_member(base: Any, sides: list[Any]) ->
     stream = Writer(base)
     for number, side in enumerate(sides):
         stream.write({**side, f"writer {number}": True}, stream.init)
-    proposal = found(stream.proposal())
+    proposal = stream.proposal()
     conflicts = set()
     for name in NAMES:
         was = base.get(name)
@@ -227,18 +154,11 @@ def test_any_stream_converges_in_one_merge(data: st.DataObject) -> None:
         prevs = [stream.events[number] for number in some]
         content = data.draw(CONTENTS)
         if data.draw(st.booleans()):
-            patch = [{"op": "remove", "path": "/nothing"}]
-            event = data_event(KEY, stream.init, [each.cid for each in prevs], patch)
-            if event.cid not in {each.cid for each in stream.events}:
-                stream.add(event)
+            stream.data(REJECTED, *prevs)
         elif data.draw(st.booleans()):
-            event = time_event(stream.init, prevs[0].cid)
-            if event.cid not in {each.cid for each in stream.events}:
-                stream.add(event)
+            stream.anchor(prevs[0], None)
         else:
             stream.write(content, *prevs)
-            if len({each.cid for each in stream.events}) < len(stream.events):
-                stream.events.pop()
     whole = Stream.of(stream.events)
     is_open = whole.tip.diverged or whole.accepted_tip.diverged
     proposal = whole.proposal()
@@ -254,20 +174,17 @@ def test_any_stream_converges_in_one_merge(data: st.DataObject) -> None:
         assert json_equal(after.at(event.cid).data.content, proposal.content)
 
 
-def _conflicts_below(name: str, members: int) -> MergeProposal | None:
+def _conflicts_below(name: str, members: int) -> MergeProposal:
     """Two branches that both change all members of an object with this name."""
     writer = Writer({name: {f"{n:x}": 0 for n in range(members)}})
     for new in (1, 2):
-        value = {f"{n:x}": new for n in range(members)}
-        patch = [{"op": "replace", "path": f"/{name}", "value": value}]
-        writer.add(data_event(KEY, writer.init, [writer.init.cid], patch))
+        writer.data(put(name, {f"{n:x}": new for n in range(members)}), writer.init)
     return writer.proposal()
 
 
 def test_paths_that_repeat_a_long_name_are_paid_for() -> None:
     """The path of each conflict repeats the name above it: 0.8 MB of events made 1.4 GB."""
     proposal = _conflicts_below("n" * 20_000, 200)
-    assert proposal is not None
     assert len(proposal.conflicts) == 200
     with pytest.raises(BudgetError, match="a proposal to merge the stream takes more"):
         _conflicts_below("n" * 240_000, 6000)
@@ -275,7 +192,6 @@ def test_paths_that_repeat_a_long_name_are_paid_for() -> None:
 
 def test_a_patch_that_repeats_a_long_name_is_paid_for() -> None:
     proposal = _conflicts_below("n" * 20_000, 200)
-    assert proposal is not None
     before = {"n" * 240_000: {f"{n:x}": 0 for n in range(6000)}}
     after = {"n" * 240_000: {f"{n:x}": 1 for n in range(6000)}}
     with pytest.raises(BudgetError, match="a proposal to merge the stream takes more"):
@@ -299,7 +215,7 @@ def test_preferring_a_tip_is_each_conflict_after_the_other(
     stream = Writer({"v": base})
     for number, side in enumerate(sides):
         stream.write({"v": side, f"writer {number}": True}, stream.init)
-    proposal = found(stream.proposal())
+    proposal = stream.proposal()
     winner = data.draw(st.sampled_from(proposal.prevs))
     # The deepest first, so that a value above it has the last word.
     content: Any = proposal.content
@@ -336,7 +252,7 @@ def test_preferring_a_tip_copies_each_object_once(monkeypatch: pytest.MonkeyPatc
     """Not once for each conflict: 8,000 of them took seconds, and a large stream minutes."""
     spent = []
     for members in (1000, 2000):
-        proposal = found(_conflicts_below("n", members))
+        proposal = _conflicts_below("n", members)
         work = Budget("a test", 10**9)
         monkeypatch.setattr(Budget, "of_merge", lambda work=work: work)
         decided = proposal.preferring(proposal.prevs[1])
@@ -348,7 +264,7 @@ def test_preferring_a_tip_copies_each_object_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_preferring_a_tip_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    proposal = found(_conflicts_below("n", 1000))
+    proposal = _conflicts_below("n", 1000)
     monkeypatch.setattr(budget, "MERGE", 100_000)
     with pytest.raises(BudgetError, match="a proposal to merge the stream takes more"):
         proposal.preferring(proposal.prevs[1])

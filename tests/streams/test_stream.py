@@ -5,32 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nacl.signing import SigningKey
+from stream_samples import KEY, REJECTED, Writer, put
 
-from recon_node.ceramic import Event, StreamId, StreamType
-from recon_node.ceramic.builder import data_event, init_event, signed_event
-from recon_node.ipld import CID, DAG_CBOR
+from recon_node.ceramic import Event
+from recon_node.ceramic.builder import data_event, signed_event
 from recon_node.streams import Stream, StreamShapeError, state
-
-KEY = SigningKey(bytes(range(32)))
-MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
-
-
-def put(name: str, value: Any) -> list[dict[str, Any]]:
-    return [{"op": "add", "path": f"/{name}", "value": value}]
 
 
 def diverged() -> list[Event]:
     """A stream with two branches of 20 events, one of which ends in a rejected event."""
-    init = init_event(KEY, MODEL, {"n": 0}, unique=b"u")
-    events = [init]
+    stream = Writer({"n": 0})
     for branch in "ab":
-        below = init
+        below = stream.init
         for number in range(20):
-            below = data_event(KEY, init, [below.cid], put(branch, number))
-            events.append(below)
-    bad = data_event(KEY, init, [events[-1].cid], [{"op": "remove", "path": "/nothing"}])
-    return [*events, bad]
+            below = stream.data(put(branch, number), below)
+    stream.data(REJECTED, below)
+    return stream.events
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import jsonpatch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nacl.signing import SigningKey
+from stream_samples import KEY, MODEL, add
 from support import sdk_sample
 
 from recon_node.ceramic import METAMODEL, Event, StreamId, StreamType
@@ -38,9 +38,6 @@ from recon_node.streams import (
 )
 from recon_node.streams.model_rules import MAX_VERSIONS
 
-KEY = SigningKey(bytes(32))
-MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
-
 SCHEMA = {
     "type": "object",
     "properties": {"t": {"type": "string", "maxLength": 10}, "n": {"type": "integer"}},
@@ -67,10 +64,6 @@ def document(content: Any, unique: bytes | None = b"u", **more: Any) -> Event:
 def change(init: Event, prev: Event | Sequence[Event], *patch: Any, **more: Any) -> Event:
     prevs = [prev] if isinstance(prev, Event) else prev
     return data_event(KEY, init, [p.cid for p in prevs], list(patch), **more)
-
-
-def add(path: str, value: Any) -> dict[str, Any]:
-    return {"op": "add", "path": path, "value": value}
 
 
 def definitions(model: Any) -> dict[CID, Any] | None:
@@ -171,19 +164,11 @@ def test_branches_do_not_know_of_each_other_and_a_merge_builds_on_its_first_prev
 
 
 POISON = [
-    None,
-    7,
-    "patch",
     {"op": "add"},
-    [1],
-    [{"op": "add", "path": "/n"}],
-    [{"op": "remove", "path": "/nothing"}],
     [{"op": "remove", "path": ""}],
     [add("", [1])],
-    [add("", "text")],
     [add("/n", 9), {"op": "test", "path": "/n", "value": 8}],
     [{"op": "copy", "from": "", "path": f"/{n}"} for n in range(100)],
-    [{"op": "explode", "path": "/n"}],
 ]
 
 
@@ -298,24 +283,12 @@ def test_a_document_of_a_set_says_what_unique_does_and_keeps_it() -> None:
     [
         # `String(value)` of Node.js 20; for the values in DAG-CBOR that JavaScript has no number
         # for, `String` of its BigInt. null, arrays and objects: as in ceramic-one.
-        (0.00005, "0.00005"),
-        (0.000001, "0.000001"),
         (1e-7, "1e-7"),
-        (-1.25e-9, "-1.25e-9"),
-        (1e21, "1e+21"),
-        (1e20, "100000000000000000000"),
         (12345678901234567890.0, "12345678901234567000"),
-        (12345678901234567000, "12345678901234567000"),
         (2**53 + 1, "9007199254740993"),
         (-(2**63), "-9223372036854775808"),
-        (5e-324, "5e-324"),
-        (1.7976931348623157e308, "1.7976931348623157e+308"),
-        (123456.75, "123456.75"),
         (100.0, "100"),
-        (0, "0"),
-        (0.0, "0"),
         (-0.0, "0"),
-        (-7, "-7"),
         (False, "false"),
         ("text", "text"),
         (None, ""),
@@ -414,17 +387,6 @@ def test_errors_are_short_whatever_they_name() -> None:
     assert all(len(error) <= 300 for error in state.validation_errors)
 
 
-def test_a_document_is_held_to_the_schema_of_its_model() -> None:
-    model = definition(schema=SCHEMA)
-    init = document({"t": "short"})
-    long = change(init, init, add("/t", "x" * 50))
-    after = change(init, long, add("/n", 1))
-    found = states(init, long, after, model=model)
-    assert found[1].data == found[0].data
-    assert "longer than 10 characters at /t" in found[1].validation_errors[0]
-    assert outcome(found[2]) == ({"t": "short", "n": 1}, ())
-
-
 def test_a_rejected_event_does_not_move_the_tip() -> None:
     """Nor does its anchor: else clients of two nodes would build on different events."""
     model = definition(schema=SCHEMA)
@@ -435,6 +397,7 @@ def test_a_rejected_event_does_not_move_the_tip() -> None:
     state = at_tip([init, fine, wrong, anchor], model)
     assert (state.event_cid, state.data.content) == (fine.cid, {"t": "b"})
     assert list(state.validation_errors) == [wrong.cid, anchor.cid]
+    assert "longer than 10 characters at /t" in state.validation_errors[wrong.cid][0]
     assert "anchors was rejected" in state.validation_errors[anchor.cid][0]
     assert at_tip([init, fine, wrong, anchor]).event_cid == anchor.cid  # without the model
 
@@ -507,13 +470,7 @@ def test_named_versions_are_bounded() -> None:
     events = [init]
     for n in range(MAX_VERSIONS + 5):
         version = CID.of(DAG_CBOR, b"%d" % n)
-        payload = {
-            "id": init.cid,
-            "prev": init.cid,
-            "data": [],
-            "header": {"modelVersion": version},
-        }
-        events.append(signed_event(KEY, payload))
+        events.append(data_event(KEY, init, [init.cid], [], model_version=version))
     assert len(named_versions(events)) == MAX_VERSIONS
 
 
@@ -522,9 +479,7 @@ def test_oversized_definitions_are_ignored() -> None:
     assert definitions_of(StreamStates([start]).all(), start.cid, ()) == {start.cid: {}}
 
 
-@pytest.mark.parametrize(
-    "schema", [None, "text", {"$ref": "#"}, {"type": "nonsense"}, {"pattern": "("}]
-)
+@pytest.mark.parametrize("schema", [None, {"$ref": "#"}, {"pattern": "("}])
 def test_no_document_conforms_to_a_schema_that_cannot_be_used(schema: Any) -> None:
     [state] = states(document({}), model=definition(schema=schema))
     assert "schema of the document's model cannot be used" in state.validation_errors[0]

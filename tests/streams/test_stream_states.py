@@ -12,11 +12,11 @@ import jsonpatch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nacl.signing import SigningKey
+from stream_samples import KEY, MODEL
 
-from recon_node.ceramic import Event, EventKind, StreamId, StreamType
+from recon_node.ceramic import Event, EventKind
 from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event
-from recon_node.ipld import CID, DAG_CBOR
+from recon_node.ipld import CID
 from recon_node.streams import (
     EventState,
     StreamData,
@@ -25,8 +25,6 @@ from recon_node.streams import (
 )
 from recon_node.streams.json_values import MAX_DEPTH
 
-KEY = SigningKey(bytes(32))
-MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
 DEFINITIONS = {
     MODEL.cid: {
         "version": "2.0",
@@ -133,13 +131,6 @@ def test_each_way_to_ask_says_what_the_plain_way_does(
         assert branch[-1] == state
         assert branch[0].height == 0
     assert all(states.rejected[cid] == (reason,) for cid, reason in faults.items())
-
-
-@given(streams())
-def test_events_in_causal_order_keep_it(events: list[Event]) -> None:
-    assert [state.event_cid for state in StreamStates(events).all()] == [
-        event.cid for event in events
-    ]
 
 
 def test_what_is_not_kept_is_computed_and_what_is_not_there_refused() -> None:

@@ -5,6 +5,7 @@ import random
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -140,19 +141,10 @@ def streams(draw: st.DrawFn, max_size: int = 14) -> list[EventShape[str]]:
 
 
 def without_reasons(tip: Tip[str]) -> Tip[str]:
-    return Tip(
-        tip.event,
-        tip.height,
-        tip.data_tip,
-        tip.anchored_at,
-        tip.candidates,
-        tip.pruned,
-        tip.diverged,
-        (),
-    )
+    return replace(tip, reasons=())
 
 
-@settings(max_examples=120)
+@settings(max_examples=80)
 @given(streams())
 def test_agrees_with_the_definitions_word_for_word(events: list[EventShape[str]]) -> None:
     assert without_reasons(select_tip(events)) == oracle(events)
@@ -278,7 +270,7 @@ def _long_stream(
     return events
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     st.integers(2, 150),
     st.sampled_from([0, 0.02, 0.2, 0.8]),
@@ -353,14 +345,6 @@ def test_an_expired_event_comes_back_when_its_anchor_does() -> None:
     assert select_tip(events).data_tip == ("i",)
     events.append(EventShape("early", "time", ("d",), 50))
     assert select_tip(events).data_tip == ("d",)
-
-
-@given(streams())
-def test_a_merge_of_the_candidates_converges_the_stream(events: list[EventShape[str]]) -> None:
-    before = select_tip(events)
-    if before.diverged:
-        after = select_tip([*events, EventShape("merge", "data", before.candidates)])
-        assert (after.event, after.diverged) == ("merge", False)
 
 
 # --- size ------------------------------------------------------------

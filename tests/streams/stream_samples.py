@@ -1,0 +1,114 @@
+"""What the tests of streams are written with: a model, patches, and a writer of events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import Event, StreamId, StreamType
+from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event
+from recon_node.ipld import CID, DAG_CBOR
+from recon_node.streams import (
+    EventShape,
+    MergeProposal,
+    Stream,
+    StreamStates,
+    Tip,
+    accepted_tip,
+    json_diff,
+    json_equal,
+    select_tip,
+    shape_of,
+)
+from recon_node.streams.budget import Budget
+
+KEY = SigningKey(bytes(32))
+STRANGER = SigningKey(b"\x01" * 32)
+MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
+FAULT = "the signature is wrong"
+
+
+def add(path: str, value: Any) -> dict[str, Any]:
+    """An operation of JSON Patch."""
+    return {"op": "add", "path": path, "value": value}
+
+
+def put(name: str, value: Any) -> list[dict[str, Any]]:
+    """A patch of one member."""
+    return [add(f"/{name}", value)]
+
+
+REJECTED = [{"op": "remove", "path": "/nothing"}]
+"""A patch that no content of these tests takes."""
+
+
+class Writer:
+    """A stream, and what a node says of its events."""
+
+    def __init__(self, content: Any = None, model: StreamId = MODEL) -> None:
+        self.init = init_event(KEY, model, content or {}, unique=b"u")
+        self.events = [self.init]
+        self.times: dict[CID, int] = {}
+        self.faults: dict[CID, str] = {}
+
+    def add(self, event: Event) -> Event:
+        if event.cid not in {each.cid for each in self.events}:
+            self.events.append(event)
+        return event
+
+    def data(self, patch: Any, *prevs: Event, **header: Any) -> Event:
+        cids = [prev.cid for prev in prevs]
+        return self.add(data_event(KEY, self.init, cids, patch, **header))
+
+    def forged(self, patch: Any, *prevs: Event) -> Event:
+        cids = [prev.cid for prev in prevs]
+        event = self.add(data_event(STRANGER, self.init, cids, patch))
+        self.faults[event.cid] = FAULT
+        return event
+
+    def anchor(self, prev: Event, time: int | None) -> Event:
+        tx_hash = len(self.events).to_bytes(32)
+        event = self.add(time_event(self.init, prev.cid, tx_hash=tx_hash))
+        if time is not None:
+            self.times[event.cid] = time
+        return event
+
+    def write(self, content: Any, *prevs: Event, **header: Any) -> Event:
+        """Lead from the first prev's content to another one."""
+        before = self.states().at(prevs[0].cid).data.content
+        return self.data(json_diff(before, content, Budget.of_merge()), *prevs, **header)
+
+    def shapes(self, events: Sequence[Event]) -> list[EventShape[CID]]:
+        return [
+            shape_of(each, time=self.times.get(each.cid), valid=each.cid not in self.faults)
+            for each in events
+        ]
+
+    def states(self) -> StreamStates:
+        return StreamStates(self.events, faults=self.faults)
+
+    def tip(self) -> Tip[CID]:
+        return select_tip(self.shapes(self.events))
+
+    def state_tip(self) -> Tip[CID]:
+        return accepted_tip(self.shapes(self.events), self.states().rejected)
+
+    def stream(self) -> Stream:
+        return Stream.of(self.events, self.times, self.faults)
+
+    def proposal(self) -> MergeProposal:
+        proposal = self.stream().proposal()
+        assert proposal is not None
+        return proposal
+
+    def merged(self) -> Any:
+        """Merge the stream as proposed; return the content."""
+        proposal = self.proposal()
+        event = self.add(signed_event(KEY, proposal.payload()))
+        assert self.stream().proposal() is None
+        state = self.states().at(event.cid)
+        assert not state.validation_errors
+        assert json_equal(state.data.content, proposal.content)
+        return state.data.content
