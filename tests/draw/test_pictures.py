@@ -16,7 +16,7 @@ from recon_node.dag.protocol.dag_operations import Append
 from recon_node.dag.protocol.replica import Replica, join, replica_picture
 from recon_node.draw.layout import NodeShape, Picture, PictureNode, Tone, lay_out
 from recon_node.ipld import CID, RAW
-from recon_node.streams import EventShape, StreamShapeError
+from recon_node.streams import EventShape
 from recon_node.streams.picture import HeldEvent, Progress, stream_picture
 from recon_node.tangles.classic_feed import classic_feed, message_id, signing_input
 from recon_node.tangles.pictures import feed_picture, tangle_picture
@@ -126,11 +126,6 @@ def test_a_stream_without_valid_data_has_no_tip() -> None:
     assert (drawn.tip, drawn.merge, drawn.picture.notes) == (None, (), ())
     assert "no tip: no data event of the stream is valid" in drawn.picture.summary
     assert nodes_of(drawn.picture)["I"].marks == ("invalid",)
-
-
-def test_events_that_are_not_a_stream_are_refused() -> None:
-    with pytest.raises(StreamShapeError, match="exactly one init event"):
-        stream_picture("", [event("I"), event("J")])
 
 
 def test_long_ids_are_cut_from_the_left_unless_asked_for() -> None:

@@ -14,37 +14,15 @@ from nacl.signing import SigningKey
 
 from recon_node.tangles.classic_feed import (
     FeedRule,
-    _text,
     classic_feed,
     message_id,
     parse_network_key,
     signing_input,
 )
 
-# From the Scuttlebutt Protocol Guide (ssbc.github.io/scuttlebutt-protocol-guide), "Feeds".
-GUIDE = [
-    {
-        "previous": None,
-        "author": "@FCX/tsDLpubCPKKfIrw4gc+SQkHcaD17s7GI6i/ziWY=.ed25519",
-        "sequence": 1,
-        "timestamp": 1514517067954,
-        "hash": "sha256",
-        "content": {"type": "post", "text": "This is the first post!"},
-        "signature": "QYOR/zU9dxE1aKBaxc3C0DJ4gRyZtlMfPLt+CGJcY73sv5abKKKxr1SqhOvnm8TY784VHE8kZHCD8"
-        "RdzFl1tBA==.sig.ed25519",
-    },
-    {
-        "previous": "%XphMUkWQtomKjXQvFGfsGYpt69sgEY7Y4Vou9cEuJho=.sha256",
-        "author": "@FCX/tsDLpubCPKKfIrw4gc+SQkHcaD17s7GI6i/ziWY=.ed25519",
-        "sequence": 2,
-        "timestamp": 1514517078157,
-        "hash": "sha256",
-        "content": {"type": "post", "text": "Second post!"},
-        "signature": "z7W1ERg9UYZjNfE72ZwEuJF79khG+eOHWFp6iF+KLuSrw8Lqa6IousK4cCn9T5qFa8E14GVek4cAM"
-        "mMbjqDnAg==.sig.ed25519",
-    },
-]
-
+# The messages of the protocol's guide, and others with the verdicts of the reference.
+SSB = json.loads((Path(__file__).parent.parent / "data" / "ssb.json").read_text())
+GUIDE = SSB["guide"]
 POST = {"type": "post"}
 KEY = SigningKey(bytes(range(32)))
 AUTHOR = f"@{base64.b64encode(bytes(KEY.verify_key)).decode()}.ed25519"
@@ -79,33 +57,6 @@ def test_the_messages_of_the_protocol_guide() -> None:
     assert not feed.excluded
 
 
-# What Node 20 answers for JSON.stringify(..., null, 2).
-STRINGIFIED = [
-    (1e16, "10000000000000000"),
-    (1e20, "100000000000000000000"),
-    (1e21, "1e+21"),
-    (1.5, "1.5"),
-    (1e-6, "0.000001"),
-    (1.5e-7, "1.5e-7"),
-    (1e-5, "0.00001"),
-    (-0.0, "0"),
-    (5e-324, "5e-324"),
-    (1.7976931348623157e308, "1.7976931348623157e+308"),
-    ([], "[]"),
-    ({}, "{}"),
-    ([1, {"a": [None]}, True], '[\n  1,\n  {\n    "a": [\n      null\n    ]\n  },\n  true\n]'),
-    ('é\u2028"\\\n\x01\x7f😀', '"é\u2028\\"\\\\\\n\\u0001\x7f😀"'),
-]
-
-
-@pytest.mark.parametrize(("value", "text"), STRINGIFIED, ids=lambda _: "")
-def test_text_is_what_javascript_writes(value: Any, text: str) -> None:
-    assert _text(value) == text
-
-
-SSB = json.loads((Path(__file__).parent.parent / "data" / "ssb.json").read_text())
-
-
 @pytest.mark.parametrize("facts", SSB["messages"], ids=lambda facts: facts["what"])
 def test_the_verdicts_and_ids_of_the_reference(facts: dict[str, Any]) -> None:
     message = json.loads(facts["text"])
@@ -115,8 +66,8 @@ def test_the_verdicts_and_ids_of_the_reference(facts: dict[str, Any]) -> None:
 
 
 def test_what_json_has_no_number_for_is_null() -> None:
-    content = {**POST, "numbers": [math.nan, math.inf, -math.inf, 10**400, -(10**400)]}
-    text = "null" + ",\n      null" * 4
+    content = {**POST, "numbers": [-0.0, math.nan, math.inf, -math.inf, 10**400, -(10**400)]}
+    text = "0" + ",\n      null" * 5
     assert f'"numbers": [\n      {text}\n' in signing_input({"content": content}).decode()
     [message] = [_signed(1, None, content)]
     assert classic_feed([message], AUTHOR).tip == message_id(message)
@@ -161,16 +112,11 @@ for _ in range(3000):
     DEEP = {"": DEEP}
 BROKEN = [
     (FeedRule.PREVIOUS, _signed(2, message_id(GUIDE[0]), POST)),
-    (FeedRule.PREVIOUS, _signed(2, None, POST)),
     (FeedRule.SIGNATURE, {**_signed(2, None, POST), "timestamp": 1}),
-    (FeedRule.SIGNATURE, {**_signed(2, None, POST), "signature": "AAAA.sig.ed25519"}),
     (FeedRule.SIGNATURE, {**_signed(2, None, POST), "signature": "=?.sig.ed25519"}),
-    (FeedRule.FIELDS, {**_signed(2, None, POST), "more": 1}),
     (FeedRule.FIELDS, _signed(True, None, POST)),
     (FeedRule.FIELDS, _signed(2**31, None, POST)),
-    (FeedRule.FIELDS, _signed(2, None, POST, hash="sha512")),
     (FeedRule.CONTENT, _signed(2, None, 5)),
-    (FeedRule.CONTENT, _signed(2, None, {})),
     (FeedRule.SIZE, _signed(2, None, {**POST, "text": "x" * 8192})),
     (FeedRule.SIZE, _signed(2, None, {**POST, "deep": DEEP})),
     (FeedRule.GAP, _signed(-1, None, POST)),

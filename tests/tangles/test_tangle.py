@@ -51,15 +51,18 @@ def test_what_that_library_refuses_is_refused_here() -> None:
         _weave(WRONG["selfloop"])
     with pytest.raises(TangleError, match="no message is a root"):
         _weave(WRONG["no-root"])
-    twice = [TangleMessage("A", 0, {"x": Backlinks(None, None)})] * 2
+    twice = [TangleMessage("A", 0, {"x": ROOT})] * 2
     with pytest.raises(TangleError, match="A was given twice"):
         tangle_of(twice, "x", "A")
+
+
+ROOT = Backlinks(None, None)
 
 
 def _message(
     name: str, previous: str | None, time: float = 0, root: str = "A"
 ) -> TangleMessage[str]:
-    links = Backlinks(None, None) if previous is None else Backlinks(root, tuple(previous))
+    links = ROOT if previous is None else Backlinks(root, tuple(previous))
     return TangleMessage(name, time, {"post": links})
 
 
@@ -77,14 +80,13 @@ def test_the_example_of_the_proposal_and_its_next_message() -> None:
 
 
 def test_a_message_can_be_in_several_tangles() -> None:
-    both = TangleMessage(
-        "M", 0, {"post": Backlinks("A", ("A",)), "gathering": Backlinks("G", ("G",))}
-    )
-    root = TangleMessage(
-        "A", 0, {"post": Backlinks(None, None), "gathering": Backlinks("G", ("M",))}
-    )
-    other = TangleMessage("G", 0, {"gathering": Backlinks(None, None)})
-    messages = [both, root, other, TangleMessage("Z", 0, {})]
+    both = {"post": Backlinks("A", ("A",)), "gathering": Backlinks("G", ("G",))}
+    messages = [
+        TangleMessage("M", 0, both),
+        TangleMessage("A", 0, {"post": ROOT, "gathering": Backlinks("G", ("M",))}),
+        TangleMessage("G", 0, {"gathering": ROOT}),
+        TangleMessage("Z", 0, {}),
+    ]
     assert tangle_of(messages, "post", "A").order == ("A", "M")
     assert tangle_of(messages, "gathering", "G").order == ("G", "M", "A")
 
