@@ -133,7 +133,7 @@ def _weigh_atoms(atoms: list[Any]) -> int:
         try:
             weight += len(orjson.dumps(some)) - 1
         except orjson.JSONEncodeError:  # an integer below -2^63
-            weight += sum(len(str(each)) + 1 for each in some)
+            weight += sum(map(weigh_leaf, some))
     return weight
 
 

@@ -283,16 +283,3 @@ def test_what_an_earlier_version_published_counts_until_the_next_publish() -> No
     three = publish(KEY, prior=log.last)
     assert log.add(three)
     assert list(log.order) == [three.cid]
-
-
-def test_a_token_for_somebody_else_does_not_publish() -> None:
-    facts = [{"link": str(LINK), "origin": str(ORIGIN)}]
-    owner = ed25519_did(ID)
-    for audience in (ed25519_did(OTHER_ID), ed25519_did(ID)):
-        token = issue_ucan(KEY, audience, [OWN], None, facts=facts)
-        replica = Replica(None, Publish(ID, LINK, ORIGIN, token))
-        if audience == owner:
-            check_publish(replica)
-        else:
-            with pytest.raises(UcanError, match=f"is addressed to {audience}, not to {owner}"):
-                check_publish(replica)

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from stream_samples import KEY, MODEL, STRANGER, add
 
@@ -221,6 +221,7 @@ def test_copies_of_text_weigh_what_their_json_takes() -> None:
     assert "larger than 16000000 bytes" in reason
 
 
+@example({"a": -(2**64), "b": 1e-9})
 @given(st.dictionaries(st.text(max_size=3), VALUES, max_size=4))
 def test_content_weighs_what_its_json_takes(content: dict[str, Any]) -> None:
     """A number weighed 2, whatever it was: ten numbers of 24 digits in the room of one."""

@@ -150,15 +150,6 @@ def test_agrees_with_the_definitions_word_for_word(events: list[EventShape[str]]
     assert without_reasons(select_tip(events)) == oracle(events)
 
 
-@given(streams(), st.randoms(use_true_random=False))
-def test_the_order_of_events_and_repeats_do_not_matter(
-    events: list[EventShape[str]], rng: random.Random
-) -> None:
-    shuffled = events + rng.choices(events, k=3)
-    rng.shuffle(shuffled)
-    assert select_tip(shuffled) == select_tip(events)
-
-
 @given(streams(), st.data())
 def test_an_invalid_event_on_top_never_moves_the_tip(
     events: list[EventShape[str]], data: st.DataObject
