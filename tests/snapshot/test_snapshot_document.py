@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import dag_cbor as third_party
+import pytest
 from click.testing import CliRunner
 from multiformats import CID
 from snapshot_support import events, make_log
@@ -117,27 +118,33 @@ def run(*words: str) -> None:
     assert result.exit_code == 0, result.output
 
 
-def test_a_third_party_reads_a_snapshot_by_the_page(tmp_path: Path) -> None:
-    made = events(120, seed=3)
-    make_log(tmp_path / "node", made)
-    run("create", str(tmp_path / "out"), "--data-dir", str(tmp_path / "node"))
-    reader = Reader(tmp_path / "out")
+MADE = events(120, seed=3)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a snapshot of `MADE` is."""
+    directory = tmp_path_factory.mktemp("snapshot")
+    make_log(directory / "node", MADE)
+    run("create", str(directory / "out"), "--data-dir", str(directory / "node"))
+    return directory / "out"
+
+
+def test_a_third_party_reads_a_snapshot_by_the_page(out: Path) -> None:
+    reader = Reader(out)
     assert (reader.manifest["type"], reader.manifest["count"]) == ("recon-node/snapshot", 120)
     found = reader.events()
     assert len(found) == 120
-    by_cid = {bytes(event.cid): event for event in made}
+    by_cid = {bytes(event.cid): event for event in MADE}
     for key, blocks in found.items():
         [event] = [by_cid[cid] for cid in by_cid if key.endswith(cid)]
         assert dict(blocks) == dict(car_sections(event.car))
 
 
-def test_the_tree_as_ipld(tmp_path: Path) -> None:
+def test_the_tree_as_ipld(out: Path, tmp_path: Path) -> None:
     """A third party's codecs read the same keys from both renderings, and the same CIDs."""
-    make_log(tmp_path / "node", events(120, seed=3))
-    out = str(tmp_path / "out")
-    run("create", out, "--data-dir", str(tmp_path / "node"))
-    run("tree", out, str(tmp_path / "tree.car"))
-    run("tree", out, str(tmp_path / "tree.jsonl"), "--dag-json")
+    run("tree", str(out), str(tmp_path / "tree.car"))
+    run("tree", str(out), str(tmp_path / "tree.jsonl"), "--dag-json")
     blocks = dict(car_sections((tmp_path / "tree.car").read_bytes()))
     manifest: Any = third_party.decode(next(iter(blocks.values())))
     assert bytes(manifest["root"]) in blocks
@@ -146,7 +153,7 @@ def test_the_tree_as_ipld(tmp_path: Path) -> None:
     assert [third_party.encode(from_dag_json(each["block"])) for each in rendered] == [
         *blocks.values()
     ]
-    assert set(keys_below(manifest["root"], blocks)) == set(Reader(tmp_path / "out").events())
+    assert set(keys_below(manifest["root"], blocks)) == set(Reader(out).events())
 
 
 def from_dag_json(value: Any) -> Any:

@@ -6,19 +6,15 @@ from pathlib import Path
 
 import pytest
 import trio
-from nacl.signing import SigningKey
 from pydantic import ValidationError
-from snapshot_support import NETWORK, events, make_log
+from snapshot_support import KEY, NETWORK, QUICK, events, make_log
 from trio.testing import MockClock
 
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.settings import SnapshotSettings, parse_period
 from recon_node.snapshot.snapshot_service import open_snapshots
 from recon_node.snapshot.upkeep import list_roots
-from recon_node.store import StoreSettings, open_store
-
-KEY = SigningKey(b"k" * 32)
-QUICK = StoreSettings(synchronous="normal", verifiers=0)
+from recon_node.store import open_store
 
 
 def test_a_node_makes_snapshots_and_another_starts_from_them(tmp_path: Path) -> None:

@@ -8,20 +8,12 @@ from pathlib import Path
 from subprocess import PIPE
 
 import pytest
-import trio
-from nacl.signing import SigningKey
-from snapshot_support import NETWORK, events, make_log
+from snapshot_support import create, events, make_log, sync
 from support import forking
 
-from recon_node.snapshot.creating import create_snapshot
-from recon_node.snapshot.event_sources import LogSource
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.packs import pack_name
-from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
-from recon_node.store import StoreSettings, open_store
 
-KEY = SigningKey(b"k" * 32)
-QUICK = StoreSettings(synchronous="normal", verifiers=0)
 EVENTS = 400
 CHILD = Path(__file__).parent / "sync_child.py"
 
@@ -35,25 +27,15 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write(log: Path, url: Path) -> list[str]:
     """Write a snapshot; return the names of its packs."""
-    with LogSource(log) as source:
-        objects = Objects.open(str(url), make=True)
-        made = create_snapshot(source, objects, KEY, lambda *step: None, pack_bytes=20_000)
+    made = create(log, Objects.open(str(url), make=True))
     return [pack_name(cid) for cid, _ in made.root.manifest.packs]
-
-
-async def sync(data_dir: Path, *urls: Path) -> tuple[SnapshotSync, int]:
-    """Sync a node; return the report, and how many events the node has then."""
-    report = SnapshotSync([SourceReport(str(url)) for url in urls])
-    async with open_store(data_dir, NETWORK, settings=QUICK) as store:
-        await sync_all(report, store, ())
-        return report, len(store.keys)
 
 
 def test_further_sources_are_read_only_as_far_as_they_are_needed(log: Path, tmp_path: Path) -> None:
     urls = [tmp_path / name for name in "abc"]
     for url in urls:
         write(log, url)
-    report, count = trio.run(sync, tmp_path / "node", *urls)
+    report, count = sync(tmp_path / "node", *urls)
     assert report.is_whole
     assert count == EVENTS
     assert report.synced.counts == {"new": EVENTS}  # no event was fetched twice
@@ -71,7 +53,7 @@ def test_sources_fill_each_others_gaps(log: Path, tmp_path: Path) -> None:
         (urls[at % 2] / name).unlink()
     urls[3].mkdir()
     (urls[3] / "latest.car").write_bytes(b"something else")
-    report, count = trio.run(sync, tmp_path / "node", *urls)
+    report, count = sync(tmp_path / "node", *urls)
     assert count == EVENTS
     assert not report.is_whole
     assert [each.error is None for each in report.sources] == [True, True, False, False]
@@ -92,6 +74,6 @@ def test_a_killed_sync_is_continued(log: Path, tmp_path: Path) -> None:
         assert killed.returncode == -signal.SIGKILL
     done = forking.run([*command, "0"], stdout=PIPE)
     assert 0 < int(done.stdout) < EVENTS  # those that were admitted are not fetched again
-    report, count = trio.run(sync, tmp_path / "node", tmp_path / "url")
+    report, count = sync(tmp_path / "node", tmp_path / "url")
     assert count == EVENTS
     assert report.synced.counts == {}

@@ -6,14 +6,14 @@ import json
 import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
 
 import httpx
 import pytest
 from click.testing import CliRunner, Result
 from moto.server import ThreadedMotoServer
-from snapshot_support import NETWORK, events, make_log
+from snapshot_support import NETWORK, Quiet, events, make_log, serving
 
 from recon_node.cli import main
 from recon_node.snapshot.objects import MissingObjectError, ObjectError, Objects, UrlError
@@ -39,16 +39,7 @@ def s3() -> Iterator[dict[str, str]]:
     server.stop()
 
 
-def serve(handler: object) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:  # type: ignore[arg-type]
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
-
-
-class _Ranges(SimpleHTTPRequestHandler):
+class _Ranges(Quiet, SimpleHTTPRequestHandler):
     """Serves files, with byte ranges, as all web servers but this module's do."""
 
     def do_GET(self) -> None:
@@ -67,21 +58,6 @@ class _Ranges(SimpleHTTPRequestHandler):
         self.send_header("Last-Modified", self.date_time_string(path.stat().st_mtime))
         self.end_headers()
         self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-class _Broken(BaseHTTPRequestHandler):
-    """Takes requests and never answers."""
-
-    stop = threading.Event()
-
-    def do_GET(self) -> None:
-        self.stop.wait(30)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +125,8 @@ def test_a_part_of_the_events(log: Path, tmp_path: Path) -> None:
 
 def test_a_web_server_is_enough_to_read(log: Path, tmp_path: Path) -> None:
     checked("create", tmp_path / "web", "--data-dir", log)
-    for url in serve(partial(_Ranges, directory=tmp_path / "web")):
+    handler = partial(_Ranges, directory=tmp_path / "web")
+    with serving(handler) as url:  # type: ignore[arg-type]
         assert f"{len(EVENTS)} new" in checked("sync", url, "--data-dir", tmp_path / "node")
         assert "sound" in checked("verify", url)
         result = run("list", url)
@@ -190,10 +167,16 @@ def test_an_empty_place_has_no_snapshot(tmp_path: Path) -> None:
 
 def test_a_store_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recon_node.snapshot.objects.RETRIES", 0)
-    for url in serve(_Broken):
+    stopped = threading.Event()
+
+    class Handler(Quiet, BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            stopped.wait(30)
+
+    with serving(Handler) as url:
         with pytest.raises(ObjectError, match=r"latest\.car in http"):
             Objects.open(url, timeout=0.3).get("latest.car")
-        _Broken.stop.set()
+        stopped.set()
 
 
 def test_objects_say_what_is_wrong() -> None:

@@ -59,7 +59,7 @@ def test_a_set_has_one_tree_whatever_came_before(
     assert grown == root
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, NEIGHBOURS, 4095, 4096, 4097, 5000])
+@pytest.mark.parametrize("size", [0, 1, NEIGHBOURS, 4096, 4097])
 def test_trees_of_sizes_around_the_chunk(size: int) -> None:
     blocks = Blocks()
     rng = random.Random(size)
@@ -67,9 +67,8 @@ def test_trees_of_sizes_around_the_chunk(size: int) -> None:
     root = blocks.build(keys)
     assert root is None or keys_below(whole(root.link), blocks) == keys
     assert blocks.update(None, keys)[0] == root
-    for _ in range(2):
-        fewer = sorted(rng.sample(keys, max(0, size - 3)))
-        assert blocks.update(root, fewer)[0] == blocks.build(fewer)
+    fewer = sorted(rng.sample(keys, max(0, size - 3)))
+    assert blocks.update(root, fewer)[0] == blocks.build(fewer)
 
 
 def test_a_key_changes_a_few_nodes() -> None:
