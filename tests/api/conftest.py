@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
-from openapi_check import check_answer
+from api_samples import Api, api_of
 from support import forking, sdk_sample
 
-from recon_node.api import Services, create_app
+from recon_node.api import Services
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
 from recon_node.processes import process
@@ -44,12 +43,8 @@ def services(store: Store) -> Services:
 
 
 @pytest.fixture
-async def api(services: Services) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(create_app(services))
-    hooks = {"response": [check_answer]}  # each is held to the OpenAPI document
-    async with httpx.AsyncClient(
-        transport=transport, base_url="http://node", event_hooks=hooks
-    ) as client:
+async def api(services: Services) -> AsyncIterator[Api]:
+    async with api_of(services) as client:
         yield client
 
 

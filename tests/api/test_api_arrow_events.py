@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import re
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow as pa
-import pytest
-from nacl.signing import SigningKey
-from test_api_arrow import ARROW, COLUMNS, Events, rows_of, table_of
+from api_samples import INIT, Api, Events, api_of
+from test_api_arrow import ARROW, COLUMNS, rows_of, table_of
 from test_api_damage import DAMAGED, damage
 
-from recon_node.api import Access, Limits, Services, create_app
-from recon_node.ceramic.builder import model_event, time_event
+from recon_node.api import Limits, Services
+from recon_node.ceramic.builder import time_event
 from recon_node.ipld import CID, DAG_JOSE
 from recon_node.store import Store
 
@@ -31,18 +28,13 @@ def body_of(rows: list[Row]) -> bytes:
     return b"".join(row["event_cid"] for row in rows)
 
 
-def client(services: Services, **changed: Any) -> httpx.AsyncClient:
-    app = create_app(dataclasses.replace(services, **changed))
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://node")
-
-
 async def test_any_events_in_any_order(
     services: Services, filled: Events, store: Store, rng: random.Random
 ) -> None:
     rows = await feed_of(store)
     strangers = [{"event_cid": CID.of(DAG_JOSE, bytes([n]))} for n in range(20)]
     for limits in (Limits(), Limits(arrow_rows=7), Limits(arrow_bytes=3_000)):
-        async with client(services, limits=limits) as api:
+        async with api_of(services, limits=limits) as api:
             for _ in range(5):
                 named = rng.choices([*rows, *strangers], k=rng.randint(0, 150))
                 answer = await api.post(ARROW, content=body_of(named))
@@ -54,7 +46,7 @@ async def test_any_events_in_any_order(
                     assert sum(sizes[:-1]) < limits.arrow_bytes
 
 
-async def test_some_columns_alone(api: httpx.AsyncClient, filled: Events, store: Store) -> None:
+async def test_some_columns_alone(api: Api, filled: Events, store: Store) -> None:
     rows = (await feed_of(store))[10:20]
     params = {"columns": "event_cid,car"}
     table = table_of(await api.post(ARROW, params=params, content=body_of(rows)))
@@ -64,22 +56,26 @@ async def test_some_columns_alone(api: httpx.AsyncClient, filled: Events, store:
     assert table_of(await api.post(ARROW)).schema.names == list(COLUMNS)
 
 
-async def test_only_delivered_events_are_here(api: httpx.AsyncClient, store: Store) -> None:
-    init = model_event(SigningKey(bytes(32)), {})
-    anchor = time_event(init, init.cid, chain_id="eip155:100")
-    await store.admit_local([init.car, anchor.car])
-    both = anchor.cid + init.cid
+async def test_only_delivered_events_are_here(api: Api, store: Store) -> None:
+    """A time event has the time of its anchor."""
+    anchor = time_event(INIT, INIT.cid, chain_id="eip155:100")
+    await store.admit_local([INIT.car, anchor.car])
+    both = anchor.cid + INIT.cid
     assert table_of(await api.post(ARROW, content=both))["position"].to_pylist() == [1]
+    state = (await api.get("/ceramic/recon")).json()
+    assert (state["head"], state["pending"], state["pending_proofs"]) == (1, 1, 1)
+    assert "recon_pending_proofs 1.0" in (await api.get("/metrics")).text
     [proof] = await store.reader.pending_proofs(10)
     await store.settle_proofs([(proof.cid, 1_725_913_338)])
-    table = table_of(await api.post(ARROW, content=both))
-    assert table["position"].to_pylist() == [2, 1]
-    assert table["time"].to_pylist() == [1_725_913_338, None]
-    assert table["chain_id"].to_pylist() == ["eip155:100", None]
+    named = table_of(await api.post(ARROW, content=both)).to_pylist()
+    whole = table_of(await api.get(ARROW)).to_pylist()
+    assert whole == named[::-1] == await feed_of(store)
+    assert [row["time"] for row in whole] == [None, 1_725_913_338]
+    assert [row["chain_id"] for row in whole] == [None, "eip155:100"]
 
 
 async def test_a_damaged_event_is_not_here_and_is_noted(
-    api: httpx.AsyncClient, filled: Events, store: Store, tmp_path: Path
+    api: Api, filled: Events, store: Store, tmp_path: Path
 ) -> None:
     rows = await feed_of(store)
     damage(tmp_path / "node")
@@ -90,28 +86,17 @@ async def test_a_damaged_event_is_not_here_and_is_noted(
     assert table_of(await api.get(ARROW, params=listing)).num_rows == len(rows)
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (b"{}", "the body should be binary CIDs and nothing else: no CIDv1 at byte 0"),
-        (CID.of(DAG_JOSE, b"") + b"\0", "the body should be binary CIDs and nothing else"),
-        (CID.of(DAG_JOSE, b"")[:-1], "the body should be binary CIDs .* bytes end within the CID"),
-        (CID.of(DAG_JOSE, b"") * 10_001, "the body names more than 10000 events"),
-    ],
-)
-async def test_a_body_that_is_none(api: httpx.AsyncClient, body: bytes, words: str) -> None:
-    answer = await api.post(ARROW, content=body)
-    assert answer.status_code == 400
-    assert re.match(words, answer.json()["message"])
-    assert (await api.post(ARROW, content=CID.of(DAG_JOSE, b"") * 10_000)).status_code == 200
+async def test_a_body_that_is_none(api: Api) -> None:
+    cid = CID.of(DAG_JOSE, b"")
+    what = "the body should be binary CIDs and nothing else"
+    for body, words in (
+        (b"{}", f"{what}: no CIDv1 at byte 0"),
+        (cid + b"\0", what),
+        (cid[:-1], f"{what}: .* bytes end within the CID"),
+        (cid * 10_001, "the body names more than 10000 events"),
+    ):
+        answer = await api.post(ARROW, content=body)
+        assert answer.status_code == 400
+        assert re.match(words, answer.json()["message"])
+    assert (await api.post(ARROW, content=cid * 10_000)).status_code == 200
     assert (await api.post(ARROW, params={"columns": "cars"})).status_code == 400
-
-
-async def test_it_reads_and_so_needs_no_token_for_writes(services: Services) -> None:
-    token = "0123456789abcdef"
-    async with client(services, access=Access(token=token)) as api:
-        assert (await api.post(ARROW)).status_code == 200
-    async with client(services, access=Access(token=token, token_for="all")) as api:
-        assert (await api.post(ARROW)).status_code == 401
-        headers = {"authorization": f"Bearer {token}"}
-        assert (await api.post(ARROW, headers=headers)).status_code == 200

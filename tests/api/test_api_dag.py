@@ -5,22 +5,21 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+from api_samples import Api, admit, api_of, read
 from nacl.signing import SigningKey
-from openapi_check import check_answer
 
-from recon_node.api import Services, create_app
-from recon_node.ceramic.auth.did import ed25519_did
+from recon_node.api.routes import dag
 from recon_node.dag.dag_events import DAG_MODEL, Identifier, replica_event, shard_event
 from recon_node.dag.dag_index import FILE
 from recon_node.dag.dag_service import open_dags
 from recon_node.dag.dag_source import open_source
+from recon_node.dag.protocol.dag_operations import Append, Join
 from recon_node.dag.protocol.publishing import make_publish
+from recon_node.dag.protocol.replica import Replica, decode_replica, join
 from recon_node.dag.protocol.shards import appends, split, walk
 from recon_node.ipld import CID, DAG_CBOR, RAW, car, dag_cbor, multibase
 from recon_node.store import Store
@@ -30,26 +29,22 @@ LEAF = CID.of(RAW, b"leaf")
 ROOT_BLOCK = dag_cbor.encode([LEAF])
 ROOT = CID.of(DAG_CBOR, ROOT_BLOCK)
 BLOCKS = {ROOT: ROOT_BLOCK, LEAF: b"leaf"}
+[SHARD] = split(ROOT, walk(ROOT, BLOCKS.__getitem__), 10_000)
+[APPEND] = appends([SHARD.cid])
 
 
 @pytest.fixture
-async def dag_api(store: Store, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with open_dags(store, tmp_path / "node") as dags:
-        services = replace(Services(store=store), dags=dags)
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(create_app(services)),
-            base_url="http://node",
-            event_hooks={"response": [check_answer]},
-        ) as client:
-            yield client
+async def dag_api(store: Store, tmp_path: Path) -> AsyncIterator[Api]:
+    async with open_dags(store, tmp_path / "node") as dags, api_of(store, dags=dags) as client:
+        yield client
 
 
-async def post(api: httpx.AsyncClient, data: bytes) -> None:
+async def post(api: Api, data: bytes) -> None:
     answer = await api.post("/ceramic/events", json={"data": multibase.encode(data)})
     assert answer.status_code == 204, answer.text
 
 
-async def test_a_dag_that_is_sent_as_events_is_read_as_a_car(dag_api: httpx.AsyncClient) -> None:
+async def test_a_dag_that_is_sent_as_events_is_read_as_a_car(dag_api: Api) -> None:
     state = (await dag_api.get(f"/ceramic/dag/{ROOT}")).json()
     assert (state["complete"], state["missing_blocks"]) == (
         False,
@@ -59,107 +54,105 @@ async def test_a_dag_that_is_sent_as_events_is_read_as_a_car(dag_api: httpx.Asyn
     assert refused.status_code == 404
     assert str(ROOT) in refused.json()["message"]
 
-    [shard] = split(ROOT, walk(ROOT, BLOCKS.__getitem__), 10_000)
-    [replica] = appends([shard.cid])
-    await post(dag_api, shard_event(KEY, ROOT, shard.car).car)
-    await post(dag_api, replica_event(KEY, ROOT, replica.block).car)
+    await post(dag_api, shard_event(KEY, ROOT, SHARD.car).car)
+    await post(dag_api, replica_event(KEY, ROOT, APPEND.block).car)
     state = (await dag_api.get(f"/ceramic/dag/{ROOT}")).json()
     assert (state["complete"], state["blocks"], state["bytes"]) == (True, 2, len(ROOT_BLOCK) + 4)
-    assert (state["shards"], state["heads"]) == ([str(shard.cid)], [str(replica.cid)])
-    assert multibase.decode(state["head"]["data"]) == replica.block
+    assert (state["shards"], state["heads"]) == ([str(SHARD.cid)], [str(APPEND.cid)])
+    assert multibase.decode(state["head"]["data"]) == APPEND.block
     answer = await dag_api.get(f"/ceramic/dag/{ROOT}.car")
     assert answer.headers["content-type"] == "application/vnd.ipld.car"
     assert answer.content == car.encode([ROOT], BLOCKS)
 
 
-async def test_a_shard_is_a_stream_like_any_other(dag_api: httpx.AsyncClient) -> None:
-    [shard] = split(ROOT, walk(ROOT, BLOCKS.__getitem__), 10_000)
-    event = shard_event(KEY, ROOT, shard.car)
+async def test_a_shard_is_a_stream_like_any_other(dag_api: Api) -> None:
+    event = shard_event(KEY, ROOT, SHARD.car)
     await post(dag_api, event.car)
     state = (await dag_api.get(f"/ceramic/streams/{event.stream_id()}")).json()
     assert state["event_cid"] == str(event.cid)
     assert multibase.decode(state["dimensions"]["model"]) == DAG_MODEL.to_bytes()
     content = json.loads(multibase.decode(state["data"]))["content"]
-    assert content["shard"]["/"]["bytes"] == base64.b64encode(shard.car).decode().rstrip("=")
+    assert content["shard"]["/"]["bytes"] == base64.b64encode(SHARD.car).decode().rstrip("=")
 
 
-async def test_an_identifier_leads_to_what_was_published(dag_api: httpx.AsyncClient) -> None:
+async def test_an_identifier_leads_to_what_was_published(dag_api: Api) -> None:
     identifier = Identifier(bytes(KEY.verify_key))
     path = f"/ceramic/dag/publish/{identifier}"
     assert (await dag_api.get(path)).json()["link"] is None
-    [shard] = split(ROOT, walk(ROOT, BLOCKS.__getitem__), 10_000)
-    [append] = appends([shard.cid])
-    published = make_publish(KEY, identifier.key, ROOT, append.cid, prior=None, expires=None)
+    published = make_publish(KEY, identifier.key, ROOT, APPEND.cid, prior=None, expires=None)
     expired = make_publish(KEY, identifier.key, LEAF, LEAF, prior=None, expires=1)
     for replica in (published, expired):
         await post(dag_api, replica_event(KEY, identifier, replica.block).car)
     found = (await dag_api.get(path)).json()
     assert (found["id"], found["link"], found["origin"]) == (str(identifier), None, None)
-    assert found["pending"] == {"link": str(ROOT), "origin": str(append.cid)}
-    assert found["waiting_for"] == [str(append.cid)]
-    await post(dag_api, replica_event(KEY, ROOT, append.block).car)
-    await post(dag_api, shard_event(KEY, ROOT, shard.car).car)
+    assert found["pending"] == {"link": str(ROOT), "origin": str(APPEND.cid)}
+    assert found["waiting_for"] == [str(APPEND.cid)]
+    await post(dag_api, replica_event(KEY, ROOT, APPEND.block).car)
+    await post(dag_api, shard_event(KEY, ROOT, SHARD.car).car)
     found = (await dag_api.get(path)).json()
-    assert (found["link"], found["origin"]) == (str(ROOT), str(append.cid))
+    assert (found["link"], found["origin"]) == (str(ROOT), str(APPEND.cid))
     assert (found["pending"], found["waiting_for"]) == (None, [])
     assert found["order"] == [str(published.cid)]
     assert [each["cid"] for each in found["refused"]] == [str(expired.cid)]
 
 
-async def test_whether_a_replica_contains_a_block(dag_api: httpx.AsyncClient) -> None:
-    [shard] = split(ROOT, walk(ROOT, BLOCKS.__getitem__), 10_000)
-    [append] = appends([shard.cid])
+async def test_whether_a_replica_contains_a_block(dag_api: Api) -> None:
 
     async def contained(block: CID) -> tuple[bool | None, list[str], str | None]:
-        answer = await dag_api.get(f"/ceramic/dag/{block}/contained/{append.cid}")
+        answer = await dag_api.get(f"/ceramic/dag/{block}/contained/{APPEND.cid}")
         found = answer.json()
         return found["contains"], found["waiting_for"], found["shard"]
 
-    assert await contained(LEAF) == (None, [str(append.cid)], None)
-    await post(dag_api, replica_event(KEY, ROOT, append.block).car)
-    assert await contained(LEAF) == (None, [str(shard.cid)], None)
-    await post(dag_api, shard_event(KEY, ROOT, shard.car).car)
-    assert await contained(LEAF) == (True, [], str(shard.cid))
+    assert await contained(LEAF) == (None, [str(APPEND.cid)], None)
+    await post(dag_api, replica_event(KEY, ROOT, APPEND.block).car)
+    assert await contained(LEAF) == (None, [str(SHARD.cid)], None)
+    await post(dag_api, shard_event(KEY, ROOT, SHARD.car).car)
+    assert await contained(LEAF) == (True, [], str(SHARD.cid))
     assert await contained(CID.of(RAW, b"another")) == (False, [], None)
 
 
-@pytest.mark.parametrize(
-    ("path", "complaint"),
-    [
-        ("/ceramic/dag/nonsense", "Invalid Cid: "),
-        ("/ceramic/dag/nonsense.car", "Invalid Cid: "),
-        (f"/ceramic/dag/{ROOT}/contained/nonsense", "Invalid Cid: "),
-        (f"/ceramic/dag/nonsense/contained/{ROOT}", "Invalid Cid: "),
-        ("/ceramic/dag/publish/nonsense", "Invalid identifier: "),
-        ("/ceramic/dag/publish/did:key:zDn", "Invalid identifier: "),
-    ],
-)
-async def test_names_that_are_none_are_refused(
-    dag_api: httpx.AsyncClient, path: str, complaint: str
-) -> None:
-    answer = await dag_api.get(path)
-    assert answer.status_code == 400
-    assert answer.json()["message"].startswith(complaint)
+async def test_names_that_are_none_are_refused(dag_api: Api) -> None:
+    for path, complaint in (
+        ("nonsense", "Invalid Cid: "),
+        ("nonsense.car", "Invalid Cid: "),
+        ("nonsense/replicas", "Invalid Cid: "),
+        (f"{ROOT}/contained/nonsense", "Invalid Cid: "),
+        (f"nonsense/contained/{ROOT}", "Invalid Cid: "),
+        ("publish/nonsense", "Invalid identifier: "),
+        ("publish/did:key:zDn", "Invalid identifier: "),
+    ):
+        assert (await read(dag_api, f"dag/{path}", 400))["message"].startswith(complaint)
 
 
-@pytest.mark.parametrize("path", ["", f"/{ROOT}", f"/{ROOT}.car", f"/{ROOT}/entry"])
-async def test_an_index_that_cannot_be_read_is_answered_503(
-    dag_api: httpx.AsyncClient, tmp_path: Path, path: str
-) -> None:
+async def test_an_index_that_cannot_be_read_is_answered_503(dag_api: Api, tmp_path: Path) -> None:
     (tmp_path / "node" / FILE.name).unlink()
-    answer = await dag_api.get(f"/ceramic/dag{path}")
-    assert answer.status_code == 503
-    assert f"{FILE.name} failed" in answer.json()["message"]
+    for path in ("", f"/{ROOT}", f"/{ROOT}.car", f"/{ROOT}/entry"):
+        assert f"{FILE.name} failed" in (await read(dag_api, f"dag{path}", 503))["message"]
 
 
-async def test_a_node_without_an_index_says_so(api: httpx.AsyncClient) -> None:
-    did = ed25519_did(bytes(KEY.verify_key))
-    for path in (f"{ROOT}", f"{ROOT}.car", f"publish/{did}"):
-        answer = await api.get(f"/ceramic/dag/{path}")
-        assert answer.status_code == 503
+async def test_all_that_is_here_of_a_log(
+    dag_api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = [CID.of(RAW, bytes([number])) for number in range(3)]
+    first, second = (Replica(None, Append.of([shard])) for shard in shards[:2])
+    heads = {each.cid: each for each in (first, second)}
+    both = join(heads, heads)
+    assert isinstance(both.change, Join)
+    orphan = Replica(CID.of(RAW, b"lost"), Append.of(shards))
+    replicas = [first, second, both, orphan]
+    await admit(store, *(replica_event(KEY, ROOT, each.block) for each in replicas))
+    path = f"dag/{ROOT}/replicas"
+    told = {
+        CID.parse(each["cid"]): decode_replica(multibase.decode(each["data"]))
+        for each in (await read(dag_api, path))["replicas"]
+    }
+    assert told == {each.cid: each for each in replicas}
+    assert (await read(dag_api, f"dag/{LEAF}/replicas"))["replicas"] == []
+    monkeypatch.setattr(dag, "MAX_REPLICA_BYTES", sum(len(r.block) for r in replicas) - 1)
+    assert "read them as events" in (await read(dag_api, path, 400))["message"]
 
 
-async def test_lists_of_dags_and_publishes(dag_api: httpx.AsyncClient) -> None:
+async def test_lists_of_dags_and_publishes(dag_api: Api) -> None:
     for path in ("", "/publish"):
         assert (await dag_api.get(f"/ceramic/dag{path}")).json()["next"] is None
     roots, ids = [], []
@@ -196,7 +189,7 @@ async def test_lists_of_dags_and_publishes(dag_api: httpx.AsyncClient) -> None:
     assert (await dag_api.get("/ceramic/dag?after=nonsense")).status_code == 400
 
 
-async def test_a_dag_is_looked_into(dag_api: httpx.AsyncClient, tmp_path: Path) -> None:
+async def test_a_dag_is_looked_into(dag_api: Api, tmp_path: Path) -> None:
     (tmp_path / "files" / "more").mkdir(parents=True)
     (tmp_path / "files" / "more" / "words").write_text("Words.")
     source = open_source(tmp_path / "files")

@@ -6,8 +6,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import httpx
 import pyarrow as pa
+from api_samples import Api
 
 from recon_node.ceramic import parse_event
 from recon_node.ipld import multibase
@@ -29,7 +29,7 @@ def damage(directory: Path) -> None:
 
 
 async def test_damage_is_told_and_never_served(
-    api: httpx.AsyncClient, store: Store, filled: Events, tmp_path: Path
+    api: Api, store: Store, filled: Events, tmp_path: Path
 ) -> None:
     cid, car = filled[DAMAGED - 1]["cid"], filled[DAMAGED - 1]["car"]
     init = parse_event(multibase.decode(car)).init
@@ -65,7 +65,7 @@ async def test_damage_is_told_and_never_served(
 
 
 async def test_a_long_answer_breaks_off_where_it_meets_damage(
-    api: httpx.AsyncClient, filled: Events, tmp_path: Path
+    api: Api, filled: Events, tmp_path: Path
 ) -> None:
     """A filter looks through less; what it does not touch is answered."""
     damage(tmp_path / "node")

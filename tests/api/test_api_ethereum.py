@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import httpx
 import pyarrow as pa
 import pytest
+from api_samples import MODEL, Api, admit, read
 
-from recon_node.ceramic import EventId, StreamId, StreamType
+from recon_node.ceramic import EventId
 from recon_node.ceramic.auth.did import eip55
 from recon_node.ceramic.builder import deterministic_init_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
-from recon_node.ipld import CID, DAG_CBOR
+from recon_node.ipld import CID
 from recon_node.recon import covers
 from recon_node.store import Interest, PolicySettings, Store
 from recon_node.store.kept_interests import key_ranges, ring_ranges
 from recon_node.store.policy import Policy, hashes_of_event_ids, hashes_of_ring_keys
 
-MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"a model"))
 ADDRESS = "0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed"
 DIDS = [f"did:pkh:eip155:1:{each}" for each in (ADDRESS, eip55(ADDRESS))]
 OTHER = "did:pkh:eip155:5:" + ADDRESS
@@ -29,34 +28,25 @@ pytestmark = pytest.mark.parametrize("did", DIDS)
 @pytest.fixture
 async def filled(store: Store) -> Store:
     """A store with a stream under each spelling, and one of another chain."""
-    verdicts = await store.admit_local([event.car for event in EVENTS])
-    assert {verdict.status for verdict in verdicts} == {"new"}
+    await admit(store, *EVENTS)
     return store
 
 
-@pytest.mark.parametrize("model", [{}, {"model": str(MODEL)}])
-async def test_lists_and_search(
-    filled: Store, api: httpx.AsyncClient, did: str, model: dict[str, str]
-) -> None:
-    page = (await api.get("/ceramic/streams", params={"controller": did, **model})).json()
-    assert {each["init"] for each in page["streams"]} == CIDS
-    assert page["total"] == 2
-    found = (await api.get("/ceramic/search", params={"q": did})).json()
+async def test_lists_search_and_the_feed(filled: Store, api: Api, did: str) -> None:
+    found = await read(api, "search", q=did)
     assert found["controllers"] == [{"id": did, "streams": 2}]
+    for params in ({"controller": did}, {"controller": did, "model": str(MODEL)}):
+        page = await read(api, "streams", **params)
+        assert {each["init"] for each in page["streams"]} == CIDS
+        assert page["total"] == 2
+    for params in ({"controller": did}, {"controller": did, "sortValue": str(MODEL)}):
+        answer = await api.get("/ceramic/feed/arrow", params=params)
+        table = pa.ipc.open_stream(answer.content).read_all()
+        assert {str(CID(each)) for each in table["event_cid"].to_pylist()} == CIDS
 
 
-@pytest.mark.parametrize("value", [{}, {"sortValue": str(MODEL)}])
-async def test_the_feed_as_arrow(
-    filled: Store, api: httpx.AsyncClient, did: str, value: dict[str, str]
-) -> None:
-    answer = await api.get("/ceramic/feed/arrow", params={"controller": did, **value})
-    table = pa.ipc.open_stream(answer.content).read_all()
-    assert {str(CID(each)) for each in table["event_cid"].to_pylist()} == CIDS
-
-
-async def test_the_events_of_an_interest(filled: Store, api: httpx.AsyncClient, did: str) -> None:
-    path = f"/ceramic/experimental/events/model/{MODEL}"
-    answer = (await api.get(path, params={"controller": did})).json()
+async def test_the_events_of_an_interest(filled: Store, api: Api, did: str) -> None:
+    answer = await read(api, f"experimental/events/model/{MODEL}", controller=did)
     assert {each["id"] for each in answer["events"]} == CIDS
 
 
@@ -77,16 +67,14 @@ async def test_a_policy_of_controllers_holds_for_both(store: Store, did: str) ->
 
 
 def keys(store: Store) -> list[EventId]:
-    dids = (*DIDS, OTHER)
     return [
         EventId.build(store.network, str(MODEL), did, event.cid, 0, event.cid)
-        for did, event in zip(dids, EVENTS, strict=True)
+        for did, event in zip((*DIDS, OTHER), EVENTS, strict=True)
     ]
 
 
 def ring_keys(store: Store) -> list[HeightlessEventId]:
-    dids = (*DIDS, OTHER)
     return [
         HeightlessEventId.build(store.network, MODEL, did, event.cid, event.cid)
-        for did, event in zip(dids, EVENTS, strict=True)
+        for did, event in zip((*DIDS, OTHER), EVENTS, strict=True)
     ]

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-import httpx
 import pytest
 import trio
 import trio.testing
+from api_samples import Api, Events, api_of
 
-from recon_node.api import Limits, Services, create_app
+from recon_node.api import Limits, Services
 from recon_node.ceramic import parse_event
-from recon_node.ipld import CID, multibase
+from recon_node.ipld import multibase
 from recon_node.store import Store
 
-Events = list[dict[str, str]]
 FEED = "/ceramic/feed/events"
 
 
-async def read_all(api: httpx.AsyncClient, **params: Any) -> tuple[list[Any], list[int], str]:
+async def read_all(api: Api, **params: Any) -> tuple[list[Any], list[int], str]:
     """Follow the tokens to the end: all events, the size of each page and the last token."""
     events: list[Any] = []
     sizes: list[int] = []
@@ -39,23 +37,19 @@ async def read_all(api: httpx.AsyncClient, **params: Any) -> tuple[list[Any], li
 
 
 async def test_pages_join_to_the_whole_feed_in_order(
-    api: httpx.AsyncClient, filled: Events, store: Store
+    api: Api, filled: Events, store: Store
 ) -> None:
-    events, sizes, token = await read_all(api, limit=7)
-    assert events == [{"id": event["cid"]} for event in filled]
-    assert sizes == [7] * 8 + [4]
-    assert token == str(store.head)
-
-
-async def test_data_comes_only_when_asked_for(api: httpx.AsyncClient, filled: Events) -> None:
-    full = (await api.get(FEED, params={"includeData": "full"})).json()["events"]
-    assert full == [{"id": event["cid"], "data": event["car"]} for event in filled]
-    none = (await api.get(FEED, params={"includeData": "none"})).json()["events"]
-    assert none == [{"id": event["cid"]} for event in filled]
+    """Data comes only when asked for."""
+    full = [{"id": event["cid"], "data": event["car"]} for event in filled]
+    bare = [{"id": event["cid"]} for event in filled]
+    for params, expected in (({}, bare), ({"includeData": "none"}, bare)):
+        assert await read_all(api, limit=7, **params) == (expected, [7] * 8 + [4], str(store.head))
+    events, _, _ = await read_all(api, includeData="full")
+    assert events == full
 
 
 async def test_a_hundred_events_unless_told_otherwise(
-    api: httpx.AsyncClient, sample: Events, store: Store
+    api: Api, sample: Events, store: Store
 ) -> None:
     await store.admit_local([multibase.decode(event["car"]) for event in sample[:130]])
     page = (await api.get(FEED)).json()
@@ -67,9 +61,7 @@ async def test_a_hundred_events_unless_told_otherwise(
 async def test_large_events_make_shorter_pages_and_none_is_lost(
     services: Services, filled: Events
 ) -> None:
-    services = dataclasses.replace(services, limits=Limits(feed_bytes=3_000))
-    transport = httpx.ASGITransport(create_app(services))
-    async with httpx.AsyncClient(transport=transport, base_url="http://node") as api:
+    async with api_of(services, limits=Limits(feed_bytes=3_000)) as api:
         events, sizes, _ = await read_all(api, includeData="full")
     assert [event["data"] for event in events] == [event["car"] for event in filled]
     lengths = iter([len(multibase.decode(event["car"])) for event in filled])
@@ -78,12 +70,9 @@ async def test_large_events_make_shorter_pages_and_none_is_lost(
     assert all(sum(page) >= 3_000 for page in pages[:-1])
 
 
-async def test_tokens(api: httpx.AsyncClient, filled: Events, store: Store) -> None:
+async def test_tokens(api: Api, filled: Events, store: Store) -> None:
     now = (await api.get("/ceramic/feed/resumeToken")).json()
     assert now == {"resumeToken": str(len(filled))}
-    beyond = await api.get(FEED, params={"resumeAt": "1000"})
-    assert beyond.status_code == 410, "waiting for it would skip what comes until then"
-    assert "belongs to a log that no longer exists" in beyond.json()["message"]
     before = await api.get(FEED, params={"resumeAt": "-5", "limit": 1})
     assert before.json() == {"events": [{"id": filled[0]["cid"]}], "resumeToken": "1"}
     head = (await api.get("/ceramic/feed/head")).json()
@@ -91,7 +80,7 @@ async def test_tokens(api: httpx.AsyncClient, filled: Events, store: Store) -> N
 
 
 async def test_a_token_just_given_is_never_beyond_the_end(
-    api: httpx.AsyncClient,
+    api: Api,
     store: Store,
     sample: Events,
     filled: Events,
@@ -121,31 +110,17 @@ async def test_a_token_just_given_is_never_beyond_the_end(
                 assert page["resumeToken"] == str(len(filled))
             columns = await store.reader.feed_columns(0, 1000, 1000, 1 << 30)
             assert columns.positions[-1] == len(filled)
-            new = [
-                row
-                for event in sample[:64]
-                for row in await store.reader.signed_events(_init(event))
-            ]
-            assert max(row.position for row in new) == len(filled)
+            inits = {parse_event(multibase.decode(event["car"])).init for event in sample[:64]}
+            rows = [row for init in inits for row in await store.reader.signed_events(init)]
+            assert max(row.position for row in rows) == len(filled)
         finally:
             go_on.set()
     page = (await api.get(FEED, params={"resumeAt": len(filled)})).json()
     assert page["resumeToken"] == str(len(filled) + 4)
 
 
-def _init(event: dict[str, str]) -> CID:
-    return parse_event(multibase.decode(event["car"])).init
-
-
-@pytest.mark.parametrize("token", ["", "abc", "1.5", " 1", "1_0", "٣", "9223372036854775808"])
-async def test_a_token_that_is_none(api: httpx.AsyncClient, token: str) -> None:
-    answer = await api.get(FEED, params={"resumeAt": token})
-    assert answer.status_code == 400
-    assert answer.json()["message"].startswith(f"Invalid resume token '{token}'. ")
-
-
 async def test_a_long_poll_is_answered_when_an_event_comes(
-    api: httpx.AsyncClient, sample: Events, store: Store
+    api: Api, sample: Events, store: Store
 ) -> None:
     answers = []
 
@@ -161,11 +136,12 @@ async def test_a_long_poll_is_answered_when_an_event_comes(
             await store.admit_local([multibase.decode(sample[0]["car"])])
     assert {"events": [{"id": sample[0]["cid"]}], "resumeToken": "1"} in answers
     assert {"epoch": store.epoch, "low": 0, "head": 1} in answers
+    with trio.fail_after(25):  # the news is here already
+        await poll(FEED, {"resumeAt": 0, "wait": 30})
+    assert len(answers[-1]["events"]) == 1
 
 
-async def test_a_long_poll_ends_after_its_time_or_at_shutdown(
-    api: httpx.AsyncClient, services: Services
-) -> None:
+async def test_a_long_poll_ends_after_its_time_or_at_shutdown(api: Api, services: Services) -> None:
     with trio.fail_after(25):  # less than the poll
         answer = await api.get(FEED, params={"wait": 0.01})
         assert answer.json() == {"events": [], "resumeToken": "0"}
@@ -180,14 +156,8 @@ async def test_a_long_poll_ends_after_its_time_or_at_shutdown(
     assert answer.json() == {"events": [], "resumeToken": "0"}
 
 
-async def test_a_long_poll_with_news_does_not_wait(api: httpx.AsyncClient, filled: Events) -> None:
-    with trio.fail_after(25):  # less than the poll
-        answer = await api.get(FEED, params={"resumeAt": 59, "wait": 30})
-    assert len(answer.json()["events"]) == 1
-
-
 async def test_a_time_has_a_position_and_each_event_the_time_of_its_delivery(
-    api: httpx.AsyncClient, sample: Events, store: Store
+    api: Api, sample: Events, store: Store
 ) -> None:
     def set_clock(now: float) -> None:
         store._writer.log.now = lambda: now
@@ -206,7 +176,3 @@ async def test_a_time_has_a_position_and_each_event_the_time_of_its_delivery(
     ):
         answer = await api.get("/ceramic/feed/position", params={"time": time})
         assert answer.json() == {"epoch": store.epoch, "position": position, "final": final}, time
-    for wrong in ({"time": "noon"}, {"time": "-1"}, {}):
-        answer = await api.get("/ceramic/feed/position", params=wrong)
-        assert answer.status_code == 400
-        assert "time" in answer.json()["message"]

@@ -11,22 +11,21 @@ from typing import Any
 
 import httpx
 import pytest
-from nacl.signing import SigningKey
+from api_samples import KEY, MODEL, Api, Events, admit
 from test_api_peers import running, until
 
 from recon_node import __version__
 from recon_node.api.routes import kubo
-from recon_node.ceramic import StreamId, parse_event
+from recon_node.ceramic import parse_event
 from recon_node.ceramic.builder import init_event
-from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor, multibase
+from recon_node.ipld import CID, RAW, car, dag_cbor, multibase
 from recon_node.store import Store
 
-Events = list[dict[str, str]]
 UNKNOWN = "bafyreihq6ky3nfhxfoqrhk4c5hyqgqdolkwdqnpxzbrkgxhq5n7zwmpxzy"
 STRANGER = "12D3KooWMqCFj5bnwuNi6D6KLhYiK4C8Eh9xSUKv2E6Jozs4nWEE"
 
 
-async def post(api: httpx.AsyncClient, path: str, **query: Any) -> httpx.Response:
+async def post(api: Api, path: str, **query: Any) -> httpx.Response:
     params = {name.replace("_", "-"): value for name, value in query.items()}
     return await api.post(f"/api/v0/{path}", params=params)
 
@@ -44,7 +43,7 @@ def signed(events: Events) -> tuple[CID, CID, dict[str, Any]]:
     raise AssertionError("no event is signed")
 
 
-async def test_every_block_of_every_event_is_found(api: httpx.AsyncClient, filled: Events) -> None:
+async def test_every_block_of_every_event_is_found(api: Api, filled: Events) -> None:
     blocks = {cid: block for event in filled for cid, block in blocks_of(event).items()}
     assert len(blocks) > len(filled)
     for cid, block in blocks.items():
@@ -54,32 +53,7 @@ async def test_every_block_of_every_event_is_found(api: httpx.AsyncClient, fille
         assert stat.json() == {"Key": str(cid), "Size": len(block)}
 
 
-async def test_a_block_that_is_not_here(api: httpx.AsyncClient, filled: Events) -> None:
-    for path, query in (
-        ("block/get", {"offline": "true"}),
-        ("block/get", {"offline": "true", "timeout": "1.5s"}),
-        ("block/stat", {}),
-        ("dag/get", {}),
-        ("dag/resolve", {}),
-        ("pin/add", {}),
-    ):
-        answer = await post(api, path, arg=UNKNOWN, **query)
-        assert answer.status_code == 500
-        assert answer.json() == {
-            "Message": "block was not found locally (offline)",
-            "Code": 0,
-            "Type": "error",
-        }
-
-
-async def test_a_deadline_that_passes_at_once(
-    api: httpx.AsyncClient, filled: Events, store: Store
-) -> None:
-    answer = await post(api, "block/get", arg=UNKNOWN, offline="true", timeout="0")
-    assert (answer.status_code, answer.json()["Message"]) == (500, "context deadline exceeded")
-
-
-async def test_paths_into_an_event(api: httpx.AsyncClient, filled: Events) -> None:
+async def test_paths_into_an_event(api: Api, filled: Events) -> None:
     """As ceramic-one does, `payload` of an envelope, which is bytes, is followed like a link."""
     envelope, payload, content = signed(filled)
     for path, cid, rest in (
@@ -104,51 +78,62 @@ async def test_paths_into_an_event(api: httpx.AsyncClient, filled: Events) -> No
     assert set(json.loads(found.content)["payload"]["/"]) == {"bytes"}
 
 
-@pytest.mark.parametrize("rest", ["nope", "signatures/7", "signatures/x", "payload/data/0/0", "٣"])
-async def test_a_path_that_leads_nowhere(api: httpx.AsyncClient, filled: Events, rest: str) -> None:
+ABSENT_HERE = "block was not found locally (offline)"
+REFUSED: list[tuple[str, dict[str, str], int, str]] = [
+    ("block/get", {"arg": UNKNOWN}, 400, "only offline mode is supported"),
+    ("block/get", {"arg": "foo", "offline": "true"}, 400, "invalid cid"),
+    ("block/get", {"offline": "true"}, 400, "'arg' is missing"),
+    ("block/get", {"arg": UNKNOWN, "offline": "1"}, 400, "offline should be true or false"),
+    ("block/get", {"arg": UNKNOWN, "timeout": "foo"}, 400, "timeout should be a duration"),
+    ("block/get", {"arg": UNKNOWN, "timeout": "-1s"}, 400, "timeout should be a duration"),
+    ("block/get", {"arg": UNKNOWN, "timeout": "1" * 200 + "s"}, 400, "should be a duration"),
+    ("block/get", {"arg": UNKNOWN, "offline": "true"}, 500, ABSENT_HERE),
+    ("block/get", {"arg": UNKNOWN, "offline": "true", "timeout": "1.5s"}, 500, ABSENT_HERE),
+    ("block/get", {"arg": UNKNOWN, "offline": "true", "timeout": "0"}, 500, "deadline exceeded"),
+    ("block/stat", {"arg": "foo"}, 400, "invalid cid"),
+    ("block/stat", {"arg": UNKNOWN}, 500, ABSENT_HERE),
+    ("dag/get", {"arg": ""}, 400, "path too short"),
+    ("dag/get", {"arg": "/ipfs/"}, 400, "path too short"),
+    ("dag/get", {"arg": "foo/bar"}, 400, "invalid cid"),
+    ("dag/get", {"arg": UNKNOWN + "/a" * 300}, 400, "more than 256 parts"),
+    ("dag/get", {"arg": UNKNOWN, "output_codec": "raw"}, 400, "unsupported output codec: raw"),
+    ("dag/get", {"arg": UNKNOWN, "output_codec": "foo"}, 400, "Invalid value: foo"),
+    ("dag/get", {"arg": UNKNOWN}, 500, ABSENT_HERE),
+    ("dag/get", {"arg": str(CID.of(RAW, b""))}, 500, "unsupported codec 0x55"),
+    ("dag/resolve", {"arg": UNKNOWN}, 500, ABSENT_HERE),
+    ("pin/add", {"arg": UNKNOWN}, 500, ABSENT_HERE),
+    ("pin/add", {"arg": UNKNOWN, "recursive": "true"}, 400, "recursive pinning is not supported"),
+    ("pin/add", {"arg": UNKNOWN, "progress": "true"}, 400, "pin progress is not supported"),
+    ("pin/rm", {"arg": "foo"}, 400, "invalid cid"),
+    ("id", {}, 503, "network side"),
+    ("swarm/connect", {"arg": f"/p2p/{STRANGER}"}, 503, "network side"),
+    ("block/put", {}, 404, "no such path"),
+]
+
+
+async def test_requests_that_are_refused(api: Api, filled: Events) -> None:
     envelope, _, _ = signed(filled)
-    answer = await post(api, "dag/resolve", arg=f"{envelope}/{rest}")
-    assert answer.status_code == 500
-    assert "couldn't find part" in answer.json()["Message"]
-
-
-@pytest.mark.parametrize(
-    ("path", "query", "said"),
-    [
-        ("block/get", {"arg": UNKNOWN}, "only offline mode is supported"),
-        ("block/get", {"arg": "foo", "offline": "true"}, "invalid cid"),
-        ("block/get", {"offline": "true"}, "'arg' is missing"),
-        ("block/get", {"arg": UNKNOWN, "offline": "1"}, "offline should be true or false"),
-        ("block/get", {"arg": UNKNOWN, "timeout": "foo"}, "timeout should be a duration"),
-        ("block/get", {"arg": UNKNOWN, "timeout": "-1s"}, "timeout should be a duration"),
-        ("block/get", {"arg": UNKNOWN, "timeout": "1" * 200 + "s"}, "should be a duration"),
-        ("block/stat", {"arg": "foo"}, "invalid cid"),
-        ("dag/get", {"arg": ""}, "path too short"),
-        ("dag/get", {"arg": "/ipfs/"}, "path too short"),
-        ("dag/get", {"arg": "foo/bar"}, "invalid cid"),
-        ("dag/get", {"arg": UNKNOWN + "/a" * 300}, "more than 256 parts"),
-        ("dag/get", {"arg": UNKNOWN, "output_codec": "raw"}, "unsupported output codec: raw"),
-        ("dag/get", {"arg": UNKNOWN, "output_codec": "foo"}, "Invalid value: foo"),
-        ("pin/add", {"arg": UNKNOWN, "recursive": "true"}, "recursive pinning is not supported"),
-        ("pin/add", {"arg": UNKNOWN, "progress": "true"}, "pin progress is not supported"),
-        ("pin/rm", {"arg": "foo"}, "invalid cid"),
-    ],
-)
-async def test_requests_that_are_refused(
-    api: httpx.AsyncClient, path: str, query: dict[str, str], said: str
-) -> None:
-    answer = await post(api, path, **query)
-    assert answer.status_code == 400
-    assert said in answer.json()["Message"]
+    nowhere = ("nope", "signatures/7", "signatures/x", "payload/data/0/0", "٣")
+    lost = [
+        ("dag/resolve", {"arg": f"{envelope}/{rest}"}, 500, "couldn't find part")
+        for rest in nowhere
+    ]
+    for path, query, status, said in REFUSED + lost:
+        answer = await post(api, path, **query)
+        assert answer.status_code == status, (path, query)
+        assert set(answer.json()) == {"Message", "Code", "Type"}
+        assert said in answer.json()["Message"], (path, query)
+        if said == ABSENT_HERE:
+            assert answer.json() == {"Message": ABSENT_HERE, "Code": 0, "Type": "error"}
+    assert set((await api.get("/api/v0/version")).json()) == {"Message", "Code", "Type"}
 
 
 async def test_large_blocks_are_decoded_beside_the_event_loop(
-    api: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
+    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """32 clients that asked for a path into 480 kB of lists held up all others for 50 s."""
-    model = StreamId(2, CID.of(DAG_CBOR, b"m"))
-    event = init_event(SigningKey(bytes(32)), model, {"n": [[0]] * 20_000}, unique=b"u")
-    await store.admit_local([event.car])
+    event = init_event(KEY, MODEL, {"n": [[0]] * 20_000}, unique=b"u")
+    await admit(store, event)
     here = threading.get_ident()
     decoded: list[tuple[int, bool]] = []
 
@@ -167,36 +152,12 @@ async def test_large_blocks_are_decoded_beside_the_event_loop(
     assert "the blocks on the path have more than 40000 bytes" in answer.text
 
 
-async def test_pins_say_nothing(api: httpx.AsyncClient) -> None:
-    answer = await post(api, "pin/rm", arg=UNKNOWN)
-    assert answer.json() == {"Pins": [UNKNOWN]}
-
-
-async def test_a_codec_that_events_do_not_have(api: httpx.AsyncClient) -> None:
-    answer = await post(
-        api, "dag/get", arg="bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
-    )
-    assert answer.status_code == 500
-    assert answer.json()["Message"].startswith("unsupported codec 0x55")
-
-
-async def test_other_paths_and_methods(api: httpx.AsyncClient) -> None:
-    for method, path, status in (("POST", "block/put", 404), ("GET", "version", 405)):
-        answer = await api.request(method, f"/api/v0/{path}")
-        assert answer.status_code == status
-        assert set(answer.json()) == {"Message", "Code", "Type"}
-
-
-async def test_the_version(api: httpx.AsyncClient) -> None:
+async def test_a_node_without_a_network_side(api: Api) -> None:
     system = f"{platform.machine()}/{platform.system().lower()}"
     expected = {"Commit": "", "System": system, "Version": __version__}
     assert (await post(api, "version")).json() == expected
-
-
-async def test_a_node_without_a_network_side(api: httpx.AsyncClient) -> None:
-    assert (await post(api, "id")).status_code == 503
-    assert (await post(api, "swarm/connect", arg=f"/p2p/{STRANGER}")).status_code == 503
     assert (await post(api, "swarm/peers")).json() == {"Peers": []}
+    assert (await post(api, "pin/rm", arg=UNKNOWN)).json() == {"Pins": [UNKNOWN]}
 
 
 async def test_nodes_and_their_peers(tmp_path: Path) -> None:
@@ -213,7 +174,7 @@ async def test_nodes_and_their_peers(tmp_path: Path) -> None:
         assert answer.json() == {"Strings": [f"connect {other.peer_id} success"]}
         peers = {"Peers": [{"Addr": address, "Peer": other.peer_id}]}
         assert (await post(api, "swarm/peers")).json() == peers
-        await until(api, "/ceramic/peers", lambda answer: answer["peers"])
+        await until(api, "peers", lambda answer: answer["peers"])
         they = (await post(api, "id", arg=other.peer_id)).json()
         assert (they["ID"], they["Addresses"]) == (other.peer_id, [address])
         assert they["AgentVersion"] == f"recon-node/{__version__}"

@@ -3,57 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
+from api_samples import api_of, read
 from hypothesis import given
 from hypothesis import strategies as st
-from openapi_check import check_answer
 
-from recon_node.api import Services, create_app
+from recon_node.api import Services
 from recon_node.api.services import LOOP_WINDOW, LoopWatch
 from recon_node.p2p import SyncReport
 
 
 def report(number: int, *, moved: int = 0) -> SyncReport:
+    zeros = {each.name: 0 for each in dataclasses.fields(SyncReport) if each.type == "int"}
     return SyncReport(
         peer=f"peer{number}",
         role="initiator",
         protocol="/ceramic/recon/1.2.0",
-        rounds=1,
-        bytes_sent=1,
-        bytes_received=1,
-        event_bytes_sent=0,
-        event_bytes_received=0,
-        keys_received=0,
-        events_received=moved,
-        events_sent=0,
         seconds=0.1,
-        keys_left_out=0,
-        keys_left_out_by_peer=0,
         outcome="agreed",
         finished_at=float(number),
+        **zeros | {"events_received": moved},
     )
-
-
-@asynccontextmanager
-async def client(services: Services, **sides: Any) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(create_app(dataclasses.replace(services, **sides)))
-    hooks = {"response": [check_answer]}
-    async with httpx.AsyncClient(
-        transport=transport, base_url="http://node", event_hooks=hooks
-    ) as found:
-        yield found
-
-
-async def read(api: httpx.AsyncClient, path: str) -> dict[str, Any]:
-    answer = await api.get(f"/ceramic/recon/{path}")
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
 
 
 @given(spans=st.lists(st.floats(0, 9), max_size=9), idle=st.floats(0, 9))
@@ -82,11 +54,11 @@ async def test_syncs_the_latest_first(services: Services) -> None:
     peers: Any = SimpleNamespace(
         sync_reports=[report(n) for n in range(5)], transfers=[report(9, moved=3)]
     )
-    async with client(services, peers=peers) as api:
-        found = await read(api, "syncs?limit=2")
+    async with api_of(services, peers=peers) as api:
+        found = await read(api, "recon/syncs", limit=2)
         assert [each["finished_at"] for each in found["syncs"]] == [4, 3]
-        [moved] = (await read(api, "syncs?of=transfers"))["syncs"]
+        [moved] = (await read(api, "recon/syncs", of="transfers"))["syncs"]
         assert moved["events_received"] == 3
-        assert (await api.get("/ceramic/recon/syncs?of=some")).status_code == 400
-    async with client(services) as api:
-        assert await read(api, "syncs") == {"syncs": []}
+        await read(api, "recon/syncs", 400, of="some")
+    async with api_of(services) as api:
+        assert await read(api, "recon/syncs") == {"syncs": []}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,15 +12,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import trio
+from api_samples import INIT, KEY, Events, change, hand_over, serving
 from browser import Browser, browser
 from page_screens import MAX_DIFFERENCE, difference_of
 from support.tangle_samples import ALL, ROOT, THREAD
-from test_api_undelivered import CHAIN, INIT, KEY, change, hand_over
+from test_api_undelivered import CHAIN
 
 from recon_node.anchoring.anchoring_service import Anchoring, open_anchoring
 from recon_node.anchoring.settings import AnchorSettings
-from recon_node.api import Access, Services, create_app, open_listener, serve
+from recon_node.api import Access, Services
 from recon_node.ceramic import network_range
 from recon_node.ceramic.builder import time_event
 from recon_node.chain import ChainSettings, open_anchors
@@ -100,17 +101,13 @@ async def shown(
         ],
     )
     services = dataclasses.replace(services, peers=peers)
-    listener = await open_listener("127.0.0.1", 0)
-    async with browser(tmp_path / "profile") as page, trio.open_nursery() as nursery:
-        nursery.start_soon(serve, create_app(services), listener, services.closing)
-        try:
-            yield page, listener.url, syncs
-        finally:
-            services.closing.set()
+    async with browser(tmp_path / "profile") as page:
+        async with serving(services, limit=math.inf) as url:
+            yield page, url, syncs
         assert page.problems == []
 
 
-async def fill(services: Services, sample: list[dict[str, str]]) -> str:
+async def fill(services: Services, sample: Events) -> str:
     """Give the node a diverged stream, something that waits and is pending.
 
     Returns:
@@ -185,7 +182,7 @@ async def tab_through(page: Browser) -> None:
 
 @asynccontextmanager
 async def every_view(
-    services: Services, sample: list[dict[str, str]], tmp_path: Path
+    services: Services, sample: Events, tmp_path: Path
 ) -> AsyncIterator[tuple[Browser, str, dict[str, str | None]]]:
     """A browser, a node with some of everything, and its views with their screenshots' names."""
     tip = await fill(services, sample)
@@ -235,9 +232,7 @@ async def visit(page: Browser, view: str) -> None:
     assert await page.run("document.querySelector('main [role=alert]')") is None
 
 
-async def test_every_view_for_everyone(
-    services: Services, sample: list[dict[str, str]], tmp_path: Path
-) -> None:
+async def test_every_view_for_everyone(services: Services, sample: Events, tmp_path: Path) -> None:
     """No view breaks a rule of accessibility, is cut off, or fails; some are as in docs."""
     async with every_view(services, sample, tmp_path) as (page, url, views):
         # The colours are all that differs between light and dark.
@@ -256,7 +251,7 @@ async def test_every_view_for_everyone(
 
 @pytest.mark.long
 async def test_every_view_by_the_keyboard_and_in_other_colours(
-    services: Services, sample: list[dict[str, str]], tmp_path: Path
+    services: Services, sample: Events, tmp_path: Path
 ) -> None:
     """The Tab key reaches all that can be clicked; and what the test above leaves out."""
     async with every_view(services, sample, tmp_path) as (page, url, views):
@@ -292,7 +287,7 @@ async def test_a_selection_outlasts_what_comes_in(services: Services, tmp_path: 
 
 @pytest.mark.long
 async def test_the_address_holds_what_is_chosen(
-    services: Services, sample: list[dict[str, str]], tmp_path: Path
+    services: Services, sample: Events, tmp_path: Path
 ) -> None:
     tip = await fill(services, sample)
     chosen = "document.querySelector('section[aria-label=\"The chosen event\"]')"
@@ -322,7 +317,7 @@ async def test_the_address_holds_what_is_chosen(
 
 
 async def test_search_and_the_live_feed(
-    services: Services, store: Store, sample: list[dict[str, str]], tmp_path: Path
+    services: Services, store: Store, sample: Events, tmp_path: Path
 ) -> None:
     await fill(services, sample)
     async with shown(services, tmp_path) as (page, url, _):

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import trio
-from openapi_check import DOCUMENT, check_answer
+from api_samples import Api, Events, api_of, read
+from openapi_check import DOCUMENT
 
-from recon_node.api import Limits, Services, create_app
+from recon_node.api import Limits
 from recon_node.api.routes.node_info import did_of_peer
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
@@ -24,44 +24,36 @@ from recon_node.p2p.peers.schedule import sort_value_rendezvous_of
 from recon_node.recon import VERSIONS, Version
 from recon_node.store import Store, open_store
 
-LISTING = "/ceramic/experimental/interests"
-Events = list[dict[str, str]]
+LISTING = "experimental/interests"
 SETTINGS = P2PSettings(listen=("/ip4/127.0.0.1/tcp/0",), discovery=False, sync_interval=0.5)
 
 
 @asynccontextmanager
 async def running(
     data_dir: Path, versions: Sequence[Version[Any]] = VERSIONS, discovery: bool = False
-) -> AsyncIterator[tuple[httpx.AsyncClient, P2P, Store]]:
+) -> AsyncIterator[tuple[Api, P2P, Store]]:
     async with (
         open_store(data_dir, Network.local(7)) as store,
         open_p2p(
             dataclasses.replace(SETTINGS, discovery=discovery), store, data_dir, versions
         ) as p2p,
+        api_of(store, peers=p2p, limits=Limits(connect=60)) as api,
     ):
-        services = Services(store=store, peers=p2p)
-        services = dataclasses.replace(services, limits=Limits(connect=60))
-        transport = httpx.ASGITransport(create_app(services))
-        hooks = {"response": [check_answer]}
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://node", event_hooks=hooks
-        ) as api:
-            yield api, p2p, store
+        yield api, p2p, store
 
 
-async def until(
-    api: httpx.AsyncClient, path: str, condition: Callable[[Any], bool]
-) -> dict[str, Any]:
+async def until(api: Api, path: str, condition: Callable[[Any], bool]) -> dict[str, Any]:
     """What `path` answers, once it fulfils a condition."""
     with trio.fail_after(60):
         while True:
-            answer = (await api.get(path)).json()
+            answer = await read(api, path)
             if condition(answer):
                 return dict(answer)
             await trio.sleep(0.02)
 
 
 async def test_two_nodes_get_connected_and_say_so(tmp_path: Path, sample: Events) -> None:
+    """And what a peer is worth: how near it is, how far it was behind, how likely it is drawn."""
     async with running(tmp_path / "a") as (api, _, store), running(tmp_path / "b") as (_, other, _):
         await store.admit_local([multibase.decode(event["car"]) for event in sample[:5]])
         dead = f"/ip4/127.0.0.1/tcp/1/p2p/{other.peer_id}"
@@ -69,12 +61,11 @@ async def test_two_nodes_get_connected_and_say_so(tmp_path: Path, sample: Events
         answer = await api.post("/ceramic/peers", params={"addresses": [dead, good]})
         assert (answer.status_code, answer.content) == (204, b"")
 
-        peers = await until(api, "/ceramic/peers", lambda answer: answer["peers"])
+        [peer] = (await until(api, "peers", lambda answer: answer["peers"]))["peers"]
         speaks = ["recon/1.2.0", "recon/1.0.0", "recon/0.1.0"]
-        [peer] = peers["peers"]
         assert peer["id"] == did_of_peer(other.peer_id)
         assert (peer["addresses"], peer["speaks"]) == ([good], speaks)
-        recon = await until(api, "/ceramic/recon", lambda answer: answer["transfers"])
+        recon = await until(api, "recon", lambda answer: answer["transfers"])
         # The other side's session may have ended before, without an event.
         moved = recon["transfers"][0]
         assert moved in recon["syncs"]
@@ -84,7 +75,20 @@ async def test_two_nodes_get_connected_and_say_so(tmp_path: Path, sample: Events
         assert recon["peers"][0]["speaks"] == speaks
         for name, found in (("SyncReport", moved), ("PeerInfo", recon["peers"][0])):
             assert set(found) == set(DOCUMENT["components"]["schemas"][name]["properties"])
-        assert 'recon_peers{state="connected"} 1.0' in (await api.get("/metrics")).text
+
+        recon = await until(
+            api, "recon", lambda answer: all(e["behind"] and e["latency"] for e in answer["peers"])
+        )
+        [peer] = recon["peers"]
+        assert 0 < peer["behind"] <= 1
+        assert peer["score"] == 1
+        assert 0 < peer["latency"] < 60
+        metrics = (await api.get("/metrics")).text
+        assert 'recon_peers{state="connected"} 1.0' in metrics
+        assert re.search(r'recon_peers_by_latency\{latency="(under_\w+|slower)"\} 1.0', metrics)
+        assert re.search(r'recon_peers_by_lag\{behind="(under_\w+|further)"\} 1.0', metrics)
+        assert 'recon_peers_by_overlap{covers="everything"} 1.0' in metrics
+        assert "recon_peer_largest_score_ratio 1.0" in metrics
 
 
 async def test_where_a_node_is_announced_and_whom_it_found_there(tmp_path: Path) -> None:
@@ -98,10 +102,8 @@ async def test_where_a_node_is_announced_and_whom_it_found_there(tmp_path: Path)
         await api.post("/ceramic/interests", json=interest)
         recon = await until(
             api,
-            "/ceramic/recon",
-            lambda answer: (
-                [(each["told"], each["found"]) for each in answer["rendezvous"]] == [(1, 1)] * 2
-            ),
+            "recon",
+            lambda answer: [(e["told"], e["found"]) for e in answer["rendezvous"]] == [(1, 1)] * 2,
         )
         network, tea = recon["rendezvous"]
         assert (network["sort_value"], tea["sort_value"]) == (None, "tea")
@@ -121,17 +123,15 @@ async def test_what_a_peer_is_interested_in(
         running(tmp_path / "b", versions) as (other_api, other, _),
     ):
         await other_api.post("/ceramic/interests", json=interest)
-        [own] = (await other_api.get(LISTING)).json()["interests"]
+        [own] = (await read(other_api, LISTING))["interests"]
         await api.post("/ceramic/peers", params={"addresses": other.addresses})
-        listed = await until(
-            api, f"{LISTING}?peerId={other.peer_id}", lambda answer: answer["interests"]
-        )
-        [theirs] = listed["interests"]
+        path = f"{LISTING}?peerId={other.peer_id}"
+        [theirs] = (await until(api, path, lambda answer: answer["interests"]))["interests"]
         assert set(theirs) == {"data"}
         if not versions:
             assert theirs["data"] == own["data"]
-        assert (await api.get(LISTING)).json() == {"interests": []}
-        assert (await api.get(LISTING, params={"peerId": p2p.peer_id})).json() == {"interests": []}
+        for path in (LISTING, f"{LISTING}?peerId={p2p.peer_id}"):
+            assert await read(api, path) == {"interests": []}
 
 
 async def test_which_interests_a_peer_shares(tmp_path: Path, sample: Events) -> None:
@@ -145,16 +145,13 @@ async def test_which_interests_a_peer_shares(tmp_path: Path, sample: Events) -> 
         await api.post("/ceramic/peers", params={"addresses": other.addresses})
 
         async def shares(expected: list[str], covers: float) -> None:
-            for path in ("/ceramic/peers", "/ceramic/recon"):
-                answer = await until(
+            right = [(expected, covers)]
+            for path in ("peers", "recon"):
+                await until(
                     api,
                     path,
-                    lambda answer: (
-                        [(each["shares"], each["covers"]) for each in answer["peers"]]
-                        == [(expected, covers)]
-                    ),
+                    lambda answer: [(e["shares"], e["covers"]) for e in answer["peers"]] == right,
                 )
-                assert answer["peers"]
 
         await shares([], 1.0)
         await other_api.post("/ceramic/interests", json=tea)
@@ -165,27 +162,6 @@ async def test_which_interests_a_peer_shares(tmp_path: Path, sample: Events) -> 
         await shares(["family=tea"], 1.0)
         await other_api.post("/ceramic/interests", json=coffee)
         await shares(["family=coffee", "family=tea"], 1.0)
-
-
-async def test_what_a_peer_is_worth_is_told(tmp_path: Path, sample: Events) -> None:
-    """How near it is, how far it was behind, and how likely it is drawn."""
-    async with running(tmp_path / "a") as (api, _, store), running(tmp_path / "b") as (_, other, _):
-        await store.admit_local([multibase.decode(event["car"]) for event in sample[:5]])
-        await api.post("/ceramic/peers", params={"addresses": other.addresses})
-        answer = await until(
-            api,
-            "/ceramic/recon",
-            lambda answer: any(each["behind"] and each["latency"] for each in answer["peers"]),
-        )
-        [peer] = answer["peers"]
-        assert 0 < peer["behind"] <= 1
-        assert peer["score"] == 1
-        assert 0 < peer["latency"] < 60
-        metrics = (await api.get("/metrics")).text
-        assert re.search(r'recon_peers_by_latency\{latency="(under_\w+|slower)"\} 1.0', metrics)
-        assert re.search(r'recon_peers_by_lag\{behind="(under_\w+|further)"\} 1.0', metrics)
-        assert 'recon_peers_by_overlap{covers="everything"} 1.0' in metrics
-        assert "recon_peer_largest_score_ratio 1.0" in metrics
 
 
 async def test_a_peer_that_cannot_be_reached(tmp_path: Path) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import httpx
 import pytest
+from api_samples import api_of, read
 from nacl.signing import SigningKey
-from openapi_check import check_answer
 
-from recon_node.api import Services, create_app
 from recon_node.ceramic import METAMODEL, Network
 from recon_node.ceramic.builder import controller_of, data_event, init_event, model_event
 from recon_node.ipld import multibase
-from recon_node.store import Policy, PolicySettings, Store, open_store
+from recon_node.store import Policy, PolicySettings, open_store
 
 NETWORK = Network.local(7)
 ALICE, MALLORY = (SigningKey(bytes([n]) * 32) for n in (1, 2))
@@ -24,51 +22,21 @@ BAD = init_event(MALLORY, MODEL.stream_id(), None)
 LISTS = Policy.of(PolicySettings(deny_controllers=(controller_of(MALLORY),)))
 
 
-def client_of(store: Store) -> httpx.AsyncClient:
-    return httpx.AsyncClient(
-        transport=httpx.ASGITransport(create_app(Services(store=store))),
-        base_url="http://node",
-        event_hooks={"response": [check_answer]},
-    )
-
-
 def body(car: bytes) -> dict[str, str]:
     return {"data": multibase.encode(car)}
 
 
-async def test_a_refused_event_is_forbidden(tmp_path: Path) -> None:
-    async with (
-        open_store(tmp_path, NETWORK, policy=LISTS) as store,
-        client_of(store) as api,
-    ):
-        assert (await api.post("/ceramic/events", json=body(GOOD.car))).status_code == 204
+async def test_what_the_policy_refuses_is_forbidden(tmp_path: Path) -> None:
+    """Alone, as one of many, and in the status and the metrics."""
+    change = data_event(MALLORY, BAD, [BAD.cid], {})
+    async with open_store(tmp_path, NETWORK, policy=LISTS) as store, api_of(store) as api:
         answer = await api.post("/ceramic/events", json=body(BAD.car))
         assert answer.status_code == 403
         assert answer.json()["message"] == (
             "the write policy of this node refuses the stream: its controller "
             f"{controller_of(MALLORY)} is in deny_controllers"
         )
-        assert store.head == len(store.keys) == 1
-
-
-async def test_each_line_has_its_verdict(tmp_path: Path) -> None:
-    change = data_event(MALLORY, BAD, [BAD.cid], {})
-    async with (
-        open_store(tmp_path, NETWORK, policy=LISTS) as store,
-        client_of(store) as api,
-    ):
-        lines = "\n".join(json.dumps(body(each.car)) for each in (BAD, GOOD, change, MODEL))
-        headers = {"Content-Type": "application/x-ndjson"}
-        answer = await api.post("/ceramic/events", content=lines, headers=headers)
-        verdicts = answer.json()
-        assert [each["status"] for each in verdicts] == ["refused", "new", "refused", "new"]
-        assert all("is in deny_controllers" in verdicts[n]["reason"] for n in (0, 2))
-
-
-async def test_the_status_and_the_metrics_say_what_is_refused(tmp_path: Path) -> None:
-    async with open_store(tmp_path, NETWORK, policy=LISTS) as store, client_of(store) as api:
-        await api.post("/ceramic/events", json=body(BAD.car))
-        assert (await api.get("/ceramic/recon")).json()["write_policy"] == {
+        assert (await read(api, "recon"))["write_policy"] == {
             "allow_models": [],
             "deny_models": [],
             "allow_controllers": [],
@@ -78,12 +46,19 @@ async def test_the_status_and_the_metrics_say_what_is_refused(tmp_path: Path) ->
         }
         metrics = (await api.get("/metrics")).text
         assert 'recon_verdicts_total{status="refused_by_policy"} 1.0' in metrics
+        lines = "\n".join(json.dumps(body(each.car)) for each in (BAD, GOOD, change, MODEL))
+        headers = {"Content-Type": "application/x-ndjson"}
+        answer = await api.post("/ceramic/events", content=lines, headers=headers)
+        verdicts = answer.json()
+        assert [each["status"] for each in verdicts] == ["refused", "new", "refused", "new"]
+        assert all("is in deny_controllers" in verdicts[n]["reason"] for n in (0, 2))
+        assert store.head == len(store.keys) == 2
 
 
 @pytest.mark.parametrize("setting", ["allow_models", "deny_models"])
 async def test_the_metamodel_can_be_listed(tmp_path: Path, setting: str) -> None:
     policy = Policy.of(PolicySettings(**{setting: (str(METAMODEL),)}))
-    async with open_store(tmp_path, NETWORK, policy=policy) as store, client_of(store) as api:
+    async with open_store(tmp_path, NETWORK, policy=policy) as store, api_of(store) as api:
         answers = [await api.post("/ceramic/events", json=body(e.car)) for e in (MODEL, GOOD)]
         statuses = [answer.status_code for answer in answers]
         assert statuses == ([204, 403] if setting == "allow_models" else [403, 204])

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
 import trio
+from api_samples import Api, Events, api_of
 from nacl.signing import SigningKey
-from openapi_check import check_answer
 
-from recon_node.api import Services, create_app
 from recon_node.ceramic import Network
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.ipld import multibase
@@ -30,7 +27,7 @@ EVENTS = 60
 
 
 @pytest.fixture
-async def url(tmp_path: Path, sample: list[dict[str, str]]) -> str:
+async def url(tmp_path: Path, sample: Events) -> str:
     """A snapshot of another node's events."""
     cars = [multibase.decode(event["car"]) for event in sample[:EVENTS]]
     settings = StoreSettings(verifiers=0)
@@ -47,18 +44,15 @@ async def url(tmp_path: Path, sample: list[dict[str, str]]) -> str:
 
 
 @pytest.fixture
-async def snapshots_api(store: Store, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with open_snapshots(SnapshotSettings(), store, KEY) as snapshots:
-        services = replace(Services(store=store), snapshots=snapshots)
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(create_app(services)),
-            base_url="http://node",
-            event_hooks={"response": [check_answer]},
-        ) as client:
-            yield client
+async def snapshots_api(store: Store, tmp_path: Path) -> AsyncIterator[Api]:
+    async with (
+        open_snapshots(SnapshotSettings(), store, KEY) as snapshots,
+        api_of(store, snapshots=snapshots) as client,
+    ):
+        yield client
 
 
-async def over(api: httpx.AsyncClient) -> dict[str, object]:
+async def over(api: Api) -> dict[str, object]:
     with trio.fail_after(60):
         while True:
             found: dict[str, object] = (await api.get(PATH)).json()
@@ -67,9 +61,7 @@ async def over(api: httpx.AsyncClient) -> dict[str, object]:
             await trio.sleep(0.01)
 
 
-async def test_a_running_node_syncs(
-    snapshots_api: httpx.AsyncClient, store: Store, url: str
-) -> None:
+async def test_a_running_node_syncs(snapshots_api: Api, store: Store, url: str) -> None:
     assert (await snapshots_api.get(PATH)).status_code == 404
     assert (await snapshots_api.delete(PATH)).status_code == 404
     answer = await snapshots_api.post(PATH, json={"urls": [url, "/nowhere"]})
@@ -88,7 +80,7 @@ async def test_a_running_node_syncs(
 
 
 async def test_one_sync_at_a_time_which_can_be_cancelled_and_continued(
-    snapshots_api: httpx.AsyncClient, store: Store, url: str, monkeypatch: pytest.MonkeyPatch
+    snapshots_api: Api, store: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started, go_on = threading.Event(), threading.Event()
     get_range = Objects.get_range
@@ -115,14 +107,7 @@ async def test_one_sync_at_a_time_which_can_be_cancelled_and_continued(
     assert (await over(snapshots_api))["new"] == EVENTS
 
 
-@pytest.mark.parametrize(
-    "body", [{}, {"urls": []}, {"urls": "x"}, {"urls": ["x"], "signers": ["did:web:x"]}]
-)
-async def test_requests_that_are_refused(
-    snapshots_api: httpx.AsyncClient, body: dict[str, object]
-) -> None:
-    assert (await snapshots_api.post(PATH, json=body)).status_code == 400
-
-
-async def test_a_node_without_snapshots_says_so(api: httpx.AsyncClient) -> None:
-    assert (await api.get(PATH)).status_code == 503
+async def test_requests_that_are_refused(snapshots_api: Api) -> None:
+    body: dict[str, object]
+    for body in ({}, {"urls": []}, {"urls": "x"}, {"urls": ["x"], "signers": ["did:web:x"]}):
+        assert (await snapshots_api.post(PATH, json=body)).status_code == 400, body

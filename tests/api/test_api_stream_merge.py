@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
-from test_api_streams import DEFINITION, KEY, admit, change, id_of
+from api_samples import KEY, Api, admit, api_of, read
+from test_api_streams import DEFINITION, put, stream_of
 
-from recon_node.api import Limits, Services, create_app
+from recon_node.api import Limits
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import init_event, model_event, signed_event
 from recon_node.ipld import dag_cbor, multibase
@@ -17,22 +17,20 @@ from recon_node.store import Store
 async def forked(store: Store, *changes: tuple[str, str]) -> tuple[Event, list[Event]]:
     """A document, and the tips of its branches."""
     model = model_event(KEY, DEFINITION)
-    init = init_event(KEY, id_of(model), {"text": "a", "author": "me"}, unique=b"u")
-    tips = [change(init, init, path, value) for path, value in changes]
+    init = init_event(KEY, model.stream_id(), {"text": "a", "author": "me"}, unique=b"u")
+    tips = [put(init, init, path, value) for path, value in changes]
     await admit(store, model, init, *tips)
     return init, tips
 
 
-async def propose(api: httpx.AsyncClient, init: Event) -> Any:
-    answer = await api.get(f"/ceramic/streams/{id_of(init)}/merge")
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+async def propose(api: Api, init: Event) -> Any:
+    return await read(api, f"{stream_of(init)}/merge")
 
 
-async def test_a_proposal_is_signed_and_merges(api: httpx.AsyncClient, store: Store) -> None:
+async def test_a_proposal_is_signed_and_merges(api: Api, store: Store) -> None:
     init, tips = await forked(store, ("/text", "b"))
     assert (await propose(api, init))["diverged"] is False
-    other = change(init, init, "", {"text": "a", "author": "me"})
+    other = put(init, init, "", {"text": "a", "author": "me"})
     await admit(store, other)
     proposal = await propose(api, init)
     assert proposal["diverged"] is True
@@ -45,7 +43,7 @@ async def test_a_proposal_is_signed_and_merges(api: httpx.AsyncClient, store: St
     body = {"data": multibase.encode(event.car)}
     assert (await api.post("/ceramic/events", json=body)).status_code == 204
     assert await propose(api, init) == {
-        "id": str(id_of(init)),
+        "id": str(init.stream_id()),
         "diverged": False,
         "prev": [],
         "payload": "",
@@ -57,11 +55,9 @@ async def test_a_proposal_is_signed_and_merges(api: httpx.AsyncClient, store: St
     }
 
 
-async def test_conflicts_come_with_the_value_on_each_branch(
-    api: httpx.AsyncClient, store: Store
-) -> None:
+async def test_conflicts_come_with_the_value_on_each_branch(api: Api, store: Store) -> None:
     init, _ = await forked(store, ("/text", "b"), ("/text", "c"))
-    gone = change(init, init, "", {"author": "me"})
+    gone = put(init, init, "", {"author": "me"})
     await admit(store, gone)
     proposal = await propose(api, init)
     [conflict] = proposal["conflicts"]
@@ -73,22 +69,12 @@ async def test_conflicts_come_with_the_value_on_each_branch(
     assert proposal["content"].get("text") == tip.get("value")
 
 
-async def test_what_cannot_be_merged(api: httpx.AsyncClient, store: Store) -> None:
-    assert (await api.get("/ceramic/streams/x/merge")).status_code == 400
+async def test_what_cannot_be_merged(api: Api, store: Store) -> None:
     init, _ = await forked(store, ("/text", "b"), ("/text", "c"))
-    missing = await api.get(f"/ceramic/streams/{id_of(change(init, init, '', {}), init)}x/merge")
-    assert missing.status_code in (400, 404)
     assert init.header is not None
     assert init.header.model is not None
-    unknown = await api.get("/ceramic/streams/kh4q0ozorrgaq2mezktnrmdwleo1d/merge")
-    assert unknown.status_code == 404
     rejected = init_event(KEY, init.header.model, {"text": 1}, unique=b"v")
     await admit(store, rejected)
-    answer = await api.get(f"/ceramic/streams/{id_of(rejected)}/merge")
-    assert answer.status_code == 404
-    small = Services(store=store, limits=Limits(stream_events=2))
-    transport = httpx.ASGITransport(create_app(small))
-    async with httpx.AsyncClient(transport=transport, base_url="http://node") as limited:
-        answer = await limited.get(f"/ceramic/streams/{id_of(init)}/merge")
-    assert answer.status_code == 400
-    assert "too many" in answer.json()["message"]
+    await read(api, f"{stream_of(rejected)}/merge", 404)
+    async with api_of(store, limits=Limits(stream_events=2)) as limited:
+        assert "too many" in (await read(limited, f"{stream_of(init)}/merge", 400))["message"]

@@ -6,29 +6,20 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-import httpx
 import pytest
-from nacl.signing import SigningKey
+from api_samples import INIT, KEY, admit, api_of, change, read
 from support.forging import forged
 
-from recon_node.api import Limits, Services, create_app
+from recon_node.api import Limits, Services
 from recon_node.api.routes.streams import read_delivered
-from recon_node.ceramic import Event, StreamId, StreamType, parse_event
-from recon_node.ceramic.builder import data_event, init_event
+from recon_node.ceramic import Event, parse_event
+from recon_node.ceramic.builder import data_event
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor, varint
 from recon_node.store import Store
 from recon_node.streams import statements_of
 
-KEY = SigningKey(bytes(32))
-MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"elsewhere"))
-INIT = init_event(KEY, MODEL, {"n": 0}, unique=b"u")
+STREAM = f"streams/{INIT.stream_id()}"
 VIEWS = ("", "/events", "/picture", "/merge")
-
-
-def change(*prevs: Event, n: int = 1) -> Event:
-    return data_event(
-        KEY, INIT, [prev.cid for prev in prevs], [{"op": "replace", "path": "/n", "value": n}]
-    )
 
 
 def anchors(
@@ -55,18 +46,9 @@ def anchors(
     return proof_cid, events
 
 
-async def admit(store: Store, *events: Event) -> None:
-    verdicts = await store.admit_local([event.car for event in events])
-    assert [verdict.status for verdict in verdicts] == ["new"] * len(events)
-
-
-async def read(store: Store, view: str, **limits: Any) -> dict[str, Any]:
-    app = create_app(Services(store=store, limits=Limits(**limits)))
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        answer = await client.get(f"/ceramic/streams/{INIT.stream_id()}{view}")
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+async def view_of(store: Store, view: str, **limits: Any) -> dict[str, Any]:
+    async with api_of(store, limits=Limits(**limits)) as api:
+        return dict(await read(api, STREAM + view))
 
 
 async def test_copies_of_a_time_take_one_place(store: Store) -> None:
@@ -83,8 +65,8 @@ async def test_copies_of_a_time_take_one_place(store: Store) -> None:
     assert store.head == 42
     size = len(INIT.car) + len(first.car) + 1
     for view in VIEWS:
-        await read(store, view, stream_events=4, stream_listed=4, stream_bytes=size)
-    listed = (await read(store, "/events"))["events"]
+        await view_of(store, view, stream_events=4, stream_listed=4, stream_bytes=size)
+    listed = (await view_of(store, "/events"))["events"]
     assert len(listed) == 42
     assert sum(event["copy_of"] is None for event in listed) == 4
     assert all(event["position"] == n for n, event in enumerate(listed, 1))
@@ -100,7 +82,7 @@ async def test_a_transaction_is_one_however_its_cid_is_spelled(store: Store) -> 
         await store.settle_proofs([(proof, 1_700_000_000)])
     assert store.head == 18
     for view in VIEWS:
-        await read(store, view, stream_events=3, stream_listed=3)
+        await view_of(store, view, stream_events=3, stream_listed=3)
 
 
 async def test_an_owner_may_build_on_a_copy_that_is_not_shown(store: Store) -> None:
@@ -111,9 +93,9 @@ async def test_an_owner_may_build_on_a_copy_that_is_not_shown(store: Store) -> N
     await store.settle_proofs([(proof, 1_700_000_000)])
     last = change(max(copies, key=lambda copy: copy.cid), n=2)
     await admit(store, last)
-    state = await read(store, "", stream_events=4)
+    state = await view_of(store, "", stream_events=4)
     assert state["event_cid"] == str(last.cid)
-    picture = await read(store, "/picture")
+    picture = await view_of(store, "/picture")
     assert (picture["tip"], picture["diverged"]) == (str(last.cid), False)
 
 
@@ -130,8 +112,8 @@ async def test_time_events_are_read_without_their_cars(store: Store, settled: bo
         "UPDATE cars SET car = x'00' WHERE id IN (SELECT id FROM events WHERE kind = 'time')"
     )
     for view in VIEWS:
-        await read(store, view)
-    states = {event["state"] for event in (await read(store, "/events"))["events"][2:]}
+        await view_of(store, view)
+    states = {event["state"] for event in (await view_of(store, "/events"))["events"][2:]}
     assert states == ({"delivered"} if settled else {"pending"})
     assert store.damage.count == 0
 
@@ -150,12 +132,12 @@ async def test_made_up_times_and_forged_events_are_cut_off(store: Store) -> None
     offers = [(each.event_id(store.network, INIT.header, 2), each.car) for each in junk]
     assert {verdict.status for verdict in await store.admit_remote(offers)} == {"new"}
     most = 16 * 3 * len(junk[0].car)
-    listed = (await read(store, "/events", stream_bytes=most))["events"]
+    listed = (await view_of(store, "/events", stream_bytes=most))["events"]
     assert sum(event["kind"] == "time" for event in listed) == 40
     assert 0 < sum(event["fault"] is not None for event in listed) <= 4
     for view in VIEWS:
-        await read(store, view, stream_listed=20, stream_bytes=most)
-    listed = (await read(store, "/events", stream_listed=20))["events"]
+        await view_of(store, view, stream_listed=20, stream_bytes=most)
+    listed = (await view_of(store, "/events", stream_listed=20))["events"]
     assert (len(listed), listed[0]["state"], listed[1]["state"]) == (20, "delivered", "delivered")
 
 

@@ -6,49 +6,33 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import httpx
 import pytest
-from nacl.signing import SigningKey
+from api_samples import KEY, api_of
+from test_api_streams import DEFINITION
 
-from recon_node.api import Services, create_app
 from recon_node.ceramic import Event, EventId, Network, StreamId
 from recon_node.ceramic.builder import init_event, model_event, signed_event
 from recon_node.ipld import CID
 from recon_node.store import StoreSettings, open_store
 
-KEY = SigningKey(bytes(32))
 NETWORK = Network.local(7)
 Offer = tuple[EventId, bytes]
 
 
 def definition(max_length: int) -> dict[str, Any]:
     text = {"type": "string", "maxLength": max_length}
-    return {
-        "version": "2.0",
-        "name": "Post",
-        "interface": False,
-        "implements": [],
-        "schema": {
-            "type": "object",
-            "properties": {"text": text, "author": {"type": "string"}},
-            "additionalProperties": False,
-        },
-        "accountRelation": {"type": "list"},
-        "immutableFields": ["author"],
-    }
+    properties = {"text": text, "author": {"type": "string"}}
+    return {**DEFINITION, "schema": {**DEFINITION["schema"], "properties": properties}}
 
 
 def put(
     init: Event, prevs: list[Event], path: str, value: Any, version: CID | None = None
 ) -> Event:
-    payload: dict[str, Any] = {
-        "id": init.cid,
-        "prev": prevs[0].cid if len(prevs) == 1 else [prev.cid for prev in prevs],
-        "data": [{"op": "add", "path": path, "value": value}],
-    }
-    if version is not None:
-        payload["header"] = {"modelVersion": version}
-    return signed_event(KEY, payload)
+    links = [prev.cid for prev in prevs]
+    patch = [{"op": "add", "path": path, "value": value}]
+    payload = {"id": init.cid, "prev": links if len(links) > 1 else links[0], "data": patch}
+    more = {} if version is None else {"header": {"modelVersion": version}}
+    return signed_event(KEY, payload | more)
 
 
 def world(random: Random) -> tuple[list[Offer], list[StreamId]]:
@@ -94,8 +78,7 @@ async def answers(directory: Path, offers: list[Offer], ids: list[StreamId], siz
     """What a node says of the streams that is given the events, `size` at a time. It is asked in
     between, too: nothing that it remembers may last."""
     async with open_store(directory, NETWORK, settings=StoreSettings(verifiers=0)) as store:
-        transport = httpx.ASGITransport(create_app(Services(store=store)))
-        async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+        async with api_of(store) as client:
             found = []
             for at in range(0, len(offers), size):
                 await store.admit_remote(offers[at : at + size])

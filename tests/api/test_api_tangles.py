@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+from api_samples import Api, admit, api_of, read
 from support.tangle_samples import (
     ALL,
     BOB,
@@ -27,7 +26,7 @@ from support.tangle_samples import (
     ids,
 )
 
-from recon_node.api import Services, create_app
+from recon_node.api import Services
 from recon_node.api.routes import tangles
 from recon_node.ceramic import Event, StreamId
 from recon_node.ceramic.builder import controller_of, data_event, init_event, model_event
@@ -35,25 +34,13 @@ from recon_node.ipld import CID
 from recon_node.store import Store
 from recon_node.tangles.index import open_tangles
 
-
-async def admit(store: Store, *events: Event) -> None:
-    verdicts = await store.admit_local([event.car for event in events])
-    assert {verdict.status for verdict in verdicts} <= {"new", "known"}
+TANGLE = f"tangles/{THREAD}/{ROOT.stream_id()}"
 
 
 @asynccontextmanager
-async def served(store: Store, data_dir: Path) -> AsyncIterator[httpx.AsyncClient]:
-    async with open_tangles(store, data_dir) as index:
-        services = replace(Services(store=store), tangles=index)
-        transport = httpx.ASGITransport(app=create_app(services))
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            yield client
-
-
-async def read(api: httpx.AsyncClient, path: str, status: int = 200, **query: str) -> Any:
-    answer = await api.get(f"/ceramic/tangles/{path}", params=query)
-    assert answer.status_code == status, answer.text
-    return answer.json()
+async def served(store: Store, data_dir: Path) -> AsyncIterator[Api]:
+    async with open_tangles(store, data_dir) as index, api_of(store, tangles=index) as client:
+        yield client
 
 
 def delete_index(data_dir: Path) -> None:
@@ -65,14 +52,13 @@ def delete_index(data_dir: Path) -> None:
 async def test_a_thread_of_four_authors(
     store: Store, tmp_path: Path, late: tuple[Event, ...]
 ) -> None:
-    path = f"{THREAD}/{ROOT.stream_id()}"
     async with served(store, tmp_path) as api:
         await admit(store, *(event for event in reversed(ALL) if event not in late))
-        await read(api, path, 404 if ROOT in late else 200)
+        await read(api, TANGLE, 404 if ROOT in late else 200)
         await admit(store, *late)
-        names = await read(api, str(ROOT.stream_id()))
+        names = await read(api, f"tangles/{ROOT.stream_id()}")
         assert names["tangles"] == [{"name": THREAD, "candidates": 6}]
-        tangle = await read(api, path)
+        tangle = await read(api, TANGLE)
         assert [each["id"] for each in tangle["messages"]] == ids(ROOT, RIGHT, LEFT, BOTH)
         assert tangle["tips"] == ids(BOTH)
         assert tangle["messages"][3]["previous"] == sorted(ids(LEFT, RIGHT))
@@ -82,7 +68,7 @@ async def test_a_thread_of_four_authors(
         assert rules == dict(zip(ids(WRONG, LOOSE), ("rejected", "missing_previous"), strict=True))
         reasons = {each["id"]: each["reason"] for each in tangle["excluded"]}
         assert "text" in reasons[ids(WRONG)[0]]
-        bare = await read(api, path, content="false")
+        bare = await read(api, TANGLE, content="false")
         assert {each["content"] for each in bare["messages"]} == {None}
 
 
@@ -91,40 +77,39 @@ async def test_later_events_of_a_document_do_not_move_it(store: Store, tmp_path:
     update = data_event(BOB, LEFT, [LEFT.cid], patch)
     async with served(store, tmp_path) as api:
         await admit(store, MODEL, ROOT, LEFT)
-        before = await read(api, f"{THREAD}/{ROOT.stream_id()}")
+        before = await read(api, TANGLE)
         await admit(store, update)
-        assert await read(api, f"{THREAD}/{ROOT.stream_id()}") == before
+        assert await read(api, TANGLE) == before
 
 
 async def test_ties_by_receipt(store: Store, tmp_path: Path) -> None:
     async with served(store, tmp_path) as api:
         await admit(store, MODEL, ROOT, LEFT)
         await admit(store, RIGHT)
-        path = f"{THREAD}/{ROOT.stream_id()}"
-        tangle = await read(api, path, ties="received")
+        tangle = await read(api, TANGLE, ties="received")
         assert [each["id"] for each in tangle["messages"]] == ids(ROOT, RIGHT, LEFT)
         assert all(each["received"] for each in tangle["messages"])
-        await read(api, path, 400, ties="alphabet")
+        await read(api, TANGLE, 400, ties="alphabet")
 
 
 async def test_what_starts_no_tangle(store: Store, tmp_path: Path) -> None:
     async with served(store, tmp_path) as api:
         await admit(store, MODEL, ROOT, LEFT)
-        message = (await read(api, str(LEFT.stream_id()), 404))["message"]
+        message = (await read(api, f"tangles/{LEFT.stream_id()}", 404))["message"]
         assert "no document names a tangle with the root" in message
-        message = (await read(api, f"{THREAD}/{LEFT.stream_id()}", 404))["message"]
+        message = (await read(api, f"tangles/{THREAD}/{LEFT.stream_id()}", 404))["message"]
         assert "is missing" in message
-        message = (await read(api, f"{THREAD}/nothing", 400))["message"]
+        message = (await read(api, f"tangles/{THREAD}/nothing", 400))["message"]
         assert message.startswith("Invalid stream ID")
 
 
 async def test_an_index_that_was_deleted_is_made_again(store: Store, tmp_path: Path) -> None:
     await admit(store, MODEL, ROOT, LEFT)
     async with served(store, tmp_path) as api:
-        before = await read(api, f"{THREAD}/{ROOT.stream_id()}")
+        before = await read(api, TANGLE)
     delete_index(tmp_path)
     async with served(store, tmp_path) as api:
-        assert await read(api, f"{THREAD}/{ROOT.stream_id()}") == before
+        assert await read(api, TANGLE) == before
 
 
 async def test_tangles_are_listed_in_pages(store: Store, tmp_path: Path) -> None:
@@ -136,45 +121,39 @@ async def test_tangles_are_listed_in_pages(store: Store, tmp_path: Path) -> None
             unique = name.encode()
             others.append(init_event(BOB, MODEL.stream_id(), content, unique=unique))
         await admit(store, *others)
-        whole = (await api.get("/ceramic/tangles")).json()
+        whole = await read(api, "tangles")
         expected = sorted(
             [(ROOT, THREAD, 6), (others[0], "a.b", 1), (others[1], "thread", 1)],
             key=lambda tangle: bytes(tangle[0].cid),
         )
+        fields = ("root", "init", "name", "candidates")
         assert whole["next"] is None
-        assert whole["tangles"] == [
-            {
-                "root": str(root.stream_id()),
-                "init": str(root.cid),
-                "name": name,
-                "candidates": count,
-            }
-            for root, name, count in expected
+        assert [tuple(each[name] for name in fields) for each in whole["tangles"]] == [
+            (str(root.stream_id()), str(root.cid), name, count) for root, name, count in expected
         ]
         pages, after = [], {}
         while True:
-            page = (await api.get("/ceramic/tangles", params={"limit": 1, **after})).json()
+            page = await read(api, "tangles", limit=1, **after)
             pages += page["tangles"]
             if page["next"] is None:
                 break
             after = {"after": page["next"]}
         assert pages == whole["tangles"]
-        assert (await api.get("/ceramic/tangles", params={"after": "x"})).status_code == 400
+        await read(api, "tangles", 400, after="x")
 
 
 async def test_a_root_that_is_not_here_has_no_stream_id(store: Store, tmp_path: Path) -> None:
     async with served(store, tmp_path) as api:
         await admit(store, *(event for event in ALL if event is not ROOT))
-        [tangle] = (await api.get("/ceramic/tangles")).json()["tangles"]
+        [tangle] = (await read(api, "tangles"))["tangles"]
         assert (tangle["root"], tangle["init"]) == (None, str(ROOT.cid))
 
 
 async def test_a_tangle_is_drawn_if_asked(store: Store, tmp_path: Path) -> None:
     async with served(store, tmp_path) as api:
         await admit(store, *ALL)
-        path = f"{THREAD}/{ROOT.stream_id()}"
-        assert "svg" not in await read(api, path)
-        svg = (await read(api, path, drawn="true"))["svg"]
+        assert "svg" not in await read(api, TANGLE)
+        svg = (await read(api, TANGLE, drawn="true"))["svg"]
         assert svg.startswith("<svg")
         for event in (ROOT, LEFT, RIGHT, BOTH, WRONG):
             assert f"<title>{event.stream_id()}</title>" in svg
@@ -194,12 +173,12 @@ async def test_a_crowd_does_not_make_a_thread_unreadable(
     ]
     async with served(store, tmp_path) as api:
         await admit(store, *ALL)
-        whole = await read(api, f"{THREAD}/{ROOT.stream_id()}")
+        whole = await read(api, TANGLE)
         assert whole["truncated"] is False
         await admit(store, *crowd)
         later = init_event(DAVE, MODEL.stream_id(), {"text": "z", "tangles": link}, unique=b"z")
         await admit(store, later)
-        cut = await read(api, f"{THREAD}/{ROOT.stream_id()}")
+        cut = await read(api, TANGLE)
         assert cut["truncated"] is True
         shown = {message["id"] for message in cut["messages"]}
         assert str(ROOT.stream_id()) in shown
@@ -233,7 +212,7 @@ async def test_a_model_that_cannot_be_read_keeps_only_its_messages_out(
     monkeypatch.setattr(tangles, "read_delivered", read_delivered)
     async with served(store, tmp_path) as api:
         await admit(store, *ALL, other, *hostile)
-        answer = await read(api, f"{THREAD}/{ROOT.stream_id()}", 404 if fault == "slow" else 200)
+        answer = await read(api, TANGLE, 404 if fault == "slow" else 200)
     assert sorted(read_models) == sorted({MODEL.cid, other.cid})
     if fault == "large":
         reasons = {each["id"]: each["reason"] for each in answer["excluded"]}

@@ -10,24 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import httpx
 import pytest
 import trio
-from nacl.signing import SigningKey
+from api_samples import INIT as FIRST
+from api_samples import MODEL, api_of, change, read
 
-from recon_node.api import Services, create_app, evaluation
+from recon_node.api import evaluation
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.evaluation import Evaluation, Subject
-from recon_node.ceramic import Event, StreamId, StreamType
-from recon_node.ceramic.builder import data_event, init_event, time_event
+from recon_node.ceramic.builder import time_event
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import Store
 from recon_node.streams.budget import BudgetError
 
 T = TypeVar("T")
 
-KEY = SigningKey(bytes(32))
-MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
 INIT = CID.of(DAG_CBOR, b"init")
 STREAM = Subject(INIT)
 
@@ -206,29 +203,23 @@ async def test_too_many_that_take_long_are_refused(monkeypatch: pytest.MonkeyPat
 async def test_streams_are_set_aside_by_name(store: Store, processes: Evaluation) -> None:
     with pytest.raises(ApiError):
         await processes.of_stream(STREAM, 3, end_by_signal)
-    transport = httpx.ASGITransport(create_app(Services(store=store, evaluation=processes)))
-    async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
-        [stream] = (await client.get("/ceramic/unprocessed")).json()["streams"]
+    async with api_of(store, evaluation=processes) as api:
+        [stream] = (await read(api, "unprocessed"))["streams"]
         assert stream["init"] == str(INIT)
         assert "signal 9" in stream["reason"]
-        assert "recon_unprocessed_streams 1.0" in (await client.get("/metrics")).text
+        assert "recon_unprocessed_streams 1.0" in (await api.get("/metrics")).text
 
 
 async def test_each_answer_about_a_stream_from_another_process(
     store: Store, processes: Evaluation
 ) -> None:
-    init = init_event(KEY, MODEL, {"a": 1}, unique=b"u")
-    left = data_event(KEY, init, [init.cid], [{"op": "add", "path": "/b", "value": 1}])
-    right = data_event(KEY, init, [init.cid], [{"op": "add", "path": "/c", "value": 1}])
-    events: list[Event] = [init, left, right, time_event(init, left.cid)]
-    await store.admit_local([event.car for event in events])
-    stream = f"/ceramic/streams/{init.stream_id()}"
-    paths = ["", "/events", f"/events/{left.cid}", "/merge", "/picture", "/events/" + str(INIT)]
-    found = []
-    for services in (Services(store=store), Services(store=store, evaluation=processes)):
-        transport = httpx.ASGITransport(create_app(services))
-        async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
-            answers = [await client.get(stream + path) for path in paths]
+    left, right = change(FIRST, n=1), change(FIRST, n=2)
+    await store.admit_local([e.car for e in (FIRST, left, right, time_event(FIRST, left.cid))])
+    paths = ("", "/events", f"/events/{left.cid}", "/merge", "/picture", f"/events/{INIT}")
+    stream, found = f"streams/{FIRST.stream_id()}", []
+    for where in (Evaluation(0), processes):
+        async with api_of(store, evaluation=where) as api:
+            answers = [await api.get(f"/ceramic/{stream}{path}") for path in paths]
             found.append([(answer.status_code, answer.json()) for answer in answers])
     assert found[0] == found[1]
     assert [status for status, _ in found[0]] == [200, 200, 200, 200, 200, 404]

@@ -1,0 +1,100 @@
+"""Clients of a node's API, and a stream to write to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import httpx
+import trio
+from nacl.signing import SigningKey
+from openapi_check import check_answer
+from starlette.types import ASGIApp
+
+from recon_node.api import Services, create_app, open_listener, serve
+from recon_node.ceramic import Event, StreamId, StreamType
+from recon_node.ceramic.builder import data_event, init_event
+from recon_node.ipld import CID, DAG_CBOR
+from recon_node.store import Store
+
+Api = httpx.AsyncClient
+"""A client of a node's API."""
+Events = list[dict[str, str]]
+KEY = SigningKey(bytes(32))
+ABSENT = CID.of(DAG_CBOR, b"elsewhere")
+"""Of an event that no node has."""
+MODEL = StreamId(StreamType.MODEL, ABSENT)
+INIT = init_event(KEY, MODEL, {"n": 0}, unique=b"u")
+PATIENCE = 60.0
+"""Seconds to wait for what takes milliseconds: the machine may be slow, and busy with more."""
+
+
+def api_of(node: Services | Store, host: str = "127.0.0.1", **changed: Any) -> Api:
+    """A client at `host` of the services of a store, some of them changed, without a socket. Each
+    answer is held to the OpenAPI document."""
+    services = Services(store=node) if isinstance(node, Store) else node
+    app = create_app(dataclasses.replace(services, **changed))
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(app, client=(host, 1234)),
+        base_url="http://node",
+        event_hooks={"response": [check_answer]},
+    )
+
+
+@asynccontextmanager
+async def serving(node: Services | ASGIApp, limit: float = PATIENCE) -> AsyncIterator[str]:
+    """The URL of an application on a free port; on leaving, it must end in time."""
+    listener = await open_listener("127.0.0.1", 0)
+    app, closing = (
+        (create_app(node), node.closing) if isinstance(node, Services) else (node, trio.Event())
+    )
+    with trio.fail_after(limit):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, app, listener, closing, ("node", "x"))
+            try:
+                yield listener.url
+            finally:
+                closing.set()
+
+
+async def connect(url: str) -> trio.SocketStream:
+    return await trio.open_tcp_stream("127.0.0.1", int(url.rpartition(":")[2]))
+
+
+async def read_to_end(stream: trio.SocketStream) -> bytes:
+    """What the server sends until it closes the connection."""
+    data = b""
+    async with stream:
+        with suppress(trio.BrokenResourceError):
+            async for part in stream:
+                data += part
+    return data
+
+
+def change(*prevs: Event, init: Event = INIT, n: int = 1) -> Event:
+    """A data event that sets the content to `n`."""
+    patch = [{"op": "replace", "path": "/n", "value": n}]
+    return data_event(KEY, init, [prev.cid for prev in prevs], patch)
+
+
+async def admit(store: Store, *events: Event) -> None:
+    """Write events that are new."""
+    verdicts = await store.admit_local([event.car for event in events])
+    assert [verdict.status for verdict in verdicts] == ["new"] * len(events)
+
+
+async def hand_over(store: Store, event: Event, height: int, init: Event = INIT) -> None:
+    """Write an event as a peer does."""
+    assert init.header is not None
+    event_id = event.event_id(store.network, init.header, height)
+    [verdict] = await store.admit_remote([(event_id, event.car)])
+    assert verdict.status == "new"
+
+
+async def read(api: Api, path: str, status: int = 200, **params: Any) -> Any:
+    """What is answered below /ceramic."""
+    answer = await api.get(f"/ceramic/{path}", params=params or None)
+    assert answer.status_code == status, answer.text
+    return answer.json()
