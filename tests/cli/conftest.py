@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
+import trio
+from cli_run import Events
 from support import sdk_sample
 
+from recon_node.ceramic import Network
+from recon_node.ipld import multibase
+from recon_node.store import StoreSettings, open_store
 from recon_node.testnet import Testnet, TestnetNode
 
 
@@ -24,7 +30,7 @@ def _logging_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def sample() -> list[dict[str, str]]:
+def sample() -> Events:
     return sdk_sample.lines()
 
 
@@ -32,3 +38,17 @@ def sample() -> list[dict[str, str]]:
 def node() -> Iterator[TestnetNode]:
     with Testnet(nodes=1) as net:
         yield net.nodes[0]
+
+
+@pytest.fixture
+def log(tmp_path: Path, sample: Events) -> Path:
+    """The data directory of a node of the network local-7 that has stopped, with 60 events."""
+    directory = tmp_path / "log"
+
+    async def fill() -> None:
+        settings = StoreSettings(verifiers=0)
+        async with open_store(directory, Network.local(7), settings=settings) as store:
+            await store.admit_local([multibase.decode(event["car"]) for event in sample[:60]])
+
+    trio.run(fill)
+    return directory

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import shutil
 import stat
@@ -16,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from click.testing import CliRunner, Result
+from cli_run import error_of, json_of, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import sdk_sample
@@ -24,7 +23,6 @@ from support import sdk_sample
 from recon_node import backup
 from recon_node.age import DecryptionError, Decryptor, Encryptor
 from recon_node.backup import DATA_FILES
-from recon_node.cli import main
 from recon_node.testnet import TestnetNode
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -37,16 +35,6 @@ def passphrases_take_little_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backup, "Encryptor", partial(Encryptor, work=4))
 
 
-def run(*args: str, env: dict[str, str] | None = None, stdin: str | None = None) -> Result:
-    return CliRunner().invoke(main, args, env=env, input=stdin)
-
-
-def done(*args: str, env: dict[str, str] | None = None, stdin: str | None = None) -> Result:
-    result = run(*args, env=env, stdin=stdin)
-    assert result.exit_code == 0, result.output
-    return result
-
-
 def facts_of(node: TestnetNode) -> dict[str, Any]:
     """What readers and peers know of a node."""
     with httpx.Client(base_url=node.api_url) as http:
@@ -56,6 +44,13 @@ def facts_of(node: TestnetNode) -> dict[str, Any]:
         return {name: recon[name] for name in kept} | {"feed": feed.raise_for_status().json()}
 
 
+def publish(node: TestnetNode, file: Path) -> tuple[str, str]:
+    """Publish a file with the node's key; return its root and the did:key."""
+    env = {"RECON_NODE_DATA_DIR": str(node.data_dir)}
+    root = run("dag", "push", file, node=node, **env).stdout.strip()
+    return root, run("dag", "publish", root, node=node, **env).stdout.strip()
+
+
 class Published:
     """A running node with events, an interest, and a DAG under a did:key."""
 
@@ -63,13 +58,10 @@ class Published:
         self.node = TestnetNode("node", directory, ["--network", "local-7", "--no-discovery"])
         self.node.launch()
         self.node.wait_until_ready()
-        self.env = {"RECON_NODE_DATA_DIR": str(self.node.data_dir)}
-        self.url = ("--url", self.node.api_url)
-        done("events", "add", str(sdk_sample.FILE), *self.url)
+        run("events", "add", sdk_sample.FILE, node=self.node)
         (directory / "plot.svg").write_text("<svg/>")
-        root = done("dag", "push", str(directory / "plot.svg"), *self.url, env=self.env).stdout
-        self.did = done("dag", "publish", root.strip(), *self.url, env=self.env).stdout.strip()
-        done("interests", "add", MODEL, *self.url)
+        _, self.did = publish(self.node, directory / "plot.svg")
+        run("interests", "add", MODEL, node=self.node)
         (self.node.data_dir / "swarm.key").write_text("somebody keeps it here")
         (self.node.data_dir / "core").write_bytes(bytes(2_000_000))
 
@@ -81,26 +73,29 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Any:
     node.node.discard()
 
 
-@pytest.mark.parametrize("encrypted", [False, True])
-def test_the_restored_node_is_the_same_node(
-    published: Published, tmp_path: Path, encrypted: bool
-) -> None:
-    data_dir = str(published.node.data_dir)
-    (tmp_path / "secret").write_text("correct horse\n")
-    options = ["--passphrase-file", str(tmp_path / "secret")] if encrypted else []
-    result = done("backup", str(tmp_path / "backups"), "--data-dir", data_dir, *options)
+def backup_of(published: Published, directory: Path, *sealed: object, **more: str) -> Path:
+    """Make another backup in a directory, encrypted if an option says so."""
+    before = set(directory.glob("*"))
+    result = run("backup", directory, "--data-dir", published.node.data_dir, *sealed, **more)
     assert "not in it: core" in result.stderr
-    assert ("not encrypted" in result.stderr) is not encrypted
-    [made] = (tmp_path / "backups").iterdir()
+    assert ("not encrypted" in result.stderr) is not bool(sealed)
+    [made] = set(directory.iterdir()) - before
     assert stat.S_IMODE(made.stat().st_mode) == 0o600
-    assert (b"did:key:" in made.read_bytes()) is not encrypted
+    assert (b"did:key:" in made.read_bytes()) is not bool(sealed)
+    return made
 
+
+def test_the_restored_node_is_the_same_node(published: Published, tmp_path: Path) -> None:
+    data_dir = published.node.data_dir
+    (tmp_path / "secret").write_text("correct horse\n")
+    sealed = ("--passphrase-file", tmp_path / "secret")
+    made = backup_of(published, tmp_path / "backups", *sealed)
     restored = tmp_path / "other" / "node"
-    done("restore", str(made), "--data-dir", str(restored), *options)
+    run("restore", made, "--data-dir", restored, *sealed)
     kept = {each.name for each in DATA_FILES if each.is_kept} | {"swarm.key"}
     assert {path.name for path in restored.iterdir()} == kept - {"peers.json"} | {"lock"}
     for name in ("identity.key", "dag.key", "swarm.key"):
-        assert (restored / name).read_bytes() == (Path(data_dir) / name).read_bytes()
+        assert (restored / name).read_bytes() == (data_dir / name).read_bytes()
         assert stat.S_IMODE((restored / name).stat().st_mode) == 0o600
 
     before = facts_of(published.node)
@@ -110,10 +105,9 @@ def test_the_restored_node_is_the_same_node(
     try:
         assert facts_of(other) == before
         (tmp_path / "new.txt").write_text("published after the restore")
-        env, url = {"RECON_NODE_DATA_DIR": str(restored)}, ("--url", other.api_url)
-        root = done("dag", "push", str(tmp_path / "new.txt"), *url, env=env).stdout.strip()
-        assert done("dag", "publish", root, *url, env=env).stdout.strip() == published.did
-        assert done("dag", "resolve", published.did, *url).stdout.strip() == root
+        root, did = publish(other, tmp_path / "new.txt")
+        assert did == published.did
+        assert run("dag", "resolve", did, node=other).stdout.strip() == root
     finally:
         other.discard()
 
@@ -134,36 +128,31 @@ def test_the_documentation_has_the_list() -> None:
 
 
 def test_a_new_epoch_lets_readers_start_over(published: Published, tmp_path: Path) -> None:
-    done("backup", str(tmp_path / "b"), "--data-dir", str(published.node.data_dir))
-    [made] = (tmp_path / "b").iterdir()
+    made = backup_of(published, tmp_path / "b")
     new = tmp_path / "new"
-    done("restore", str(made), "--data-dir", str(new), "--new-epoch")
-    info = json.loads(done("store", "info", "--data-dir", str(new), "--json").stdout)
+    run("restore", made, "--data-dir", new, "--new-epoch")
+    info = json_of("store", "info", "--data-dir", new)
     before = facts_of(published.node)
     assert info["epoch"] != before["epoch"]
     assert (info["events"], info["head"]) == (before["events"], before["head"])
 
 
 def test_nothing_is_replaced(published: Published, tmp_path: Path) -> None:
-    done("backup", str(tmp_path / "b"), "--data-dir", str(published.node.data_dir))
-    [made] = (tmp_path / "b").iterdir()
+    made = backup_of(published, tmp_path / "b")
     for name in ("identity.key", "swarm.key"):
         there = tmp_path / name
         there.mkdir()
         (there / name).write_text("mine")
-        result = run("restore", str(made), "--data-dir", str(there))
-        assert (result.exit_code, f"already has {name}; not" in result.stderr) == (1, True)
+        assert f"already has {name}; not" in error_of("restore", made, "--data-dir", there)
         assert {path.name for path in there.iterdir()} == {name, "lock"}
         assert (there / name).read_text() == "mine"
-    result = run("restore", str(made), "--data-dir", str(published.node.data_dir))
-    assert (result.exit_code, "in use by process" in result.stderr) == (1, True)
+    used = error_of("restore", made, "--data-dir", published.node.data_dir)
+    assert "in use by process" in used
 
 
 def test_what_is_wrong_with_a_backup_is_said(published: Published, tmp_path: Path) -> None:
-    data_dir = str(published.node.data_dir)
-    done("backup", str(tmp_path / "b"), "--encrypt", "--data-dir", data_dir, stdin="pass\npass\n")
-    done("backup", str(tmp_path / "b"), "--data-dir", data_dir)
-    plain, sealed = sorted((tmp_path / "b").iterdir(), key=lambda path: path.suffix == ".age")
+    plain = backup_of(published, tmp_path / "b")
+    sealed = backup_of(published, tmp_path / "b", "--encrypt", data="pass\npass\n")
     whole = plain.read_bytes()
     with tarfile.open(plain) as tar:
         names = tar.getnames()
@@ -193,8 +182,7 @@ def test_what_is_wrong_with_a_backup_is_said(published: Published, tmp_path: Pat
         (tmp_path / "none", None, "No such file"),
     ):
         new = tmp_path / "new"
-        result = run("restore", str(path), "--data-dir", str(new), stdin=stdin)
-        assert (result.exit_code, message in result.stderr) == (1, True), result.output
+        assert message in run("restore", path, "--data-dir", new, data=stdin, code=1).stderr
         assert [each.name for each in new.iterdir()] == ["lock"]
         shutil.rmtree(new)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tomllib
@@ -10,7 +9,8 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from cli_run import error_of, json_of, run
+from click.testing import CliRunner
 
 from recon_node.cli import main
 from recon_node.settings import DECLARATIONS, load_settings
@@ -18,10 +18,6 @@ from spark_sink.cli import main as spark_main
 
 TOKEN = "a-token-that-nobody-should-see"
 KEY = "https://rpc.example/a-secret-key"
-
-
-def run(*args: str, **env: str) -> Result:
-    return CliRunner().invoke(main, args, env=env)
 
 
 @pytest.fixture
@@ -35,26 +31,22 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_each_setting_is_shown_with_its_source(file: Path) -> None:
-    args = ("config", "show", "--config", str(file), "--log-level", "error")
-    result = run(*args, RECON_NODE_API="127.0.0.1:9")
-    assert result.exit_code == 0, result.output
-    lines = result.stdout.splitlines()
+    args = ("config", "show", "--config", file, "--log-level", "error")
+    lines = run(*args, RECON_NODE_API="127.0.0.1:9").stdout.splitlines()
     assert f'network = "local-1"  # {file}: network' in lines
     assert 'api = "127.0.0.1:9"  # RECON_NODE_API' in lines
     assert 'log_level = "error"  # --log-level' in lines
-    as_json = json.loads(run(*args, "--json", RECON_NODE_API="127.0.0.1:9").stdout)
+    as_json = json_of(*args, RECON_NODE_API="127.0.0.1:9")
     assert as_json["api"] == {"value": "127.0.0.1:9", "source": "RECON_NODE_API"}
-    assert set(as_json) == {
-        *("network", "api", "log_level", "token", "interests", "chain_rpc"),
-    }
+    assert set(as_json) == {"network", "api", "log_level", "token", "interests", "chain_rpc"}
 
 
-@pytest.mark.parametrize("options", [[], ["--all"], ["--json"], ["--all", "--json"]])
-def test_secrets_are_not_shown(file: Path, options: list[str]) -> None:
-    printed = run("config", "show", "--config", str(file), *options).output
-    assert "token" in printed
-    assert TOKEN not in printed
-    assert KEY not in printed
+def test_secrets_are_not_shown(file: Path) -> None:
+    for options in ([], ["--all"], ["--json"], ["--all", "--json"]):
+        printed = run("config", "show", "--config", file, *options).output
+        assert "token" in printed
+        assert TOKEN not in printed
+        assert KEY not in printed
 
 
 def test_what_is_shown_is_a_file_of_settings(tmp_path: Path) -> None:
@@ -72,16 +64,16 @@ def test_nothing_is_set() -> None:
 
 
 def test_checked_settings(file: Path, tmp_path: Path) -> None:
-    good = run("config", "check", "--config", str(file), RECON_NODE_NETWROK="local-1")
-    assert (good.exit_code, good.stdout.startswith("ok: 5 settings")) == (0, True)
+    check = ("config", "check", "--config", file)
+    good = run(*check, RECON_NODE_NETWROK="local-1")
+    assert good.stdout.startswith("ok: 5 settings")
     assert "RECON_NODE_NETWROK is not a setting" in good.stderr
     secret = tmp_path / "token"
     secret.write_text("another-token-of-sixteen")
-    both = run("config", "check", "--config", str(file), "--token-file", str(secret))
-    assert (both.exit_code, "token and token_file are both set" in both.stderr) == (2, True)
+    both = error_of(*check, "--token-file", secret, code=2)
+    assert "token and token_file are both set" in both
     file.write_text('netwrok = "local-1"\n')
-    wrong = run("config", "check", "--config", str(file))
-    assert (wrong.exit_code, "did you mean 'network'?" in wrong.stderr) == (2, True)
+    assert "did you mean 'network'?" in error_of(*check, code=2)
 
 
 @pytest.mark.parametrize(

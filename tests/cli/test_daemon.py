@@ -20,20 +20,18 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
-from click.testing import CliRunner
+from cli_run import Events, error_of, run
 from support.waiting import wait_until
 
 import recon_node
 from recon_node.api.server import GRACE
 from recon_node.ceramic import Network
-from recon_node.cli import main
 from recon_node.cli.run import _give_up
 from recon_node.program import allow_files
 from recon_node.store import open_store
 from recon_node.store.db.saved_keys import SAVING
 from recon_node.testnet import Testnet, TestnetError, TestnetNode
 
-Events = list[dict[str, str]]
 ANY_PORT = "/ip4/127.0.0.1/tcp/0"
 COMMAND = [sys.executable, "-m", "recon_node"]
 
@@ -140,13 +138,12 @@ def test_why_a_node_cannot_start_is_said_in_one_line(node: TestnetNode, tmp_path
 def assert_refused(data_dir: str, *flags: str, words: list[str]) -> None:
     """`recon-node run` ends with exit code 1, and its last line is the reason."""
     free = ["--api", "127.0.0.1:0", *(() if "--listen" in flags else ("--listen", ANY_PORT))]
-    args = ["run", "--network", "local-1", "--data-dir", data_dir, *free, *flags]
-    result = CliRunner().invoke(main, args)
-    assert result.exit_code == 1, result.output
-    last = result.stderr.splitlines()[-1]
+    args = ("run", "--network", "local-1", "--data-dir", data_dir, *free, *flags)
+    log = run(*args, code=1).stderr
+    last = log.splitlines()[-1]
     assert last.startswith("Error: ")
     assert all(word in last for word in words), last
-    assert "Traceback" not in result.stderr
+    assert "Traceback" not in log
 
 
 async def make_log(data_dir: Path, network: str) -> None:
@@ -154,43 +151,33 @@ async def make_log(data_dir: Path, network: str) -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
+def test_bad_settings_are_exit_code_2() -> None:
+    for args, words in (
         (["--network", "nowhere"], "Error: --network: no network is named 'nowhere'"),
         (["--api", "x"], "Error: --api: 'x' should be HOST:PORT"),
         (["--config", "/no/such.toml"], "Error: /no/such.toml: No such file or directory"),
         (["--bootstrap", "/ip4/127.0.0.1/tcp/1"], "Error: --bootstrap: "),
         (["--frobnicate"], "No such option"),
-    ],
-)
-def test_bad_settings_are_exit_code_2(args: list[str], words: str) -> None:
-    result = CliRunner().invoke(main, ["run", *args])
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert "Traceback" not in result.stderr
+    ):
+        error = error_of("run", *args, code=2)
+        assert words in error
+        assert "Traceback" not in error
 
 
 def test_the_identity_is_made_once_and_kept(tmp_path: Path) -> None:
-    def identity(*options: str) -> tuple[str, str]:
-        result = CliRunner().invoke(main, ["id", "--data-dir", str(tmp_path / "new"), *options])
-        assert result.exit_code == 0, result.output
-        return result.stdout.strip(), result.stderr
-
-    unmade = CliRunner().invoke(main, ["id", "--data-dir", str(tmp_path / "new")])
-    assert unmade.exit_code == 1
-    assert "has no identity yet" in unmade.stderr
-    assert not (tmp_path / "new").exists()
-    first, printed = identity("--create")
-    assert first.startswith("12D3KooW")
-    [key] = (tmp_path / "new").iterdir()
-    assert printed == f"created a new identity: {key}\n"
-    assert identity() == identity("--create") == (first, "")
+    new = tmp_path / "new"
+    identity = ("id", "--data-dir", new)
+    assert "has no identity yet" in error_of(*identity)
+    assert not new.exists()
+    first = run(*identity, "--create")
+    assert first.stdout.startswith("12D3KooW")
+    [key] = new.iterdir()
+    assert first.stderr == f"created a new identity: {key}\n"
+    for again in (run(*identity), run(*identity, "--create")):
+        assert (again.stdout, again.stderr) == (first.stdout, "")
     assert key.stat().st_mode & 0o777 == 0o600
     key.write_bytes(b"garbage")
-    result = CliRunner().invoke(main, ["id", "--data-dir", str(tmp_path / "new")])
-    assert result.exit_code == 1
-    assert str(key) in result.stderr
+    assert str(key) in error_of(*identity)
 
 
 def start_testnet_command(nodes: int, directory: Path) -> tuple[subprocess.Popen[str], list[int]]:
@@ -242,20 +229,20 @@ def test_sighup_stops_a_node_in_good_order_unless_it_is_ignored(tmp_path: Path) 
     for wrapper, stops in (([], True), (["nohup"], False)):
         command = [*wrapper, *COMMAND, *flags, "--data-dir", str(tmp_path / str(stops))]
         restore = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also if this process ignores it
-        run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        node = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         signal.signal(signal.SIGHUP, restore)
-        with run:
+        with node:
             try:
-                assert run.stderr is not None
-                next(line for line in run.stderr if b"Ready" in line)
-                run.send_signal(signal.SIGHUP)
+                assert node.stderr is not None
+                next(line for line in node.stderr if b"Ready" in line)
+                node.send_signal(signal.SIGHUP)
                 if not stops:
-                    run.send_signal(signal.SIGTERM)
-                log = run.stderr.read()
-                assert run.wait(60) == 0
+                    node.send_signal(signal.SIGTERM)
+                log = node.stderr.read()
+                assert node.wait(60) == 0
                 assert (b"SIGHUP" in log, b"SIGTERM" in log) == (stops, not stops)
             finally:
-                run.kill()
+                node.kill()
 
 
 @pytest.mark.skipif(
@@ -277,7 +264,7 @@ def test_a_user_without_a_home_directory_can_run_a_node(tmp_path: Path) -> None:
         "PYTHONPATH": str(Path(recon_node.__file__).parent.parent),
     }
 
-    def run(*more: str) -> subprocess.Popen[bytes]:
+    def started(*more: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [*become, *COMMAND, *flags, *more],
             env=environment,
@@ -286,7 +273,7 @@ def test_a_user_without_a_home_directory_can_run_a_node(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
         )
 
-    with run("--data-dir", str(data_dir)) as node:
+    with started("--data-dir", str(data_dir)) as node:
         try:
             assert node.stderr is not None
             assert any(b"Ready" in line for line in node.stderr)
@@ -294,7 +281,7 @@ def test_a_user_without_a_home_directory_can_run_a_node(tmp_path: Path) -> None:
             assert node.wait(60) == 0
         finally:
             node.kill()
-    with run() as node:
+    with started() as node:
         _, log = node.communicate(timeout=60)
     assert node.returncode == 2, log
     assert b"no home directory" in log

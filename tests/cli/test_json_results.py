@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import click
-import pytest
-import trio
-from click.testing import CliRunner, Result
+from cli_run import Events, damage_last_event, error_of, json_of
 
-from recon_node.ceramic import Network
 from recon_node.cli import main as recon_node
-from recon_node.ipld import multibase
-from recon_node.store import StoreSettings, open_store
 from recon_node.testnet import TestnetNode
 from spark_sink.cli import main as spark_sink
 
@@ -49,119 +40,82 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_prints_json_or_says_why_not(name: str) -> None:
-    command = COMMANDS[name]
-    options = [each for one in command.get_params(click.Context(command)) for each in one.opts]
-    assert ("--json" in options) is (name not in WITHOUT_JSON)
-
-
-def test_the_reasons_are_about_commands_that_exist() -> None:
-    assert set(WITHOUT_JSON) <= set(COMMANDS)
-
-
-def called(*args: object, exit_code: int = 0, env: dict[str, str] | None = None) -> Any:
-    """Standard output, which has to be one JSON value."""
-    result = invoked(*args, env=env)
-    assert result.exit_code == exit_code, result.output
-    return json.loads(result.stdout)
-
-
-def invoked(*args: object, env: dict[str, str] | None = None) -> Result:
-    return CliRunner().invoke(recon_node, [*map(str, args), "--json"], env=env)
-
-
-@pytest.fixture
-def log(tmp_path: Path, sample: list[dict[str, str]]) -> Path:
-    """The data directory of a node that has stopped."""
-    directory = tmp_path / "log"
-
-    async def fill() -> None:
-        settings = StoreSettings(verifiers=0)
-        async with open_store(directory, Network.local(7), settings=settings) as store:
-            await store.admit_local([multibase.decode(event["car"]) for event in sample[:20]])
-
-    trio.run(fill)
-    return directory
+def test_every_command_prints_json_or_says_why_not() -> None:
+    without = {
+        name
+        for name, command in COMMANDS.items()
+        if not any("--json" in each.opts for each in command.get_params(click.Context(command)))
+    }
+    assert without == set(WITHOUT_JSON)
 
 
 def test_the_log_of_a_stopped_node(log: Path, tmp_path: Path) -> None:
     of = ("--data-dir", log)
-    info = called("store", "info", *of)
-    assert (info["network"], info["events"], info["head"]) == ("local-7", 20, 20)
-    assert called("store", "compact", *of)["blocks_removed"] == 0
+    info = json_of("store", "info", *of)
+    assert (info["network"], info["events"], info["head"]) == ("local-7", 60, 60)
+    assert json_of("store", "compact", *of)["blocks_removed"] == 0
     file = tmp_path / "all.car"
-    assert called("store", "export", file, *of) == {"file": str(file), "events": 20}
-    taken = called("store", "import", file, "--data-dir", tmp_path / "copy")
-    assert (taken["events"], taken["new"], taken["refusals"]) == (20, 20, [])
-    both = invoked("store", "export", "-", *of)
-    assert (both.exit_code, both.stdout, "name a file, not -" in both.stderr) == (2, "", True)
+    assert json_of("store", "export", file, *of) == {"file": str(file), "events": 60}
+    taken = json_of("store", "import", file, "--data-dir", tmp_path / "copy")
+    assert (taken["events"], taken["new"], taken["refusals"]) == (60, 60, [])
+    both = error_of("store", "export", "-", *of, "--json", code=2)
+    assert "name a file, not -" in both
 
 
 def test_a_damaged_log(log: Path) -> None:
-    of = ("--data-dir", log)
-    sound = called("store", "check", *of)
-    assert (sound["sound"], sound["delivered"], sound["repaired"]) == (True, 20, None)
-    with closing(sqlite3.connect(log / "events.sqlite3")) as connection:
-        connection.execute("UPDATE cars SET car = x'00' WHERE id = 20")
-        connection.commit()
-    damaged = called("store", "check", *of, exit_code=1)
+    check = ("store", "check", "--data-dir", log)
+    sound = json_of(*check)
+    assert (sound["sound"], sound["delivered"], sound["repaired"]) == (True, 60, None)
+    damage_last_event(log)
+    damaged = json_of(*check, code=1)
     assert (damaged["sound"], damaged["fault_count"]) == (False, 1)
     assert damaged["faults"][0]["where"] == "events"
-    mended = called("store", "check", "--repair", *of)
-    assert (mended["sound"], mended["events"]) == (True, 19)
+    mended = json_of(*check, "--repair")
+    assert (mended["sound"], mended["events"]) == (True, 59)
     assert len(mended["repaired"]["lost"]) == 1
     assert Path(mended["repaired"]["damaged_file"]).exists()
 
 
 def test_snapshots(log: Path, tmp_path: Path) -> None:
     url, copy = tmp_path / "snapshots", tmp_path / "copy"
-    made = called("snapshot", "create", url, "--data-dir", log)
-    synced = called(
-        "snapshot", "sync", url, "--data-dir", copy, env={"RECON_NODE_NETWORK": "local-7"}
-    )
-    assert (synced["state"], synced["new"], synced["faults"]) == ("done", 20, [])
-    found = called("snapshot", "verify", url)
-    assert (found["name"], found["sound_events"], found["faults"]) == (made["name"], 20, [])
-    assert called("snapshot", "gc", url)["snapshots_deleted"] == 0
+    made = json_of("snapshot", "create", url, "--data-dir", log)
+    sync = ("snapshot", "sync", url, "--data-dir", copy)
+    synced = json_of(*sync, RECON_NODE_NETWORK="local-7")
+    assert (synced["state"], synced["new"], synced["faults"]) == ("done", 60, [])
+    found = json_of("snapshot", "verify", url)
+    assert (found["name"], found["sound_events"], found["faults"]) == (made["name"], 60, [])
+    assert json_of("snapshot", "gc", url)["snapshots_deleted"] == 0
 
 
 def test_keys_and_settings(tmp_path: Path) -> None:
-    key = called("key", "new", tmp_path / "my.key")
+    key = json_of("key", "new", tmp_path / "my.key")
     assert key["did"].startswith("did:key:z6Mk")
-    assert called("key", "show", tmp_path / "my.key") == key
+    assert json_of("key", "show", tmp_path / "my.key") == key
     home = {"RECON_NODE_DATA_DIR": str(tmp_path)}
-    own = called("dag", "key", env=home)["did"]
-    grant = called("dag", "grant", key["did"], env=home)
+    own = json_of("dag", "key", **home)["did"]
+    grant = json_of("dag", "grant", key["did"], **home)
     assert (grant["issuer"], grant["audience"], grant["expires"]) == (own, key["did"], None)
-    checked = called("config", "check", "--network", "local-7", env={"RECON_NODE_NOTHING": "1"})
-    assert checked == {
-        "ok": True,
-        "settings": ["network"],
-        "unknown_variables": ["RECON_NODE_NOTHING"],
-    }
-    wrong = invoked("config", "check", "--network", "nonsense")
-    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    checked = json_of("config", "check", "--network", "local-7", RECON_NODE_NOTHING="1")
+    unknown = ["RECON_NODE_NOTHING"]
+    assert checked == {"ok": True, "settings": ["network"], "unknown_variables": unknown}
+    error_of("config", "check", "--network", "nonsense", "--json", code=2)
 
 
-def test_a_running_node(node: TestnetNode, sample: list[dict[str, str]], tmp_path: Path) -> None:
-    env = {"RECON_NODE_URL": node.api_url}
+def test_a_running_node(node: TestnetNode, sample: Events, tmp_path: Path) -> None:
     file = tmp_path / "events"
     file.write_text(f"{sample[0]['car']}\nnonsense\n")
-    sent = called("events", "add", file, exit_code=1, env=env)
+    sent = json_of("events", "add", file, node=node, code=1)
     assert (sent["complete"], sent["events"], sent["refused"]) == (True, 2, 1)
     assert [each["line"] for each in sent["refusals"]] == [2]
     cid = sample[0]["cid"]
-    assert called("events", "get", cid, env=env) == {"id": cid, "data": sample[0]["car"]}
-    assert called("events", "get", cid, "--show", env=env)["cid"] == cid
-    both = invoked("events", "get", cid, "--car", "-", env=env)
-    assert (both.exit_code, both.stdout) == (2, "")
+    assert json_of("events", "get", cid, node=node) == {"id": cid, "data": sample[0]["car"]}
+    assert json_of("events", "get", cid, "--show", node=node)["cid"] == cid
+    error_of("events", "get", cid, "--car", "-", "--json", node=node, code=2)
 
     interest = {"sep": "model", "sepValue": "kh4q0ozorrgaq2mezktnrmdwleo1d"}
-    added = called("interests", "add", interest["sepValue"], env=env)
+    added = json_of("interests", "add", interest["sepValue"], node=node)
     assert added["added"] == interest
     assert [each["sepValue"] for each in added["interests"]] == [interest["sepValue"]]
-    removed = called("interests", "remove", interest["sepValue"], env=env)
+    removed = json_of("interests", "remove", interest["sepValue"], node=node)
     assert removed == {"removed": interest, "interests": []}
-    failed = invoked("peers", "add", "nowhere", env=env)
-    assert (failed.exit_code, failed.stdout, failed.stderr[:7]) == (1, "", "Error: ")
+    assert error_of("peers", "add", "nowhere", "--json", node=node).startswith("Error: ")

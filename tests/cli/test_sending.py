@@ -87,14 +87,17 @@ def drive(window: Window, items: list[Item], rng: random.Random) -> Iterator[Win
             acknowledged |= {entry.item.cid or cid(0) for entry in done}
 
 
-@pytest.mark.parametrize(("lookahead", "batch"), [(1000, 500), (1000, 3), (50, 1), (8, 4), (1, 1)])
-@given(items=inputs(), rng=st.randoms(use_true_random=False))
+@given(
+    items=inputs(),
+    limits=st.sampled_from([(1000, 500), (1000, 3), (50, 1), (8, 4), (1, 1)]),
+    rng=st.randoms(use_true_random=False),
+)
 def test_each_event_is_taken_after_everything_it_depends_on(
-    items: list[Item], rng: random.Random, lookahead: int, batch: int
+    items: list[Item], limits: tuple[int, int], rng: random.Random
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "LOOKAHEAD", lookahead)
-        patch.setattr(module, "BATCH_EVENTS", batch)
+        patch.setattr(module, "LOOKAHEAD", limits[0])
+        patch.setattr(module, "BATCH_EVENTS", limits[1])
         window = Window()
         taken = [entry.item for entry in drive(window, items, rng)]
     assert sorted(each.line for each in taken) == [each.line for each in items]
@@ -120,16 +123,12 @@ def test_a_batch_is_bounded_by_size_and_takes_at_least_one() -> None:
     window = Window()
     for line in range(1, 4):
         window.add(Item(line, module.BATCH_BYTES, "", cid(line)))
-    window.ended = True
-    assert [len(window.take()) for _ in range(4)] == [1, 1, 1, 0]
-    assert window.is_done
-
-
-def test_large_events_fill_the_window_too() -> None:
-    window = Window()
-    window.add(Item(1, module.LOOKAHEAD_BYTES, "", cid(1)))
+    assert not window.is_full
+    window.add(Item(4, module.LOOKAHEAD_BYTES, "", cid(4)))
     assert window.is_full
-    assert len(window.take()) == 1
+    window.ended = True
+    assert [len(window.take()) for _ in range(5)] == [1, 1, 1, 1, 0]
+    assert window.is_done
     assert not window.is_full
 
 
@@ -216,25 +215,18 @@ async def test_a_node_that_takes_one_event_a_request_gets_them_so(tmp_path: Path
     assert requests.count(b"application/json") == 30
 
 
-async def test_an_answer_that_is_not_about_an_event_ends_it(tmp_path: Path) -> None:
-    def wrap(app: ASGIApp) -> ASGIApp:
-        return JSONResponse({"message": "the disk is full"}, 507)
+ANSWERS = [
+    (JSONResponse({"message": "the disk is full"}, 507), NodeError, "the disk is full"),
+    (JSONResponse({"hello": "world"}), NotANodeError, "not a"),
+]
 
+
+@pytest.mark.parametrize(("answer", "error", "words"), ANSWERS)
+async def test_an_answer_that_is_not_about_an_event_ends_it(
+    tmp_path: Path, answer: JSONResponse, error: type[NodeError], words: str
+) -> None:
     outcome = SendingOutcome()
-    async with node_of(tmp_path, wrap) as (node, _):
-        with pytest.RaisesGroup(
-            pytest.RaisesExc(NodeError, match="the disk is full"), flatten_subgroups=True
-        ):
+    async with node_of(tmp_path, lambda _: answer) as (node, _):
+        with pytest.RaisesGroup(pytest.RaisesExc(error, match=words), flatten_subgroups=True):
             await send_items(node, sample_items(3), outcome, workers=1, on_done=lambda *_: None)
     assert outcome.total == 0
-
-
-async def test_what_answers_may_not_be_a_node(tmp_path: Path) -> None:
-    def wrap(app: ASGIApp) -> ASGIApp:
-        return JSONResponse({"hello": "world"})
-
-    async with node_of(tmp_path, wrap) as (node, _):
-        with pytest.RaisesGroup(pytest.RaisesExc(NotANodeError), flatten_subgroups=True):
-            await send_items(
-                node, sample_items(3), SendingOutcome(), workers=1, on_done=lambda *_: None
-            )

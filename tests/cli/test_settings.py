@@ -50,15 +50,17 @@ def test_later_sources_override_earlier_ones(
 ) -> None:
     config = write(
         tmp_path / "node.toml",
-        'network = "local-1"\nlog_level = "debug"\napi = "127.0.0.1:1"\nsync_interval = 1\n',
+        'network = "local-1"\nlog_level = "debug"\napi = "127.0.0.1:1"\nmax_waiting = 7\n',
     )
+    assert load_settings(config).store.max_waiting == 7
+    monkeypatch.setenv("RECON_NODE_MAX_WAITING", "0")
     monkeypatch.setenv("RECON_NODE_LOG_LEVEL", "error")
     monkeypatch.setenv("RECON_NODE_API", "127.0.0.1:2")
     settings = load_settings(config, {"api": "127.0.0.1:3"})
     assert settings.network == "local-1"  # only the file says so
     assert settings.log.level == "error"  # environment over file
     assert settings.api.address == "127.0.0.1:3"  # flag over both
-    assert settings.p2p.sync_interval == 1.0
+    assert settings.store.max_waiting == 0
 
 
 def test_lists_from_each_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,14 +81,6 @@ def test_settings_reach_the_rooms() -> None:
     assert (p2p.listen, p2p.bootstrap) == (("/ip4/127.0.0.1/tcp/9",), (PEER,))
     assert (store.max_event_bytes, store.synchronous) == (5000, "normal")
     assert settings.api.limits.body == 9000
-
-
-def test_the_room_for_waiting_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = write(tmp_path / "node.toml", "max_waiting = 7\nmax_waiting_bytes = 8000\n")
-    store = load_settings(config).store
-    assert (store.max_waiting, store.max_waiting_bytes) == (7, 8000)
-    monkeypatch.setenv("RECON_NODE_MAX_WAITING", "0")
-    assert load_settings(config).store.max_waiting == 0
 
 
 @pytest.mark.parametrize(

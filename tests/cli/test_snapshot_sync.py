@@ -7,10 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
-from click.testing import CliRunner, Result
+from cli_run import Events, run
 
 from recon_node.ceramic import Network
-from recon_node.cli import main
 from recon_node.ipld import multibase
 from recon_node.store import StoreSettings, open_store
 from recon_node.testnet import TestnetNode
@@ -19,7 +18,7 @@ EVENTS = 60
 
 
 @pytest.fixture
-def url(node: TestnetNode, sample: list[dict[str, str]], tmp_path: Path) -> str:
+def url(node: TestnetNode, sample: Events, tmp_path: Path) -> str:
     """A snapshot of a node that has stopped."""
     name = httpx.get(f"{node.api_url}/ceramic/config/network").json()["name"]
 
@@ -29,28 +28,18 @@ def url(node: TestnetNode, sample: list[dict[str, str]], tmp_path: Path) -> str:
             await store.admit_local([multibase.decode(each["car"]) for each in sample[:EVENTS]])
 
     trio.run(fill)
-    made = snapshot("create", tmp_path / "snapshots", "--data-dir", tmp_path / "other")
-    assert made.exit_code == 0, made.output
+    run("snapshot", "create", tmp_path / "snapshots", "--data-dir", tmp_path / "other")
     return str(tmp_path / "snapshots")
-
-
-def snapshot(*args: object, env: dict[str, str] | None = None) -> Result:
-    return CliRunner().invoke(main, ["snapshot", *map(str, args)], env=env)
 
 
 def test_the_node_that_uses_the_directory_is_asked(
     node: TestnetNode, url: str, tmp_path: Path
 ) -> None:
-    api = {"RECON_NODE_URL": node.api_url}
-    found = snapshot("sync", url, "--data-dir", node.data_dir, env=api)
-    assert found.exit_code == 0, found.output
+    here = ("--data-dir", node.data_dir)
+    found = run("snapshot", "sync", url, *here, node=node)
     assert f"{EVENTS} new, 0 known, 0 refused" in found.output
-    again = snapshot("sync", url, tmp_path / "none", "--data-dir", node.data_dir, env=api)
-    assert again.exit_code == 1
+    again = run("snapshot", "sync", url, tmp_path / "none", *here, node=node, code=1)
     assert "0 new" in again.output
     assert "none does not exist" in again.output
-    nobody = snapshot(
-        "sync", url, "--data-dir", node.data_dir, env={"RECON_NODE_URL": "http://127.0.0.1:1"}
-    )
-    assert nobody.exit_code == 1
+    nobody = run("snapshot", "sync", url, *here, RECON_NODE_URL="http://127.0.0.1:1", code=1)
     assert "is in use, but no node answers" in nobody.output

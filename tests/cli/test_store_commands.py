@@ -6,89 +6,62 @@ import base64
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-import trio
-from click.testing import CliRunner, Result
+from cli_run import Events, damage_last_event, run
+from click.testing import Result
 
-from recon_node.ceramic import Event, Network, Shard, parse_event
-from recon_node.cli import main
+from recon_node.ceramic import Event, Shard, parse_event
 from recon_node.ipld import CID, car, multibase
-from recon_node.store import StoreSettings, open_store
 from recon_node.testnet import TestnetNode
 
-Events = list[dict[str, str]]
-NETWORK = Network.local(7)
 
-
-def run(directory: Path, *args: str, data: bytes | None = None) -> Result:
-    return CliRunner().invoke(main, ["store", *args, "--data-dir", str(directory)], input=data)
-
-
-@pytest.fixture
-def log(tmp_path: Path, sample: Events) -> Path:
-    """The log of a node that has stopped."""
-    directory = tmp_path / "log"
-
-    async def fill() -> None:
-        async with open_store(directory, NETWORK, settings=StoreSettings(verifiers=0)) as store:
-            await store.admit_local([multibase.decode(event["car"]) for event in sample[:60]])
-
-    trio.run(fill)
-    return directory
+def store(directory: Path, *args: object, **options: Any) -> Result:
+    return run("store", *args, "--data-dir", directory, **options)
 
 
 def test_a_log_is_described_checked_compacted_and_copied(log: Path, tmp_path: Path) -> None:
-    result = run(log, "info")
-    assert result.exit_code == 0, result.output
+    info = store(log, "info").stdout
     for part in ("local-7", "events                     60", "delivered (feed head)      60"):
-        assert part in result.stdout
-    result = run(log, "check")
-    assert (result.exit_code, result.stdout[:18]) == (0, "sound: 60 events (")
-    result = run(log, "compact")
-    assert result.exit_code == 0
-    assert "0 unused blocks removed" in result.stdout
+        assert part in info
+    assert store(log, "check").stdout.startswith("sound: 60 events (")
+    assert "0 unused blocks removed" in store(log, "compact").stdout
     file = tmp_path / "events.car"
-    result = run(log, "export", str(file))
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "60 events exported\n")
+    result = store(log, "export", file)
+    assert (result.stdout, result.stderr) == ("", "60 events exported\n")
     assert [path.name for path in tmp_path.iterdir() if path.suffix] == ["events.car"]
-    piped = run(log, "export", "-")
-    assert piped.stdout_bytes == file.read_bytes()
+    assert store(log, "export", "-").stdout_bytes == file.read_bytes()
     copy = tmp_path / "copy"
     for counts in ("60 new, 0 known", "0 new, 60 known"):
-        result = run(copy, "import", "-", data=file.read_bytes())
-        assert result.exit_code == 0, result.output
+        result = store(copy, "import", "-", data=file.read_bytes())
         assert result.stdout.startswith(f"60 events: {counts}, 0 refused, in ")
-    assert run(copy, "check").stdout == run(log, "check").stdout
+    assert store(copy, "check").stdout == store(log, "check").stdout
 
 
 def test_damage_is_reported_and_repaired(log: Path) -> None:
-    with closing(sqlite3.connect(log / "events.sqlite3")) as connection:
-        connection.execute("UPDATE cars SET car = x'00' WHERE id = 60")
-        connection.commit()
-    result = run(log, "check")
-    assert result.exit_code == 1
-    assert "events: row 60, " in result.stderr
-    assert "damaged: 1 fault\n" in result.stderr
-    assert "recon-node store check --repair" in result.stderr
-    result = run(log, "check", "--repair")
-    assert result.exit_code == 0, result.output
-    assert "lost, but peers will send it again: " in result.stdout
-    assert "repaired: 59 events saved, 1 lost; feed positions changed: the new" in result.stdout
-    assert "sound: 59 events" in result.stdout
-    assert str(log / "events.sqlite3.damaged-1") in result.stdout
-    assert run(log, "check").exit_code == 0
+    damage_last_event(log)
+    error = store(log, "check", code=1).stderr
+    for part in ("events: row 60, ", "damaged: 1 fault\n", "recon-node store check --repair"):
+        assert part in error
+    repaired = store(log, "check", "--repair").stdout
+    for part in (
+        "lost, but peers will send it again: ",
+        "repaired: 59 events saved, 1 lost; feed positions changed: the new",
+        "sound: 59 events",
+        str(log / "events.sqlite3.damaged-1"),
+    ):
+        assert part in repaired
+    store(log, "check")
 
 
-def test_only_a_part_is_exported(log: Path, tmp_path: Path, sample: Events) -> None:
-    file = str(tmp_path / "part.car")
-    result = run(log, "export", file, "--sort-value", "nothing")
-    assert result.exit_code == 1
-    assert "none of the 60 events" in result.stderr
-    assert not (tmp_path / "part.car").exists()
-    result = run(log, "export", file, "--controller", "did:key:z6Mk")
-    assert result.exit_code == 2
-    assert "give that, too" in result.stderr
+def test_only_a_part_is_exported(log: Path, tmp_path: Path) -> None:
+    file = tmp_path / "part.car"
+    nothing = store(log, "export", file, "--sort-value", "nothing", code=1)
+    assert "none of the 60 events" in nothing.stderr
+    assert not file.exists()
+    alone = store(log, "export", file, "--controller", "did:key:z6Mk", code=2)
+    assert "give that, too" in alone.stderr
 
 
 def test_shards_are_exported(log: Path, tmp_path: Path, sample: Events) -> None:
@@ -97,8 +70,7 @@ def test_shards_are_exported(log: Path, tmp_path: Path, sample: Events) -> None:
     parts = []
     for shard in (["--controllers", "1/2"], ["--controllers", "80..ff"], []):
         file = tmp_path / f"part{len(parts)}.car"
-        result = run(log, "export", str(file), "--sort-value", model, *shard)
-        assert result.exit_code == 0, result.output
+        store(log, "export", file, "--sort-value", model, *shard)
         parts.append({event.cid: event for event in exported(file, sample)})
     first, second, whole = parts
     assert first.keys() | second.keys() == whole.keys()
@@ -106,8 +78,8 @@ def test_shards_are_exported(log: Path, tmp_path: Path, sample: Events) -> None:
     inits = [event.header for event in first.values() if event.header is not None]
     assert inits
     assert all(Shard.of(1, 2).covers(header.controller) for header in inits)
-    refused = run(log, "export", "x.car", "--sort-value", model, "--controllers", "5/4")
-    assert (refused.exit_code, "there is no shard 5/4" in refused.stderr) == (2, True)
+    wrong = ("--sort-value", model, "--controllers", "5/4")
+    assert "there is no shard 5/4" in store(log, "export", "x.car", *wrong, code=2).stderr
 
 
 def exported(file: Path, sample: Events) -> list[Event]:
@@ -122,45 +94,36 @@ def exported(file: Path, sample: Events) -> list[Event]:
 
 def test_a_good_export_is_not_overwritten(log: Path, tmp_path: Path) -> None:
     file = tmp_path / "backup.car"
-    assert run(log, "export", str(file)).exit_code == 0
+    store(log, "export", file)
     good = file.read_bytes()
-    result = run(log, "export", str(file))
-    assert result.exit_code == 1
-    assert "already exists: choose another name, or use --force" in result.stderr
-    assert run(log, "export", str(file), "--force").exit_code == 0
+    error = store(log, "export", file, code=1).stderr
+    assert "already exists: choose another name, or use --force" in error
+    store(log, "export", file, "--force")
     assert file.read_bytes() == good
-    result = run(log, "export", str(file), "--force", "--sort-value", "nothing")
-    assert (result.exit_code, file.read_bytes()) == (1, good)
+    store(log, "export", file, "--force", "--sort-value", "nothing", code=1)
+    assert file.read_bytes() == good
     with closing(sqlite3.connect(log / "events.sqlite3")) as connection:
         connection.executescript("DELETE FROM events; DELETE FROM cars; DELETE FROM streams")
-    result = run(log, "export", str(file), "--force")
-    assert (result.exit_code, file.read_bytes()) == (1, good)
-    assert "holds no events" in result.stderr
-    assert run(log, "export", "-").stdout_bytes == b""
-    assert run(log, "export", str(tmp_path)).exit_code == 2, "a directory"
-    result = run(log, "export", str(tmp_path / "not there" / "x.car"))
-    assert result.exit_code == 1
-    assert "cannot be written: No such file or directory" in result.stderr
+    assert "holds no events" in store(log, "export", file, "--force", code=1).stderr
+    assert file.read_bytes() == good
+    assert store(log, "export", "-", code=1).stdout_bytes == b""
+    store(log, "export", tmp_path, code=2)  # a directory
+    nowhere = store(log, "export", tmp_path / "not there" / "x.car", code=1)
+    assert "cannot be written: No such file or directory" in nowhere.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"log", "backup.car"}
 
 
-@pytest.mark.parametrize("command", ["info", "check", "compact", "export"])
-def test_without_a_log_nothing_is_created(tmp_path: Path, command: str) -> None:
-    arguments = [str(tmp_path / "x.car")] if command == "export" else []
-    for directory in (tmp_path, tmp_path / "not there"):
-        result = run(directory, command, *arguments)
-        assert result.exit_code == 1
-        assert "--data-dir" in result.stderr
-    assert {path.name for path in tmp_path.iterdir()} <= {"lock"}
+def test_without_a_log_nothing_is_created(tmp_path: Path) -> None:
+    for command in (["info"], ["check"], ["compact"], ["export", tmp_path / "x.car"]):
+        for directory in (tmp_path, tmp_path / "not there"):
+            assert "--data-dir" in store(directory, *command, code=1).stderr
+        assert {path.name for path in tmp_path.iterdir()} <= {"lock"}
 
 
-def test_the_log_of_a_running_node_is_left_alone(node: TestnetNode, tmp_path: Path) -> None:
+def test_the_log_of_a_running_node_is_left_alone(node: TestnetNode) -> None:
     for command in (["info"], ["check", "--repair"], ["compact"], ["export", "x.car"]):
-        result = run(node.data_dir, *command)
-        assert result.exit_code == 1
-        assert "in use by process" in result.stderr
-    result = run(node.data_dir, "import", "-", data=b"garbage")
-    assert result.exit_code == 1
+        assert "in use by process" in store(node.data_dir, *command, code=1).stderr
+    store(node.data_dir, "import", "-", data=b"garbage", code=1)
 
 
 @pytest.mark.parametrize("form", ["kubo", "one CAR", "lines", "CARs", "ceramic-one"])
@@ -190,10 +153,9 @@ def test_history_is_imported_in_any_form(tmp_path: Path, sample: Events, form: s
             (source / f"{number}.car").write_bytes(each)
     log = tmp_path / "log"
     for counts in ("60 new, 0 known", "0 new, 60 known"):
-        result = run(log, "import", str(source), "--network", "local-7")
-        assert result.exit_code == 0, result.output
+        result = store(log, "import", source, "--network", "local-7")
         assert result.stdout.startswith(f"60 events: {counts}, 0 refused, in ")
-    assert run(log, "check").exit_code == 0
+    store(log, "check")
     assert {path.name for path in log.iterdir() if path.is_dir()} == set(), "nothing is left"
 
 
@@ -219,24 +181,17 @@ def test_directories_and_databases_without_events_are_refused(
     other = source / "other.sqlite"
     with closing(sqlite3.connect(other)) as database, database:
         database.execute("CREATE TABLE x (y)")
+    log = tmp_path / "log"
     for path, reason in ((source, "has no events"), (other, "not that of a ceramic-one node")):
-        result = run(tmp_path / "log", "import", str(path), "--network", "local-7")
-        assert result.exit_code == 1
-        assert reason in result.stderr
+        assert reason in store(log, "import", path, "--network", "local-7", code=1).stderr
     (source / "an event.car").write_bytes(multibase.decode(sample[0]["car"]))
-    result = run(tmp_path / "log", "import", str(source), "--network", "local-7")
-    assert result.stdout.startswith("1 events: 1 new") or result.stdout.startswith("1 event: 1 new")
-
-
-def test_a_file_without_events_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("hello\n" * 20)
-    result = run(tmp_path / "log", "import", str(tmp_path / "x"))
-    assert result.exit_code == 1
-    assert "has no events" in result.stderr
+    assert "1 new" in store(log, "import", source, "--network", "local-7").stdout
 
 
 def test_a_file_that_is_not_an_export_is_refused(tmp_path: Path, sample: Events) -> None:
-    result = run(tmp_path, "import", "-", data=multibase.decode(sample[0]["car"]))
-    assert result.exit_code == 1
-    assert "was not written by `recon-node store export`" in result.stderr
-    assert "recon-node events add" in result.stderr
+    (tmp_path / "x").write_text("hello\n" * 20)
+    assert "has no events" in store(tmp_path / "log", "import", tmp_path / "x", code=1).stderr
+    event = multibase.decode(sample[0]["car"])
+    error = store(tmp_path, "import", "-", data=event, code=1).stderr
+    assert "was not written by `recon-node store export`" in error
+    assert "recon-node events add" in error

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from cli_run import error_of
 from click.testing import CliRunner
 
 from recon_node.backup import BackupError, restore_backup
@@ -63,9 +64,7 @@ def test_a_compressed_answer_is_not_unpacked() -> None:
 
     asked: list[str] = []
     with server(reply) as url:
-        result = CliRunner().invoke(main, ["status", "--url", url])
-    assert result.exit_code == 1
-    assert "is not a node" in result.output
+        assert "is not a node" in error_of("status", "--url", url)
     assert set(asked) == {"identity"}
 
 
@@ -95,10 +94,8 @@ def test_a_pull_ends_where_the_node_said_that_it_would(tmp_path: Path) -> None:
 
     written: list[int] = []
     with server(reply) as url:
-        command = ["dag", "pull", str(ROOT), "--url", url, "--out", str(tmp_path / "out.car")]
-        result = CliRunner().invoke(main, command)
-    assert result.exit_code == 1
-    assert "more than the 100 bytes that it announced" in result.output
+        error = error_of("dag", "pull", ROOT, "--url", url, "--out", tmp_path / "out.car")
+    assert "more than the 100 bytes that it announced" in error
     assert list(tmp_path.iterdir()) == []
     assert sum(written) < 64 * 1024 * 1024  # what is under way
 
@@ -138,31 +135,20 @@ def sparse_by_attributes(name: str, real: int) -> bytes:
     return archive.getvalue()
 
 
-@pytest.mark.parametrize(
-    "rest",
-    [
-        sparse("events.sqlite3", 1 << 40),
-        sparse_by_attributes("events.sqlite3", 1 << 40),
-        member("x", kind=tarfile.XHDTYPE, size=3 << 30),
-        member("x", kind=tarfile.XGLTYPE, size=3 << 30),
-        member("x", kind=tarfile.GNUTYPE_LONGNAME, size=3 << 30),
-        member("events.sqlite3", size=1 << 50),
-        member("events.sqlite3", kind=tarfile.SYMTYPE),
-        member("not in the manifest", b"x"),
-        member("events.sqlite3", b"x") + member("events.sqlite3", b"y"),
-    ],
-    ids=[
-        "sparse",
-        "sparse PAX",
-        "PAX",
-        "global PAX",
-        "long name",
-        "1 PB",
-        "link",
-        "other",
-        "twice",
-    ],
-)
+HARMFUL = {
+    "sparse": sparse("events.sqlite3", 1 << 40),
+    "sparse PAX": sparse_by_attributes("events.sqlite3", 1 << 40),
+    "PAX": member("x", kind=tarfile.XHDTYPE, size=3 << 30),
+    "global PAX": member("x", kind=tarfile.XGLTYPE, size=3 << 30),
+    "long name": member("x", kind=tarfile.GNUTYPE_LONGNAME, size=3 << 30),
+    "1 PB": member("events.sqlite3", size=1 << 50),
+    "link": member("events.sqlite3", kind=tarfile.SYMTYPE),
+    "other": member("not in the manifest", b"x"),
+    "twice": member("events.sqlite3", b"x") + member("events.sqlite3", b"y"),
+}
+
+
+@pytest.mark.parametrize("rest", HARMFUL.values(), ids=HARMFUL)
 def test_a_backup_that_somebody_made_writes_nothing_else(tmp_path: Path, rest: bytes) -> None:
     archive = tmp_path / "backup"
     manifest = json.dumps(MANIFEST).encode()
@@ -173,7 +159,6 @@ def test_a_backup_that_somebody_made_writes_nothing_else(tmp_path: Path, rest: b
     assert {path.name for path in data_dir.iterdir()} <= {"lock", "node.lock"}
 
 
-@pytest.mark.parametrize("body", [b"{}", b"[]", b"null", b"<html>"])
 @pytest.mark.parametrize(
     "command",
     [
@@ -188,14 +173,14 @@ def test_a_backup_that_somebody_made_writes_nothing_else(tmp_path: Path, rest: b
         "anchor status",
     ],
 )
-def test_another_server_than_a_node_is_named_as_such(command: str, body: bytes) -> None:
+def test_another_server_than_a_node_is_named_as_such(command: str) -> None:
     def reply(handler: BaseHTTPRequestHandler) -> None:
         start(handler, content_type="application/json")
         handler.wfile.write(body)
 
     with server(reply) as url:
-        result = CliRunner().invoke(main, [*command.split(), "--url", url])
-    if command != "status" or body not in (b"{}", b"null"):  # of which it shows what there is
-        assert result.exit_code == 1
-        assert "Error:" in result.output
-    assert result.exception is None or isinstance(result.exception, SystemExit)
+        for body in (b"{}", b"[]", b"null", b"<html>"):
+            result = CliRunner().invoke(main, [*command.split(), "--url", url])
+            if command != "status" or body not in (b"{}", b"null"):  # it shows what there is
+                assert (result.exit_code, "Error:" in result.output) == (1, True), body
+            assert result.exception is None or isinstance(result.exception, SystemExit)
