@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import httpx
+import pytest
+
 from recon_node.client import Key, ModelDefinition, Relation, SignIn, View
 
 
@@ -18,6 +21,8 @@ def issued(request: SignIn[str], start: float, end: float) -> SignIn[str]:
     return replace(request, message=text, fields={**request.fields, "p": payload})
 
 
+OWN_NODE = pytest.mark.parametrize("ceramic", [httpx.ASGITransport], indirect=True)
+"""For what a client does without the node, or the same with any."""
 KEY = Key.from_seed(bytes(32))
 POST = ModelDefinition(
     name="Post",

