@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-import pytest
-
 from recon_node.api.app import ENDPOINTS
 from recon_node.api.openapi import describe
 from recon_node.setting_types import attribute_docs
@@ -44,14 +42,10 @@ def test_what_has_no_source_of_its_own_has_none() -> None:
     assert attribute_docs(int) == attribute_docs(IntEnum("Made", ["A"])) == {}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "The round-trip time in seconds.",  # of a dataclass
-        "The event's CAR, as multibase text.",  # of a body
-    ],
-)
-def test_the_api_s_document_says_what_fields_mean(text: str) -> None:
+def test_the_api_s_document_says_what_fields_mean() -> None:
     schemas = describe(ENDPOINTS)["components"]["schemas"].values()
     fields = [field for schema in schemas for field in schema.get("properties", {}).values()]
-    assert text in [field.get("description") for field in fields]
+    said = {field.get("description") for field in fields}
+    of_a_dataclass = "The round-trip time in seconds."
+    of_a_body = "The event's CAR, as multibase text."
+    assert said >= {of_a_dataclass, of_a_body}

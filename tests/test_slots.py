@@ -58,20 +58,17 @@ class Crowd:
         return sum(each.address == address for each in self.held)
 
 
-@pytest.mark.parametrize(
-    ("address", "blocks"),
-    [
-        ("192.0.2.1", ("192.0.2.1",)),
-        ("::ffff:192.0.2.1", ("192.0.2.1",)),
-        ("2001:db8:1:2:3:4:5:6", ("2001:db8:1::/48", "2001:db8:1::/56")),
-        ("fe80::1%eth0", ("fe80::/48", "fe80::/56")),
-        ("", ("",)),
-        ("unknown", ("unknown",)),
-    ],
-)
-def test_what_counts_as_one_network(address: str, blocks: tuple[str, ...]) -> None:
-    assert address_blocks_of(address) == blocks
-    assert address_block_of(address) == blocks[-1]
+def test_what_counts_as_one_network() -> None:
+    for address, *blocks in (
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1::/48", "2001:db8:1::/56"),
+        ("fe80::1%eth0", "fe80::/48", "fe80::/56"),
+        ("", ""),
+        ("unknown", "unknown"),
+    ):
+        assert address_blocks_of(address) == tuple(blocks)
+        assert address_block_of(address) == blocks[-1]
 
 
 def test_of_busy_slots_those_of_the_largest_network_give_way_the_latest_first() -> None:
@@ -187,7 +184,7 @@ COMERS = st.lists(
     st.tuples(
         st.sampled_from("abcdefgh"), st.booleans(), st.sampled_from(["come", "earn", "wait"])
     ),
-    max_size=60,
+    max_size=40,
 )
 
 

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import yaml
-from click import Command, Context, Group
+from click import Context, Group
 
 from recon_node.cli import main as recon_node
 from recon_node.settings import DECLARATIONS
@@ -22,19 +22,16 @@ ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 UNFOLDED = re.sub(r"\\\n\s*", "", DOCKERFILE)
 COMPOSE = yaml.safe_load((ROOT / "config" / "docker-compose.yml").read_text())
-PROGRAMS = {"recon-node": recon_node, "spark-sink": spark_sink}
+PROGRAMS: dict[str, Group] = {"recon-node": recon_node, "spark-sink": spark_sink}
 
 
 def check_command(words: list[str]) -> None:
     """Raise unless the program knows the subcommand and each of its options."""
-    command: Command = PROGRAMS[words[0]]
-    assert isinstance(command, Group)
-    found = command.get_command(Context(command), words[1])
-    assert found is not None
-    command = found
-    known = {
-        option for parameter in command.get_params(Context(command)) for option in parameter.opts
-    }
+    program = PROGRAMS[words[0]]
+    context = Context(program)
+    command = program.get_command(context, words[1])
+    assert command is not None
+    known = {option for parameter in command.get_params(context) for option in parameter.opts}
     assert {word for word in words[2:] if word.startswith("--")} <= known
 
 

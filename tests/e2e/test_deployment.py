@@ -13,33 +13,21 @@ from typing import Any
 
 import pytest
 import yaml
-from click import Context, Group
+from test_containers import check_command
 
-from recon_node.cli import main as recon_node
 from recon_node.settings import load_settings
-from spark_sink.cli import main as spark_sink
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "config" / "systemd").glob("*.service"))
 MANIFESTS = ROOT / "config" / "kubernetes"
-PROGRAMS: dict[str, Group] = {"recon-node": recon_node, "spark-sink": spark_sink}
-
-
-def check_options(program: str, words: list[str]) -> None:
-    """Raise unless the program knows the subcommand and each of its options."""
-    context = Context(PROGRAMS[program])
-    command = PROGRAMS[program].get_command(context, words[0])
-    assert command is not None
-    known = {option for parameter in command.get_params(context) for option in parameter.opts}
-    assert {word for word in words[1:] if word.startswith("--")} <= known
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
 def test_a_unit_starts_a_command_that_exists(unit: Path) -> None:
     [command] = re.findall(r"^ExecStart=/opt/recon/bin/(.*)$", unit.read_text(), re.MULTILINE)
-    program, *words = shlex.split(command)
-    assert program == unit.stem
-    check_options(program, words)
+    words = shlex.split(command)
+    assert words[0] == unit.stem
+    check_command(words)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
@@ -76,7 +64,7 @@ def test_a_stateful_set_is_whole(name: str) -> None:
     labels = template["metadata"]["labels"]
     assert spec["selector"]["matchLabels"].items() <= labels.items()
     [container] = template["spec"]["containers"]
-    check_options(container["image"], container["args"])
+    check_command([container["image"], *container["args"]])
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         how = container.get(probe, {})
