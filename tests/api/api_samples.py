@@ -27,7 +27,7 @@ ABSENT = CID.of(DAG_CBOR, b"elsewhere")
 """Of an event that no node has."""
 MODEL = StreamId(StreamType.MODEL, ABSENT)
 INIT = init_event(KEY, MODEL, {"n": 0}, unique=b"u")
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds to wait for what takes milliseconds: the machine may be slow, and busy with more."""
 
 
