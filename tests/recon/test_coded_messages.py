@@ -1,4 +1,4 @@
-"""The codec of `/ceramic/recon/1.2.0` against bytes that nobody honest would send."""
+"""The codec of `/ceramic/recon/1.2.0`, as a plain one writes and reads, and bytes of bad peers."""
 
 from __future__ import annotations
 
@@ -8,31 +8,69 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn_messages import RANGE
-from drawn_messages import messages as uncoded
 from hypothesis import given
 from hypothesis import strategies as st
-from peers import damaged
+from peers import damaged, gaps_of
+from plain_codec import KEYS, Column, PlainReader, columns, plain_bytes
 
-from recon_node.ipld import varint
-from recon_node.recon import RemoteProtocolError
+from recon_node.ceramic import IN_MEMORY, MAINNET, EventId, EventIdError, network_range
+from recon_node.ipld import VarintError, varint
+from recon_node.recon import KeyRange, RemoteProtocolError
+from recon_node.recon.coded import encoding
 from recon_node.recon.coded.encoding import decode_message, encode_message
 from recon_node.recon.coded.messages import (
     END,
-    MAX_WEIGHT,
+    MAX_BOUND,
     Estimate,
     Gaps,
+    LeftOut,
     Listed,
     Message,
+    MessageFlag,
     Say,
     weigh,
 )
+from recon_node.recon.keys.ranges import separator
 from recon_node.recon.keys.sketch import MAX_SYMBOLS, NO_IDS, TABLE_SIZE, Symbols
 
 MIB = 1 << 20
-COUNT, ESTIMATE, SYMBOLS, IDS, SALT = (bytes((1 << bit,)) for bit in range(5))
-"""Messages with one flag."""
-NOTHING = b"\x00"
+RANGE = KeyRange(network_range(MAINNET)[0], network_range(IN_MEMORY)[1])
+DIGEST = bytes(range(32))
+PRINT = DIGEST[:16]
+LEFT_OUT = st.none() | st.builds(LeftOut, st.integers(1, 300), st.just(DIGEST))
+
+
+def check_both(raw: bytes) -> None:
+    try:
+        expected = PlainReader(raw).gaps()
+    except (ValueError, VarintError, EventIdError):
+        expected = None
+    try:
+        found = list(decode_message(raw).gaps.columns())
+    except RemoteProtocolError:
+        found = None
+    assert found == expected
+
+
+@given(columns(), st.data())
+def test_gaps_are_written_and_read_as_a_plain_codec_does(
+    gaps: list[Column], data: st.DataObject
+) -> None:
+    raw = plain_bytes(gaps)
+    assert encode_message(Message(gaps=gaps_of(*gaps))) == raw
+    assert PlainReader(raw).gaps() == gaps == list(decode_message(raw).gaps.columns())
+    check_both(bytes(2) + data.draw(damaged(raw[2:])))
+
+
+def test_fenceposts_and_keys_of_unusual_lengths_in_one_list() -> None:
+    decoded = decode_message(plain_bytes([(END, Say.KEYS, tuple(KEYS))]))
+    assert decoded.gaps.keys() == KEYS
+    assert all(type(key) is EventId for key in decoded.gaps.keys())  # noqa: SIM118 - not a dict
+    with_fencepost = tuple(sorted([*KEYS, RANGE.lower]))
+    check_both(plain_bytes([(END, Say.KEYS, with_fencepost)]))
+
+
+# --- whole messages ------------------------------------------------------------------------------
 
 ids = st.lists(st.integers(0, 2**64 - 1), max_size=5).map(lambda each: np.array(each, np.uint64))
 
@@ -62,21 +100,34 @@ def symbols(draw: st.DrawFn) -> Symbols:
 @st.composite
 def messages(draw: st.DrawFn) -> Message:
     """Any message that the format has, whether or not a session would write it."""
-    plain = draw(uncoded())
+    key_range = draw(st.none() | st.just(RANGE))
+    gaps = draw(columns(key_range.lower if key_range else b""))
     listed = [
         Listed(draw(ids), draw(ids) if say is Say.LACKING else NO_IDS)
-        for say in plain.gaps.says
+        for _, say, _ in gaps
         if say >= Say.KEYS
     ]
     has_ids = any(len(each.ids) or len(each.wanted) for each in listed)
-    return replace(
-        plain,
+    goes_on = draw(st.booleans()) and bool(gaps) and gaps[-1][0] != END
+    closing = None if goes_on else draw(st.none() | st.just(DIGEST))
+    message = Message(
+        key_range,
+        gaps_of(*gaps),
+        closing,
+        goes_on=goes_on,
+        left_out=draw(LEFT_OUT) if closing else None,
         count=draw(st.none() | st.integers(0, 2**63 - 1)),
         estimate=draw(st.none() | estimates()),
         symbols=draw(st.none() | symbols()),
         listed=listed if has_ids and draw(st.booleans()) else (),
         salt=draw(st.none() | st.binary(min_size=16, max_size=16)),
     )
+    verdicts = [
+        message,
+        Message(verdict=MessageFlag.AGREED, left_out=draw(LEFT_OUT)),
+        Message(verdict=MessageFlag.REFUSED),
+    ]
+    return draw(st.sampled_from(verdicts))
 
 
 def parts_of(message: Message) -> Any:
@@ -86,7 +137,13 @@ def parts_of(message: Message) -> Any:
     return replace(message, symbols=None, listed=()), of_symbols, of_lists
 
 
-def assert_refused_or_canonical(raw: bytes) -> None:
+@given(messages(), st.data())
+def test_messages_survive_the_wire_and_damaged_ones_are_refused_or_canonical(
+    message: Message, data: st.DataObject
+) -> None:
+    raw = encode_message(message)
+    assert parts_of(decode_message(raw)) == parts_of(message)
+    raw = data.draw(damaged(raw))
     try:
         decoded = decode_message(raw)
     except RemoteProtocolError:
@@ -95,26 +152,111 @@ def assert_refused_or_canonical(raw: bytes) -> None:
     assert weigh(decoded) >= 0
 
 
-@given(messages())
-def test_messages_survive_the_wire(message: Message) -> None:
-    assert parts_of(decode_message(encode_message(message))) == parts_of(message)
+def test_a_message_byte_by_byte() -> None:
+    """As docs/wire.md has it."""
+    lower, upper = key_range = KeyRange(*network_range(IN_MEMORY))
+    below, key = [key for key in KEYS if key_range.covers(key)][3:5]
+    cut = separator(below, key)
+    shared = 5  # of cut and of the key with the range's lower bound: ce0105ff01
+    message = Message(key_range, gaps_of((cut, Say.FINGERPRINT, PRINT), (END, Say.KEYS, (key,))))
+    assert cut[:shared] == lower[:shared] == upper[:shared] == bytes.fromhex("ce0105ff01")
+    inside = len(cut) - 1  # the key begins with cut
+    assert key.startswith(cut)
+    assert encode_message(message) == b"".join(
+        (
+            b"\x00\x01",
+            bytes((0, len(lower))) + lower,
+            bytes((shared, len(upper) - shared)) + upper[shared:],
+            bytes((4 * shared + 1, len(cut) - shared)) + cut[shared:] + PRINT,
+            bytes((2, 0)) + b"\x01",
+            bytes((inside + 1, len(key) - inside - 1)) + key[inside + 1 :],
+        )
+    )
+    assert encode_message(Message(verdict=MessageFlag.AGREED)) == b"\x00\x04"
+    assert encode_message(Message(verdict=MessageFlag.REFUSED)) == b"\x00\x08"
 
 
-@given(messages(), st.data())
-def test_damaged_messages_are_refused_or_canonical(message: Message, data: st.DataObject) -> None:
-    assert_refused_or_canonical(data.draw(damaged(encode_message(message))))
+# --- what is refused -----------------------------------------------------------------------------
 
-
-@given(st.sampled_from(range(32)), st.binary(max_size=300))
-def test_random_bytes_are_refused_or_canonical(flags: int, rest: bytes) -> None:
-    assert_refused_or_canonical(bytes((flags,)) + rest)
-
-
-# --- claims -------------------------------------------------------------------------------------
-
+COUNT, ESTIMATE, SYMBOLS, IDS, SALT = (bytes((1 << bit,)) for bit in range(5))
+"""Messages with one flag."""
+NOTHING = b"\x00"
 HUGE = varint.encode(2**60)
 TABLE = bytes(TABLE_SIZE)
 MANY_BYTES = bytes(MIB // 2)
+ONE_HINT, THREE_HINTS = bytes(4), bytes(12)
+
+
+def lists(number: int, of_each: bytes = b"\x01" + bytes(8) + b"\x00") -> bytes:
+    """As many gaps as lists, each of which has one id of 8 bytes."""
+    gaps = Gaps()
+    for index in range(number):
+        upper = END if index == number - 1 else b"\x01" + index.to_bytes(3, "big")
+        gaps.append(upper, Say.KEYS, ())
+    return IDS + varint.encode(number) + of_each * number + encode_message(Message(gaps=gaps))[1:]
+
+
+def keys_below(cut: bytes, *keys: bytes) -> bytes:
+    return encode_message(Message(gaps=gaps_of((cut, Say.KEYS, keys))))
+
+
+CUT = separator(KEYS[3], KEYS[4])
+BOUNDS_1_3 = ESTIMATE + TABLE + b"\x02\x01\x01" + b"\x01\x03"
+
+MALFORMED = [
+    # the first byte, and what it announces
+    (b"", "ends too early"),
+    (b"\x20" + NOTHING, "unknown flags 32"),
+    (COUNT + b"\x80", "end within"),
+    (COUNT + b"\x80\x00" + NOTHING, "shortest"),
+    (COUNT + b"\x05", "ends too early"),
+    (ESTIMATE + TABLE[1:], "ends too early"),
+    (BOUNDS_1_3 + b"\x01\x02" + THREE_HINTS + NOTHING, "out of order"),
+    (BOUNDS_1_3 + b"\x01\x03" + THREE_HINTS + NOTHING, "out of order"),
+    (ESTIMATE + TABLE + b"\x00\x01\x01" + ONE_HINT + NOTHING, "share more or less"),
+    (ESTIMATE + TABLE + b"\2\0" + b"\2\1\2" + b"\2\1\3" + THREE_HINTS, "share more or less"),
+    (ESTIMATE + TABLE + b"\x00\x00" + ONE_HINT[1:], "ends too early"),
+    (SALT + bytes(15), "ends too early"),
+    (IDS + b"\x01\x01" + bytes(8) + b"\x00" + NOTHING, "1 lists, but 0"),
+    (IDS + b"\x00" + NOTHING, "without an id"),
+    (lists(3, b"\x00\x00"), "without an id"),
+    (lists(1, b"\x00\x01" + bytes(8)), "beside a list of all"),
+    # the second byte
+    (bytes.fromhex("00"), "ends too early"),
+    (bytes.fromhex("00 40"), "unknown flags"),
+    (bytes.fromhex("00 20"), "LEFT_OUT without"),
+    (bytes.fromhex("00 28 01") + bytes(32), "LEFT_OUT without"),
+    (bytes.fromhex("00 24 00") + bytes(32), "LEFT_OUT of 0 keys"),
+    (bytes.fromhex("00 24 01") + bytes(31), "ends too early"),
+    (bytes.fromhex("00 2c 01") + bytes(32), "with other flags"),
+    (bytes.fromhex("00 0c"), "with other flags"),
+    (bytes.fromhex("00 05"), "end within the varint"),
+    (bytes.fromhex("00 04 0000"), "gaps after AGREED"),
+    (bytes.fromhex("00 02") + bytes(31), "ends too early"),
+    (bytes.fromhex("00 10"), "GOES_ON at the end"),
+    (bytes.fromhex("00 00 0100"), "ends too early"),
+    # gaps and keys
+    (bytes.fromhex("00 00 0000 0000"), "bytes follow the last gap"),
+    (bytes.fromhex("00 00 04 01 61"), "shared|bound of"),
+    (bytes.fromhex("00 00 0002 6262 0001 61"), "out of order"),
+    (bytes.fromhex("00 00 0002 6262 0401 62"), "shares more"),
+    (bytes.fromhex("00 00 0002 6262 0400"), "prefix"),
+    (bytes.fromhex("00 00 0200 01 0001 61"), "no EventId"),
+    (bytes.fromhex("00 00 00 ff7f 61"), "bound of"),
+    (bytes.fromhex("00 00 8000 0161"), "minimal|shortest|varint"),
+    (bytes.fromhex("00 00 0200 ffffffff0f"), "ends too early|varint"),
+    (keys_below(CUT, RANGE.lower), "fencepost"),
+    (keys_below(CUT, KEYS[1], KEYS[1]), "out of order, or repeated"),
+    (keys_below(CUT, KEYS[2], KEYS[1]), "out of order, or repeated"),
+    (keys_below(CUT, KEYS[4]), "outside its gap"),
+]
+
+
+@pytest.mark.parametrize(("raw", "complaint"), MALFORMED)
+def test_malformed_messages_are_refused(raw: bytes, complaint: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=complaint):
+        decode_message(raw)
+
 
 CLAIMS = {
     "2^60 symbols": SYMBOLS + HUGE + MANY_BYTES,
@@ -146,23 +288,33 @@ def test_a_claim_is_refused_before_anything_is_allocated(raw: bytes) -> None:
     assert peak < MIB // 8
 
 
-def lists(number: int, of_each: bytes = b"\x01" + bytes(8) + b"\x00") -> bytes:
-    """As many gaps as lists, each of which has one id of 8 bytes."""
-    gaps = Gaps()
-    for index in range(number):
-        upper = END if index == number - 1 else b"\x01" + index.to_bytes(3, "big")
-        gaps.append(upper, Say.KEYS, ())
-    return IDS + varint.encode(number) + of_each * number + encode_message(Message(gaps=gaps))[1:]
+@pytest.fixture
+def most_weight(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A sixteenth of what a message may weigh."""
+    monkeypatch.setattr(encoding, "MAX_WEIGHT", 1)
+    return MIB
 
 
-def test_what_lists_of_ids_take_in_memory_is_bounded() -> None:
+def test_what_lists_of_ids_take_in_memory_is_bounded(most_weight: int) -> None:
     """Objects for a list take thirty times its bytes: their number is limited by that."""
-    most = MAX_WEIGHT * MIB // 300
+    most = most_weight // 300
     message = decode_message(lists(most))
     assert len(message.listed) == message.gaps.lists() == most
-    assert weigh(message) < 3 * MAX_WEIGHT * MIB
+    assert weigh(message) < 3 * most_weight
     with pytest.raises(RemoteProtocolError, match="where at most"):
         decode_message(lists(most + 1))
+
+
+def test_a_message_that_swells_in_memory_is_refused_while_it_is_read(most_weight: int) -> None:
+    def swelling(bounds: int) -> bytes:
+        uppers = (b"\x80" * (MAX_BOUND - 3) + n.to_bytes(3, "big") for n in range(bounds))
+        return encode_message(Message(gaps=gaps_of(*((each, Say.AGREED, b"") for each in uppers))))
+
+    most = most_weight // (MAX_BOUND + 64)
+    assert len(swelling(most)) < most_weight // 64
+    assert weigh(decode_message(swelling(most))) >= most_weight - MAX_BOUND
+    with pytest.raises(RemoteProtocolError, match="too much memory"):
+        decode_message(swelling(most + 2))
 
 
 def test_what_a_message_takes_in_memory_is_what_it_weighs() -> None:
@@ -175,48 +327,3 @@ def test_what_a_message_takes_in_memory_is_what_it_weighs() -> None:
     finally:
         tracemalloc.stop()
     assert held / 2 < weigh(message) < held * 4
-
-
-ONE_HINT, THREE_HINTS = bytes(4), bytes(12)
-
-MALFORMED = {
-    "nothing": (b"", "ends too early"),
-    "unknown flags": (b"\x20" + NOTHING, "unknown flags 32"),
-    "a count that ends": (COUNT + b"\x80", "end within"),
-    "a count that could be shorter": (COUNT + b"\x80\x00" + NOTHING, "shortest"),
-    "nothing after a count": (COUNT + b"\x05", "ends too early"),
-    "a table that ends": (ESTIMATE + TABLE[1:], "ends too early"),
-    "bounds out of order": (
-        ESTIMATE + TABLE + b"\x02\x01\x01" + b"\x01\x03" + b"\x01\x02" + THREE_HINTS + NOTHING,
-        "out of order",
-    ),
-    "equal bounds": (
-        ESTIMATE + TABLE + b"\x02\x02\x01\x02" + b"\x00" + b"\x00" + THREE_HINTS + NOTHING,
-        "out of order",
-    ),
-    "shared bytes of no bounds": (
-        ESTIMATE + TABLE + b"\x00\x01\x01" + ONE_HINT + NOTHING,
-        "share more or less",
-    ),
-    "fewer bytes shared than there are": (
-        ESTIMATE + TABLE + b"\x02\x00" + b"\x02\x01\x02" + b"\x02\x01\x03" + THREE_HINTS + NOTHING,
-        "share more or less",
-    ),
-    "hints that end": (ESTIMATE + TABLE + b"\x00\x00" + ONE_HINT[1:], "ends too early"),
-    "a salt that ends": (SALT + bytes(15), "ends too early"),
-    "ids without lists": (IDS + b"\x01\x01" + bytes(8) + b"\x00" + NOTHING, "1 lists, but 0"),
-    "lists without any id": (IDS + b"\x00" + NOTHING, "without an id"),
-    "empty lists": (lists(3, b"\x00\x00"), "without an id"),
-    "keys wanted beside all keys": (lists(1, b"\x00\x01" + bytes(8)), "beside a list of all"),
-}
-
-
-@pytest.mark.parametrize(("raw", "complaint"), MALFORMED.values(), ids=MALFORMED)
-def test_malformed_messages_are_refused(raw: bytes, complaint: str) -> None:
-    with pytest.raises(RemoteProtocolError, match=complaint):
-        decode_message(raw)
-
-
-def test_a_count_of_2_to_the_60_is_only_a_number() -> None:
-    opening = Message(RANGE, closing=bytes(32), count=2**60)
-    assert decode_message(encode_message(opening)).count == 2**60
