@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from peers import HIGHEST, LOWEST, Peer, fenced_session, numbered, reconcile, write
+from peers import EVERYTHING, HIGHEST, LOWEST, Peer, fenced_session, numbered, reconcile, write
 
 from recon_node.recon import (
     ZERO,
     KeyRange,
+    KeyStore,
     RemoteProtocolError,
     SessionSettings,
     Sha256a,
@@ -22,7 +22,7 @@ from recon_node.recon import (
     merge_ranges,
 )
 from recon_node.recon.cip124.cip124_codec import Message
-from recon_node.recon.session import Failed, Fetch, TurnSession, turn_of
+from recon_node.recon.session import Failed, Fetch, turn_of
 
 WORDS = ("ape", "bee", "cat", "doe", "eel", "fox", "gnu", "hog")
 NAMES = {
@@ -123,18 +123,6 @@ def test_pages_bound_every_message() -> None:
     assert max(len(message.bounds) for message in sent) <= 103
 
 
-def test_a_message_never_outgrows_its_size() -> None:
-    settings = SessionSettings(message_bytes=8_000, page_keys=10_000)
-    rng = random.Random(7)
-    shared = {rng.randbytes(8) for _ in range(5_000)}
-    you = Peer(shared | {rng.randbytes(8) for _ in range(2_000)}, settings)
-    they = Peer(shared | {rng.randbytes(8) for _ in range(2_000)}, settings)
-    _, _, sent = reconcile(you, they)
-    assert you.set == they.set
-    sizes = [sum(map(len, each.bounds)) + 36 * len(each.hashes) for each in sent]
-    assert max(sizes) < 8_000
-
-
 def test_rounds_follow_from_the_size_of_a_message() -> None:
     """Messages alternate, so what does not fit in one takes another round: docs/wire.md."""
     rng = random.Random(7)
@@ -143,82 +131,65 @@ def test_rounds_follow_from_the_size_of_a_message() -> None:
     mine = shared | {rng.randbytes(8) for _ in range(250)}
     rounds = []
     for message_bytes in (4_000, 1 << 20):
-        settings = SessionSettings(message_bytes=message_bytes)
+        settings = SessionSettings(message_bytes=message_bytes, page_keys=10_000)
         you, they = (Peer(keys, settings, session=fenced_session) for keys in (yours, mine))
-        asking, _, _ = reconcile(you, they)
+        asking, _, sent = reconcile(you, they)
         assert you.set == they.set == yours | mine
+        sizes = [sum(map(len, each.bounds)) + 36 * len(each.hashes) for each in sent]
+        assert max(sizes) < message_bytes
         rounds.append(asking.side.rounds)
     assert rounds[0] > 20
     assert rounds[1] <= 6
 
 
-class TestRemoteProtocolErrors:
-    """What a peer may not do, and that the error says so."""
+def message(*bounds: bytes, hashes: int | None = None) -> Message:
+    return Message(bounds, (ZERO,) * (len(bounds) - 1 if hashes is None else hashes))
 
-    def responder(self) -> TurnSession[Message]:
-        return Peer(numbered(0, 100)).answers()
 
-    def receive(self, message: Message) -> list[Message]:
-        return turn_of(self.responder().receive(message))
+MISMATCHES = [Message((LOWEST, HIGHEST), (Sha256a.of(b"%d" % n),)) for n in range(68)]
 
-    def keep_sending(self, hashes: Iterable[Sha256a]) -> None:
-        session = self.responder()
 
-        def send_all() -> None:
-            for ahash in hashes:
-                turn_of(session.receive(Message((LOWEST, HIGHEST), (ahash,))))
+@pytest.mark.parametrize(
+    ("messages", "complaint"),
+    [
+        ([message(LOWEST, b"b", b"a", HIGHEST)], "out of order at bound 2"),
+        ([message(LOWEST, b"b", b"b", HIGHEST)], "repeated key at bound 2"),
+        ([message(LOWEST, HIGHEST, hashes=2)], "2 bounds and 2 hashes"),
+        ([message(LOWEST, LOWEST)], "ended the range"),
+        ([message(LOWEST, b"5"), message(LOWEST, HIGHEST)], "not within"),
+        (MISMATCHES, "no progress"),
+    ],
+)
+def test_what_a_peer_may_not_do(messages: list[Message], complaint: str) -> None:
+    session = fenced_session(Side.responder(KeyStore(numbered(0, 100)), [EVERYTHING]))
+    *before, last = messages
+    for each in before:
+        assert turn_of(session.receive(each))
+    with pytest.raises(RemoteProtocolError, match=complaint):
+        turn_of(session.receive(last))
 
-        with pytest.raises(RemoteProtocolError, match="no progress"):
-            send_all()
 
-    def test_bounds_out_of_order(self) -> None:
-        with pytest.raises(RemoteProtocolError, match="out of order at bound 2"):
-            self.receive(Message((LOWEST, b"b", b"a", HIGHEST), (ZERO, ZERO, ZERO)))
+def test_an_answer_beyond_what_was_asked() -> None:
+    session = fenced_session(Side.initiator(KeyStore(numbered(0, 9)), KeyRange(b"1", b"5")))
+    turn_of(session.start())
+    with pytest.raises(RemoteProtocolError, match="not within"):
+        turn_of(session.receive(message(b"1", HIGHEST)))
 
-    def test_a_repeated_key(self) -> None:
-        with pytest.raises(RemoteProtocolError, match="repeated key at bound 2"):
-            self.receive(Message((LOWEST, b"b", b"b", HIGHEST), (ZERO, ZERO, ZERO)))
 
-    def test_hashes_that_do_not_fit_the_bounds(self) -> None:
-        with pytest.raises(RemoteProtocolError, match="2 bounds and 2 hashes"):
-            self.receive(Message((LOWEST, HIGHEST), (ZERO, ZERO)))
+def test_asking_for_the_same_keys_again_leaves_them_out() -> None:
+    session = Peer(numbered(0, 100)).answers()
+    for has_ended in (False, True):
+        turn_of(session.receive(message(LOWEST, HIGHEST)))
+        assert session.side.done is has_ended
+    assert session.side.left_out_by_peer == 100
 
-    def test_an_empty_range(self) -> None:
-        with pytest.raises(RemoteProtocolError, match="ended the range"):
-            self.receive(Message((LOWEST, LOWEST), (ZERO,)))
 
-    def test_a_range_beyond_the_session(self) -> None:
-        session = fenced_session(
-            Side.responder(Peer(numbered(0, 9)).store, [KeyRange(LOWEST, HIGHEST)])
-        )
-        turn_of(session.receive(Message((LOWEST, b"5"), (ZERO,))))
-        with pytest.raises(RemoteProtocolError, match="not within"):
-            turn_of(session.receive(Message((LOWEST, HIGHEST), (ZERO,))))
-
-    def test_an_answer_beyond_what_was_asked(self) -> None:
-        session = fenced_session(Side.initiator(Peer(numbered(0, 9)).store, KeyRange(b"1", b"5")))
-        turn_of(session.start())
-        with pytest.raises(RemoteProtocolError, match="not within"):
-            turn_of(session.receive(Message((b"1", HIGHEST), (ZERO,))))
-
-    def test_a_mismatch_for_ever(self) -> None:
-        hashes = (Sha256a.of(b"%d" % n) for n in range(1_000))
-        self.keep_sending(hashes)
-
-    def test_asking_for_the_same_keys_again_leaves_them_out(self) -> None:
-        session = self.responder()
-        for has_ended in (False, True):
-            turn_of(session.receive(Message((LOWEST, HIGHEST), (ZERO,))))
-            assert session.side.done is has_ended
-        assert session.side.left_out_by_peer == 100
-
-    def test_listing_keys_that_cannot_be_had(self) -> None:
-        session = self.responder()
-        keys = sorted(numbered(1_000, 2_001))
-        actions = session.receive(Message((LOWEST, *keys, HIGHEST), (ZERO,) * (len(keys) + 1)))
-        assert next(actions) == Fetch(keys)
-        with pytest.raises(RemoteProtocolError, match="1001 keys"):
-            actions.send(Failed(keys))
+def test_listing_keys_that_cannot_be_had() -> None:
+    keys = sorted(numbered(1_000, 2_001))
+    actions = Peer(()).answers().receive(message(LOWEST, *keys, HIGHEST))
+    assert next(actions) == Fetch(keys)
+    with pytest.raises(RemoteProtocolError, match="1001 keys"):
+        actions.send(Failed(keys))
 
 
 @given(

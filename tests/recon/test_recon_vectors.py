@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from exchanges import CASES, every_protocol, from_hex, session_of
 
-from recon_node.recon import (
-    VERSIONS,
-    Failed,
-    Fetch,
-    FetchById,
-    KeyRange,
-    KeyStore,
-    SessionSettings,
-    Side,
-    Version,
-    id_of,
-    turn_of,
-)
+from recon_node.recon import Failed, Fetch, FetchById, KeyStore, Version, id_of, turn_of
 
-TESTS = Path(__file__).parents[1]
-CASES = json.loads((TESTS / "data" / "recon_exchanges.json").read_text())["cases"]
-DOC = (TESTS.parent / "docs" / "wire.md").read_text()
+DOC = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 every_case = pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-every_protocol = pytest.mark.parametrize("protocol", VERSIONS, ids=lambda each: each.id[-5:])
-
-
-def from_hex(texts: list[str]) -> list[bytes]:
-    return [bytes.fromhex(text) for text in texts]
 
 
 def fetched(
@@ -47,27 +28,23 @@ def fetched(
 @every_case
 @every_protocol
 def test_a_session_says_exactly_these_bytes(case: dict[str, Any], protocol: Version) -> None:
-    ours, theirs = (KeyStore(from_hex(case[side]["keys"])) for side in ("initiator", "responder"))
-    settings = SessionSettings(**case["settings"])
-    asked = KeyRange(*from_hex(case["initiator"]["asks"]))
-    interests = [KeyRange(*from_hex(each)) for each in case["responder"]["interests"]]
-    asking = protocol.session(Side.initiator(ours, asked, settings))
-    answering = protocol.session(Side.responder(theirs, interests, settings))
-    sides = [("responder", answering, theirs), ("initiator", asking, ours)]
+    names = ("initiator", "responder")
+    asking, answering = sessions = [session_of(case, protocol, name) for name in names]
     sender, turn = "initiator", turn_of(asking.start())
-    refused = {side: from_hex(case[side].get("refuses", [])) for side in ("initiator", "responder")}
+    refused = {side: from_hex(case[side].get("refuses", [])) for side in names}
     said: list[dict[str, str]] = []
     while turn:
         answer: list[Any] = []
-        name, session, store = sides[0]
-        sides.reverse()
+        name = names[sender == "initiator"]
+        session, other = sessions[sender == "initiator"], sessions[sender != "initiator"]
         for message in turn:
             raw = protocol.encode(message)
             said.append({"from": sender, "message": raw.hex()})
             assert protocol.encode(protocol.decode(raw)) == raw
             if session.side.done:  # 1.0.0: it has said its last word, and reads no more
                 continue
-            fetch = partial(fetched, store, {id_of(key): key for key in sides[0][2]}, refused[name])
+            by_id = {id_of(key): key for key in other.side.keys}
+            fetch = partial(fetched, session.side.keys, by_id, refused[name])
             answer = turn_of(session.receive(protocol.decode(raw)), fetch)
         sender, turn = name, answer
     assert said == case["exchanges"][protocol.id]

@@ -66,23 +66,6 @@ def _items(value: object) -> list[object]:
 
 
 @every_version
-@settings(max_examples=CASES)
-@given(KEYS, KEYS, SETTINGS, SETTINGS)
-def test_any_two_sets_converge(
-    version: MakeSession,
-    a: set[bytes],
-    b: set[bytes],
-    a_settings: SessionSettings,
-    b_settings: SessionSettings,
-) -> None:
-    you, they = Peer(a, a_settings, session=version), Peer(b, b_settings, session=version)
-    asking, answering, _ = reconcile(you, they)
-    assert you.set == they.set == a | b
-    assert asking.side.done
-    assert answering.side.done
-
-
-@every_version
 @settings(max_examples=settings().max_examples // 4)
 @given(st.integers(0, 2**32), st.integers(0, 3_000), st.integers(0, 300), SETTINGS)
 def test_large_sets_with_few_differences_converge(
@@ -102,7 +85,7 @@ def test_large_sets_with_few_differences_converge(
 @every_version
 @settings(max_examples=CASES)
 @given(KEYS, KEYS, SETTINGS, SETTINGS, st.lists(st.tuples(st.integers(1, 12), st.booleans(), KEY)))
-def test_what_comes_in_meanwhile_does_no_harm(
+def test_any_two_sets_converge(
     version: MakeSession,
     a: set[bytes],
     b: set[bytes],
@@ -110,7 +93,8 @@ def test_what_comes_in_meanwhile_does_no_harm(
     b_settings: SessionSettings,
     arrivals: list[tuple[int, bool, bytes]],
 ) -> None:
-    """Each side ends with all that both had at the start; the next session tells what came in."""
+    """Each side ends with all that both had at the start; the next session tells what came in
+    meanwhile."""
     you, they = Peer(a, a_settings, session=version), Peer(b, b_settings, session=version)
 
     def arrive(messages: int) -> None:
@@ -120,7 +104,8 @@ def test_what_comes_in_meanwhile_does_no_harm(
                 arrived.add(key)
 
     arrived: set[bytes] = set()
-    reconcile(you, they, between=arrive)
+    *sessions, _ = reconcile(you, they, between=arrive)
+    assert all(session.side.done for session in sessions)
     assert a | b <= you.set
     assert a | b <= they.set
     reconcile(you, they)
@@ -203,19 +188,19 @@ def test_refused_keys_take_no_idle_rounds(version: MakeSession) -> None:
 
 
 @every_version
-def test_thousands_of_refused_events_take_no_more_rounds(version: MakeSession) -> None:
+def test_very_many_refused_events_take_no_more_rounds(version: MakeSession) -> None:
     """More than may be given up; they interleave, and are all that the sides differ in."""
-    shared = numbered(0, 3_000)
-    yours, theirs = ({b"%06d%c" % (n, side) for n in range(3_000)} for side in b"-+")
+    shared = numbered(0, 1_200)
+    yours, theirs = ({b"%06d%c" % (n, side) for n in range(1_200)} for side in b"-+")
     you = Peer(shared | yours, session=version, refuses=frozenset(theirs))
     they = Peer(shared | theirs, session=version, refuses=frozenset(yours))
     for initiator, responder in ((you, they), (they, you)):
         asking, answering, sent = reconcile(initiator, responder)
         assert asking.side.done
-        assert (asking.side.left_out, answering.side.left_out) == (3_000, 3_000)
+        assert (asking.side.left_out, answering.side.left_out) == (1_200, 1_200)
         assert len(sent) <= 12
-    assert (len(you.asked_for), len(they.asked_for)) == (3_000, 3_000)
-    late = {b"%06d?" % n for n in range(0, 3_000, 100)}
+    assert (len(you.asked_for), len(they.asked_for)) == (1_200, 1_200)
+    late = {b"%06d?" % n for n in range(0, 1_200, 100)}
     they.store.load(late)
     reconcile(you, they)
     assert you.set == shared | yours | late
@@ -261,10 +246,10 @@ def test_only_what_interests_both_is_reconciled(
 @every_version
 def test_rounds_grow_with_the_logarithm(version: MakeSession) -> None:
     you, they = (
-        Peer(numbered(0, 30_000), session=version),
-        Peer(numbered(0, 30_000), session=version),
+        Peer(numbered(0, 10_000), session=version),
+        Peer(numbered(0, 10_000), session=version),
     )
-    they.store.add(b"015000+")
+    they.store.add(b"005000+")
     _, _, sent = reconcile(you, they)
     assert you.set == they.set
     assert len(sent) <= 12

@@ -1,0 +1,93 @@
+"""The sketches and LtHashes that a store keeps of its ranges: right after any changes, and few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.recon import KeyRange, KeyStore, id_of
+from recon_node.recon.keys import key_store
+from recon_node.recon.keys.sketch import LtHash, Sketch
+from recon_node.steps import run_steps
+
+WHOLE = KeyRange(b"", b"\xff" * 9)
+RANGES = [WHOLE, *(KeyRange(bytes([n]), bytes([n + 60])) for n in range(0, 180, 30))]
+KEY = st.binary(min_size=1, max_size=2)
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(["add", "discard"]), KEY)
+    | st.tuples(st.just("load"), st.lists(KEY, max_size=20))
+    | st.tuples(st.sampled_from(["make", "step", "give up"]), st.integers(0, 6)),
+    max_size=60,
+)
+Make = Callable[[KeyStore, KeyRange], Any]
+every_kind = pytest.mark.parametrize("make", [KeyStore.sketch, KeyStore.lthash])
+
+
+def assert_right(found: Sketch | LtHash, store: Iterable[bytes], key_range: KeyRange) -> None:
+    """Check that a sum is that of the keys of a range, added up at once."""
+    keys = [key for key in store if key_range.covers(key)]
+    if isinstance(found, LtHash):
+        assert found.digest() == LtHash.of(*keys).digest()
+        return
+    sketch = Sketch()
+    sketch.add(np.frombuffer(b"".join(map(id_of, keys)), "<u8").astype(np.uint64))
+    assert (found.symbols - sketch.symbols).are_empty
+    assert found.table == sketch.table
+
+
+@every_kind
+@given(st.sets(KEY, max_size=60), CHANGES)
+def test_a_kept_sum_is_that_of_the_keys_after_any_changes(
+    make: Make, keys: set[bytes], changes: list[tuple[str, Any]]
+) -> None:
+    """Whether it is being made meanwhile, kept, or made again because others took its place."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_store, "_QUICKLY_HASHED", 2)
+        patch.setattr(key_store, "MAX_HASHES", 3)
+        patch.setattr(key_store, "_BATCH", 5)
+        store = KeyStore(keys, leaf_size=2, fan_out=2)
+        making = [(WHOLE, make(store, WHOLE))]
+        for what, operand in changes:
+            if what in ("add", "discard", "load"):
+                getattr(store, what)(operand)
+            elif what == "make":
+                making.append((RANGES[operand], make(store, RANGES[operand])))
+            elif making:
+                key_range, steps = making.pop()
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    if end.value is not None:
+                        assert_right(end.value, store, key_range)
+                else:
+                    if what == "step":
+                        making.insert(0, (key_range, steps))
+        for key_range, steps in [*making, *((each, make(store, each)) for each in RANGES)]:
+            found = run_steps(steps)
+            if found is not None:  # there is no slot for another sketch
+                assert_right(found, store, key_range)
+
+
+@pytest.mark.parametrize(
+    ("make", "most"),
+    [(KeyStore.sketch, key_store.MAX_SKETCHES), (KeyStore.lthash, key_store.MAX_HASHES)],
+)
+def test_a_store_keeps_a_bounded_number_of_sums(make: Make, most: int) -> None:
+    store = KeyStore(b"%04d" % n for n in range(600))
+    for n in range(most + 10):
+        assert run_steps(make(store, KeyRange(b"%04d" % n, b"%04d" % (n + 300)))) is not None
+    assert len(store._sketches._kept) == most
+
+
+def test_no_slot_is_left_while_all_sketches_are_in_the_making() -> None:
+    store = KeyStore(b"%d" % n for n in range(500))
+    ranges = [KeyRange(b"", b"9" * n) for n in range(1, key_store.MAX_SKETCHES + 2)]
+    making = [store.sketch(key_range) for key_range in ranges]
+    for steps in making[:-1]:
+        next(steps)
+    assert run_steps(making[-1]) is None
