@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from peers import EVERYTHING, FetchesById, Peer, numbered, reconcile
+from peers import EVERYTHING, FetchesById, Peer, gaps_of, numbered, reconcile
 
 from recon_node.recon import Failed, KeyRange, RemoteProtocolError, SessionSettings, turn_of
 from recon_node.recon.coded import RECON_1_2, estimates
@@ -40,23 +40,26 @@ def listed_in_full(sent: list[Message]) -> int:
     return sum(len(message.gaps.keys()) for message in sent)
 
 
+def converge(you: Peer, they: Peer, key_range: KeyRange = EVERYTHING) -> tuple[int, list[Message]]:
+    """Run a session after which both hold all keys; return its rounds and messages."""
+    union = you.set | they.set
+    asking, _, sent = reconcile(you, they, key_range)
+    assert you.set == they.set == union
+    return asking.side.rounds, sent
+
+
 # --- the way that a session goes -----------------------------------------------------------------
 
 
 def test_one_difference_takes_two_rounds_and_no_key() -> None:
-    you, they = sides(5_000, {1_234})
-    asking, _, sent = reconcile(you, they)
-    assert you.set == they.set == numbered(0, 5_000)
-    assert asking.side.rounds == 2
-    assert listed_in_full(sent) == 0
+    rounds, sent = converge(*sides(5_000, {1_234}))
+    assert (rounds, listed_in_full(sent)) == (2, 0)
     assert size_of(sent) < 600
 
 
 def test_scattered_differences_are_decoded() -> None:
-    you, they = sides(20_000, set(range(0, 20_000, 50)))
-    asking, _, sent = reconcile(you, they)
-    assert you.set == they.set == numbered(0, 20_000)
-    assert asking.side.rounds == 2
+    rounds, sent = converge(*sides(20_000, set(range(0, 20_000, 50))))
+    assert rounds == 2
     assert [len(message.symbols or ()) > 8 for message in sent] == [
         False,
         False,
@@ -68,19 +71,15 @@ def test_scattered_differences_are_decoded() -> None:
 
 
 def test_differences_close_together_go_by_ranges() -> None:
-    you, they = sides(20_000, set(range(7_000, 7_900)))
-    asking, _, sent = reconcile(you, they)
-    assert you.set == they.set == numbered(0, 20_000)
-    assert asking.side.rounds <= 4
+    rounds, sent = converge(*sides(20_000, set(range(7_000, 7_900))))
+    assert rounds <= 4
     assert all(message.symbols is None or message.estimate for message in sent)
     assert size_of(sent) < 900 * 27
 
 
 def test_few_keys_are_listed_at_once() -> None:
-    you, they = sides(20, {3, 5, 7})
-    asking, _, sent = reconcile(you, they)
-    assert you.set == they.set == numbered(0, 20)
-    assert asking.side.rounds <= 2
+    rounds, sent = converge(*sides(20, {3, 5, 7}))
+    assert rounds <= 2
     assert all(message.symbols is None for message in sent)
 
 
@@ -98,12 +97,8 @@ def test_what_a_push_is_about_arrives_in_one_round_trip(here: int, there: int) -
 
 
 def test_both_sides_have_news_of_a_few_keys() -> None:
-    you, they = sides(16, {3, 4, 5, 6, 7})
-    asking, _, sent = reconcile(you, they)
-    assert you.set == they.set == numbered(0, 16)
-    assert asking.side.rounds == 1
-    assert len(sent) == 3
-    assert listed_in_full(sent) == 0
+    rounds, sent = converge(*sides(16, {3, 4, 5, 6, 7}))
+    assert (rounds, len(sent), listed_in_full(sent)) == (1, 3, 0)
 
 
 def test_only_a_handful_of_keys_is_listed_before_it_is_asked_for() -> None:
@@ -120,14 +115,6 @@ def test_what_is_listed_beyond_the_interest_is_not_fetched() -> None:
     assert they.set == {b"3", b"5", b"7"}
     assert asking.side.remaining == KeyRange(b"8", EVERYTHING.upper)
     assert answering.side.given_up == []
-
-
-def test_a_listed_key_that_is_not_delivered_by_id_is_asked_for_in_full() -> None:
-    you, they = sides(10, {2})
-    you.not_supplied = frozenset({b"000002"})
-    _, _, sent = reconcile(you, they)
-    assert they.set == numbered(0, 10)
-    assert listed_in_full(sent) == 1
 
 
 def test_an_opening_may_list_a_part_of_the_range_only() -> None:
@@ -153,37 +140,30 @@ def test_an_opening_may_list_a_part_of_the_range_only() -> None:
 @pytest.mark.parametrize("empty", ["initiator", "responder"])
 def test_a_whole_set_is_listed_by_ids_in_pages(empty: str) -> None:
     full, none = Peer(numbered(0, 10_000), session=FetchesById), Peer((), session=FetchesById)
-    asking, _, sent = reconcile(*((none, full) if empty == "initiator" else (full, none)))
-    assert none.set == numbered(0, 10_000)
+    rounds, sent = converge(*((none, full) if empty == "initiator" else (full, none)))
+    assert rounds <= 5
     assert listed_in_full(sent) == 0
     assert size_of(sent) < 10_000 * 9 + 1_000
-    assert asking.side.rounds <= 5
 
 
 def test_more_differences_than_symbols_go_by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "MAX_SYMBOLS", 100)
     monkeypatch.setattr(estimates, "MAX_SYMBOLS", 100)
-    you, they = sides(5_000, set(range(0, 5_000, 7)))
-    _, _, sent = reconcile(you, they)
-    assert you.set == they.set == numbered(0, 5_000)
+    _, sent = converge(*sides(5_000, set(range(0, 5_000, 7))))
     assert all(len(message.symbols or ()) <= 8 for message in sent)
 
 
 def test_too_few_symbols_are_answered_with_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimates, "symbols_for", lambda number: number + 1)
-    you, they = sides(20_000, set(range(0, 20_000, 100)))
-    asking, _, sent = reconcile(you, they)
-    assert you.set == they.set == numbered(0, 20_000)
+    rounds, sent = converge(*sides(20_000, set(range(0, 20_000, 100))))
     numbers = [len(message.symbols) for message in sent if message.symbols is not None]
     assert numbers[0] == 8 < numbers[1] < numbers[2] <= 2 * numbers[1]
-    assert asking.side.rounds <= 7
+    assert rounds <= 7
 
 
 def test_no_sketch_goes_by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_store, "MAX_SKETCHES", 0)
-    you, they = sides(5_000, {1, 2_000, 4_000})
-    _, _, sent = reconcile(you, they)
-    assert you.set == they.set == numbered(0, 5_000)
+    _, sent = converge(*sides(5_000, {1, 2_000, 4_000}))
     assert all(message.symbols is None for message in sent)
 
 
@@ -191,18 +171,20 @@ def test_a_long_range_that_is_no_interest_of_ours_is_not_sketched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session_module, "_MAX_SKETCHED", 1_000)
-    part = KeyRange(b"001000", b"004500")
-    you, they = sides(5_000, {1_500, 2_000, 4_000})
-    _, _, sent = reconcile(you, they, part)
-    assert you.set == they.set == numbered(0, 5_000)
+    _, sent = converge(*sides(5_000, {1_500, 2_000, 4_000}), KeyRange(b"001000", b"004500"))
     assert sent[1].estimate is None
 
 
-def test_what_is_not_delivered_by_id_is_asked_for_in_full() -> None:
-    you, they = sides(5_000, {1, 2_000, 4_000})
-    they.not_supplied = frozenset([b"002000"])
-    _, _, sent = reconcile(you, they)
-    assert you.set == they.set == numbered(0, 5_000)
+@pytest.mark.parametrize(
+    ("common", "differing", "lister"), [(5_000, {1, 2_000, 4_000}, 1), (10, {2}, 0)]
+)
+def test_what_is_not_delivered_by_id_is_asked_for_in_full(
+    common: int, differing: set[int], lister: int
+) -> None:
+    """Whether symbols told of it, or a list."""
+    both = sides(common, differing)
+    both[lister].not_supplied = frozenset([b"002000", b"000002"])
+    _, sent = converge(*both)
     assert listed_in_full(sent) == 1
 
 
@@ -234,9 +216,7 @@ def test_keys_with_equal_ids_are_reconciled_all_the_same(
         narrow_ids(monkeypatch, bits)
         you, they = sides(400, differing, CodedSession)
         you.settings = they.settings = SessionSettings(list_threshold=threshold)
-        union = you.set | they.set
-        reconcile(you, they)
-        assert you.set == they.set == union
+        converge(you, they)
 
 
 # --- what a peer can do ---------------------------------------------------------------------------
@@ -262,7 +242,7 @@ def symbols(number: int) -> Symbols:
 
 
 BAD_ANSWERS: dict[str, Callable[[Message], Message]] = {
-    "symbols beside gaps": lambda good: replace(good, gaps=_gaps((END, Say.AGREED, b""))),
+    "symbols beside gaps": lambda good: replace(good, gaps=gaps_of((END, Say.AGREED, b""))),
     "symbols beside a closing": lambda good: replace(good, closing=bytes(32)),
     "an estimate without symbols": lambda good: replace(good, symbols=None),
     "symbols without an estimate": lambda good: replace(good, estimate=None),
@@ -280,8 +260,7 @@ def test_symbols_where_none_are_due_end_the_session(bad: Callable[[Message], Mes
 
 
 def test_symbols_that_were_not_asked_for_end_the_session() -> None:
-    they = Peer(numbered(0, 100), session=CodedSession)
-    answering = they.answers()
+    answering = Peer(numbered(0, 100), session=CodedSession).answers()
     with pytest.raises(RemoteProtocolError):
         turn_of(answering.receive(Message(symbols=symbols(9))))
 
@@ -291,44 +270,34 @@ def test_symbols_of_no_set_are_answered_within_bounds() -> None:
     you, they = sides(1_000, set(range(0, 1_000, 9)), CodedSession)
     asking, answering = you.asks(), they.answers()
     turn_of(answering.receive(*turn_of(asking.start())))
-    kinds = []
-    for number in (500, 2_000):
+    for number, is_answered_by_symbols in ((500, True), (2_000, False)):
         (answer,) = turn_of(answering.receive(Message(symbols=symbols(number))))
-        kinds.append(answer.symbols is not None)
-        if answer.symbols is None:
-            break
-    assert kinds == [True, False]
+        assert (answer.symbols is not None) is is_answered_by_symbols
+
+
+def repeat(session: CodedSession, message: Message, failed: Failed) -> None:
+    for _ in range(100):
+        turn_of(session.receive(message), lambda action: failed)
 
 
 def test_a_peer_that_estimates_for_ever_is_cut_off() -> None:
     asking, answer = opened()
-
-    def estimate_for_ever() -> None:
-        for _ in range(100):
-            turn_of(asking.receive(answer))
-
     with pytest.raises(RemoteProtocolError):
-        estimate_for_ever()
+        repeat(asking, answer, Failed())
 
 
 def test_ids_of_nothing_that_repeat_for_ever_are_cut_off() -> None:
     asking, _ = opened()
     asking.side.settings = replace(asking.side.settings, max_idle_rounds=20)
     lists = [Listed(np.arange(1, 50, dtype=np.uint64), NO_IDS)]
-    message = Message(gaps=_gaps((END, Say.LACKING, ())), listed=lists)
-    ids = [n.to_bytes(8, "little") for n in range(1, 50)]
-
-    def name_them_for_ever() -> None:
-        for _ in range(100):
-            turn_of(asking.receive(message), lambda action: Failed(ids=ids))
-
+    message = Message(gaps=gaps_of((END, Say.LACKING, ())), listed=lists)
     with pytest.raises(RemoteProtocolError):
-        name_them_for_ever()
+        repeat(asking, message, Failed(ids=[n.to_bytes(8, "little") for n in range(1, 50)]))
 
 
 def test_an_estimate_of_anything_is_answered() -> None:
     rng = np.random.default_rng(5)
-    for _ in range(50):
+    for _ in range(12):
         asking, answer = opened()
         assert answer.estimate is not None
         wrong = replace(
@@ -339,10 +308,3 @@ def test_an_estimate_of_anything_is_answered() -> None:
         )
         (reply, *_) = turn_of(asking.receive(wrong))
         assert reply.symbols is None or len(reply.symbols) <= MAX_SYMBOLS
-
-
-def _gaps(*columns: Any) -> Gaps:
-    gaps = Gaps()
-    for upper, say, body in columns:
-        gaps.append(upper, say, body)
-    return gaps

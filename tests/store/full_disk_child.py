@@ -1,10 +1,8 @@
 """A store on a small disk of its own: fills it up, reads on, makes room, writes again.
 
-    unshare -Urm python full_disk_child.py DIRECTORY mount
-    python full_disk_child.py DIRECTORY limit
+    unshare -Urm python full_disk_child.py DIRECTORY
 
-With `mount` a tmpfs of 3 MiB is the disk: the system itself has no room. With `limit`, where no
-tmpfs can be mounted, SQLite is told that the file must not grow. One line on each step.
+A tmpfs of 3 MiB is the disk, so that the system itself has no room. One line on each step.
 """
 
 from __future__ import annotations
@@ -38,22 +36,16 @@ async def fill(store: Store, events: World) -> int:
     raise SystemExit("the disk was never full")
 
 
-async def main(directory: Path, way: str) -> None:
+async def main(directory: Path) -> None:
     world = World(0, streams=1, events=0)
     async with open_store(directory, NETWORK, settings=SETTINGS) as store:
-        connection = store._writer.log.connection
-        if way == "limit":
-            connection.execute("PRAGMA max_page_count = 500")
         refused = await fill(store, world)
         feed, keys = await feed_of(store), store.keys.summarize()
         check_feed(feed, world.events)
         assert len(feed) > 100
         assert await store.reader.car(feed[0].event_cid) == feed[0].car
         print("full", refused, flush=True)
-        if way == "limit":
-            connection.execute("PRAGMA max_page_count = 100000")
-        else:
-            (directory / BALLAST).unlink()
+        (directory / BALLAST).unlink()
         assert store.keys.summarize() == keys
         more = World(2000, streams=2, events=2)
         assert {v.status for v in await store.admit_remote(more.offers())} == {"new"}
@@ -68,9 +60,8 @@ async def main(directory: Path, way: str) -> None:
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    if sys.argv[2] == "mount":
-        mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
-        if subprocess.run(mount, capture_output=True, check=False).returncode:
-            raise SystemExit(77)
-        (place / BALLAST).write_bytes(bytes(1024 * 1024))
-    trio.run(main, place, sys.argv[2])
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        raise SystemExit(77)
+    (place / BALLAST).write_bytes(bytes(1024 * 1024))
+    trio.run(main, place)

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import sqlite3
 import tempfile
 import time
-from collections.abc import Iterable
 from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_helpers import NETWORK, OLD_STATE, World, check_feed, check_tables, feed_of, timeless
+from store_helpers import NETWORK, World, check_feed, check_tables, feed_of
 
 from recon_node.ceramic import EventId, EventKind
 from recon_node.ceramic.builder import data_event, time_event
 from recon_node.ipld import CID
 from recon_node.store import Store, StoreSettings, open_store
-from recon_node.store.db import log_schema
-from recon_node.store.db.migrations import MIGRATIONS
 
 SLOW = settings(
     max_examples=settings().max_examples // 8, suppress_health_check=[HealthCheck.too_slow]
@@ -209,64 +205,6 @@ async def test_proofs_stand_in_line_by_the_time_at_which_they_are_due(tmp_path: 
         of_one = await store.reader.pending_proofs(10, "eip155:1")
         assert [(proof.cid, proof.tries) for proof in of_one] == [(proofs[2], 0), (proofs[0], 1)]
         assert of_one[1].due == started + 900
-
-
-def log_of_version_1(directory: Path, source: Path, cars: Iterable[tuple[int, bytes]]) -> None:
-    """A log as the first version wrote it, with the rows of another."""
-    directory.mkdir()
-    connection = sqlite3.connect(directory / log_schema.FILE_NAME)
-    assert isinstance(MIGRATIONS[0], str)
-    connection.executescript(MIGRATIONS[0])
-    connection.execute(f"PRAGMA application_id = {log_schema.APPLICATION_ID}")
-    connection.execute("PRAGMA user_version = 1")
-    connection.execute("ATTACH ? AS source", (str(source / log_schema.FILE_NAME),))
-    events = "id, event_id, cid, init_cid, kind, signer, state, position"
-    for table, columns in [
-        ("meta", "name, value"),
-        ("events", events),
-        ("waits", "event, cid"),
-        ("streams", "init_cid, controller, sep_key, sep_value"),
-    ]:
-        found = columns.replace("state", OLD_STATE)
-        connection.execute(f"INSERT INTO {table} ({columns}) SELECT {found} FROM source.{table}")
-    connection.executemany("INSERT INTO cars (id, car) VALUES (?, ?)", cars)
-    connection.commit()
-    connection.close()
-
-
-@pytest.mark.parametrize("damaged", [False, True])
-async def test_the_time_events_of_a_log_of_version_1_are_brought_in(
-    tmp_path: Path, damaged: bool
-) -> None:
-    world = World(3, streams=2, events=40, time_events=True)
-    anchors = [event for event in world.events.values() if event.proof is not None]
-    missing = next(iter(anchors[0].prevs))  # one of them waits for its history
-    offers = [offer for offer in world.offers() if offer[0].event_cid != missing]
-    async with open_store(tmp_path / "new", NETWORK) as store:
-        await store.admit_remote(offers)
-        expected = {proof.cid for proof in await store.reader.pending_proofs(1_000)}
-        before = (timeless(await feed_of(store)), store.waiting, store.stats.pending)
-    assert 0 < len(expected) < len(anchors)
-    cars = [(n, car) for n, (_, car) in enumerate(offers, 1)]
-    spoiled = next(
-        iter(n for n, (key, _) in enumerate(offers, 1) if key.event_cid == anchors[-1].cid)
-    )
-    if damaged:
-        cars[spoiled - 1] = (spoiled, b"damaged")
-        expected.discard(anchors[-1].payload["proof"])
-    log_of_version_1(tmp_path / "old", tmp_path / "new", cars)
-    async with open_store(tmp_path / "old", NETWORK) as store:
-        assert before == (await feed_of(store), store.waiting, store.stats.pending)
-        assert {proof.cid for proof in await store.reader.pending_proofs(1_000)} == expected
-        await store.admit_remote([world.offer(world.events[missing])])
-        while pending := await store.reader.pending_proofs(1_000):
-            await store.settle_proofs([(proof.cid, TIME) for proof in pending])
-        rows = await feed_of(store)
-        check_feed(rows, world.events)
-        if not damaged:
-            assert len(rows) == len(world.events)
-        else:
-            assert anchors[-1].cid not in {row.event_cid for row in rows}
 
 
 async def test_a_clock_that_was_wrong_delays_no_lookup_for_ever(

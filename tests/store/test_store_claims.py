@@ -45,23 +45,20 @@ async def check_delivered(store: Store, world: World) -> None:
 
 
 def wrong_claims(world: World, event: Event) -> list[tuple[EventId, bytes]]:
-    """EventIds of that event that are not its own."""
+    """EventIds of that event that are not its own, in one respect each."""
     header, height = world.headers[event.init], world.heights[event.cid]
     other_height = world.random.choice([n for n in range(height + 3) if n != height])
-    return [
-        world.offer(event, height=other_height),
-        (
-            EventId.build(NETWORK, "other", header.controller, event.init, height, event.cid),
-            event.car,
-        ),
-        (
-            EventId.build(NETWORK, header.sep_value, "did:x:y", event.init, height, event.cid),
-            event.car,
-        ),
+    other_init = world.random.choice([cid for cid in world.events if cid != event.init])
+    claims = [
+        (header.sep_value, header.controller, event.init, other_height),
+        (header.sep_value, header.controller, other_init, height),
+        (header.sep_value, "did:x:y", event.init, height),
+        ("other", header.controller, event.init, height),
     ]
+    return [(EventId.build(NETWORK, *claim, event.cid), event.car) for claim in claims]
 
 
-@settings(max_examples=settings().max_examples // 4, suppress_health_check=list(HealthCheck))
+@settings(max_examples=settings().max_examples // 6, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), time_events=st.booleans())
 async def test_wrong_claims_change_nothing_in_the_end(seed: int, time_events: bool) -> None:
     """The set that a node holds depends on the events that it got, not on lies or their order."""
@@ -87,20 +84,6 @@ async def test_wrong_claims_change_nothing_in_the_end(seed: int, time_events: bo
             assert (await feed_of(store), store.waiting) == (rows, 0)
 
 
-async def test_a_wrong_height_is_refused_at_once_when_the_prevs_are_here(
-    store: Store, world: World
-) -> None:
-    init, first, second = world.events.values()
-    await store.admit_remote([world.offer(init), world.offer(first)])
-    [verdict] = await store.admit_remote([world.offer(second, height=3)])
-    assert verdict.status == "refused"
-    assert "has the height 3, not 2" in (verdict.reason or "")
-    assert store.is_ruled_out(world.event_id(second, height=3))
-    [verdict] = await store.admit_remote([world.offer(second)])
-    assert (verdict.status, verdict.position) == ("new", 3)
-    await check_delivered(store, world)
-
-
 async def test_a_wrong_height_is_refused_late_and_the_right_claim_is_delivered(
     tmp_path: Path, world: World
 ) -> None:
@@ -120,54 +103,6 @@ async def test_a_wrong_height_is_refused_late_and_the_right_claim_is_delivered(
         assert store.is_ruled_out(wrong)
         [verdict] = await store.admit_remote([(wrong, second.car)])
         assert "has the height 9, not 2" in (verdict.reason or "")
-
-
-async def test_a_wrong_claim_that_comes_first_keeps_nothing_out(store: Store, world: World) -> None:
-    init, first, second = world.events.values()
-    wrong = world.event_id(first, height=2)
-    await store.admit_remote([(wrong, first.car), world.offer(second)])
-    await store.admit_remote([world.offer(init)])
-    assert (store.is_ruled_out(wrong), store.waiting) == (True, 1)
-    await store.admit_remote([world.offer(first)])
-    await check_delivered(store, world)
-
-
-@pytest.mark.parametrize("known", [True, False])
-async def test_an_init_event_has_one_event_id(store: Store, world: World, known: bool) -> None:
-    init, *_ = world.events.values()
-    header = world.headers[init.cid]
-    wrong = [
-        EventId.build(NETWORK, "other", header.controller, init.cid, 0, init.cid),
-        EventId.build(NETWORK, header.sep_value, controller(1), init.cid, 0, init.cid),
-        EventId.build(
-            NETWORK, header.sep_value, header.controller, list(world.events)[-1], 0, init.cid
-        ),
-        world.event_id(init, height=1),
-    ]
-    if known:
-        await store.admit_remote([world.offer(init)])
-    verdicts = await store.admit_remote([(event_id, init.car) for event_id in wrong])
-    assert {v.status for v in verdicts} == {"refused"}
-    assert len(store.keys) == (1 if known else 0)
-    [verdict] = await store.admit_remote([world.offer(init)])
-    assert verdict.status == ("known" if known else "new")
-
-
-async def test_a_claim_of_another_stream_sort_value_or_controller_is_refused_when_init_is_here(
-    store: Store, world: World
-) -> None:
-    init, _, second = world.events.values()
-    header = world.headers[init.cid]
-    wrong = [
-        EventId.build(NETWORK, "other", header.controller, init.cid, 2, second.cid),
-        EventId.build(NETWORK, header.sep_value, controller(1), init.cid, 2, second.cid),
-        EventId.build(NETWORK, header.sep_value, header.controller, second.cid, 2, second.cid),
-        EventId.build(NETWORK, header.sep_value, header.controller, init.cid, 0, second.cid),
-    ]
-    await store.admit_remote([world.offer(init)])
-    verdicts = await store.admit_remote([(event_id, second.car) for event_id in wrong])
-    assert {v.status for v in verdicts} == {"refused"}
-    assert (len(store.keys), store.waiting) == (1, 0)
 
 
 async def test_an_orphan_is_held_to_what_its_event_id_claims(store: Store, world: World) -> None:
@@ -192,19 +127,6 @@ async def test_an_orphan_is_held_to_what_its_event_id_claims(store: Store, world
     assert "another stream" in (verdicts[1].reason or "")
     assert "height 0" in (verdicts[2].reason or "")
     assert (len(store.keys), store.waiting) == (0, 0)
-
-
-@pytest.mark.parametrize(("sort_value", "by"), [("other", 0), (str(MODEL), 1)])
-async def test_an_orphan_of_a_wrong_prefix_is_refused_when_its_init_comes(
-    store: Store, world: World, sort_value: str, by: int
-) -> None:
-    init, first, _ = world.events.values()
-    wrong = EventId.build(NETWORK, sort_value, controller(by), init.cid, 1, first.cid)
-    [verdict] = await store.admit_remote([(wrong, first.car)])
-    assert (verdict.status, wrong in store.keys) == ("new", True)
-    await store.admit_remote([world.offer(init)])
-    assert (wrong in store.keys, store.is_ruled_out(wrong), store.waiting) == (False, True, 0)
-    assert await store.reader.cars([wrong]) == [None]
 
 
 async def test_what_crosses_streams_falls_with_all_that_builds_on_it(
@@ -237,24 +159,17 @@ async def test_what_crosses_streams_falls_with_all_that_builds_on_it(
         assert {row.event_cid for row in await feed_of(store)} == {init.cid, other.cid}
 
 
-async def test_a_prev_of_another_stream_is_refused(tmp_path: Path, world: World) -> None:
+async def test_a_prev_of_another_stream_is_refused(store: Store, world: World) -> None:
     init, first, _ = world.events.values()
     other = world.start(KEYS[0], b"other")
     crossing = data_event(KEYS[0], init, [init.cid, other.cid], "crossing")
     world.add(crossing)
-    async with open_store(tmp_path / "early", NETWORK) as store:
-        [verdict, *_] = await store.admit_remote([world.offer(crossing)])
-        assert verdict.status == "new"
-        await store.admit_remote([world.offer(other), world.offer(init)])
-        assert store.is_ruled_out(world.event_id(crossing))
-        assert len(store.keys) == 2
-    async with open_store(tmp_path / "late", NETWORK) as store:
-        await store.admit_local([init.car, first.car, other.car])
-        remote = await store.admit_remote([world.offer(crossing)])
-        local = await store.admit_local([crossing.car])
-        for verdict in remote + local:
-            assert verdict.status == "refused"
-            assert f"{other.cid}, which is of another stream" in (verdict.reason or "")
+    await store.admit_local([init.car, first.car, other.car])
+    remote = await store.admit_remote([world.offer(crossing)])
+    local = await store.admit_local([crossing.car])
+    for verdict in remote + local:
+        assert verdict.status == "refused"
+        assert f"{other.cid}, which is of another stream" in (verdict.reason or "")
 
 
 async def test_an_event_that_names_no_init_event_as_its_init_is_refused(
@@ -274,19 +189,6 @@ async def test_an_event_that_names_no_init_event_as_its_init_is_refused(
         assert verdict.status == "refused"
         [verdict] = await store.admit_local([child.car])
         assert f"init event {first.cid}" in (verdict.reason or "")
-
-
-async def test_garbage_in_an_event_s_name_does_not_keep_the_event_out(
-    store: Store, world: World
-) -> None:
-    init, first, _ = world.events.values()
-    event_id = world.event_id(init)
-    for garbage in (b"", b"garbage", first.car, init.car[:-1], init.car + b"\x00" * 2_000_000):
-        [verdict] = await store.admit_remote([(event_id, garbage)])
-        assert verdict.status == "refused"
-        assert not store.is_ruled_out(event_id)
-    [verdict] = await store.admit_remote([(event_id, init.car)])
-    assert verdict.status == "new"
 
 
 async def test_refusals_are_forgotten_when_the_rules_change(
