@@ -50,8 +50,8 @@ def fenced_session(side: Side) -> Session10:
     return Session10(side, lambda _bound: True)
 
 
-CASES = max(60, settings.default.max_examples if settings.default else 0)
-"""Examples of the properties that matter most: 60, or what the profile says."""
+CASES = max(40, settings.default.max_examples if settings.default else 0)
+"""Examples of the properties that matter most: 40, or what the profile says."""
 
 
 class FetchesById(CodedSession):

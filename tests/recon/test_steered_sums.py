@@ -44,7 +44,7 @@ def differing(number: int, total: int, version: MakeSession) -> tuple[Peer, Peer
 
 
 @EITHER
-@pytest.mark.parametrize("number", [1, 40, 2_000])
+@pytest.mark.parametrize("number", [1, 2_000])
 def test_symbols_find_the_difference(number: int, version: MakeSession) -> None:
     you, they = differing(number, 10_000, version)
     everything = you.set | they.set
@@ -57,7 +57,7 @@ def test_symbols_find_the_difference(number: int, version: MakeSession) -> None:
 
 
 @EITHER
-@pytest.mark.parametrize("number", [1, 40, 2_000])
+@pytest.mark.parametrize("number", [1, 2_000])
 def test_salted_fingerprints_find_it_where_symbols_do_not(
     number: int, version: MakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
