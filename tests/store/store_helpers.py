@@ -17,6 +17,7 @@ from recon_node.ipld import CID, DAG_CBOR
 from recon_node.store import FeedRow, Store
 from recon_node.store.db import log_schema, migrations
 from recon_node.store.db.blocks import BlockReader
+from recon_node.store.db.log import EventLog
 
 NETWORK = Network.local(7)
 KEYS = [SigningKey(bytes([n]) * 32) for n in range(1, 5)]
@@ -105,6 +106,21 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.name not in aside}
 
 
+def edit(directory: Path, sql: str, *values: object) -> int:
+    """Change a log by SQL, behind the back of the store; return how many rows were changed."""
+    with closing(sqlite3.connect(directory / log_schema.FILE_NAME)) as connection:
+        changed = connection.execute(sql, values).rowcount
+        connection.commit()
+    return changed
+
+
+def pages_of(file: Path, name: str, kind: str) -> list[int]:
+    """The numbers of the pages of a table or index that are of a kind: `leaf` or `internal`."""
+    with closing(sqlite3.connect(file)) as connection:
+        sql = "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = ? ORDER BY pageno"
+        return [page for (page,) in connection.execute(sql, (name, kind))]
+
+
 async def feed_of(store: Store) -> list[FeedRow]:
     return await store.reader.feed(0, 1_000_000)
 
@@ -129,7 +145,10 @@ def check_feed(rows: list[FeedRow], events: dict[CID, Event]) -> None:
 
 def check_tables(store: Store) -> None:
     """The log's tables and counts agree with each other: nothing is left over, nothing missing."""
-    log = store._writer.log
+    check_log_tables(store._writer.log)
+
+
+def check_log_tables(log: EventLog) -> None:
     connection, counted = log.connection, log._read_marks()
     assert (log.marks.head, log.marks.waiting) == (counted.head, counted.waiting)
     assert {s: a for s, a in log.marks.shares.items() if a.events} == counted.shares

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
-from store_helpers import MODEL, NETWORK, World
+from store_helpers import MODEL, NETWORK, World, edit
 from support import sdk_sample
 
 from recon_node.ceramic import EventId
 from recon_node.ceramic.builder import init_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, CarError, car
 from recon_node.store import DamagedLogError, Store, StoreError, open_store
-from recon_node.store.db import log_schema
 from recon_node.store.db.blocks import full_size, is_packed, pack, references, section, unpack
 from recon_node.store.reading import Reader, block_index
 
@@ -171,9 +169,7 @@ async def test_a_shared_block_that_is_gone_is_told_as_damage(tmp_path: Path) -> 
     event = next(each for each in world.events.values() if each.proof is not None)
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_remote(world.offers())
-    with closing(sqlite3.connect(tmp_path / log_schema.FILE_NAME)) as connection:
-        connection.execute("DELETE FROM blocks")
-        connection.commit()
+    edit(tmp_path, "DELETE FROM blocks")
     async with open_store(tmp_path, NETWORK) as store:
         with pytest.raises(DamagedLogError, match=r"recon-node store check --repair"):
             await store.reader.car(event.cid)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
-from store_helpers import NETWORK, World, feed_of
+from store_helpers import NETWORK, World, edit, feed_of
 
 from recon_node.store import FeedTime, Store, UnknownTimeError, open_store
 from recon_node.store.admission.records import Marks
-from recon_node.store.db import log_schema
 from recon_node.store.maintenance.repair import repair_log
 
 
@@ -78,12 +76,8 @@ async def test_a_repair_keeps_the_times_if_it_keeps_the_positions(
     async with open_store(tmp_path, NETWORK) as store:
         Clock(store, 9.0)
         await store.admit_remote(World(5, events=20).offers())
-        head = store.head
     if lost:
-        with closing(sqlite3.connect(tmp_path / log_schema.FILE_NAME)) as connection:
-            sql = "DELETE FROM cars WHERE id = (SELECT id FROM events WHERE position = ?)"
-            connection.execute(sql, (head,))
-            connection.commit()
+        edit(tmp_path, "DELETE FROM cars WHERE id = (SELECT max(id) FROM events)")
     repaired = await repair_log(tmp_path)
     async with open_store(tmp_path, NETWORK) as store:
         times = await times_of(store)
@@ -120,9 +114,7 @@ async def test_a_time_among_events_without_times_has_no_place(tmp_path: Path) ->
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_remote(offers[:15])
         old = store.head
-    with closing(sqlite3.connect(tmp_path / log_schema.FILE_NAME)) as connection:
-        connection.execute("DELETE FROM deliveries")
-        connection.commit()
+    edit(tmp_path, "DELETE FROM deliveries")
     async with open_store(tmp_path, NETWORK) as store:
         with pytest.raises(UnknownTimeError, match=f"the {old} events .* all that it has"):
             await store.find_time(10)

@@ -47,7 +47,7 @@ def flip(log: Path, directory: Path, at: int, value: int) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("flips", [25, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("flips", [10, pytest.param(1000, marks=pytest.mark.long)])
 def test_a_flipped_byte_is_told_and_repaired(
     log: Path, tmp_path: Path, rng: Random, flips: int
 ) -> None:
@@ -66,10 +66,10 @@ def test_a_flipped_byte_is_told_and_repaired(
             assert len(repaired.refused) <= MOST_LOST, (at, value)
             assert repaired.events >= events - MOST_LOST, (at, value)
         shutil.rmtree(directory)
-    assert found or flips < 25
+    assert found
 
 
-@pytest.mark.parametrize("flips", [8, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize("flips", [5, pytest.param(300, marks=pytest.mark.long)])
 def test_a_flipped_byte_in_the_list_of_tables(
     log: Path, tmp_path: Path, rng: Random, flips: int
 ) -> None:
@@ -91,7 +91,7 @@ def test_a_flipped_byte_in_the_list_of_tables(
         shutil.rmtree(directory)
 
 
-@pytest.mark.parametrize("flips", [10, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize("flips", [6, pytest.param(300, marks=pytest.mark.long)])
 def test_a_node_starts_or_says_why_not(log: Path, tmp_path: Path, rng: Random, flips: int) -> None:
     """And gives no wrong byte away: what it serves is what was written."""
     size = (log / log_schema.FILE_NAME).stat().st_size

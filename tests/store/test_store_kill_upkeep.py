@@ -46,7 +46,7 @@ async def contents_of(directory: Path) -> tuple[str, list[FeedRow], list[EventId
 
 
 async def make_log(directory: Path, seed: int, *, settled: bool = True) -> Path:
-    world = World(seed, streams=6, events=120, time_events=True)
+    world = World(seed, streams=4, events=60, time_events=True)
     async with open_store(directory, NETWORK) as store:
         await store.admit_remote(world.offers())
         proofs = await store.reader.pending_proofs(1000)

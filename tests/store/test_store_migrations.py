@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from store_helpers import NETWORK, World, check_feed, feed_of, make_version_1, timeless
+from store_helpers import NETWORK, World, check_feed, edit, feed_of, make_version_1, timeless
 
 from recon_node.store import open_store
-from recon_node.store.db import log_schema
 from recon_node.store.maintenance import check_log
 
 
@@ -30,10 +27,8 @@ async def test_a_log_of_version_1_is_brought_up_to_date(tmp_path: Path, damaged:
     make_version_1(tmp_path / "new", tmp_path / "old")
     spoilt = anchors[-1]
     if damaged:
-        with closing(sqlite3.connect(tmp_path / "old" / log_schema.FILE_NAME)) as connection:
-            sql = "UPDATE cars SET car = x'0102' WHERE id = (SELECT id FROM events WHERE cid = ?)"
-            assert connection.execute(sql, (spoilt.cid,)).rowcount == 1
-            connection.commit()
+        sql = "UPDATE cars SET car = x'0102' WHERE id = (SELECT id FROM events WHERE cid = ?)"
+        assert edit(tmp_path / "old", sql, spoilt.cid) == 1
         proofs.discard(spoilt.payload["proof"])
     async with open_store(tmp_path / "old", NETWORK) as store:
         assert before == (await feed_of(store), [*store.keys], store.epoch, store.waiting)

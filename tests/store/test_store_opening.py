@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from store_helpers import NETWORK, World, contents, feed_of
+from store_helpers import NETWORK, World, contents, edit, feed_of, pages_of
 from support import forking
 
 from recon_node.ceramic import Network
@@ -83,16 +83,6 @@ async def test_an_unreadable_note_of_the_head_changes_nothing(
         assert store.epoch == epoch
 
 
-async def test_a_second_store_of_a_directory_is_refused(tmp_path: Path) -> None:
-    async with open_store(tmp_path, NETWORK) as store:
-        with pytest.raises(StoreError, match=f"in use by process {os.getpid()}: stop"):
-            async with open_store(tmp_path, NETWORK):
-                pass
-        await store.admit_remote(World(1).offers())
-    async with open_store(tmp_path, NETWORK) as store:
-        assert store.head > 0
-
-
 def lock_in_a_process(directory: Path) -> subprocess.Popen[bytes]:
     """A process that holds the directory's lock."""
     program = (
@@ -159,25 +149,17 @@ def overwrite_pages(path: Path) -> None:
 
 
 def drop_position(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute("UPDATE events SET position = NULL WHERE position = 2")
-    connection.commit()
-    connection.close()
+    edit(path.parent, "UPDATE events SET position = NULL WHERE position = 2")
 
 
 def newer_schema(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version = {len(log_schema.MIGRATIONS) + 1}")
-    connection.execute("UPDATE meta SET value = '9.8.7' WHERE name = 'written_by'")
-    connection.commit()
-    connection.close()
+    edit(path.parent, f"PRAGMA user_version = {len(log_schema.MIGRATIONS) + 1}")
+    edit(path.parent, "UPDATE meta SET value = '9.8.7' WHERE name = 'written_by'")
 
 
 def foreign(path: Path) -> None:
     path.unlink()
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE cookies (name TEXT)")
-    connection.close()
+    edit(path.parent, "CREATE TABLE cookies (name TEXT)")
 
 
 def only_wal(path: Path) -> None:
@@ -203,22 +185,6 @@ async def test_a_log_that_is_not_right_is_refused(
 ) -> None:
     damage(await make_log(tmp_path))
     await refused(tmp_path, message)
-
-
-async def test_an_older_log_is_brought_up_to_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await make_log(tmp_path)
-    async with open_store(tmp_path, NETWORK) as store:
-        rows = await feed_of(store)
-    newer = (*log_schema.MIGRATIONS, "CREATE TABLE more (x); INSERT INTO more VALUES (1);")
-    monkeypatch.setattr(log_schema, "MIGRATIONS", newer)
-    for _ in range(2):
-        async with open_store(tmp_path, NETWORK) as store:
-            assert await feed_of(store) == rows
-            connection = store._writer.log.connection
-            assert connection.execute("SELECT x FROM more").fetchall() == [(1,)]
-            assert connection.execute("PRAGMA user_version").fetchone() == (len(newer),)
 
 
 async def test_a_migration_that_fails_leaves_the_log_as_it_was(
@@ -265,14 +231,10 @@ async def test_damage_that_is_met_later_is_told_and_reads_of_the_rest_go_on(
         await store.admit_remote(world.offers())
         rows = await feed_of(store)
     path = tmp_path / "events.sqlite3"
-    connection = sqlite3.connect(path)
-    sql = "SELECT pageno FROM dbstat WHERE name = 'cars' AND pagetype = 'leaf' ORDER BY pageno"
-    pages = [page for (page,) in connection.execute(sql)]
-    (size,) = connection.execute("PRAGMA page_size").fetchone()
-    connection.close()
+    page = pages_of(path, "cars", "leaf")[-1]
     with path.open("r+b") as file:
-        file.seek((pages[-1] - 1) * size)
-        file.write(b"\xa5" * size)
+        file.seek((page - 1) * log_schema.PAGE_SIZE)
+        file.write(b"\xa5" * log_schema.PAGE_SIZE)
     async with open_store(tmp_path, NETWORK) as store:
         with pytest.raises(StoreError, match="damaged"):
             await feed_of(store)

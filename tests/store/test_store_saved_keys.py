@@ -116,17 +116,13 @@ def flip(at: int) -> Callable[[Path], None]:
     return damage
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [Path.unlink, cut, flip(0), flip(20), flip(35), flip(60), flip(-40), flip(-1)],
-)
-async def test_damaged_or_missing_ones_are_made_again(
-    tmp_path: Path, loads: list[int], damage: Callable[[Path], object]
-) -> None:
-    keys = await fill(tmp_path, 1)
-    damage(tmp_path / FILE)
-    assert await reopened(tmp_path) == list(keys)
-    assert loads == []
+async def test_damaged_or_missing_ones_are_made_again(tmp_path: Path, loads: list[int]) -> None:
+    keys = await fill(tmp_path / "log", 1)
+    for n, damage in enumerate((Path.unlink, cut, *map(flip, (0, 20, 35, 60, -40, -1)))):
+        shutil.copytree(tmp_path / "log", tmp_path / str(n))
+        damage(tmp_path / str(n) / FILE)
+        assert await reopened(tmp_path / str(n)) == list(keys)
+        assert loads == []
 
 
 async def test_what_changes_no_key_changes_nothing_for_the_next_start(

@@ -117,7 +117,7 @@ def test_a_killed_migration_goes_on_and_readers_see_the_log_all_the_time(
     seen = [0]
     while seen[-1] <= events:
         found = migrate_and_kill(
-            tmp_path / "log", events // 15, rng.randrange(15, 40 + 15 * len(seen))
+            tmp_path / "log", events // 8, rng.randrange(15, 40 + 15 * len(seen))
         )
         assert found == expected
         seen.append(progress(tmp_path / "log", events))
