@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import astuple
 from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_helpers import NETWORK, World, check_feed, check_tables, feed_of
 
 from recon_node.ceramic import EventId, EventKind
 from recon_node.ceramic.builder import data_event, time_event
+from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.store import Store, StoreSettings, open_store
+from recon_node.store.db import saved_keys
+from recon_node.store.db.proofs import DOUBTED
 
 SLOW = settings(
     max_examples=settings().max_examples // 8, suppress_health_check=[HealthCheck.too_slow]
@@ -26,13 +31,16 @@ WRONG = "the transaction says something else"
 
 
 class Oracle:
-    """What should be delivered, by the DAG, what has come, and what was said of the proofs."""
+    """What should be delivered and in the ring, by the DAG, what has come, and what was said of the
+    proofs."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.seen: set[CID] = set()
         self.said: dict[CID, int | str] = {}
         """By time event."""
+        self.not_found: dict[CID, int] = {}
+        """How often the chain did not have the transaction of a time event."""
 
     def wrong(self) -> set[CID]:
         wrong: set[CID] = set()
@@ -43,14 +51,25 @@ class Oracle:
                 wrong.add(cid)
         return wrong
 
-    def delivered(self, *, anchored: bool = True) -> set[CID]:
-        """With `anchored` False: as if all time events had their time, what is wholly checked."""
+    def whole(self, left_out: Collection[CID]) -> set[CID]:
+        """What is here with its whole history, but for some events and what builds on them."""
         wrong, whole = self.wrong(), set[CID]()
         for cid, event in self.world.events.items():
-            timely = event.proof is None or not anchored or isinstance(self.said.get(cid), int)
-            if cid in self.seen - wrong and timely and whole.issuperset(event.prevs):
+            if cid in self.seen - wrong and cid not in left_out and whole.issuperset(event.prevs):
                 whole.add(cid)
         return whole
+
+    def anchors(self) -> set[CID]:
+        """The time events of which nothing was said yet, or something wrong."""
+        events = self.world.events.items()
+        return {cid for cid, event in events if event.proof and type(self.said.get(cid)) is not int}
+
+    def delivered(self) -> set[CID]:
+        return self.whole(self.anchors())
+
+    def ring(self) -> set[CID]:
+        unsaid = self.not_found.keys() - self.said.keys()
+        return self.whole({cid for cid in unsaid if self.not_found[cid] >= DOUBTED})
 
     async def check(self, store: Store) -> None:
         rows = await feed_of(store)
@@ -63,63 +82,74 @@ class Oracle:
             else:
                 assert row.block_time == self.said[row.event_cid]
                 assert row.chain_id == event.proof.chain_id
-        held = self.seen - self.wrong()
-        checked = self.delivered(anchored=False)
+        held, checked = self.seen - self.wrong(), self.whole(())
         assert {EventId(key).event_cid for key in store.keys} == held
         assert store.waiting == len(held - checked)
         assert store.stats.pending == len(checked) - len(rows)
-        unsaid = {
-            self.world.events[cid].payload["proof"]
-            for cid in checked
-            if self.world.events[cid].proof is not None and cid not in self.said
-        }
+        unsaid = {self.world.events[cid].payload["proof"] for cid in checked & self.anchors()}
         pending = await store.reader.pending_proofs(1_000)
         assert {proof.cid for proof in pending} == unsaid
         assert store.stats.pending_proofs == len(unsaid)
         assert [proof.due for proof in pending] == sorted(proof.due for proof in pending)
 
+    async def check_ring(self, store: Store) -> None:
+        keys = await store.load_ring_keys()
+        assert {HeightlessEventId(key).event_cid for key in keys} == self.ring()
+
+    async def look_up(self, store: Store) -> None:
+        """Settle some of the proofs that wait, and do not find others."""
+        random, events = self.world.random, self.world.events.values()
+        by_proof = {event.payload["proof"]: event.cid for event in events if event.proof}
+        proofs = [proof.cid for proof in await store.reader.pending_proofs(1_000)]
+        random.shuffle(proofs)
+        settled, missed = proofs[: len(proofs) // 3], proofs[len(proofs) // 3 :]
+        said = [TIME, TIME + 1, TIME + 2, WRONG]
+        verdicts: list[tuple[CID, int | str]] = [(cid, random.choice(said)) for cid in settled]
+        not_found = [cid for cid in missed if random.random() < 0.7]
+        await store.settle_proofs(verdicts)
+        # What is said of a settled proof changes nothing.
+        later = time.time() + 60
+        await store.postpone_proofs([(cid, later) for cid in proofs], [*not_found, *settled])
+        self.said |= {by_proof[cid]: said for cid, said in verdicts}
+        for cid in not_found:
+            self.not_found[by_proof[cid]] = self.not_found.get(by_proof[cid], 0) + 1
+
 
 @SLOW
-@given(seed=st.integers(0, 2**32))
+@given(seed=st.integers(0, 2**32), saved=st.booleans())
 async def test_any_order_of_arrivals_and_lookups_delivers_what_is_whole_and_timely(
-    seed: int,
+    seed: int, saved: bool
 ) -> None:
+    """And the ring leaves out what is doubted, whenever its keys are loaded, or from a file."""
     world = World(seed, time_events=True)
     random, oracle = world.random, Oracle(world)
-    by_proof = {event.payload["proof"]: event.cid for event in world.events.values() if event.proof}
     arrivals = world.offers()
     random.shuffle(arrivals)
-    with tempfile.TemporaryDirectory() as directory:
-        for life in range(2):
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saved_keys, "FEWEST", 0 if saved else 1_000)
+        for life in range(3):
             async with open_store(Path(directory), NETWORK, settings=QUICK) as store:
                 await oracle.check(store)
-                while arrivals and (life or len(arrivals) > 15):
+                if (loads := random.choice(["first", "beside", "last"])) == "first":
+                    await oracle.check_ring(store)
+                while arrivals and len(arrivals) > 20 - 10 * life:
                     batch, arrivals = arrivals[:4], arrivals[4:]
                     wrong = oracle.wrong()
-                    await store.admit_remote(batch)
-                    oracle.seen |= {event_id.event_cid for event_id, _ in batch}
+                    async with trio.open_nursery() as nursery:
+                        if loads == "beside":
+                            nursery.start_soon(store.load_ring_keys)
+                        await store.admit_remote(batch)
+                        oracle.seen |= {event_id.event_cid for event_id, _ in batch}
+                        await oracle.check(store)
+                        await oracle.look_up(store)
                     await oracle.check(store)
-                    pending = await store.reader.pending_proofs(1_000)
-                    lookups: list[tuple[CID, int | str]] = [
-                        (proof.cid, random.choice([TIME, TIME + 1, TIME + 2, WRONG]))
-                        for proof in random.sample(pending, len(pending) // 2)
-                    ]
-                    await store.settle_proofs(lookups)
-                    oracle.said |= {by_proof[cid]: said for cid, said in lookups}
-                    await oracle.check(store)
+                    if loads != "last":
+                        await oracle.check_ring(store)
                     late = oracle.wrong() - wrong
-                    assert all(
-                        store.is_ruled_out(event_id)
-                        for event_id, _ in batch
-                        if event_id.event_cid in late
-                    )
+                    ids = [event_id for event_id, _ in batch if event_id.event_cid in late]
+                    assert all(map(store.is_ruled_out, ids))
+                await oracle.check_ring(store)
                 check_tables(store)
-        async with open_store(Path(directory), NETWORK, settings=QUICK) as store:
-            await store.settle_proofs(
-                [(p.cid, TIME) for p in await store.reader.pending_proofs(1_000)]
-            )
-            assert store.stats.pending_proofs == len(await store.reader.pending_proofs(1_000))
-            check_feed(await feed_of(store), world.events)
 
 
 async def test_the_feed_by_columns_is_the_feed_by_rows(store: Store) -> None:
