@@ -10,9 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_helpers import (
     KEYS,
-    MODEL,
     NETWORK,
-    OTHER_MODEL,
     World,
     check_feed,
     check_tables,
@@ -21,7 +19,7 @@ from store_helpers import (
 )
 
 from recon_node.ceramic import Event, EventId
-from recon_node.ceramic.builder import data_event, deterministic_init_event, time_event
+from recon_node.ceramic.builder import data_event, time_event
 from recon_node.store import Store, StoreSettings, open_store
 from recon_node.store.db import log
 
@@ -259,26 +257,3 @@ async def test_a_local_event_builds_only_on_what_is_checked(store: Store, world:
     assert (verdict.status, verdict.event_id) == ("known", world.event_id(second))
     await store.admit_local([first.car, third.car])
     await check_delivered(store, world)
-
-
-async def test_the_same_document_of_two_models_is_two_streams(store: Store) -> None:
-    world = World(0, streams=0, events=0)
-    world.start(KEYS[0], b"u", MODEL)
-    world.start(KEYS[0], b"u", OTHER_MODEL)
-    await store.admit_remote(world.offers())
-    await check_delivered(store, world)
-
-
-async def test_a_deterministic_init_event_is_anyones(store: Store) -> None:
-    """Unsigned and without data: what it says follows from its header alone."""
-    world = World(0, streams=0, events=0)
-    unsigned = deterministic_init_event(controller(0), MODEL, unique=b"u")
-    assert unsigned.header is not None
-    world.headers[unsigned.cid], world.keys[unsigned.cid] = unsigned.header, KEYS[0]
-    world.add(unsigned)
-    change = world.extend(unsigned.cid, [unsigned.cid], "by its controller")
-    forged = data_event(KEYS[1], unsigned, [change.cid], "by another")
-    await store.admit_remote([world.offer(change), world.offer(unsigned)])
-    await check_delivered(store, world)
-    [verdict] = await store.admit_local([forged.car])
-    assert verdict.status == "refused"

@@ -51,7 +51,7 @@ async def keys_after(
             return list(store.keys), {row.event_cid for row in await feed_of(store)}
 
 
-@settings(max_examples=settings().max_examples // 4, suppress_health_check=list(HealthCheck))
+@settings(max_examples=settings().max_examples // 8, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), guarded=st.booleans())
 async def test_the_same_events_make_the_same_keys(seed: int, guarded: bool) -> None:
     """Those that a valid event covers, or that need none; the others are kept, and in no key. One

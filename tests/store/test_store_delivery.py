@@ -17,9 +17,9 @@ from recon_node.recon import KeyStore
 from recon_node.store import Store, open_store
 from recon_node.store.contents import Arrivals
 
-# An example is a whole life of a store: a quarter of the profile's examples.
+# An example is a whole life of a store: an eighth of the profile's examples.
 SLOW = settings(
-    max_examples=settings().max_examples // 4, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=settings().max_examples // 8, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

@@ -34,7 +34,7 @@ from recon_node.store import (
 from recon_node.store.kept_interests import key_ranges
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def world() -> World:
     """Four streams: of two models by two controllers each."""
     world = World(0, streams=0, events=0)
@@ -80,12 +80,7 @@ async def test_without_interests_the_network_is_wanted(store: Store) -> None:
 
 
 @given(picks=st.sets(st.integers(0, 23), min_size=1))
-def test_interests_cover_the_keys_that_they_name(picks: set[int]) -> None:
-    world = World(0, streams=0, events=0)
-    for model in (MODEL, OTHER_MODEL):
-        for key in KEYS[:2]:
-            init = world.start(key, b"u", model)
-            world.extend(init.cid, [init.cid], "data")
+def test_interests_cover_the_keys_that_they_name(world: World, picks: set[int]) -> None:
     chosen = [interests_of(world)[pick] for pick in picks]
     ranges = key_ranges(NETWORK, chosen)
     assert ranges == merge_ranges(ranges)
@@ -140,11 +135,6 @@ def test_an_interest_that_is_no_range_is_refused(
 ) -> None:
     with pytest.raises(InvalidInterestError, match=message):
         make()
-
-
-def test_a_stream_with_its_controller_is_an_interest() -> None:
-    interest = Interest("model", "value", controller(0), MODEL)
-    assert len(key_ranges(NETWORK, [interest])) == 1
 
 
 DOCUMENT = StreamId(StreamType.MODEL_INSTANCE, MODEL.cid)

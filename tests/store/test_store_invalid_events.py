@@ -3,10 +3,8 @@ them."""
 
 from __future__ import annotations
 
-import sqlite3
 import tempfile
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from bad_worlds import shuffled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
-from store_helpers import KEYS, NETWORK, World, check_feed, check_tables, feed_of
+from store_helpers import KEYS, NETWORK, World, check_feed, check_tables, edit, feed_of
 from support.forging import forged
 
 from recon_node.ceramic import Event, parse_event
@@ -22,7 +20,6 @@ from recon_node.ceramic.builder import data_event, time_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.store import FeedRow, Store, StoreSettings, open_store
-from recon_node.store.db import log_schema
 from recon_node.store.db.proofs import DOUBTED
 from recon_node.store.maintenance import check_log, repair_log
 from recon_node.streams import select_tip, shape_of
@@ -100,22 +97,6 @@ async def test_nothing_is_delivered_on_top_of_it_until_it_is_covered(
     assert check_log(tmp_path).clean
 
 
-@settings(max_examples=settings().max_examples // 2, suppress_health_check=list(HealthCheck))
-@given(order=st.permutations(range(6)))
-async def test_every_order_of_arrival_delivers_the_same(order: Sequence[int]) -> None:
-    world = Figure6()
-    offers = world.offers()
-    with tempfile.TemporaryDirectory() as directory:
-        async with open_store(Path(directory), NETWORK, settings=QUICK) as store:
-            for at in order:
-                await store.admit_remote([offers[at]])
-            await settle_all(store)
-            rows = await feed_of(store)
-            check_feed(rows, world.events)
-            assert (len(rows), store.waiting) == (6, 0)
-            assert [row.event_cid for row in rows if row.fault] == [world.a.cid]
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -133,9 +114,7 @@ async def test_the_check_of_a_log_looks_at_faults(tmp_path: Path, change: str, w
         *before, _, last = world.offers()
         await store.admit_remote([*before, last])
     assert check_log(tmp_path).clean
-    with closing(sqlite3.connect(tmp_path / log_schema.FILE_NAME)) as connection:
-        assert connection.execute(change).rowcount == 1
-        connection.commit()
+    assert edit(tmp_path, change) == 1
     found = check_log(tmp_path).faults
     assert found
     assert words in found[0].message
@@ -157,18 +136,6 @@ async def test_local_events_must_be_valid_but_may_cover(store: Store) -> None:
     [verdict] = await store.admit_local([cover.car])
     assert (verdict.status, verdict.position) == ("new", store.head)
     assert [row.event_cid for row in await feed_of(store) if row.fault] == [world.a.cid]
-
-
-async def test_it_has_no_place_in_the_model_ring(tmp_path: Path) -> None:
-    world = Figure6()
-    others = {cid for cid in world.events if cid != world.a.cid}
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.admit_remote(world.offers())
-        await settle_all(store)
-        assert await ring(store) == others
-        keys = list(store.keys)
-    async with open_store(tmp_path, NETWORK) as store:
-        assert (await ring(store), list(store.keys)) == (others, keys)
 
 
 async def ring(store: Store) -> set[CID]:
@@ -219,7 +186,7 @@ class InvalidWorld(World):
         return {cid for cid, below in whole.items() if not (below & self.invalid) - covered}
 
 
-@settings(max_examples=settings().max_examples // 2, suppress_health_check=list(HealthCheck))
+@settings(max_examples=settings().max_examples // 4, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
 async def test_what_is_delivered_is_what_an_oracle_says(seed: int) -> None:
     world = InvalidWorld(seed)

@@ -16,7 +16,7 @@ from recon_node.store.damage import Damage
 from recon_node.store.ring_keys import RingKeys
 
 NETWORK = Network.local(7)
-EVENTS = 60
+EVENTS = 40
 
 
 def sample() -> list[tuple[HeightlessEventId, bytes]]:
@@ -24,18 +24,6 @@ def sample() -> list[tuple[HeightlessEventId, bytes]]:
 
 
 SETTINGS = StoreSettings(verifiers=0)
-
-
-async def test_every_event_whose_history_is_here_is_in_the_ring(tmp_path):
-    events = sample()
-    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
-        verdicts = await store.admit_local([car for _, car in events])
-        assert {verdict.status for verdict in verdicts} == {"new"}
-        assert list(await store.load_ring_keys()) == sorted(key for key, _ in events)
-        cars = await store.reader.cars_by_cid([key.event_cid for key, _ in events])
-        assert cars == [car for _, car in events]
-    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
-        assert list(await store.load_ring_keys()) == sorted(key for key, _ in events)
 
 
 async def test_a_node_without_the_ring_keeps_no_second_index(tmp_path):
@@ -47,29 +35,8 @@ async def test_a_node_without_the_ring_keeps_no_second_index(tmp_path):
         assert len(await store.load_ring_keys()) == EVENTS
 
 
-async def test_events_that_wait_are_not_in_the_ring_until_their_history_comes(tmp_path):
-    events = sample()
-    async with open_store(tmp_path / "a", NETWORK, settings=SETTINGS) as store:
-        verdicts = await store.admit_local([car for _, car in events])
-        ids = {key: verdict.event_id for (key, _), verdict in zip(events, verdicts, strict=True)}
-    first_init = next(i for i, (_, car) in enumerate(events) if parse_event(car).prevs) - 1
-    (init_key, init_car), *others = events[first_init:]
-    async with open_store(tmp_path / "b", NETWORK, settings=SETTINGS) as store:
-        await store.admit_remote([(ids[key], car) for key, car in others])
-        assert len(store.keys) == len(others)
-        of_its_stream = {key for key, _ in others if ids[key].stream == ids[init_key].stream}
-        assert of_its_stream
-        assert set(await store.load_ring_keys()) == {key for key, _ in others} - of_its_stream
-    async with open_store(tmp_path / "b", NETWORK, settings=SETTINGS) as store:
-        assert set(await store.load_ring_keys()) == {key for key, _ in others} - of_its_stream, (
-            "rebuilt"
-        )
-        await store.admit_remote([(ids[init_key], init_car)])
-        assert set(await store.load_ring_keys()) == {init_key, *(key for key, _ in others)}
-
-
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(order=st.permutations(range(EVENTS)), batch=st.integers(1, EVENTS))
 def test_from_the_ring_they_come_in_any_order_and_again_when_their_history_is_here(
@@ -95,6 +62,8 @@ async def _offer_in_any_order(directory: Path, order: list[int], batch: int) -> 
             left = aside
         assert list(await store.load_ring_keys()) == sorted(key for key, _ in events)
         assert store.head == EVENTS
+        cars = await store.reader.cars_by_cid([key.event_cid for key, _ in events])
+        assert cars == [car for _, car in events]
 
 
 @pytest.mark.parametrize("reads", ["before", "after"])
@@ -103,7 +72,7 @@ async def test_the_keys_are_loaded_while_the_log_changes(tmp_path, monkeypatch, 
     events = sample()
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
         assert store.ring_keys is None
-        await store.admit_local([car for _, car in events[:30]])
+        await store.admit_local([car for _, car in events[:20]])
         began, changed, read = trio.Event(), trio.Event(), store.reader.ring_keys
 
         async def read_meanwhile() -> RingKeys:
@@ -116,7 +85,7 @@ async def test_the_keys_are_loaded_while_the_log_changes(tmp_path, monkeypatch, 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.load_ring_keys)
             await began.wait()
-            await store.admit_local([car for _, car in events[30:]])
+            await store.admit_local([car for _, car in events[20:]])
             assert store.ring_keys is None
             changed.set()
         assert list(store.ring_keys) == sorted(key for key, _ in events)
@@ -155,15 +124,15 @@ async def test_the_keys_are_saved_for_the_next_start_and_dropped_when_the_log_ch
     monkeypatch.setattr("recon_node.store.db.saved_keys.FEWEST", 1)
     events = sample()
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
-        await store.admit_local([car for _, car in events[:30]])
+        await store.admit_local([car for _, car in events[:20]])
         await store.load_ring_keys()
     saved = tmp_path / "ring_keys.saved"
     assert saved.exists()
     with monkeypatch.context() as patch:
         patch.setattr("recon_node.store.ring_keys.RingKeys.fill", _must_not_be_called)
         async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
-            assert list(await store.load_ring_keys()) == sorted(key for key, _ in events[:30])
-            await store.admit_local([car for _, car in events[30:]])
+            assert list(await store.load_ring_keys()) == sorted(key for key, _ in events[:20])
+            await store.admit_local([car for _, car in events[20:]])
             assert list(await store.load_ring_keys()) == sorted(key for key, _ in events)
     # A node that has the ring switched off changes the log: what is saved is not its own any more.
     without = StoreSettings(verifiers=0, ceramic_one=False)

@@ -40,37 +40,39 @@ def stream(name: str) -> tuple[Event, Event]:
     return init, data_event(KEYS[0], init, [init.cid], patch)
 
 
-@pytest.mark.parametrize("name", HEADERS)
 @pytest.mark.parametrize("verifiers", [0, 1])
-async def test_they_go_from_node_to_node(tmp_path: Path, name: str, verifiers: int) -> None:
+async def test_they_go_from_node_to_node(tmp_path: Path, verifiers: int) -> None:
     """Under the EventIds that CIP-124 gives them."""
-    events = stream(name)
+    streams = {name: stream(name) for name in HEADERS}
+    events = [event for pair in streams.values() for event in pair]
     settings = StoreSettings(verifiers=verifiers)
     async with (
         open_store(tmp_path / "a", NETWORK, settings=settings) as a,
         open_store(tmp_path / "b", NETWORK, settings=settings) as b,
     ):
-        many = [event.car for event in events] * 10  # enough for a verifier process
+        many = [event.car for event in events] * 2  # enough for a verifier process
         assert {each.status for each in await a.admit_local(many)} == {"new", "known"}
-        lower, upper = sort_value_range(NETWORK, HEADERS[name][1])
-        keys = [EventId(key) for key in a.keys if lower < key < upper]
-        assert [key.event_cid for key in keys] == [event.cid for event in events]
+        for name, pair in streams.items():
+            lower, upper = sort_value_range(NETWORK, HEADERS[name][1])
+            found = {EventId(key).event_cid for key in a.keys if lower < key < upper}
+            assert found >= {event.cid for event in pair}
+        keys = [EventId(key) for key in a.keys]
         cars = await a.reader.cars(keys)
         offers = [(key, car) for key, car in zip(keys, cars, strict=True) if car is not None]
         assert {each.status for each in await b.admit_remote([*reversed(offers)])} == {"new"}
-        assert [row.event_cid for row in await feed_of(b)] == [event.cid for event in events]
+        assert {row.event_cid for row in await feed_of(b)} == {event.cid for event in events}
 
 
-@pytest.mark.parametrize("name", ["family", "tags", "with a model", "none"])
-async def test_an_event_under_another_sort_value_is_refused(tmp_path: Path, name: str) -> None:
+async def test_an_event_under_another_sort_value_is_refused(tmp_path: Path) -> None:
     """It must be that of the event's own header."""
-    init, _ = stream(name)
-    for wrong in (str(MODEL), "blogs", "family", "k"):
-        event_id = EventId.build(NETWORK, wrong, controller_of(KEYS[0]), init.cid, 0, init.cid)
-        async with open_store(tmp_path, NETWORK, settings=StoreSettings(verifiers=0)) as store:
-            [verdict] = await store.admit_remote([(event_id, init.car)])
-            assert verdict.status == "refused"
-            assert "by the stream's sort value and controller" in str(verdict.reason)
+    async with open_store(tmp_path, NETWORK, settings=StoreSettings(verifiers=0)) as store:
+        for name in ("family", "tags", "with a model", "none"):
+            init, _ = stream(name)
+            for wrong in (str(MODEL), "blogs", "family", "k"):
+                key = EventId.build(NETWORK, wrong, controller_of(KEYS[0]), init.cid, 0, init.cid)
+                [verdict] = await store.admit_remote([(key, init.car)])
+                assert verdict.status == "refused"
+                assert "by the stream's sort value and controller" in str(verdict.reason)
 
 
 async def test_an_interest_in_a_sort_value_takes_its_streams_only(tmp_path: Path) -> None:

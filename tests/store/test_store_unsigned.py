@@ -101,15 +101,6 @@ async def test_made_up_times_of_a_member_wait_until_they_are_proven(tmp_path: Pa
         check_tables(store)
 
 
-async def test_the_nodes_own_clients_answer_for_what_they_write(tmp_path: Path) -> None:
-    init = unsigned()
-    anchor = time_event(init, init.cid)
-    async with open_store(tmp_path, NETWORK, settings=QUICK, policy=BY_NAME) as store:
-        verdicts = await store.admit_local([init.car, anchor.car])
-        assert [each.status for each in verdicts] == ["new", "new"]
-        assert (len(store.keys), store.head, store.withheld) == (2, 1, 0)
-
-
 async def test_a_crowd_of_unsigned_events_leaves_room_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

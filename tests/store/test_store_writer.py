@@ -74,12 +74,6 @@ async def test_a_flood_of_one_network_delays_another_by_a_batch(tmp_path: Path) 
     assert places["192.0.2.2"][0] <= 4 * 8
 
 
-async def test_nothing_is_not_a_batch(store: Store) -> None:
-    assert await store.admit_local([]) == []
-    assert await store.admit_remote([]) == []
-    assert store.stats.batches_total == 0
-
-
 async def test_a_cancelled_caller_does_not_take_its_events_back(store: Store) -> None:
     world = World(1)
     with trio.CancelScope() as scope:
@@ -129,26 +123,6 @@ async def test_wait_for_feed_wakes_every_waiter_at_its_position(tmp_path: Path) 
             await store.admit_local([car])
             await trio.testing.wait_all_tasks_blocked()
             assert sorted(woken) == sorted([0, 0, 1, 2][: n + 2])
-
-
-async def test_a_known_event_does_not_move_the_feed(store: Store) -> None:
-    world = World(1, streams=1, events=0)
-    woken: list[int] = []
-
-    async def wait(store: Store) -> None:
-        await store.wait_for_feed(1)
-        woken.append(store.head)
-
-    await store.admit_remote(world.offers())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(wait, store)
-        await store.admit_remote(world.offers())
-        nursery.start_soon(wait, store)
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
-    assert not woken
-    stats = store.stats
-    assert (stats.admitted_total, stats.known_total, stats.batches_total) == (1, 1, 2)
 
 
 async def test_the_feed_is_read_in_pages(store: Store) -> None:
