@@ -1,28 +1,25 @@
-"""The migration to smaller rows of events: in pieces, beside readers, killed and continued."""
+"""The migration to smaller rows of events: in pieces, beside readers, broken off and continued.
+
+That it may be killed at any statement is in test_store_kill_upkeep.py.
+"""
 
 from __future__ import annotations
 
 import random
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from store_helpers import NETWORK
-from support import forking
 
 from recon_node.store import DamagedLogError, StoreSettings
 from recon_node.store.db import event_table, log_schema
 from recon_node.store.db.log import EventLog
 from recon_node.store.db.migrations import MIGRATIONS, migrate
-from recon_node.store.maintenance import compact_log
 
-CHILD = Path(__file__).with_name("upkeep_child.py")
 VERSION = MIGRATIONS.index(event_table.slim_events)
-SIZES = [300, pytest.param(1_000_000, marks=pytest.mark.long)]
 STREAM = 10
 HEAD = bytes.fromhex("ce010500")
 NAMES = "id, event_id, cid, init_cid, kind, state, position"
@@ -85,59 +82,17 @@ def check(directory: Path, expected: list[tuple[object, ...]]) -> None:
         assert wrong.fetchone() == (0,)
 
 
-def migrate_and_kill(directory: Path, piece: int, statements: int) -> list[tuple[object, ...]]:
-    """Return what a reader sees before a process is killed that migrates the log."""
-    command = [sys.executable, str(CHILD), "migrate", str(directory), str(piece)]
-    with forking.Popen(command, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        child.stdout.read(statements)
-        with closing(log_schema.open_reader(directory)) as log:
-            seen = log.execute(f"SELECT {NAMES} FROM events ORDER BY id").fetchall()
-        child.kill()
-    return seen
-
-
-def progress(directory: Path, events: int) -> int:
-    """Return how many rows are copied, and `events` + 1 once the migration is done."""
-    with closing(sqlite3.connect(directory / log_schema.FILE_NAME)) as log:
-        if log.execute("PRAGMA user_version").fetchone() != (VERSION,):
-            return events + 1
-        if not log.execute("SELECT 1 FROM sqlite_schema WHERE name = 'slim'").fetchall():
-            return 0
-        return int(log.execute("SELECT count(*) FROM slim").fetchone()[0])
-
-
-@pytest.mark.parametrize("events", SIZES)
-def test_a_killed_migration_goes_on_and_readers_see_the_log_all_the_time(
-    tmp_path: Path, rng: random.Random, events: int
-) -> None:
-    of_the_version_before(tmp_path / "log", events)
-    expected = contents(tmp_path / "log")
-    size = (tmp_path / "log" / log_schema.FILE_NAME).stat().st_size
-    seen = [0]
-    while seen[-1] <= events:
-        found = migrate_and_kill(
-            tmp_path / "log", events // 8, rng.randrange(15, 40 + 15 * len(seen))
-        )
-        assert found == expected
-        seen.append(progress(tmp_path / "log", events))
-    assert seen == sorted(seen), "what was copied stays"
-    assert len(set(seen)) > 2, "the kills came in between"
-    EventLog(tmp_path / "log", NETWORK, StoreSettings()).close()
-    check(tmp_path / "log", expected)
-    done = compact_log(tmp_path / "log")
-    assert done.after < size - 150 * events
-    check(tmp_path / "log", expected)
-
-
 def test_what_an_earlier_version_changes_in_between_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_the_version_before(tmp_path / "log", 100)
+    before = contents(tmp_path / "log")
     monkeypatch.setattr(event_table, "_COPIED_AT_ONCE", 30)
     interrupt_after(monkeypatch, 3)
     with pytest.raises(Interrupted):
         EventLog(tmp_path / "log", NETWORK, StoreSettings())
+    with closing(log_schema.open_reader(tmp_path / "log")) as log:
+        assert log.execute(f"SELECT {NAMES} FROM events ORDER BY id").fetchall() == before
     with closing(sqlite3.connect(tmp_path / "log" / log_schema.FILE_NAME)) as log:
         assert log.execute("SELECT count(*) FROM slim").fetchone() == (90,)
         (head,) = log.execute("SELECT max(position) FROM events").fetchone()

@@ -1,6 +1,6 @@
 """A process that does one thing to a data directory, and writes a byte before each SQL statement.
 
-    python upkeep_child.py ACTION DIRECTORY [FILE, or the rows of a piece]
+    python upkeep_child.py ACTION DIRECTORY [FILE]
 
 Whoever reads the bytes can end the process at any statement.
 """
@@ -20,7 +20,6 @@ from store_helpers import NETWORK
 from recon_node.ipld import CID
 from recon_node.store import StoreSettings, open_store
 from recon_node.store.db import event_table
-from recon_node.store.db.log import EventLog
 from recon_node.store.maintenance import compact_log, forget_streams, import_events, repair_log
 
 SETTINGS = StoreSettings(max_batch_events=50, verifiers=0)
@@ -38,9 +37,6 @@ async def act(action: str, directory: Path, *files: Path) -> None:
     if action == "open":
         async with open_store(directory, NETWORK):
             pass
-    elif action == "migrate":
-        event_table._COPIED_AT_ONCE = int(files[0].name)  # type: ignore[misc]
-        EventLog(directory, NETWORK, SETTINGS).close()
     elif action == "forget":
         await trio.to_thread.run_sync(forget_streams, directory, [CID.parse(files[0].name)])
     elif action == "compact":
@@ -55,6 +51,7 @@ async def act(action: str, directory: Path, *files: Path) -> None:
 
 
 if __name__ == "__main__":
+    event_table._COPIED_AT_ONCE = 10  # type: ignore[misc]
     connect = sqlite3.connect
     sqlite3.connect = lambda *args, **kwargs: connect(*args, factory=Traced, **kwargs)  # type: ignore
     trio.run(act, sys.argv[1], *map(Path, sys.argv[2:]))
