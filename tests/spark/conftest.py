@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,6 +16,7 @@ from support import forking, sdk_sample
 
 from recon_node.ceramic import Event
 from recon_node.processes import process
+from spark_sink.run import runner
 from spark_sink.run.spark_session import find_java, start_session
 from spark_sink.tables.location import Location, StoreUrl
 from spark_sink.upkeep import maintenance
@@ -134,3 +136,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
     os.environ.clear()
     os.environ.update(before)
+
+
+class _Borrowed:
+    """The Spark session of the tests, in the hands of a run that would stop it."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spark, name)
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.fixture
+def borrowed(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in this process take the Spark session of the tests."""
+    monkeypatch.setattr(runner, "start_session", lambda *args, **named: _Borrowed(spark))

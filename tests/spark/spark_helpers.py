@@ -1,12 +1,12 @@
 """What the pipeline's tests share: real nodes in processes of their own, and what they serve."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
-from pyspark.sql import SparkSession
+from click.testing import CliRunner, Result
+from deltalake import DeltaTable
+from spark_oracle import table_rows
+from spark_samples import Scenario
 from support import forking
 from support.waiting import kept_port, post_events, wait_until
 
@@ -25,12 +27,19 @@ from spark_sink.cli import main
 from spark_sink.derive import portion
 from spark_sink.query.question import run_query
 from spark_sink.run.pipeline import Sink
-from spark_sink.schema import DERIVED, FEED
+from spark_sink.run.runner import Runner, RunSettings
+from spark_sink.schema import DERIVED, FEED, PARTITION_COLUMN, TABLES
+from spark_sink.source.feed_client import Feed, Head
+from spark_sink.tables.delta import FeedTable
+from spark_sink.tables.delta_state import RULES_PROPERTY
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location, StoreUrl
+from spark_sink.tables.staging import Staged
 from spark_sink.tables.versions import At
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
+COLUMNS = [name for name in FEED.names if name not in ("event_id", "delivered_at")]
+"""What `feed_rows` knows of a feed's rows as a node does."""
 NODES = Path(__file__).with_name("spark_node.py")
 PATIENCE = 120.0
 NO_TIMES: dict[CID, int] = {}
@@ -103,6 +112,12 @@ class Node:
         """Write events through the node's API."""
         post_events(self.url, [multibase.encode(event.car) for event in events])
 
+    def add_scenario(self, scenario: Scenario, more: Sequence[Event] = ()) -> None:
+        """Write events, and wait until their anchors have been looked up."""
+        events = [*scenario.events, *more]
+        self.add(events)
+        wait_until(lambda: len(self.feed()) == len(events), "all anchors are looked up")
+
     def feed(self) -> list[dict[str, Any]]:
         """All rows of the feed, read without the pipeline."""
         with httpx.Client(base_url=self.url, timeout=60) as client:
@@ -115,17 +130,51 @@ class Node:
         return str(httpx.get(f"{self.url}/ceramic/feed/head").json()["epoch"])
 
 
-@dataclass
-class Borrowed:
-    """The Spark session of the tests, in the hands of one who would stop it."""
+class Served(Feed):
+    """A node's feed of these rows, as far as it is."""
 
-    spark: SparkSession
+    def __init__(self, rows: pa.Table, upto: int | None = None) -> None:
+        super().__init__("http://node")
+        self.rows = rows
+        self.upto = len(rows) if upto is None else upto
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.spark, name)
+    def head(self, patience: float | None = None) -> Head:
+        return Head(EPOCH, 0, self.upto)
 
-    def stop(self) -> None:
-        pass
+    def read(
+        self, after: int, upto: int, epoch: str, patience: float | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        assert (epoch, upto <= self.upto) == (EPOCH, True)
+        yield from self.rows.slice(after, upto - after).to_batches()
+
+
+def silent(name: str, position: int, goal: int) -> None:
+    """No news."""
+
+
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+class Bomb:
+    """Wraps a function that writes: its n-th call is the last thing to happen, or does not."""
+
+    def __init__(self, real: Callable[..., Any], call: int, after: bool = False) -> None:
+        self.real = real
+        self.left = call
+        self.after = after
+
+    @property
+    def went_off(self) -> bool:
+        return self.left <= 0
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            if self.after:
+                self.real(*args, **named)
+            raise KilledError
+        return self.real(*args, **named)
 
 
 def feed_rows(
@@ -164,9 +213,14 @@ def filled(
     """Bring tables to these positions of a feed, one after the other, or else to its end."""
     sink = Sink(Tables(directory, epoch, names))
     for end in ends or (len(rows),):
-        sink.tables.append(rows.slice(0, end))
-        sink.catch_up()
+        read_on(sink, rows.slice(0, end))
     return sink
+
+
+def read_on(sink: Sink, rows: pa.Table) -> None:
+    """Bring tables to the end of these rows, some of which they may have."""
+    sink.tables.append(rows)
+    sink.catch_up()
 
 
 def asked(directory: Path, sql: str, at: At = None) -> list[tuple[Any, ...]]:
@@ -175,11 +229,50 @@ def asked(directory: Path, sql: str, at: At = None) -> list[tuple[Any, ...]]:
         return list(answer.rows)
 
 
-def told(*arguments: object, code: int = 0) -> str:
-    """What `spark-sink` prints."""
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+def make_old(directory: Path, name: str, *lacking: str) -> None:
+    """Leave a table as an earlier version wrote it, without some columns."""
+    spec, place = TABLES[name], directory / name
+    rows = table_rows(directory, name)
+    schema = pa.schema([column for column in spec.schema if column.name not in lacking])
+    old = pa.Table.from_pylist([{n: row[n] for n in schema.names} for row in rows], schema=schema)
+    shutil.rmtree(place)
+    rules = {} if spec.rules is None else {RULES_PROPERTY: str(spec.rules)}
+    DeltaTable.create(
+        place,
+        schema=schema,
+        partition_by=[PARTITION_COLUMN],
+        configuration={"recon.epoch": EPOCH, **rules},
+        raise_if_key_not_exists=False,
+    )
+    table = FeedTable(spec, place, EPOCH, for_replacement=True)
+    table.append(Staged(tables=(old,)), rows[-1][spec.order])
+
+
+def invoked(*arguments: object, stdin: str | None = None, **environ: str) -> Result:
+    """What comes of a command of `spark-sink`, run in this process."""
+    command = [str(argument) for argument in arguments]
+    return CliRunner().invoke(main, command, input=stdin, env=environ)
+
+
+def told(*arguments: object, code: int = 0, **environ: str) -> str:
+    """What a command says, on both of its outputs."""
+    result = invoked(*arguments, **environ)
     assert result.exit_code == code, result.output
     return result.output
+
+
+def printed(*arguments: object, code: int = 0) -> str:
+    """What a command prints on its standard output."""
+    result = invoked(*arguments)
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def ran(settings: RunSettings) -> list[tuple[str, dict[str, Any]]]:
+    """What a `spark-sink run` in this process tells until it ends."""
+    events: list[tuple[str, dict[str, Any]]] = []
+    Runner(settings, lambda *event: events.append(event)).run()
+    return events
 
 
 def environment_for(place: Location, state: Path) -> dict[str, str]:

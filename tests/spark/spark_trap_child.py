@@ -16,6 +16,7 @@ from typing import Any
 from spark_sink.cli import main
 from spark_sink.derive import derivation, workers
 from spark_sink.derive.child_process import compute_partition
+from spark_sink.run import pipeline
 from spark_sink.tables import delta_files, tidying
 from spark_sink.tables.staging import stage_feed
 
@@ -47,6 +48,7 @@ if __name__ == "__main__":
         tidying: {"_COMMITS_PER_TIDY": 4},
         delta_files: {"_MIN_FILES": 2},
         derivation: {"_SHORT_POSITIONS": 5},
+        pipeline: {"_SHORT_BATCH": 5},
     }
     for module, sizes in small.items():
         vars(module).update(sizes)

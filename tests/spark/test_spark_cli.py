@@ -1,94 +1,37 @@
 """The command `spark-sink`, as a process of its own."""
 
-import json
 import os
 import random
 import resource
 import signal
 import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from pyspark.sql import SparkSession
 from spark_helpers import (
     PATIENCE,
-    Borrowed,
     Node,
     await_end_of,
     environment_for,
     processes_under,
+    ran,
     wait_until,
 )
-from spark_oracle import assert_each_row_once, assert_tables
+from spark_oracle import assert_each_row_once, assert_tables, table_rows
+from spark_runs import CHILD, kill, running
 from spark_samples import scenario
-from support import forking
 
-from recon_node.ceramic import Event
+from recon_node.ceramic import Event, parse_event
+from recon_node.ipld import CID
 from spark_sink.errors import SinkError
-from spark_sink.run.runner import Runner, RunSettings
+from spark_sink.run.runner import RunSettings
 from spark_sink.schema import RAW, TABLES
 from spark_sink.tables.location import Location, file_system, open_delta_table
-from spark_sink.tables.status import made_from, table_status
-
-# `spark-sink run` of small sizes.
-CHILD = Path(__file__).with_name("spark_trap_child.py")
-
-
-class Run:
-    """A `spark-sink run`; its lines are read as they come."""
-
-    def __init__(
-        self,
-        *arguments: str | Path,
-        environ: dict[str, str] | None = None,
-        bound: bool = False,
-        child: Sequence[str | Path] = ("-m", "spark_sink", "run"),
-    ) -> None:
-        prefix = [sys.executable, "-c", BOUND] if bound else []
-        self.process = forking.Popen(
-            [*prefix, sys.executable, *map(str, (*child, *arguments))],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environ,
-        )
-
-    def next(self, event: str) -> dict[str, Any]:
-        """The facts of the next event of this kind."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            facts: dict[str, Any] = json.loads(line)
-            if facts["event"] == event:
-                return facts
-        raise AssertionError(f"no {event}: {self.process.communicate(timeout=PATIENCE)[1]}")
-
-
-@contextmanager
-def running(
-    *arguments: str | Path,
-    environ: dict[str, str] | None = None,
-    bound: bool = False,
-    child: Sequence[str | Path] = ("-m", "spark_sink", "run"),
-) -> Iterator[Run]:
-    run = Run(*arguments, environ=environ, bound=bound, child=child)
-    watchdog = threading.Timer(5 * PATIENCE, run.process.kill)
-    watchdog.start()
-    try:
-        yield run
-    finally:
-        watchdog.cancel()
-        run.process.kill()
-        run.process.communicate()
-
-
-# 127.0.0.1 and ::ffff:127.0.0.1 as /proc/net/tcp and tcp6 have them.
+from spark_sink.tables.status import table_status
 
 
 def environment_without_java(directory: Path) -> dict[str, str]:
@@ -131,9 +74,7 @@ def test_java_is_killed_then_sigterm_stops_a_run_on_a_machine_without_java(
     environ |= environment_without_java(tmp_path / "bin")
     with running(*options, environ=environ) as run:
         node.add(sample[100:110])
-        while (batch := run.next("batch"))["position"] < 110:
-            pass
-        assert batch["lag"] == 0
+        assert run.next("batch", position=110)["lag"] == 0
         run.process.send_signal(signal.SIGTERM)
         assert run.next("stopped")["position"] == 110
         _, shown = run.process.communicate(timeout=PATIENCE)
@@ -143,23 +84,11 @@ def test_java_is_killed_then_sigterm_stops_a_run_on_a_machine_without_java(
     assert_tables(tables, node.feed())
 
 
-# Runs a program in which root is bound by permissions as everyone is: without CAP_DAC_OVERRIDE.
-# (PR_CAPBSET_DROP is refused to others than root, who are bound anyway.)
-BOUND = """
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
 @pytest.mark.long
 @pytest.mark.spark
+@pytest.mark.usefixtures("borrowed")
 def test_a_full_disk_and_a_directory_that_cannot_be_written(
-    node: Node,
-    sample: list[Event],
-    tmp_path: Path,
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
+    node: Node, sample: list[Event], tmp_path: Path
 ) -> None:
     """Each ends the run with an error that says so, and the next goes on; numbers are served."""
     node.add(sample[:20])
@@ -196,11 +125,7 @@ def test_a_full_disk_and_a_directory_that_cannot_be_written(
             assert run.process.returncode == 1
             assert told.startswith(f"Error: {says}")
         directory.chmod(0o755)
-    monkeypatch.setattr(
-        "spark_sink.run.runner.start_session", lambda *args, **named: Borrowed(spark)
-    )
-    settings = RunSettings(node.url, tmp_path, once=True)
-    Runner(settings, lambda event, facts: None).run()
+    ran(RunSettings(node.url, tmp_path, once=True))
     assert_tables(tmp_path, node.feed())
 
 
@@ -250,21 +175,37 @@ def test_kills_of_the_driver_and_half_as_many_of_the_node(
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_a_kill_between_the_commits_to_tables_in_a_store(
-    node: Node, sample: list[Event], tmp_path: Path, store: Location
+def test_kills_of_the_driver_while_it_goes_on_from_another_node(
+    pair: list[Node], sample: list[Event], tmp_path: Path, place: Location
 ) -> None:
-    """The next run brings the tables that it left behind to where raw_events is, and goes on."""
-    node.add(sample[:60])
-    options = ["--url", node.url, "--tables", str(store), "--max-rows-per-batch", "30"]
-    environ = environment_for(store, tmp_path / "state")
+    """Each event is there once, after its prevs."""
+    first, second = pair
+    first.add(sample)
+    second.add(sorted(sample, key=lambda event: event.init))
+    options = ["--url", first.url, "--url", second.url, "--failover-after", "1s"]
+    options += ["--tables", str(place), "--max-rows-per-batch", "20"]
+    environ = environment_for(place, tmp_path / "state")
     with running(*options, environ=environ) as run:
-        run.next("batch")
-        wait_until(lambda: getattr(made_from(store / RAW), "position", 0) == 60, "rows are there")
+        run.next("batch", position=200)
+        first.kill()
+        run.next("taking_over")
         kill(run)
-    assert_each_row_once(store)
+    with running(*options, "--metrics", "127.0.0.1:0", environ=environ) as run:
+        page = run.next("started")["metrics"]
+        run.next("took_over")
+        run.next("batch")
+        assert "spark_sink_takeovers_total 1.0" in httpx.get(page).text.splitlines()
+        kill(run)
     with running(*options, "--once", environ=environ) as run:
-        assert run.next("stopped")["position"] == 60
-    assert_tables(store, node.feed())
+        assert run.next("stopped")["position"] == len(sample)
+    assert_each_row_once(place)
+    rows = table_rows(place, RAW)
+    assert_tables(place, rows)
+    seen: set[CID] = set()
+    for event in (parse_event(row["car"]) for row in rows):
+        assert seen.issuperset(event.prevs)
+        seen.add(event.cid)
+    assert len(seen) == len(sample)
 
 
 def commits(table: Location) -> Iterator[bytes]:
@@ -273,14 +214,6 @@ def commits(table: Location) -> Iterator[bytes]:
     for version in range(open_delta_table(table).version() + 1):
         with files.open_input_stream(f"_delta_log/{version:020}.json") as stream:
             yield stream.read()
-
-
-def kill(run: Run) -> None:
-    """End a run without notice, and wait until all that it started has ended, too."""
-    others = processes_under(run.process.pid)
-    run.process.kill()
-    run.process.wait()
-    await_end_of(others, "Spark is gone too")
 
 
 def test_a_stop_while_there_is_nothing_to_finish(tmp_path: Path) -> None:
@@ -378,22 +311,6 @@ def position(tables: Path, name: str) -> int:
         return {each.name: each.position for each in table_status(tables)}.get(name, 0)
     except SinkError:  # there are none yet
         return 0
-
-
-@pytest.mark.long
-@pytest.mark.spark
-def test_the_second_signal_leaves_whole_tables(full_node: Node, tmp_path: Path) -> None:
-    """It comes in the middle of a batch."""
-    options = ["--url", full_node.url, "--tables", tmp_path, "--max-rows-per-batch", "20"]
-    with running(*options) as run:
-        run.next("batch")
-        run.process.send_signal(signal.SIGTERM)
-        run.process.send_signal(signal.SIGTERM)
-        assert run.process.communicate(timeout=PATIENCE)[1] == ""
-        # The first may have been enough, where no batch was under way.
-        assert run.process.returncode in (0, 128 + signal.SIGTERM)
-    positions = {table.name: table.position for table in table_status(tmp_path)}
-    assert 20 <= max(positions.values()) == positions["raw_events"]
 
 
 @pytest.mark.spark

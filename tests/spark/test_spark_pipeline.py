@@ -1,8 +1,4 @@
-"""In Spark, over a real node's feed: the streaming query, exactly once, and the data source.
-
-All tests that use a Spark session in this process are in this file: starting one takes ten seconds
-of CPU, and each worker process of the test run would start its own.
-"""
+"""In Spark, over a real node's feed: the streaming query, exactly once, and the data source."""
 
 import json
 import shutil
@@ -12,31 +8,29 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow as pa
 import pyspark
 import pytest
-from click.testing import CliRunner
 from deltalake import DeltaTable
 from nacl.signing import SigningKey
 from pyspark.sql import SparkSession
-from spark_helpers import PATIENCE, Borrowed, Node, feed_rows
+from spark_helpers import PATIENCE, Node, feed_rows, ran, told
 from spark_oracle import assert_tables, table_rows
 from spark_samples import scenario
 from support.waiting import wait_until
 
-from recon_node.ceramic import Event, StreamType
+from recon_node.ceramic import Event
 from recon_node.dag.dag_events import shard_event
 from recon_node.ipld import CID, RAW
-from spark_sink.cli import main
-from spark_sink.derive import derivation as derive
+from spark_sink.derive import derivation
 from spark_sink.derive.workers import SparkWorkers
 from spark_sink.errors import FeedChangedError, SinkError, TablesError
 from spark_sink.run import cluster
+from spark_sink.run import pipeline as pipeline_module
 from spark_sink.run.cluster import check_workers
 from spark_sink.run.feed_reader import FeedReader
 from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink, start_query
@@ -47,7 +41,6 @@ from spark_sink.schema import DERIVED, FEED, TABLES
 from spark_sink.source.data_source import ReconDataSource
 from spark_sink.source.feed_client import Feed
 from spark_sink.tables.directory import Tables
-from spark_sink.tables.location import is_delta
 from spark_sink.tables.status import made_from
 
 pytestmark = pytest.mark.spark
@@ -106,6 +99,13 @@ def pipeline(spark: SparkSession, node: Node, tmp_path: Path) -> Pipeline:
     return Pipeline(spark, node, tmp_path / "tables")
 
 
+@pytest.fixture
+def long_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's workers read all batches, and compute all steps."""
+    monkeypatch.setattr(pipeline_module, "_SHORT_BATCH", 0)
+    monkeypatch.setattr(derivation, "_SHORT_POSITIONS", 0)
+
+
 @pytest.mark.long
 def test_whatever_is_stopped_forgotten_or_lost_each_event_counts_once(
     pipeline: Pipeline, sample: list[Event]
@@ -132,22 +132,7 @@ def test_whatever_is_stopped_forgotten_or_lost_each_event_counts_once(
     pipeline.assert_right(180)
 
 
-class KilledError(Exception):
-    """The process ends here."""
-
-
-@contextmanager
-def dies_in(store: Any, step: str) -> Iterator[None]:
-    """The process gets as far as that step of a table."""
-
-    def dying(*args: Any) -> Any:
-        raise KilledError
-
-    setattr(store, step, dying)
-    yield
-    delattr(store, step)
-
-
+@pytest.mark.usefixtures("long_batches")
 def test_ended_between_two_tables_a_batch_counts_once(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,13 +140,15 @@ def test_ended_between_two_tables_a_batch_counts_once(
 
     tests/spark/test_spark_crashes.py has every step, without Spark.
     """
-    monkeypatch.setattr(derive, "_SHORT_POSITIONS", 0)
     trap = scenario()
-    pipeline.node.add(trap.events)
-    wait_until(lambda: len(pipeline.node.feed()) == len(trap.events), "all anchors are looked up")
+    pipeline.node.add_scenario(trap)
     sink = pipeline.sink()
-    with dies_in(sink.tables.table("stream_tips"), "append"):
-        pipeline.fails(sink)
+
+    def die(*_: object) -> None:
+        raise RuntimeError("the process ends here")
+
+    monkeypatch.setattr(sink.tables.table("stream_tips"), "append", die)
+    pipeline.fails(sink)
     assert pipeline.versions() == [1, 1, 1, 0, 0, 0]
     assert pipeline.reports == []
     assert [(r.batch, r.rows) for r in pipeline.run_once()] == [(0, 0)]
@@ -205,15 +192,13 @@ def test_lost_events_and_another_log_are_loud(
     assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize(
-    "name", ["raw_events", pytest.param("event_states", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("name", ["raw_events", "event_states"])
 @pytest.mark.long
+@pytest.mark.usefixtures("long_batches")
 def test_what_a_worker_cannot_write_is_told(
-    pipeline: Pipeline, sample: list[Event], monkeypatch: pytest.MonkeyPatch, name: str
+    pipeline: Pipeline, sample: list[Event], name: str
 ) -> None:
     """And nothing of it is lost: the next run goes on."""
-    monkeypatch.setattr(derive, "_SHORT_POSITIONS", 0)
     pipeline.node.add(sample[:60])
     sink = pipeline.sink()
     in_the_way = pipeline.directory / name / "_staged"
@@ -226,6 +211,7 @@ def test_what_a_worker_cannot_write_is_told(
     pipeline.assert_right(60)
 
 
+@pytest.mark.usefixtures("long_batches")
 def test_the_bytes_of_dags_are_left_out_by_the_workers(
     pipeline: Pipeline, sample: list[Event]
 ) -> None:
@@ -240,39 +226,6 @@ def test_the_bytes_of_dags_are_left_out_by_the_workers(
         (row["position"], row["car"]) for row in rows
     ]
     assert_tables(pipeline.directory, [row for row in rows if row["car"]], DERIVED)
-
-
-@pytest.mark.long
-def test_a_stream_that_holds_a_worker_s_process(
-    pipeline: Pipeline, sample: list[Event], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Spark goes on without it; nothing else would end the call."""
-    monkeypatch.setattr(derive, "_SHORT_POSITIONS", 0)
-    pipeline.node.add(sample[:30])
-    documents = (event for event in sample[:30] if event.header and event.header.model)
-    bad = next(e.cid for e in documents if e.stream_id().type == StreamType.MODEL_INSTANCE)
-    child = Path(__file__).with_name("spark_child_process.py")
-    workers = SparkWorkers(pipeline.spark, (sys.executable, str(child), "hangs", bad.hex()))
-    tables = Tables(pipeline.directory, pipeline.node.epoch)
-    pipeline.run_once(Sink(tables, pipeline.reports.append, workers=workers))
-    [row] = table_rows(pipeline.directory, "unprocessed_streams")
-    assert row["stream_cid"] == bad
-    assert row["reason"] == "its content takes more than 0.2 s"
-    others = [row for row in pipeline.node.feed() if row["stream_cid"] != bad]
-    assert_tables(pipeline.directory, others, ("stream_tips", "stream_states", "event_states"))
-
-
-def test_a_stream_ends_where_it_is_told(spark: SparkSession, full_node: Node) -> None:
-    source = spark.readStream.format("recon").option("url", full_node.url)
-    events = source.option("startingOffset", 100).option("endingOffset", 150).load()
-    writer = events.writeStream.format("memory").queryName("ended").outputMode("append")
-    query = writer.trigger(availableNow=True).start()
-    try:
-        assert query.awaitTermination(int(PATIENCE))
-    finally:
-        query.stop()
-    found = [row.position for row in spark.table("ended").select("position").collect()]
-    assert sorted(found) == [*range(101, 151)]
 
 
 def test_as_a_batch_table(spark: SparkSession, full_node: Node, sample: list[Event]) -> None:
@@ -305,30 +258,23 @@ def test_errors_are_told_in_one_line(spark: SparkSession) -> None:
     assert "--verbose" in str(error)
 
 
+@pytest.mark.usefixtures("borrowed")
 def test_the_console(
-    node: Node,
-    spark: SparkSession,
-    sample: list[Event],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    node: Node, sample: list[Event], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Rows are shown, those of the table that was asked for; nothing is kept."""
     events = sample[:90]
     node.add(events)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    monkeypatch.setattr(
-        "spark_sink.run.runner.start_session", lambda *args, **named: Borrowed(spark)
-    )
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    told: list[tuple[str, dict[str, Any]]] = []
     settings = RunSettings(node.url, None, names=("stream_tips",), show_rows=True, once=True)
-    Runner(settings, lambda *event: told.append(event)).run()
-    rows = [facts for event, facts in told if event == "row"]
+    shown = ran(settings)
+    rows = [facts for event, facts in shown if event == "row"]
     tips = [facts["row"]["stream_id"] for facts in rows if facts["table"] == "stream_tips"]
     assert len(tips) == len(set(tips)) == len({event.init for event in events})
     assert len(rows) == len(events) + len(tips)
-    assert told[-1][0] == "stopped"
+    assert shown[-1][0] == "stopped"
     assert list(temporary.iterdir()) == []
 
 
@@ -345,8 +291,8 @@ def test_workers_are_asked_whether_they_can_do_the_work(
 
 def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
     def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        told = [[sys.executable], [pyspark.__file__], [json.dumps(sys.path)]]
-        yield pa.RecordBatch.from_arrays(list(map(pa.array, told)), ["python", "pyspark", "path"])
+        found = [[sys.executable], [pyspark.__file__], [json.dumps(sys.path)]]
+        yield pa.RecordBatch.from_arrays(list(map(pa.array, found)), ["python", "pyspark", "path"])
 
     frame = spark.range(1).mapInArrow(where, "python string, pyspark string, path string")
     row = frame.first()
@@ -372,96 +318,22 @@ def test_it_is_found_by_its_name_in_a_session_that_was_told_nothing(
 @contextmanager
 def running(settings: RunSettings) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     """A run in a thread, which is stopped at the end; yields what it tells."""
-    told: list[tuple[str, dict[str, Any]]] = []
-    runner = Runner(settings, lambda *event: told.append(event))
+    events: list[tuple[str, dict[str, Any]]] = []
+    runner = Runner(settings, lambda *event: events.append(event))
     with ThreadPoolExecutor() as pool:
         run = pool.submit(runner.run)
         try:
-            yield told
+            yield events
         finally:
             runner.stop()
         run.result()
 
 
-@pytest.mark.long
-def test_tables_go_on_from_another_node_and_back_with_each_event_once(
-    spark: SparkSession,
-    pair: list[Node],
-    sample: list[Event],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The nodes have the events in different orders, and neither has all that the other has."""
-    monkeypatch.setattr(
-        "spark_sink.run.runner.start_session", lambda *args, **named: Borrowed(spark)
-    )
-    by_stream = sorted(sample, key=lambda event: event.init)
-    first, second = pair
-    first.add(sample[:150])
-    late = {event.init for event in sample[:20]}
-    some = {event.cid for event in sample[:160] if event.init not in late}
-    second.add([event for event in by_stream if event.cid in some])
-    tables = tmp_path / "tables"
-    settings = RunSettings(
-        first.url, tables, other_urls=(second.url,), failover_after=0.3, metrics="127.0.0.1:0"
-    )
-
-    def cids(node: Node) -> set[bytes]:
-        return {row["event_cid"] for row in node.feed()}
-
-    def has(wanted: set[bytes]) -> bool:
-        if not is_delta(tables / "raw_events"):
-            return False
-        return {row["event_cid"] for row in table_rows(tables, "raw_events")} == wanted
-
-    with running(settings) as told:
-        known = cids(first)
-        wait_until(lambda: has(known), "the first node is read")
-        first.kill()
-        known |= cids(second)
-        wait_until(lambda: has(known), "the second one has what the first had not")
-        second.add(sample[:170])
-        known |= cids(second)
-        wait_until(lambda: has(known), "it is followed")
-        first.start()
-        first.add(sample[150:180])
-        known |= cids(first)
-        second.kill()
-        wait_until(lambda: has(known), "the first one is read again")
-        page = next(facts["metrics"] for event, facts in told if event == "started")
-        wait_until(
-            lambda: "spark_sink_takeovers_total 2.0" in httpx.get(page).text, "it is counted"
-        )
-    assert [facts["url"] for event, facts in told if event == "took_over"] == [
-        second.url,
-        first.url,
-    ]
-    assert told[-1][0] == "stopped"
-    assert told[-1][1]["rows"] == told[-1][1]["position"] == len(known)
-    # Neither a run that ends at the head, nor one with the node alone that is read.
-    first.add(sample[180:200])
-    for urls in ((second.url, first.url), (first.url,)):
-        again: list[tuple[str, dict[str, Any]]] = []
-        once = replace(settings, url=urls[0], other_urls=urls[1:], once=True)
-        Runner(once, lambda *event, again=again: again.append(event)).run()
-        assert "taking_over" not in [event for event, _ in again]
-    assert again[-1][1]["rows"] == 0
-    rows = table_rows(tables, "raw_events")
-    assert len({row["event_cid"] for row in rows}) == len(rows) == 200
-    assert_tables(tables, rows)
-
-
+@pytest.mark.usefixtures("borrowed")
 def test_a_view_that_is_created_meanwhile_is_filled_and_a_node_that_restarts_is_waited_for(
-    spark: SparkSession,
-    node: Node,
-    sample: list[Event],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    node: Node, sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the run, which holds the lock: also when no event comes."""
-    monkeypatch.setattr(
-        "spark_sink.run.runner.start_session", lambda *args, **named: Borrowed(spark)
-    )
     monkeypatch.setattr("spark_sink.run.feed_reader._ASK_NODE_EVERY", 0.3)
     tables = tmp_path / "tables"
 
@@ -474,17 +346,16 @@ def test_a_view_that_is_created_meanwhile_is_filled_and_a_node_that_restarts_is_
     node.add(sample[:60])
     documents = [event.header.model for event in sample[:90] if event.header is not None]
     [(model, count)] = Counter(documents).most_common(1)
-    with running(RunSettings(node.url, tables)) as told:
+    with running(RunSettings(node.url, tables)) as events:
         wait_until(lambda: position() == 60, "all is read")
-        arguments = ["view", "create", str(model), "--as", "documents", "--tables", str(tables)]
-        result = CliRunner().invoke(main, arguments)
-        assert (result.exit_code, "spark-sink run fills it" in result.output) == (0, True)
+        create = ("view", "create", model, "--as", "documents", "--tables", tables)
+        assert "spark-sink run fills it" in told(*create)
         wait_until(lambda: 0 < rows() < count, "the run fills it")
         node.kill()
         node.start()
         node.add(sample[60:90])
         wait_until(lambda: rows() == count, "it has the others, too")
-    assert told[-1][0] == "stopped"
+    assert events[-1][0] == "stopped"
     assert_tables(tables, node.feed())
 
 
@@ -504,10 +375,10 @@ def test_a_node_that_fails_while_it_is_taken_over_is_left_for_another(
     tables.append(feed_rows(sample[:60]))
     fading = Fading(node.url, patience=0.0)
     stop = threading.Event()
-    told: list[tuple[str, dict[str, Any]]] = []
+    events: list[tuple[str, dict[str, Any]]] = []
 
     def on_event(event: str, facts: dict[str, Any]) -> None:
-        told.append((event, facts))
+        events.append((event, facts))
         if event == "lost":
             stop.set()
 
@@ -522,6 +393,6 @@ def test_a_node_that_fails_while_it_is_taken_over_is_left_for_another(
         on_event=on_event,
         on_look=lambda head: None,
     ).run(fading.head())
-    assert [event for event, _ in told][:2] == ["taking_over", "lost"]
-    assert "127.0.0.1:1 cannot be reached" in told[1][1]["reason"]
+    assert [event for event, _ in events][:2] == ["taking_over", "lost"]
+    assert "127.0.0.1:1 cannot be reached" in events[1][1]["reason"]
     assert tables.reading.epoch == node.epoch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import httpx
 import pyarrow as pa
@@ -14,7 +13,7 @@ import trio
 from nacl.signing import SigningKey
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import broadcast
-from spark_helpers import Borrowed, Node
+from spark_helpers import Node, ran
 from spark_oracle import assert_tables
 
 from recon_node.api.routes.node_info import did_of_peer
@@ -141,12 +140,9 @@ def test_spark_reads_a_snapshot_and_the_rest_from_a_feed(
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("borrowed")
 def test_tables_start_from_a_snapshot_and_go_on_with_the_feed(
-    spark: SparkSession,
-    node: Node,
-    tmp_path: Path,
-    sample: list[Event],
-    monkeypatch: pytest.MonkeyPatch,
+    node: Node, tmp_path: Path, sample: list[Event]
 ) -> None:
     """They become what the feed alone would have made of them, row by row."""
     url, tables = str(tmp_path / "snapshots"), tmp_path / "tables"
@@ -155,26 +151,16 @@ def test_tables_start_from_a_snapshot_and_go_on_with_the_feed(
     node.add(sample[40:60])
     write_snapshot(node.data_dir, url)  # on top of the first one
     node.add(sample[60:90])
-    monkeypatch.setattr(
-        "spark_sink.run.runner.start_session", lambda *args, **named: Borrowed(spark)
-    )
     settings = RunSettings(
         node.url, tables, once=True, from_snapshot=url, signers=(controller_of(KEY),)
     )
-    told: list[tuple[str, dict[str, Any]]] = []
-    Runner(settings, lambda *event: told.append(event)).run()
-    events = dict(told)
-    assert events["filled"]["rows"] == 60
-    assert sum(facts["rows"] for event, facts in told if event == "batch") == 30
+    events = ran(settings)
+    assert dict(events)["filled"]["rows"] == 60
+    assert sum(facts["rows"] for event, facts in events if event == "batch") == 30
     assert_tables(tables, node.feed())
-    told.clear()
-    Runner(settings, lambda *event: told.append(event)).run()  # tables that exist just continue
-    assert "filled" not in dict(told)
-    assert dict(told)["stopped"] == {
-        "position": 90,
-        "rows": 0,
-        "seconds": dict(told)["stopped"]["seconds"],
-    }
+    again = dict(ran(settings))  # tables that exist just continue
+    assert "filled" not in again
+    assert (again["stopped"]["position"], again["stopped"]["rows"]) == (90, 0)
 
 
 def test_a_snapshot_of_another_log_is_refused(url: str, tmp_path: Path) -> None:

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from spark_helpers import PATIENCE, Node, environment_for
 from spark_oracle import assert_tables
+from spark_runs import CHILD, running
 from spark_samples import scenario
-from support.waiting import wait_until
-from test_spark_cli import CHILD, running
 
 from recon_node.ceramic import Event
 from spark_sink.tables.location import Location, files_below
@@ -22,18 +21,17 @@ def test_a_worker_that_ends_badly(
     node: Node, sample: list[Event], tmp_path: Path, place: Location, trap: str
 ) -> None:
     """With a second try Spark goes on; without, the run ends and the next one goes on."""
-    events = [*scenario().events, *sample[:150]]
-    node.add(events)
-    wait_until(lambda: len(node.feed()) == len(events), "all anchors are looked up")
+    node.add_scenario(scenario(), sample[:150])
+    feed = node.feed()
     tables = place / "tables"
     environ = environment_for(place, tmp_path / "state")
     options = ["--url", node.url, "--once", "--max-rows-per-batch", "50", "--tables"]
     child = (CHILD, trap, tmp_path / "a")
     twice = ("--master", "local[2,4]")
     with running(*options, str(tables), *twice, child=child, environ=environ) as run:
-        assert run.next("stopped")["position"] == len(events)
+        assert run.next("stopped")["position"] == len(feed)
     assert len(list((tmp_path / "a").iterdir())) == 3
-    assert_tables(tables, node.feed())
+    assert_tables(tables, feed)
     assert not any("_stag" in file.path for file in files_below(tables))
 
     tables = place / "again"
@@ -48,4 +46,4 @@ def test_a_worker_that_ends_badly(
         last = told.splitlines()[-1]  # Spark's own processes may have had their say before
         assert last.startswith(f"Error: Spark failed: {SAID[trap]}"), told
     assert ends >= 2
-    assert_tables(tables, node.feed())
+    assert_tables(tables, feed)
