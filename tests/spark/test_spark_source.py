@@ -5,22 +5,22 @@ import pickle
 import runpy
 import subprocess
 import sys
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from spark_helpers import Node, feed_rows
+from spark_helpers import COLUMNS, Node, feed_rows
 
-from recon_node.ceramic import Event
-from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
+from recon_node.ceramic import Event, Shard
+from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError, SinkError
 from spark_sink.run.spark_session import find_java, java_home
 from spark_sink.schema import FEED
 from spark_sink.source import source_options as parsing
@@ -30,10 +30,10 @@ from spark_sink.source.data_source import (
     ReconStreamReader,
     read_ranges,
 )
-from spark_sink.source.feed_client import Head
+from spark_sink.source.feed_client import Feed, Head, find_time
 from spark_sink.source.source_options import SourceOptions
 
-COLUMNS = [name for name in FEED.names if name not in ("event_id", "delivered_at")]
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "streams.py"
 
 
 def stream_reader(url: str, **options: str) -> ReconStreamReader:
@@ -50,6 +50,14 @@ def read_between(reader: ReconStreamReader, start: dict[str, Any], end: dict[str
     return pa.Table.from_batches(batches, schema=FEED)
 
 
+def positions_of(url: str, **options: str) -> list[int]:
+    """What a batch read of the source yields."""
+    source = ReconDataSource({"url": url, **options})
+    reader = source.reader(source.schema())
+    batches = [batch for each in reader.partitions() for batch in reader.read(each)]
+    return [at for batch in batches for at in batch["position"].to_pylist()]
+
+
 def test_ranges_are_those_of_the_rows(
     full_node: Node, sample: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,12 +66,10 @@ def test_ranges_are_those_of_the_rows(
     options = {"url": full_node.url, "partitions": "3"}
     source = ReconRanges(options)
     reader = source.streamReader(source.schema())
-    start, end = reader.initialOffset(), reader.latestOffset(reader.initialOffset(), ReadMaxRows(9))
-    rows_reader = stream_reader(**options)
-    assert (start, end) == (rows_reader.initialOffset(), {**start, "position": 9})
-    end = {**end, "position": 900}
+    start = reader.initialOffset()
+    end = {**reader.latestOffset(start, ReadMaxRows(9)), "position": 900}
     partitions = reader.partitions(start, end)
-    assert partitions == rows_reader.partitions(start, end)
+    assert partitions == stream_reader(**options).partitions(start, end)
     assert len(partitions) == 3
     ranges = [batch for each in partitions for batch in reader.read(each)]
     assert all(batch.schema.names == source.schema().names for batch in ranges)
@@ -79,6 +85,7 @@ def test_batches_of_any_limit_add_up_to_the_feed(full_node: Node, sample: list[E
     assert limit == ReadMaxRows(300)
     start = reader.initialOffset()
     assert start["position"] == 0
+    assert reader.latestOffset(start, ReadAllAvailable())["position"] == 930
     ends, tables = [], []
     while (end := reader.latestOffset(start, limit)) != start:
         tables.append(read_between(reader, start, end))
@@ -90,34 +97,132 @@ def test_batches_of_any_limit_add_up_to_the_feed(full_node: Node, sample: list[E
     reader.stop()
 
 
-def test_a_read_of_all_is_one_batch_whatever_the_option_says(full_node: Node) -> None:
-    reader = stream_reader(full_node.url, maxRowsPerBatch="10")
-    assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable())["position"] == 930
+def test_a_filter_is_the_node_s_and_positions_stay(full_node: Node, sample: list[Event]) -> None:
+    streams: dict[bytes, list[int]] = {}
+    for position, event in enumerate(sample, 1):
+        streams.setdefault(bytes(event.init), []).append(position)
+    headers = [(event, event.header) for event in sample if event.header is not None]
+    init, header = max(headers, key=lambda each: len(streams[each[0].cid]))
+    [shard] = (each for n in range(1, 5) if (each := Shard.of(n, 4)).covers(header.controller))
+    by_header = {
+        "sortKey": (header.sep_key, lambda other: other.sep_key == header.sep_key),
+        "sortValue": (header.sep_value, lambda other: other.sep_value == header.sep_value),
+        "controller": (header.controller, lambda other: other.controller == header.controller),
+        "controllers": (str(shard), lambda other: shard.covers(other.controller)),
+    }
+    cases = [[name] for name in by_header] + [["sortValue", "controller"]]
+    for names in cases:
+        expected = sorted(
+            position
+            for event, other in headers
+            if all(by_header[name][1](other) for name in names)
+            for position in streams[bytes(event.cid)]
+        )
+        reader = stream_reader(full_node.url, **{name: by_header[name][0] for name in names})
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadMaxRows(900))
+        assert end["position"] == 900
+        got = read_between(reader, start, end)["position"].to_pylist()
+        assert got == [position for position in expected if position <= 900]
+    stream_id = str(init.stream_id(header))
+    assert positions_of(full_node.url, STREAMID=stream_id) == streams[bytes(init.cid)]
+
+
+def test_a_filter_that_the_node_refuses_is_told(full_node: Node) -> None:
+    feed = Feed(full_node.url, filters={"streamId": "nonsense"})
+    with pytest.raises(SinkError, match="400: streamId: "):
+        next(feed.read(0, 9, feed.head().epoch))
+
+
+def three_times(node: Node, sample: list[Event]) -> list[str]:
+    """Deliver 20, 30 and 10 events; return when the first of each were delivered."""
+    times = []
+    for start, end in ((0, 20), (20, 50), (50, 60)):
+        node.add(sample[start:end])
+        rows = Feed(node.url).read(start, end, node.epoch)
+        first = next(iter(rows))["delivered_at"][0].as_py()
+        times.append(first.isoformat(timespec="milliseconds"))
+        time.sleep(0.002)  # so that the next ones have a later millisecond
+    return times
+
+
+def test_reading_starts_and_ends_where_it_is_told(node: Node, sample: list[Event]) -> None:
+    first, second, third = three_times(node, sample)
+    milliseconds = str(int(datetime.fromisoformat(second).timestamp() * 1000))
+    ages = {"startingTimestamp": "1999-12-31", "endingTimestamp": "2999-12-31T12:00:00+02:00"}
+    for options, after, upto in (
+        ({"startingOffset": "latest"}, 60, 60),
+        ({"startingOffset": "earliest", "endingOffset": "25"}, 0, 25),
+        ({"startingOffset": "7", "endingOffset": "7"}, 7, 7),
+        ({"startingOffset": "7", "endingOffset": "latest"}, 7, 60),
+        ({"startingTimestamp": first}, 0, 60),
+        ({"startingTimestamp": milliseconds, "endingTimestamp": third}, 20, 50),
+        ({"endingTimestamp": second}, 0, 20),
+        ({"startingOffset": "3", "endingTimestamp": third}, 3, 50),
+        ({"startingTimestamp": third, "endingOffset": "55"}, 50, 55),
+        (ages, 0, 60),
+    ):
+        assert positions_of(node.url, **options) == [*range(after + 1, upto + 1)], options
+    # And a stream that ends: at its end, or at what was the head when it began.
+    readers = []
+    for options, upto in (
+        ({"endingOffset": "45"}, 45),
+        ({"endingOffset": "latest"}, 60),
+        ({"endingTimestamp": second}, 20),
+        ({}, 60),
+    ):
+        reader = stream_reader(node.url, **options)
+        reader.prepareForTriggerAvailableNow()
+        readers.append((reader, reader.initialOffset(), upto))
+    node.add(sample[60:70])
+    for reader, end, upto in readers:
+        passed = []
+        for _ in range(4):
+            end = reader.latestOffset(end, ReadMaxRows(30))
+            passed.append(end["position"])
+        assert passed == [min(at, upto) for at in (30, 60, 90, 120)]
+    assert stream_reader(node.url).latestOffset(end, ReadMaxRows(20))["position"] == 70
 
 
 @pytest.mark.parametrize(
-    ("option", "position"), [("earliest", 0), ("latest", 930), ("0", 0), ("77", 77), ("930", 930)]
+    ("options", "message"),
+    [
+        ({"endingOffset": "931"}, r"^endingOffset 931 is beyond the node's head, 930$"),
+        ({"startingOffset": "931"}, r"^startingOffset 931 is beyond the node's head, 930$"),
+        ({"startingOffset": "9", "endingOffset": "8"}, "startingOffset 9 is after endingOffset 8"),
+        (
+            {"startingOffset": "9", "endingTimestamp": "2001-01-01"},
+            "startingOffset 9, position 9, is after endingTimestamp 2001-01-01, position 0",
+        ),
+        ({"startingTimestamp": "2999-01-01"}, "startingTimestamp 2999-01-01 is in the future of"),
+    ],
 )
-def test_the_starting_offset(full_node: Node, option: str, position: int) -> None:
-    reader = stream_reader(full_node.url, startingOffset=option)
-    assert reader.initialOffset()["position"] == position
+def test_bounds_that_the_feed_does_not_have_are_told(
+    full_node: Node, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(SinkError, match=message):
+        positions_of(full_node.url, **options)
 
 
-def test_available_now_ends_at_the_head_of_its_start(node: Node, sample: list[Event]) -> None:
-    node.add(sample[:30])
-    reader = stream_reader(node.url)
-    start = reader.initialOffset()
-    reader.prepareForTriggerAvailableNow()
-    node.add(sample[30:40])
-    end = reader.latestOffset(start, ReadMaxRows(20))
-    assert end["position"] == 20
-    end = reader.latestOffset(end, ReadMaxRows(20))
-    assert end["position"] == 30
-    assert reader.latestOffset(end, ReadMaxRows(20)) == end
-    assert stream_reader(node.url).latestOffset(end, ReadMaxRows(20))["position"] == 40
+def test_a_start_that_the_feed_has_dropped_is_told() -> None:
+    options = SourceOptions.parse({"url": "http://node", "startingOffset": "931"})
+    with pytest.raises(SinkError, match=r"931 is before .* dropped those up to position 1000"):
+        options.start(Head("A", 1000, 2000))
 
 
-def test_without_a_node_a_stream_waits(node: Node) -> None:
+def test_a_stream_without_end_cannot_be_told_where_to_end(full_node: Node) -> None:
+    reader = stream_reader(full_node.url, endingTimestamp="2026-01-01")
+    with pytest.raises(SinkError, match=r"endingTimestamp 2026-01-01 is for .*availableNow=True"):
+        reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
+
+
+def test_a_node_that_knows_no_times_is_told(full_node: Node) -> None:
+    feed = Feed(f"{full_node.url}/elsewhere", patience=0)
+    with pytest.raises(FeedRefusedError, match="does not know when it delivered events"):
+        find_time(feed, 5)
+
+
+def test_without_a_node_a_stream_waits(node: Node, sample: list[Event]) -> None:
     reader = stream_reader(node.url, patience="0")
     start = reader.initialOffset()
     node.kill()
@@ -127,9 +232,11 @@ def test_without_a_node_a_stream_waits(node: Node) -> None:
         reader.prepareForTriggerAvailableNow()  # it could not know where to end
     node.start()
     assert reader.latestOffset(start, ReadMaxRows(5)) == start
+    node.add(sample[:10])
+    assert reader.latestOffset(start, ReadMaxRows(5)) == {**start, "position": 5}
 
 
-def test_a_changed_epoch_is_loud(full_node: Node) -> None:
+def test_a_changed_epoch_and_a_log_that_was_cut_are_loud(full_node: Node) -> None:
     reader = stream_reader(full_node.url)
     before = {"epoch": "gone", "position": 5}
     with pytest.raises(FeedChangedError, match="not log gone"):
@@ -138,31 +245,22 @@ def test_a_changed_epoch_is_loud(full_node: Node) -> None:
     with pytest.raises(FeedChangedError, match="another log"):
         list(reader.read(partition))
     ahead = {**reader.initialOffset(), "position": 931}
-    with pytest.raises(FeedChangedError, match="ends at position 930, but events up to 931"):
-        reader.latestOffset(ahead, ReadMaxRows(5))
+    for prepare in (lambda: None, reader.prepareForTriggerAvailableNow):
+        prepare()
+        with pytest.raises(FeedChangedError, match="ends at position 930, but events up to 931"):
+            reader.latestOffset(ahead, ReadMaxRows(5))
 
 
-def test_a_starting_offset_that_the_feed_does_not_have_is_told(full_node: Node) -> None:
-    """The user said it: nothing is known of a log that was longer once."""
-    reader = stream_reader(full_node.url, startingOffset="99999")
-    with pytest.raises(SinkError, match=r"^startingOffset 99999 is beyond the node's head, 930$"):
-        reader.initialOffset()
-    source = ReconDataSource(reader_options := {"url": full_node.url, "startingOffset": "931"})
-    with pytest.raises(SinkError, match="startingOffset 931 is beyond"):
-        source.reader(source.schema()).partitions()
-    with pytest.raises(SinkError, match=r"931 is before .* dropped those up to position 1000"):
-        SourceOptions.parse(reader_options).start(Head("A", 1000, 2000))
-
-
-def test_the_batch_reader_reads_up_to_the_head(full_node: Node, sample: list[Event]) -> None:
-    source = ReconDataSource(
-        {"url": full_node.url, "startingOffset": "100", "PARTITIONS": "4", "patience": "3"}
-    )
-    reader = source.reader(source.schema())
-    partitions = reader.partitions()
-    batches = [batch for partition in partitions for batch in reader.read(partition)]
-    got = pa.Table.from_batches(batches, schema=FEED)
-    assert got.select(COLUMNS) == feed_rows(sample).slice(100).select(COLUMNS)
+def test_a_checkpoint_of_several_nodes_continues_with_one(
+    full_node: Node, sample: list[Event]
+) -> None:
+    """Its last batch may have been left empty, so it is read again: nothing is lost."""
+    reader = stream_reader(full_node.url)
+    start = {**reader.initialOffset(), "position": 50, "after": 25}
+    end = reader.latestOffset(start, ReadMaxRows(25))
+    assert end == {"epoch": full_node.epoch, "position": 75}
+    rows = read_between(reader, start, end)["event_cid"].to_pylist()
+    assert rows == [bytes(event.cid) for event in sample[25:75]]
 
 
 def test_the_spark_schema_is_the_arrow_schema() -> None:
@@ -181,49 +279,12 @@ def test_the_spark_schema_is_the_arrow_schema() -> None:
         ]  # fmt: skip
 
 
-@given(st.integers(0, 10**6), st.integers(0, 10**5), st.integers(1, 20))
-def test_ranges_cut_a_batch_without_gap_or_overlap(after: int, rows: int, partitions: int) -> None:
-    options = SourceOptions.parse({"url": "http://node", "partitions": str(partitions)})
-    ranges = options.ranges(after, after + rows, "epoch")
-    assert len(ranges) <= partitions
-    assert all(r.after < r.upto for r in ranges)
-    assert [r.after for r in ranges] == [after, *[r.upto for r in ranges][:-1]][: len(ranges)]
-    assert [r.upto for r in ranges][-1:] == ([after + rows] if rows else [])
-    sizes = [r.upto - r.after for r in ranges]
-    assert not sizes or max(sizes) - min(sizes) <= 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "needs the option url"),
-        ({"url": "localhost:5101"}, "it is 'localhost:5101'"),
-        ({"url": "http://n", "startingOffset": "soon"}, "startingOffset must be a number, not 'so"),
-        ({"url": "http://n", "startingOffset": "-1"}, "startingOffset must be at least 0"),
-        ({"url": "http://n", "maxRowsPerBatch": "0"}, "maxRowsPerBatch must be at least 1, not 0"),
-        ({"url": "http://n", "partitions": "many"}, "partitions must be a number"),
-    ],
-)
-def test_wrong_options_are_told(options: dict[str, str], message: str) -> None:
-    with pytest.raises(SinkError, match=message):
-        SourceOptions.parse(options)
-
-
-def test_the_token_goes_to_the_workers_and_into_no_text() -> None:
-    options = SourceOptions.parse({"url": "http://127.0.0.1:1", "token": "0123456789abcdef"})
-    copy = pickle.loads(pickle.dumps(options.feed))
-    assert copy._client.headers["authorization"] == "Bearer 0123456789abcdef"
-    assert "0123456789abcdef" not in repr(options)
-    assert "authorization" not in SourceOptions.parse({"url": "http://x"}).feed._client.headers
-
-
 def test_the_example_says_how_it_is_used(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    example = Path(__file__).parents[2] / "docs" / "examples" / "streams.py"
-    monkeypatch.setattr("sys.argv", [str(example)])
+    monkeypatch.setattr("sys.argv", [str(EXAMPLE)])
     with pytest.raises(SystemExit) as caught:
-        runpy.run_path(str(example))
+        runpy.run_path(str(EXAMPLE))
     assert caught.value.code == 2
     assert capsys.readouterr().err == "usage: streams.py URL DIRECTORY\n"
 
@@ -234,13 +295,12 @@ def test_the_example_runs_with_a_python_that_is_not_on_the_path(
     full_node: Node, tmp_path: Path
 ) -> None:
     """As in a notebook's kernel: Spark's own Python processes must be of the same environment."""
-    example = Path(__file__).parents[2] / "docs" / "examples" / "streams.py"
     empty = tmp_path / "bin"
     empty.mkdir()
     environ = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
     with java_home(find_java(), tmp_path) as home:
         done = subprocess.run(
-            [sys.executable, example, full_node.url, tmp_path],
+            [sys.executable, EXAMPLE, full_node.url, tmp_path],
             env={**environ, "PATH": f"{empty}:/usr/bin:/bin", "JAVA_HOME": str(home)},
             cwd=tmp_path,
             capture_output=True,
