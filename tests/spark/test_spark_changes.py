@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from deltalake import DeltaTable
-from spark_helpers import EPOCH, feed_rows, filled
+from spark_helpers import EPOCH, feed_rows, filled, invoked, read_on, told
 from spark_samples import scenario
 
 from recon_node.ceramic import Event
-from spark_sink.cli import main
 from spark_sink.query.show import show, to_json
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
@@ -24,8 +23,10 @@ SCENARIO = scenario()
 ROWS = feed_rows(SCENARIO.events, SCENARIO.times)
 
 
-def asked(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["changes", *(str(argument) for argument in arguments)])
+def asked(name: str, tables: Path, *options: object, code: int = 0) -> Result:
+    result = invoked("changes", name, "--tables", tables, *options)
+    assert result.exit_code == code, result.output
+    return result
 
 
 class Copy:
@@ -42,9 +43,7 @@ class Copy:
     def follow(self) -> int:
         """Take in what has changed; return how many rows that were."""
         since = [] if self.token is None else ["--since", self.token]
-        result = asked(self.name, "--tables", self.tables, *since)
-        assert result.exit_code == 0, result.output
-        *lines, last = map(json.loads, result.stdout.splitlines())
+        *lines, last = map(json.loads, asked(self.name, self.tables, *since).stdout.splitlines())
         self.token = last["token"]
         self.resets += sum("reset" in line for line in lines)
         rows = [line["row"] for line in lines if "row" in line]
@@ -71,8 +70,7 @@ def test_a_copy_stays_the_same_as_its_table(
     copies = [Copy(tmp_path, name) for name in TABLES]
     total = len(ROWS)
     for step, (_, end) in enumerate(pairwise(range(0, total + 11, 11))):
-        sink.tables.append(ROWS.slice(0, min(end, total)))
-        sink.catch_up()
+        read_on(sink, ROWS.slice(0, min(end, total)))
         sink.tables.tidy(idle=False)
         for at, copy in enumerate(copies):
             if (step + at) % 3 == 0:  # each at times of its own
@@ -99,12 +97,11 @@ def test_changes_are_kept_for_as_long_as_they_should(
     sink.tables.set_retention(Retention(0.0, 0, changes=24.0))
     copies = [Copy(tmp_path, name) for name in TABLES]
     for end in (*range(20, len(ROWS), 20), len(ROWS)):
-        sink.tables.append(ROWS.slice(0, end))
-        sink.catch_up()
+        read_on(sink, ROWS.slice(0, end))
         sink.tables.tidy(idle=False)
         for copy in copies if end == 40 else ():
             copy.follow()
-    assert CliRunner().invoke(main, ["vacuum", "--tables", str(tmp_path)]).exit_code == 0
+    told("vacuum", "--tables", tmp_path)
     table = tmp_path / "stream_states"
     live = len(DeltaTable(table).file_uris())
     assert len(list(table.glob("stream_cid_partition=*/*.parquet"))) == live
@@ -118,38 +115,30 @@ def test_a_rebuilt_table_comes_again(tmp_path: Path) -> None:
     filled(tmp_path, ROWS)
     copy = Copy(tmp_path, "stream_states")
     copy.follow()
-    rebuilt = CliRunner().invoke(main, ["rebuild", "stream_states", "--tables", str(tmp_path)])
-    assert rebuilt.exit_code == 0, rebuilt.output
+    told("rebuild", "stream_states", "--tables", tmp_path)
     assert copy.follow() == len(copy.rows)
     assert copy.resets == 1
     copy.assert_is_the_table()
 
 
 def test_a_checkpoint_is_the_token_of_the_last_call(sample: list[Event], tmp_path: Path) -> None:
-    sink = Sink(Tables(tmp_path / "tables", EPOCH))
-    file = tmp_path / "token"
+    tables, other, file = tmp_path / "tables", tmp_path / "other", tmp_path / "token"
     counts = []
     for end in (10, 25, 25):
-        sink.tables.append(feed_rows(sample[:end]))
-        result = asked("raw_events", "--tables", tmp_path / "tables", "--checkpoint", file)
-        counts.append(len(result.stdout.splitlines()) - 1)
-        assert json.loads(result.stdout.splitlines()[-1])["token"] == file.read_text().strip()
+        filled(tables, feed_rows(sample[:end]), names=())
+        lines = asked("raw_events", tables, "--checkpoint", file).stdout.splitlines()
+        counts.append(len(lines) - 1)
+        assert json.loads(lines[-1])["token"] == file.read_text().strip()
     assert counts == [10, 15, 0]
-    other = Sink(Tables(tmp_path / "other", EPOCH))
-    other.tables.append(feed_rows(sample[:5]))
-    result = asked("raw_events", "--tables", tmp_path / "other", "--checkpoint", file)
-    assert result.stdout.startswith('{"reset": true}\n')
-    assert len(result.stdout.splitlines()) == 7
+    filled(other, feed_rows(sample[:5]), names=())
+    lines = asked("raw_events", other, "--checkpoint", file).stdout.splitlines()
+    assert (lines[0], len(lines)) == ('{"reset": true}', 7)
 
 
 def test_what_is_wrong_is_told(tmp_path: Path) -> None:
-    result = asked("raw_events", "--tables", tmp_path)
-    assert (result.exit_code, "there is no table raw_events" in result.stderr) == (1, True)
+    asks = ("raw_events", tmp_path)
+    assert "there is no table raw_events" in asked(*asks, code=1).stderr
     Tables(tmp_path, EPOCH)
-    result = asked("raw_events", "--tables", tmp_path, "--since", "nonsense")
-    assert (result.exit_code, "is not a token of `spark-sink changes`" in result.stderr) == (
-        1,
-        True,
-    )
-    result = asked("raw_events", "--tables", tmp_path, "--since", "x", "--checkpoint", "y")
-    assert result.exit_code == 2
+    text = asked(*asks, "--since", "nonsense", code=1).stderr
+    assert "is not a token of `spark-sink changes`" in text
+    asked(*asks, "--since", "x", "--checkpoint", "y", code=2)

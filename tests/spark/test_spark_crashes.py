@@ -1,10 +1,9 @@
 """Ended before, in or after any commit, the tables come out the same, on a disk and in a store."""
 
-from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
 
 import pytest
-from spark_helpers import EPOCH, diagonal, feed_rows, filled
+from spark_helpers import EPOCH, Bomb, KilledError, diagonal, feed_rows, filled, read_on
 from spark_oracle import assert_tables
 from spark_samples import DEFINITION, KEY, change, document, replace, scenario
 
@@ -21,34 +20,6 @@ ROWS = feed_rows(TRAP.events, TRAP.times)
 CUTS = (12, 20, len(ROWS))
 
 
-class KilledError(BaseException):
-    """The process ends here."""
-
-
-class Bomb:
-    """Wraps a function that writes: its n-th call is the last thing to happen, or does not."""
-
-    def __init__(self, real: Callable[..., Any], call: int, after: bool) -> None:
-        self.real = real
-        self.left = call
-        self.after = after
-        self.went_off = False
-
-    def __call__(self, *args: Any) -> Any:
-        self.left -= 1
-        if self.left == 0:
-            if self.after:
-                self.real(*args)
-            self.went_off = True
-            raise KilledError
-        return self.real(*args)
-
-
-def run(directory: Location) -> None:
-    """One process's work: all batches, cut as they come."""
-    filled(directory, ROWS, *CUTS)
-
-
 @pytest.mark.parametrize(("after", "short"), diagonal([False, True], [0, 1000]))
 def test_tables_after_a_crash_at_each_commit(
     place: Location, monkeypatch: pytest.MonkeyPatch, after: bool, short: int
@@ -61,11 +32,10 @@ def test_tables_after_a_crash_at_each_commit(
             with monkeypatch.context() as patch:
                 bomb = Bomb(getattr(FeedTable, step), call, after)
                 patch.setattr(FeedTable, step, lambda *args, bomb=bomb: bomb(*args))
-                try:
-                    run(place)
-                except KilledError:
-                    crashes += 1
-    run(place)
+                with suppress(KilledError):
+                    filled(place, ROWS, *CUTS)
+            crashes += bomb.went_off
+    filled(place, ROWS, *CUTS)
     assert crashes > 4
     assert_tables(place, ROWS.to_pylist())
 
@@ -74,7 +44,7 @@ def test_a_step_that_broke_off_is_done_again_as_it_was(
     place: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model arrives after its documents, the process dies while these follow; it changes."""
-    monkeypatch.setattr("spark_sink.derive.derivation._DOCUMENTS_PER_COMMIT", 2)  # several commits
+    monkeypatch.setattr(derive, "_DOCUMENTS_PER_COMMIT", 2)  # several commits
     model = model_event(KEY, DEFINITION)
     events = []
     for n in range(5):
@@ -86,13 +56,12 @@ def test_a_step_that_broke_off_is_done_again_as_it_was(
     sink = filled(place, rows.slice(0, before))
     sink.tables.append(rows.slice(0, before + 1))
     store = sink.tables.derived["event_states"]
-    monkeypatch.setattr(store, "revise", Bomb(store.revise, 2, False))
+    monkeypatch.setattr(store, "revise", Bomb(store.revise, 2))
     with pytest.raises(KilledError):
         sink.catch_up()
 
     again = Sink(Tables(place, EPOCH))
     begun = again.tables.derived["event_states"]
     assert (begun.position, begun.under_way) == (before, before + 1)
-    again.tables.append(rows)
-    again.catch_up()
+    read_on(again, rows)
     assert_tables(place, rows.to_pylist())

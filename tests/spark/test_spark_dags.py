@@ -6,9 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from nacl.signing import SigningKey
-from spark_helpers import feed_rows
+from spark_helpers import EPOCH, Served, feed_rows, read_on, silent
 from spark_oracle import assert_tables, table_rows
-from test_spark_upkeep import EPOCH, Served, silent
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event
@@ -42,8 +41,7 @@ def mixed(sample: list[Event]) -> tuple[pa.Table, set[int]]:
 def append(directory: Path, rows: pa.Table, exclude_dags: bool | None = True) -> Tables:
     sink = Sink(Tables(directory, EPOCH, exclude_dags=exclude_dags))
     for upto in (15, 22, len(rows)):
-        sink.tables.append(rows.slice(0, upto))
-        sink.catch_up()
+        read_on(sink, rows.slice(0, upto))
     return sink.tables
 
 
@@ -80,14 +78,13 @@ def test_tables_keep_what_they_were_made_with(sample: list[Event], tmp_path: Pat
         Tables(tmp_path / "with", EPOCH)
 
 
-@pytest.mark.parametrize("lost", [["stream_states"], [RAW]])
+@pytest.mark.parametrize("lost", ["stream_states", RAW])
 def test_a_rebuild_leaves_out_what_was_left_out(
-    sample: list[Event], tmp_path: Path, lost: list[str]
+    sample: list[Event], tmp_path: Path, lost: str
 ) -> None:
     rows, dags = mixed(sample)
     append(tmp_path, rows)
-    for name in lost:
-        (tmp_path / name).rename(tmp_path / f"lost {name}")
+    (tmp_path / lost).rename(tmp_path / f"lost {lost}")
     rebuild(tmp_path, RAW, Served(rows), silent)
     rebuild(tmp_path, "stream_tips", None, silent)
     append(tmp_path, rows)

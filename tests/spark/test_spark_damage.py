@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from spark_helpers import Node, NodeProcesses, diagonal
+from spark_helpers import Node, NodeProcesses, told
 from spark_oracle import assert_tables
 from spark_samples import scenario
-from support.waiting import wait_until
 
-from spark_sink.cli import main
 from spark_sink.errors import TablesError, cannot_write
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
@@ -35,10 +32,8 @@ def empty(file: Path) -> None:
 @pytest.fixture(scope="module")
 def node(node_processes: NodeProcesses, tmp_path_factory: pytest.TempPathFactory) -> Node:
     """A node with the events of the scenario; not to be changed."""
-    trap = scenario()
     node = Node(node_processes, tmp_path_factory.mktemp("full") / "node")
-    node.add(trap.events)
-    wait_until(lambda: len(node.feed()) == len(trap.events), "all anchors are looked up")
+    node.add_scenario(scenario())
     return node
 
 
@@ -69,7 +64,7 @@ def go_on(node: Node, sink: Sink, upto: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "damage"),
-    diagonal(["raw_events", "event_states", "stream_tips"], [cut, empty, Path.unlink]),
+    [("raw_events", cut), ("event_states", empty), ("stream_tips", Path.unlink)],
 )
 def test_a_file_with_rows(
     node: Node,
@@ -91,35 +86,24 @@ def test_a_file_with_rows(
 
 
 @pytest.mark.parametrize("name", ["raw_events", "stream_tips"])
-def test_what_a_table_says_of_itself_is_damaged(
-    tmp_path: Path, node: Node, sink: Sink, name: str
-) -> None:
+def test_what_a_table_says_of_itself_is_damaged(node: Node, sink: Sink, name: str) -> None:
     """The advice in the message helps; the other tables can be rebuilt, too."""
-    directory = tmp_path / "damaged"
-    made = Sink(Tables(directory, node.epoch))
-    go_on(node, made, sink.tables.raw_position)
+    directory = sink.tables.directory
     cut(max((directory / name / "_delta_log").glob("*.json")))
-    told = invoked("rebuild", "--tables", directory, name, "--url", node.url)
-    assert told.exit_code == 1
-    assert f"cannot open the table {directory / name}: " in told.output
-    assert "if it is damaged, delete it" in told.output
-    if name != "raw_events":
-        told = invoked("rebuild", "--tables", directory, "stream_states")
-        assert told.exit_code == 0, told.output
-    shutil.rmtree(directory / name)
+    refused = told("rebuild", "--tables", directory, name, "--url", node.url, code=1)
+    assert f"cannot open the table {directory / name}: " in refused
+    assert "if it is damaged, delete it" in refused
     if name == "raw_events":
-        assert f"spark-sink rebuild {name} --tables {directory} --url URL" in told.output
+        assert f"spark-sink rebuild {name} --tables {directory} --url URL" in refused
+    else:
+        told("rebuild", "--tables", directory, "stream_states")
+    shutil.rmtree(directory / name)
     mended(node, directory, name)
 
 
 def mended(node: Node, directory: Path, name: str) -> None:
     """Make a table anew and go on."""
-    told = invoked("rebuild", "--tables", directory, name, "--url", node.url)
-    assert told.exit_code == 0, told.output
+    told("rebuild", "--tables", directory, name, "--url", node.url)
     again = Sink(Tables(directory, node.epoch))
     go_on(node, again, Feed(node.url).head().head)
     assert_tables(directory, node.feed())
-
-
-def invoked(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])

@@ -72,7 +72,7 @@ def test_a_comma_is_nothing_for_spark(tmp_path: Path) -> None:
 
 
 refused = partial(told, code=1)
-ODD = ("st*r", "st?r", "st[a]r", "{star,x}", "year=2026", "sp ace", "a+b#c", "50%", "ünï'c\"ode")
+ODD = ("st*r", "st[a]r {star,x}", "year=2026", "50% a+b#c ünï'c\"ode")
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +102,10 @@ def test_the_name_of_a_directory_is_taken_as_it_is(star: Path, name: str) -> Non
     assert set(served.column_names) == set(TABLES["stream_states"].schema.names)
 
 
-@pytest.mark.parametrize("name", ["a%20b", "a%2Fb", "back\\slash", "tab\t"])
-@pytest.mark.parametrize("way", ["directory", "parent", "link"])
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [("a%20b", "directory"), ("a%2Fb", "parent"), ("back\\slash", "link"), ("tab\t", "directory")],
+)
 def test_a_directory_that_delta_rs_takes_for_another_one_is_refused(
     tmp_path: Path, name: str, way: str
 ) -> None:
@@ -115,14 +117,9 @@ def test_a_directory_that_delta_rs_takes_for_another_one_is_refused(
         directory = tmp_path / "link"
         directory.symlink_to(odd)
     before = sorted(tmp_path.rglob("*"))
-    for command in (
-        ["status"],
-        ["query", "FROM raw_events"],
-        ["optimize"],
-    ):
-        assert "for something else. Use another directory" in refused(
-            *command, "--tables", directory
-        )
+    for command in (["status"], ["query", "FROM raw_events"], ["optimize"]):
+        text = refused(*command, "--tables", directory)
+        assert "for something else. Use another directory" in text
     with pytest.raises(TablesError, match="something else"):
         Tables(directory, EPOCH)
     assert sorted(tmp_path.rglob("*")) == before

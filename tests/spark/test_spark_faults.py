@@ -1,6 +1,5 @@
 """Badly signed data events in the tables: figures 5 and 6 of CIP-145, and tables from before."""
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,17 @@ import pyarrow as pa
 import pytest
 import trio
 from deltalake import DeltaTable
-from spark_helpers import EPOCH, Node, NodeProcesses, StreamCounter, feed_rows, filled
+from spark_helpers import (
+    EPOCH,
+    Node,
+    NodeProcesses,
+    StreamCounter,
+    feed_rows,
+    filled,
+    make_old,
+    read_on,
+    silent,
+)
 from spark_oracle import KEYS, assert_tables, table_rows, tables_of
 from spark_samples import DEFINITION, FAULT, KEY, Scenario, change, document, replace
 from test_spark_snapshot import table, write_snapshot
@@ -21,12 +30,9 @@ from recon_node.store import open_store
 from recon_node.streams import heights, shape_of
 from spark_sink.derive import feed_streams
 from spark_sink.run.pipeline import Sink
-from spark_sink.schema import DERIVED, FEED, PARTITION_COLUMN, TABLES
+from spark_sink.schema import DERIVED, FEED
 from spark_sink.source.feed_client import Feed
-from spark_sink.tables.delta import FeedTable
-from spark_sink.tables.delta_state import RULES_PROPERTY
 from spark_sink.tables.directory import Tables
-from spark_sink.tables.staging import Staged
 from spark_sink.upkeep.maintenance import rebuild
 
 
@@ -83,8 +89,7 @@ def test_what_merges_a_badly_signed_event_is_the_tip(
     tips: list[bytes] = []
     sink = Sink(Tables(tmp_path, EPOCH))
     for upto in range(2 + changes, len(rows) + 1):
-        sink.tables.append(rows.slice(0, upto))
-        sink.catch_up()
+        read_on(sink, rows.slice(0, upto))
         assert_tables(tmp_path, rows.slice(0, upto).to_pylist())
         found = [
             row["event_cid"]
@@ -106,7 +111,7 @@ def test_what_merges_a_badly_signed_event_is_the_tip(
     assert rows_of(tmp_path, "event_states", figures.c)["validation_errors"] == []
     for name in DERIVED:
         before = table_rows(tmp_path, name)
-        rebuild(tmp_path, name, None, lambda *_: None)
+        rebuild(tmp_path, name, None, silent)
         assert table_rows(tmp_path, name) == before
 
 
@@ -142,38 +147,19 @@ def test_a_badly_signed_version_of_a_model_does_not_count(tmp_path: Path) -> Non
     assert right["validation_errors"] == []
 
 
-def make_old(directory: Path, name: str) -> None:
-    """Give a table the columns that it had before."""
-    spec, place = TABLES[name], directory / name
-    rows = table_rows(directory, name)
-    schema = pa.schema([column for column in spec.schema if column.name != "fault"])
-    old = pa.Table.from_pylist([{n: row[n] for n in schema.names} for row in rows], schema=schema)
-    shutil.rmtree(place)
-    rules = {} if spec.rules is None else {RULES_PROPERTY: str(spec.rules)}
-    DeltaTable.create(
-        place,
-        schema=schema,
-        partition_by=[PARTITION_COLUMN],
-        configuration={"recon.epoch": EPOCH, **rules},
-        raise_if_key_not_exists=False,
-    )
-    table = FeedTable(spec, place, EPOCH, for_replacement=True)
-    table.append(Staged(tables=(old,)), rows[-1][KEYS[name]])
-
-
 def test_tables_from_before_get_the_column(tmp_path: Path) -> None:
     figures = Figures()
     rows, before = figures.rows, 3
     fill(tmp_path, rows.slice(0, before), before)
     for name in ("raw_events", "conclusion_events"):
-        make_old(tmp_path, name)
+        make_old(tmp_path, name, "fault")
         assert "fault" not in {each.name for each in DeltaTable(tmp_path / name).schema().fields}
-    rebuild(tmp_path, "event_states", None, lambda *_: None)  # from the old raw_events
+    rebuild(tmp_path, "event_states", None, silent)  # from the old raw_events
     assert_tables(tmp_path, rows.slice(0, before).to_pylist(), [*KEYS][2:])
     fill(tmp_path, rows, before + 1)
     assert_tables(tmp_path, rows.to_pylist())
     for name in ("conclusion_events", "stream_tips"):
-        rebuild(tmp_path, name, None, lambda *_: None)
+        rebuild(tmp_path, name, None, silent)
         assert table_rows(tmp_path, name) == tables_of(rows.to_pylist())[name]
 
 
@@ -191,34 +177,33 @@ def offers_of(events: Sequence[Event]) -> list[tuple[EventId, bytes]]:
 
 
 @pytest.fixture
-def nodes(node_processes: NodeProcesses, tmp_path: Path) -> list[Node]:
-    """Two nodes that have got the figures from a peer."""
+def node(node_processes: NodeProcesses, tmp_path: Path) -> Node:
+    """A node that has got the figures from a peer."""
     figures = Figures()
 
-    async def fill(data_dir: Path) -> None:
-        async with open_store(data_dir, Network.local(7)) as store:
+    async def fill_store() -> None:
+        async with open_store(tmp_path / "node", Network.local(7)) as store:
             await store.admit_remote(offers_of(figures.all.events))
             pending = await store.reader.pending_proofs(10)
             times = [(each.cid, int.from_bytes(each.proof.tx_hash[-32:])) for each in pending]
             await store.settle_proofs(times)
             assert store.head == len(figures.all.events)
 
-    for name in ("first", "second"):
-        trio.run(fill, tmp_path / name)
-    return [Node(node_processes, tmp_path / name) for name in ("first", "second")]
+    trio.run(fill_store)
+    return Node(node_processes, tmp_path / "node")
 
 
-def test_the_feed_and_snapshots_have_it(nodes: list[Node], tmp_path: Path) -> None:
-    first = Feed(nodes[0].url, patience=5)
-    head, expected = first.head(), nodes[0].feed()
+def test_the_feed_and_snapshots_have_it(node: Node, tmp_path: Path) -> None:
+    feed = Feed(node.url, patience=5)
+    head, expected = feed.head(), node.feed()
     [bad] = [row for row in expected if row["fault"] is not None]
     assert (bad["event_cid"], bad["event_type"]) == (bytes(Figures().a.cid), "data")
     assert "signature" in bad["fault"] or "controller" in bad["fault"]
 
-    plain = pa.Table.from_batches(first.read(0, head.head, head.epoch), FEED)
+    plain = pa.Table.from_batches(feed.read(0, head.head, head.epoch), FEED)
     fill(tmp_path / "tables", plain, head.head)
     assert_tables(tmp_path / "tables", expected)
 
-    write_snapshot(nodes[0].data_dir, str(tmp_path / "snapshots"))
+    write_snapshot(node.data_dir, str(tmp_path / "snapshots"))
     rows, _ = table(url=str(tmp_path / "snapshots"))
     assert rows.sort_by("position").cast(FEED) == plain

@@ -2,26 +2,20 @@
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 from nacl.signing import SigningKey
-from spark_helpers import EPOCH, feed_rows, filled
+from spark_helpers import EPOCH, KilledError, feed_rows, filled, invoked, printed, read_on, told
 from spark_oracle import table_rows
 from spark_samples import document, replace
-from support import forking
-from test_spark_crashes import KilledError
 from test_spark_views import OF, history
 
 from recon_node.ceramic.builder import controller_of, data_event, init_event
-from spark_sink.cli import main
 from spark_sink.query.changes import Changes
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW
@@ -38,19 +32,13 @@ EVENTS = [*history()[:5], HIDDEN, *history()[5:], MORE]
 DID = controller_of(OTHER)
 
 
-def asked(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables and a view of all events; to be copied."""
     directory = tmp_path_factory.mktemp("filled")
     sink = filled(directory, feed_rows(EVENTS[:6]))
-    made = asked("view", "create", str(OF), "--as", "posts", "--tables", directory)
-    assert made.exit_code == 0, made.output
-    sink.tables.append(feed_rows(EVENTS))
-    sink.catch_up()
+    told("view", "create", OF, "--as", "posts", "--tables", directory)
+    read_on(sink, feed_rows(EVENTS))
     sink.fill_new_views()
     return directory
 
@@ -61,11 +49,14 @@ def tables(template: Path, tmp_path: Path) -> Path:
     return shutil.copytree(template, tmp_path / "tables")
 
 
-def forgotten(directory: Path, *whom: str) -> dict[str, Any]:
-    result = asked("forget", "--tables", directory, *whom, "--yes", "--json")
-    assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+def forgotten(directory: Path, whom: object) -> dict[str, Any]:
+    found = json.loads(printed("forget", "--tables", directory, whom, "--yes", "--json"))
+    return dict(found)
+
+
+def titles_in_view(directory: Path) -> list[str]:
+    view = DeltaTable(directory / "views" / "posts").to_pyarrow_table(filesystem=None)
+    return list(view["title"].to_pylist())
 
 
 def assert_nothing_remains(directory: Path) -> None:
@@ -74,8 +65,6 @@ def assert_nothing_remains(directory: Path) -> None:
         if path.is_file() and path.name != "_forgotten":
             assert SECRET not in path.read_bytes(), path
             assert DID.encode() not in path.read_bytes(), path
-    import pyarrow.parquet as pq
-
     for path in directory.rglob("*.parquet"):
         if "_delta_log" not in path.parts:
             text = str(pq.read_table(path, partitioning=None).to_pylist())
@@ -86,7 +75,7 @@ def assert_nothing_remains(directory: Path) -> None:
 @pytest.mark.parametrize("whom", [str(HIDDEN.stream_id()), DID])
 def test_nothing_of_a_stream_remains(tables: Path, whom: str) -> None:
     before = {name: table_rows(tables, name) for name in (RAW, *DERIVED)}
-    views = DeltaTable(tables / "views" / "posts").to_pyarrow_table(filesystem=None).num_rows
+    views = len(titles_in_view(tables))
     cid = bytes(HIDDEN.cid)
     assert any(SECRET in row["car"] for row in before[RAW])
     found = forgotten(tables, whom)
@@ -100,27 +89,22 @@ def test_nothing_of_a_stream_remains(tables: Path, whom: str) -> None:
         else:
             wanted = [row for row in rows if row["stream_cid"] != cid]
         assert after == wanted, name
-    view = DeltaTable(tables / "views" / "posts").to_pyarrow_table(filesystem=None)
-    assert view.num_rows == views - 1
-    checked = asked("check", "--deep", "--tables", tables)
-    assert checked.exit_code == 0, checked.output
+    assert len(titles_in_view(tables)) == views - 1
+    told("check", "--deep", "--tables", tables)
     assert forgotten(tables, whom)["tables"] == dict.fromkeys(found["tables"], 0)
 
 
 def test_what_comes_of_it_later_is_left_out_also_by_a_rebuild(tables: Path) -> None:
-    forgotten(tables, str(HIDDEN.stream_id()))
+    forgotten(tables, HIDDEN.stream_id())
     sink = Sink(Tables(tables, EPOCH))
     other = document(OF, {"title": "more of others"}, b"more")
-    sink.tables.append(feed_rows([*EVENTS, LATE, other]))
-    sink.catch_up()
+    read_on(sink, feed_rows([*EVENTS, LATE, other]))
     sink.fill_new_views()
     assert_nothing_remains(tables)
     assert len(table_rows(tables, RAW)) == len(EVENTS) + 2
-    rows = DeltaTable(tables / "views" / "posts").to_pyarrow_table(filesystem=None)
-    assert "more of others" in rows["title"].to_pylist()
+    assert "more of others" in titles_in_view(tables)
     for name in DERIVED:
-        rebuilt = asked("rebuild", name, "--tables", tables)
-        assert rebuilt.exit_code == 0, rebuilt.output
+        told("rebuild", name, "--tables", tables)
         assert bytes(HIDDEN.cid) not in {row["stream_cid"] for row in table_rows(tables, name)}
     assert_nothing_remains(tables)
 
@@ -129,7 +113,7 @@ def test_what_comes_of_it_later_is_left_out_also_by_a_rebuild(tables: Path) -> N
 def test_copies_come_to_know(tables: Path, name: str) -> None:
     """Of every table: all rows come again, those that are gone do not."""
     token = Changes(tables, name, None).token
-    forgotten(tables, str(HIDDEN.stream_id()))
+    forgotten(tables, HIDDEN.stream_id())
     kinds = [(kind, rows.to_pylist()) for kind, rows in Changes(tables, name, token).rows()]
     assert kinds[0] == ("reset", [])
     again = [row for _, rows in kinds for row in rows]
@@ -138,18 +122,8 @@ def test_copies_come_to_know(tables: Path, name: str) -> None:
     assert all(row.get("car") == b"" for row in theirs)
 
 
-PROGRAM = """
-import os, sys
-from spark_sink.cli import main
-from spark_sink.tables.delta import FeedTable
-FeedTable.forget_old_versions = lambda *_: os.kill(os.getpid(), 9)
-main(["forget", "--yes", *sys.argv[1:]])
-"""
-
-
 def test_it_goes_on_after_a_kill(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a commit, and before the history of a table is gone."""
-
     left = 0
 
     def until(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,18 +142,13 @@ def test_it_goes_on_after_a_kill(tables: Path, monkeypatch: pytest.MonkeyPatch) 
         for steps in (0, 1, 2, 5):
             left = steps
             with pytest.raises(KilledError):
-                asked("forget", "--yes", "--tables", tables, DID)
-    command = [sys.executable, "-c", PROGRAM, "--tables", str(tables), DID]
-    killed = forking.run(command, stdout=subprocess.DEVNULL)
-    assert killed.returncode == -signal.SIGKILL
+                told("forget", "--yes", "--tables", tables, DID)
     forgotten(tables, DID)
     assert_nothing_remains(tables)
-    checked = asked("check", "--deep", "--tables", tables)
-    assert checked.exit_code == 0, checked.output
+    told("check", "--deep", "--tables", tables)
 
 
 def test_what_is_wrong_is_told(tables: Path) -> None:
-    assert "is not a StreamID" in asked("forget", "--tables", tables, "x", "--yes").stderr
-    refused = CliRunner().invoke(main, ["forget", "--tables", str(tables), DID], input="n\n")
-    assert refused.exit_code == 1
+    assert "is not a StreamID" in told("forget", "--tables", tables, "x", "--yes", code=2)
+    assert invoked("forget", "--tables", tables, DID, stdin="n\n").exit_code == 1
     assert SECRET.decode() in str(table_rows(tables, "stream_states"))

@@ -146,23 +146,19 @@ def test_a_few_rows_rewrite_few_bytes_and_files_stay_bounded(tmp_path: Path) -> 
         assert all(one[1].as_py() < other[0].as_py() for one, other in pairwise(spans))
 
 
-def test_what_stays_as_it_was_is_not_written(tmp_path: Path) -> None:
+def test_what_stays_as_it_was_is_not_written_and_of_two_writers_the_second_is_refused(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / SPEC.name
-    table = FeedTable(SPEC, path, EPOCH)
+    table, other = (FeedTable(SPEC, path, EPOCH) for _ in range(2))
     table.put(table_of({1: 1, 2: 2}), 1)
     files = DeltaTable(path).file_uris()
     table.put(table_of({1: 1, 2: 2}), 2)
     assert (table.position, FeedTable(SPEC, path, EPOCH).position) == (2, 2)
     assert DeltaTable(path).file_uris() == files
-
-
-def test_of_two_writers_the_second_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / SPEC.name
-    table, other = (FeedTable(SPEC, path, EPOCH) for _ in range(2))
-    table.put(table_of({1: 1}), 1)
     with pytest.raises(TablesError, match="another process has written"):
-        other.put(table_of({2: 2}), 1)
-    assert rows_in(DeltaTable(path)) == {cid_of(1): 1}
+        other.put(table_of({2: 3}), 1)
+    assert rows_in(DeltaTable(path)) == {cid_of(1): 1, cid_of(2): 2}
 
 
 def put_and_die(path: Path, values: dict[int, int], steps: int) -> None:

@@ -9,12 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-from spark_helpers import EPOCH, feed_rows
+from spark_helpers import EPOCH, asked, feed_rows, read_on, told
 from spark_samples import change, document, replace
 
 from recon_node.ceramic import Event
-from spark_sink.cli import main
 from spark_sink.query.question import run_query
 from spark_sink.run.pipeline import Sink
 from spark_sink.serve.database import Database
@@ -48,8 +46,7 @@ def small_batches(
     sink.tables.set_retention(Retention(1.0, size))
     rows = feed_rows(events)
     for end in range(documents, len(events) + 1, each):
-        sink.tables.append(rows.slice(0, end))
-        sink.catch_up()
+        read_on(sink, rows.slice(0, end))
         sink.tables.tidy(idle=True)
     sink.finish()
     found = table_status(directory)
@@ -70,13 +67,6 @@ def test_small_batches_do_not_fill_the_disk(
     assert small_batches(tmp_path / "by-time", sample, 600, 50, math.inf, each=8) > 6
 
 
-@pytest.mark.long
-def test_two_thousand_small_batches(sample: list[Event], tmp_path: Path) -> None:
-    assert small_batches(tmp_path, sample, 20_000, 2_000, None) < 3
-    shown = CliRunner().invoke(main, ["status", "--tables", str(tmp_path)])
-    assert shown.exit_code == 0
-
-
 class Versions:
     """A table of streams, changed again and again, of which as little as possible is kept."""
 
@@ -91,8 +81,7 @@ class Versions:
 
     def step(self, count: int = 20) -> None:
         self.done += count
-        self.sink.tables.append(self.rows.slice(0, self.done))
-        self.sink.catch_up()
+        read_on(self.sink, self.rows.slice(0, self.done))
         self.sink.tables.tidy(idle=False)
 
 
@@ -121,8 +110,7 @@ def test_a_feed_can_read_every_change(versions: Versions) -> None:
     def take() -> None:
         """Read on until all is there; if a change cannot be read any more, the feed fails."""
         sql = "SELECT hex(stream_cid), position FROM stream_tips"
-        with run_query(versions.directory, sql) as answer:
-            now = {bytes.fromhex(cid): position for cid, position in answer.rows}
+        now = {bytes.fromhex(cid): at for cid, at in asked(versions.directory, sql)}
         while seen != now:
             next(steps)
             for batch in database.answer(statement, {}, schema):
@@ -195,9 +183,8 @@ def test_the_log_goes_with_the_versions(versions: Versions) -> None:
     assert entries_of(path) == list(range(checkpoint, table._table.version() + 1))
     assert len(list((path / "_delta_log").glob("*.checkpoint.parquet"))) == 1
     sql = "SELECT max(position) AS last FROM stream_tips"
-    with run_query(versions.directory, sql) as answer:
-        assert list(answer.rows) == [(versions.done,)]
-    assert CliRunner().invoke(main, ["status", "--tables", str(versions.directory)]).exit_code == 0
+    assert asked(versions.directory, sql) == [(versions.done,)]
+    told("status", "--tables", versions.directory)
 
 
 def test_the_log_stays_for_those_who_follow_changes(versions: Versions) -> None:

@@ -8,21 +8,19 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from spark_helpers import EPOCH, feed_rows, filled
+from spark_helpers import EPOCH, Bomb, KilledError, feed_rows, filled, read_on
 from spark_oracle import assert_tables
 from spark_samples import scenario
-from test_spark_crashes import Bomb, KilledError
 
 from recon_node.ceramic import Event
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
-from spark_sink.tables import delta_files, tidying
+from spark_sink.tables import delta_files
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.raw_files import ordered_slices
 from spark_sink.tables.staging import Stager
 from spark_sink.tables.staging import feed_rows as in_memory
-from spark_sink.tables.tidying import Retention
 
 
 def files_in(directory: Path) -> set[Path]:
@@ -68,7 +66,7 @@ def test_files_that_workers_wrote_in_vain_are_gone_when_the_next_run_begins(
     in_raw = len(files_in(tmp_path / "raw_events"))
     with monkeypatch.context() as patch:
         append = sink.tables.derived["conclusion_events"].append
-        patch.setattr(sink.tables.derived["conclusion_events"], "append", Bomb(append, 1, False))
+        patch.setattr(sink.tables.derived["conclusion_events"], "append", Bomb(append, 1))
         with pytest.raises(KilledError):
             sink.catch_up()
     assert len(files_in(tmp_path)) > in_raw
@@ -76,24 +74,6 @@ def test_files_that_workers_wrote_in_vain_are_gone_when_the_next_run_begins(
     assert len(files_in(tmp_path)) == in_raw <= 16
     sink.catch_up()
     assert_tables(tmp_path, rows.to_pylist())
-
-
-def test_small_files_are_merged_however_many_commits_a_step_makes(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tidying, "_COMMITS_PER_TIDY", 10)
-    rows = feed_rows(sample[:200])
-    sink = Sink(Tables(tmp_path, EPOCH, ["event_states"]))
-    table = sink.tables.derived["event_states"]
-    table.set_retention(Retention(1.0))  # from here on the version is odd whenever a step ends
-    for end in range(10, 201, 10):
-        sink.tables.append(rows.slice(0, end))
-        table.set_retention(Retention(float(end)))
-        sink.catch_up()
-        sink.tables.tidy()
-    files = pa.table(DeltaTable(table.path).get_add_actions(flatten=True))
-    assert files.num_rows < 150
-    assert_tables(tmp_path, rows.to_pylist(), ["event_states"])
 
 
 def test_files_whose_rows_do_not_fit_into_memory_are_not_merged(
@@ -156,8 +136,7 @@ def test_as_little_in_memory_as_can_be(tmp_path: Path, monkeypatch: pytest.Monke
         with monkeypatch.context() as patch, suppress(KilledError):
             patch.setattr(table, "revise", bomb)
             for end in (12, 20, len(rows)):
-                sink.tables.append(rows.slice(0, end))
-                sink.catch_up()
+                read_on(sink, rows.slice(0, end))
         crashes += bomb.went_off
     assert crashes > 1
     assert_tables(tmp_path, rows.to_pylist())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spark_helpers import Bomb, KilledError
+from spark_oracle import table_rows
 
 from spark_sink.derive.workers import LocalWorkers
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
@@ -71,10 +73,10 @@ class World:
 class MemoryFeed(Feed):
     """The feed of a node that is a list of events."""
 
-    def __init__(self, epoch: str) -> None:
+    def __init__(self, epoch: str, *log: int) -> None:
         super().__init__(f"http://{epoch}")
         self.epoch = epoch
-        self.log: list[int] = []
+        self.log = [*log]
         self.fetched = 0
         self.is_up = True
         self.asked = 0
@@ -120,13 +122,27 @@ def a_batch(tables: Tables, feed: MemoryFeed, follower: Follower, most: int) -> 
     tables.append_staged(list(parts), placement)
 
 
+def begun(tables: Tables, feed: MemoryFeed) -> Follower:
+    """Go on with the log that the table was read from, or from another one."""
+    follower = Follower(tables, feed)
+    known = tables.reading.epoch == feed.epoch
+    (follower.begin if known else follower.take_over)(feed.head())
+    return follower
+
+
+def read_20(directory: Location, names: Sequence[str] = ()) -> tuple[Tables, MemoryFeed]:
+    """Tables with the 20 events of a first node."""
+    first = MemoryFeed("log-0", *range(20))
+    tables = Tables(directory, "log-0", names)
+    a_batch(tables, first, Follower(tables, first), 20)
+    return tables, first
+
+
 def order_of(directory: Location) -> list[int]:
     """The events of raw_events by position, which has no gaps."""
-    tables = Tables(directory, "log-0", [])
-    files = tables.raw.files_upto(tables.raw_position)
-    rows = files._select(list(files.files), ["position", "event_cid"], None).sort_by("position")
-    assert rows["position"].to_pylist() == list(range(1, tables.raw_position + 1))
-    return [EVENT_OF[cid] for cid in rows["event_cid"].to_pylist()]
+    rows = table_rows(directory, "raw_events")
+    assert [row["position"] for row in rows] == list(range(1, len(rows) + 1))
+    return [EVENT_OF[row["event_cid"]] for row in rows]
 
 
 def assert_causal(world: World, order: list[int]) -> None:
@@ -136,40 +152,21 @@ def assert_causal(world: World, order: list[int]) -> None:
         assert all(place[prev] < place[event] for prev in world.prevs[event])
 
 
-class KilledError(BaseException):
-    """The process ends here."""
-
-
 def one_run(world: World, directory: Path, feed: MemoryFeed, random: Random) -> None:
     """A process: opens the tables, goes on from a node, and is killed at some commit, or not."""
     tables = Tables(directory, "log-0", [])
-    left = random.choice([1, 2, 3, 100])
-    real = tables.raw._commits.advancing_to
-
-    def killing(*args: object, **named: object) -> object:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise KilledError
-        return real(*args, **named)  # type: ignore[arg-type]
-
-    tables.raw._commits.advancing_to = killing  # type: ignore[method-assign,assignment]
-    follower = Follower(tables, feed)
-    try:
-        head = feed.head()
-        if head.epoch == tables.reading.epoch:
-            follower.begin(head)
-        else:
-            follower.take_over(head)
-            if random.random() < 0.1:
-                return
+    commits = tables.raw._commits
+    bomb = Bomb(commits.advancing_to, random.choice([1, 2, 3, 100]))
+    commits.advancing_to = bomb  # type: ignore[method-assign,assignment]
+    with suppress(KilledError):
+        follower = begun(tables, feed)
+        if random.random() < 0.1:
+            return
         world.deliver(feed, random.randint(0, 5))
         follower.append_missing(LocalWorkers(), 2, lambda: True)
         for _ in range(random.randint(0, 6)):
             world.deliver(feed, random.randint(0, 10))
             a_batch(tables, feed, follower, random.choice([3, 20]))
-    except KilledError:
-        pass
 
 
 @settings(max_examples=8, deadline=None)
@@ -198,10 +195,7 @@ def test_each_event_is_there_once_after_its_prevs_whatever_happens(
         last = random.choice(world.nodes)
         world.deliver(last, EVENTS)
         tables = Tables(directory, "log-0", [])
-        follower = Follower(tables, last)
-        follower.begin(last.head()) if tables.reading.epoch == last.epoch else follower.take_over(
-            last.head()
-        )
+        follower = begun(tables, last)
         follower.append_missing(LocalWorkers(), 3, lambda: True)
         a_batch(tables, last, follower, EVENTS)
         assert tables.mirrors_log
@@ -212,8 +206,7 @@ def test_each_event_is_there_once_after_its_prevs_whatever_happens(
 
 def test_only_what_the_table_lacks_is_fetched(place: Location) -> None:
     """And the log that was read, the place in it, and one table of the same log, stay as is."""
-    first, second = MemoryFeed("log-0"), MemoryFeed("log-1")
-    first.log = list(range(900))
+    first, second = MemoryFeed("log-0", *range(900)), MemoryFeed("log-1")
     second.log = [*range(300, 600), 950, *range(300), *range(600, 890), *range(951, 960)]
     tables = Tables(place, "log-0", [])
     a_batch(tables, first, Follower(tables, first), 900)
@@ -244,13 +237,9 @@ def test_whoever_compares_tables_with_a_node_knows_that_positions_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """20 events of the first node, of which the second lacks 5; it has 3 others."""
-    first, second = MemoryFeed("log-0"), MemoryFeed("log-1")
-    first.log, second.log = list(range(20)), [*range(5, 20), 30, 31, 32]
-    tables = Tables(tmp_path, "log-0", ["conclusion_events"])
-    a_batch(tables, first, Follower(tables, first), 20)
-    follower = Follower(tables, second)
-    follower.take_over(second.head())
-    follower.append_missing(LocalWorkers(), 2, lambda: True)
+    tables, first = read_20(tmp_path, ["conclusion_events"])
+    second = MemoryFeed("log-1", *range(5, 20), 30, 31, 32)
+    begun(tables, second).append_missing(LocalWorkers(), 2, lambda: True)
     assert (tables.raw_position, tables.reading.position) == (20, 15)
     assert tables.position_when_read_to(second.head().head) == 23
 
@@ -273,16 +262,11 @@ def test_whoever_compares_tables_with_a_node_knows_that_positions_differ(
 
 def test_a_node_that_was_restored_from_a_backup_is_read_again(place: Location) -> None:
     """It has the same epoch, but other events at positions that were read of it before."""
-    first, second = MemoryFeed("log-0"), MemoryFeed("log-1")
-    first.log, second.log = list(range(20)), list(range(20))
+    first, second = (MemoryFeed(epoch, *range(20)) for epoch in ("log-0", "log-1"))
 
     def goes_on_from(feed: MemoryFeed) -> Tables:
         tables = Tables(place, "log-0", [])
-        follower = Follower(tables, feed)
-        if tables.reading.epoch == feed.epoch:
-            follower.begin(feed.head())
-        else:
-            follower.take_over(feed.head())
+        follower = begun(tables, feed)
         follower.append_missing(LocalWorkers(), 2, lambda: True)
         a_batch(tables, feed, follower, 100)
         return tables
@@ -298,21 +282,35 @@ def test_a_node_that_was_restored_from_a_backup_is_read_again(place: Location) -
     assert order_of(place) == [*range(20), 50, 51, 52, 53]
 
 
-def test_a_node_without_events_is_refused(tmp_path: Path) -> None:
-    """It has been set up from scratch, or of another network: its first events will tell."""
-    first, second = MemoryFeed("log-0"), MemoryFeed("log-1")
-    first.log = list(range(20))
-    tables = Tables(tmp_path, "log-0", [])
-    a_batch(tables, first, Follower(tables, first), 20)
-    with pytest.raises(SinkError, match="has 0 events, but none of the 20"):
-        Follower(tables, second).take_over(second.head())
-    assert tables.reading.epoch == "log-0"
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ([], "has 0 events, but none of the 20"),
+        ([*range(20, 50)], r"has 30 events, but none of the 20 in .* one network"),
+    ],
+)
+def test_a_node_with_none_of_the_events_is_refused(
+    tmp_path: Path, log: list[int], told: str
+) -> None:
+    """It has been set up from scratch, or is of another network: all its events would be added."""
+    tables, _ = read_20(tmp_path)
+    other = MemoryFeed("log-1", *log)
+    with pytest.raises(SinkError, match=told):
+        Follower(tables, other).take_over(other.head())
+    assert not Tables(tmp_path, "log-0", []).raw.has_changed_logs
+
+
+def test_a_log_that_became_shorter_is_not_read_on(tmp_path: Path) -> None:
+    tables, first = read_20(tmp_path)
+    del first.log[10:]
+    with pytest.raises(FeedChangedError, match="restored from an older copy"):
+        Follower(tables, first).begin(first.head())
 
 
 def test_the_node_to_go_on_from_has_the_log_or_else_the_most_events() -> None:
     """Another one than the one that was of no use, as long as there is one."""
-    first, second, third = feeds = [MemoryFeed(f"log-{n}") for n in range(3)]
-    first.log, second.log, third.log = list(range(20)), list(range(5)), list(range(9))
+    feeds = [MemoryFeed(f"log-{n}", *range(events)) for n, events in enumerate((20, 5, 9))]
+    first, second, third = feeds
     nodes = RunNodes(feeds, failover_after=0.0)
     stop = threading.Event()
 
@@ -350,27 +348,6 @@ def test_of_a_directory_that_was_named_by_mistake_nothing_is_deleted(tmp_path: P
     (tmp_path / "metadata").write_text('{"id": "..."}')
     delete_checkpoint(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
-
-
-def test_a_node_of_another_network_is_refused(tmp_path: Path) -> None:
-    """Its events would all be added to those of the first."""
-    first, second = MemoryFeed("log-0"), MemoryFeed("log-1")
-    first.log, second.log = list(range(20)), list(range(20, 50))
-    tables = Tables(tmp_path, "log-0", [])
-    a_batch(tables, first, Follower(tables, first), 20)
-    with pytest.raises(SinkError, match=r"has 30 events, but none of the 20 in .* one network"):
-        Follower(tables, second).take_over(second.head())
-    assert not Tables(tmp_path, "log-0", []).raw.has_changed_logs
-
-
-def test_a_log_that_became_shorter_is_not_read_on(tmp_path: Path) -> None:
-    first = MemoryFeed("log-0")
-    first.log = list(range(20))
-    tables = Tables(tmp_path, "log-0", [])
-    a_batch(tables, first, Follower(tables, first), 20)
-    first.log = first.log[:10]
-    with pytest.raises(FeedChangedError, match="restored from an older copy"):
-        Follower(tables, first).begin(first.head())
 
 
 @given(st.sets(st.integers(6, 60)), st.integers(0, 99), st.data())

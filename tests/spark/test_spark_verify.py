@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
+import operator
 import shutil
 import sqlite3
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 from nacl.signing import SigningKey
-from spark_helpers import Node, NodeProcesses, filled
+from spark_helpers import Node, NodeProcesses, filled, printed, told
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ceramic.header import METAMODEL
 from recon_node.recon import Sha256a
-from recon_node.recon.keys.sha256a import DIGEST_SIZE
-from spark_sink.cli import main
 from spark_sink.schema import FEED
 from spark_sink.source.feed_client import Feed
 
@@ -45,15 +45,9 @@ def sound(node: Node, sample: list[Event], tmp_path_factory: pytest.TempPathFact
     return tables
 
 
-def sink(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(arg) for arg in args])
-
-
-def verified(node: Node, tables: Path, exit_code: int = 0) -> dict:
-    result = sink("verify", "--tables", tables, "--url", node.url, "--json")
-    assert result.exit_code == exit_code, result.output
-    answer: dict = json.loads(result.stdout)
-    return answer
+def verified(node: Node, tables: Path, code: int = 0) -> dict[str, Any]:
+    command = ("verify", "--tables", tables, "--url", node.url, "--json")
+    return dict(json.loads(printed(*command, code=code)))
 
 
 def keys_of(tables: Path) -> list[bytes]:
@@ -70,14 +64,10 @@ def test_the_tables_have_what_the_node_has(node: Node, sound: Path) -> None:
     assert all(each["node"] == each["tables"] for each in models.values())
     assert models[str(METAMODEL)]["node"]["events"] > 0
     assert sum(each["node"]["events"] for each in models.values()) == 400
-    text = sink("verify", "--tables", sound, "--url", node.url).output
+    text = told("verify", "--tables", sound, "--url", node.url)
     assert "400 events up to position 400, the node has the same" in text
-    hashes = [bytes.fromhex(each["node"]["sha256a"]) for each in models.values()]
-    assert len(hashes[0]) == DIGEST_SIZE
-    total = Sha256a(hashes[0])
-    for each in hashes[1:]:
-        total += Sha256a(each)
-    assert str(total) == answer["node"]["sha256a"]  # parts add up
+    hashes = (Sha256a(bytes.fromhex(each["node"]["sha256a"])) for each in models.values())
+    assert str(reduce(operator.add, hashes)) == answer["node"]["sha256a"]  # parts add up
 
 
 @pytest.mark.parametrize("number", [1, 30])
@@ -87,12 +77,12 @@ def test_where_they_part_is_found(node: Node, sound: Path, tmp_path: Path, numbe
     lost = sorted(keys_of(tables))[:: 400 // number][:number]
     names = ", ".join(f"X'{key.hex()}'" for key in lost)
     DeltaTable(tables / "raw_events").delete(f"event_id IN ({names})")
-    answer = verified(node, tables, exit_code=1)
+    answer = verified(node, tables, code=1)
     assert not answer["equal"]
     assert sorted(answer["missing"]) == sorted(key.hex() for key in lost)
     assert (answer["extra"], answer["complete"]) == ([], True)
     assert answer["tables"]["events"] == 400 - number
-    text = sink("verify", "--tables", tables, "--url", node.url).output
+    text = told("verify", "--tables", tables, "--url", node.url, code=1)
     assert text.count("missing in the tables: ba") == number
     assert "differs: " in text
 
@@ -105,7 +95,7 @@ def test_what_the_node_lacks_is_found(node: Node, sound: Path, tmp_path: Path) -
     DeltaTable(tables / "raw_events").update(
         {"event_id": f"X'{other.hex()}'"}, predicate=f"event_id = X'{first.hex()}'"
     )
-    answer = verified(node, tables, exit_code=1)
+    answer = verified(node, tables, code=1)
     assert (answer["missing"], answer["extra"]) == ([first.hex()], [other.hex()])
 
 

@@ -1,0 +1,134 @@
+"""Streams, read back from rows of `raw_events` in any order, and the rows that are made of them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+from spark_helpers import asked, feed_rows, filled
+from spark_oracle import assert_tables
+from spark_samples import DEFINITION, KEY
+from support.forging import other_form
+
+from recon_node.ceramic import Event
+from recon_node.ceramic.builder import (
+    controller_of,
+    data_event,
+    deterministic_init_event,
+    init_event,
+    model_event,
+    signed_event,
+    time_event,
+)
+from recon_node.ipld import CID
+from spark_sink.derive.feed_streams import read_streams
+from spark_sink.derive.transforms import rows_of
+from spark_sink.errors import TablesError
+from spark_sink.schema import DERIVED, with_partition
+
+OWNER = ec.derive_private_key(9, ec.SECP256R1())
+MODEL = model_event(KEY, DEFINITION)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[list[Event], dict[CID, int]]:
+    """A stream that forks and merges, and the times of its time events."""
+    init = init_event(OWNER, MODEL.stream_id(), {"n": 0}, unique=b"u")
+    events, times = [init], dict[CID, int]()
+    for number in range(draw(st.integers(1, 6))):
+        known = st.sampled_from([event.cid for event in events])
+        prevs = sorted(draw(st.sets(known, min_size=1, max_size=2)))
+        if draw(st.integers(0, 3)):
+            patch = [{"op": "add", "path": "/t", "value": str(number)}]
+            events.append(data_event(OWNER, init, prevs, patch))
+        else:
+            events.append(time_event(init, prevs[0], tx_hash=number.to_bytes(32)))
+            times[events[-1].cid] = draw(st.integers(1, 3))
+    return events, times
+
+
+def rows(events: list[Event], times: dict[CID, int]) -> list[tuple[str, dict[str, Any]]]:
+    """All rows of derived tables, without the positions, which copies shift."""
+    [stream] = read_streams(with_partition(feed_rows(events, times)))
+    return [
+        (name, {k: v for k, v in row.items() if k not in ("position", "conclusion_event_order")})
+        for name, found in rows_of(stream, DERIVED)
+        for row in found
+    ]
+
+
+@given(streams(), st.randoms(use_true_random=False))
+def test_copies_change_no_row(
+    stream: tuple[list[Event], dict[CID, int]], rng: random.Random
+) -> None:
+    events, times = stream
+    copied = list(events)
+    for event in events[1:]:
+        if event.envelope is not None and rng.random() < 0.7:
+            at = rng.randint(copied.index(event) + 1, len(copied))
+            copied.insert(at, other_form(event))
+    assert rows(copied, times) == rows(events, times)
+
+
+def test_the_order_of_rows_does_not_matter(sample: list[Event], rng: random.Random) -> None:
+    raw = with_partition(feed_rows(sample[:300]))
+    shuffled = raw.take(rng.sample(range(300), 300))
+    assert found_in(shuffled) == found_in(raw)
+    assert found_in(raw.slice(0, 0)) == {}
+
+
+def found_in(raw: pa.Table) -> dict[bytes, list[tuple[str, list[dict[str, Any]]]]]:
+    """The rows of the tables that have one for each stream."""
+    names = ("stream_tips", "stream_states")
+    return {
+        stream.cid: [(name, [*found]) for name, found in rows_of(stream, names)]
+        for stream in read_streams(raw)
+    }
+
+
+def test_streams_without_a_model_and_events_without_a_signature(
+    sample: list[Event], tmp_path: Path
+) -> None:
+    """Tile documents, other sort keys and deterministic streams, among others, in every table."""
+    events: list[Event] = []
+    headers: list[dict[str, Any]] = [{}, {"sep": "family", "family": "blog"}, {"tags": ["a"]}]
+    for fields in headers:
+        header = {"controllers": [controller_of(KEY)], **fields}
+        init = signed_event(KEY, {"header": header, "data": {"a": 1}})
+        patch = [{"op": "replace", "path": "/a", "value": 2}]
+        events += (init, data_event(KEY, init, [init.cid], patch))
+    events += (MODEL, deterministic_init_event("did:key:z6Mkfoo", MODEL.stream_id()))
+    rows = feed_rows([*sample[:20], *events])
+    filled(tmp_path, rows, 21, len(rows))
+    assert_tables(tmp_path, rows.to_pylist())
+    where = f"stream_cid = from_cid('{events[0].cid}')"
+    tip = f"SELECT stream_type, event_height FROM stream_tips WHERE {where}"
+    assert asked(tmp_path, tip) == [(0, 1)]
+
+
+def test_damaged_rows_are_told(sample: list[Event]) -> None:
+    raw = feed_rows(sample)
+    cars = [b"junk", *raw["car"].to_pylist()[1:]]
+    other = raw["stream_cid"].to_pylist()[0]
+    for damaged, told in (
+        (
+            raw.filter([event.header is None for event in sample]),
+            r"not hold the whole stream 0185.*starts with an event that",
+        ),
+        (
+            raw.set_column(raw.schema.get_field_index("car"), raw.schema.field("car"), [cars]),
+            "raw_events holds no event at position 1: ",
+        ),
+        (
+            raw.slice(1, 1).set_column(3, raw.schema.field("stream_cid"), [[other]]),
+            "events of another stream under 0185",
+        ),
+    ):
+        with pytest.raises(TablesError, match=told):
+            found_in(damaged)
