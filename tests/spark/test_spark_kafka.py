@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from spark_helpers import EPOCH, feed_rows
+from spark_helpers import EPOCH, feed_rows, read_on
 from spark_oracle import table_rows
 from spark_samples import scenario
 from support.kafka_broker import Broker, broker
@@ -74,12 +74,11 @@ def exported(cluster: Broker, tables: Path, prefix: str, *names: str) -> list[di
 
 
 def test_every_event_is_sent_once_and_a_stream_in_its_order(
-    cluster: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Broker, tmp_path: Path
 ) -> None:
     sink = Sink(Tables(tmp_path, EPOCH))
     for end in (20, 21, 40, len(ROWS)):
-        sink.tables.append(ROWS.slice(0, end))
-        sink.catch_up()
+        read_on(sink, ROWS.slice(0, end))
         told = exported(cluster, tmp_path, "one", "raw_events", "stream_states")
         assert {line["table"] for line in told} == {"raw_events", "stream_states"}
     assert exported(cluster, tmp_path, "one", "raw_events", "stream_states") == []

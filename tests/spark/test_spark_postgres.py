@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from spark_helpers import EPOCH, feed_rows, filled
+from spark_helpers import EPOCH, feed_rows, filled, printed, read_on, told
 from spark_oracle import table_rows
 from spark_samples import document, scenario
 from support import forking
@@ -18,7 +17,6 @@ from support.postgres_server import Server, server
 from test_spark_views import OF, history
 
 from recon_node.ipld import CID
-from spark_sink.cli import main
 from spark_sink.run.pipeline import Sink
 from spark_sink.tables.directory import Tables
 
@@ -39,21 +37,9 @@ def database(running: Server) -> Server:
     return running
 
 
-def export(database: Server, tables: Path, *arguments: str) -> Result:
-    command = ["export", "postgres", "--tables", str(tables), "--to", database.url, *arguments]
-    return CliRunner().invoke(main, command)
-
-
-def exported(database: Server, tables: Path, *arguments: str) -> list[dict[str, Any]]:
-    result = export(database, tables, "--once", *arguments)
-    assert result.exit_code == 0, result.output
-    return [json.loads(line) for line in result.stdout.splitlines()]
-
-
-def created(tables: Path, name: str) -> None:
-    arguments = ["view", "create", str(OF), "--as", name, "--tables", str(tables)]
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 0, result.output
+def exported(database: Server, tables: Path, *names: str) -> list[dict[str, Any]]:
+    command = ("export", "postgres", "--tables", tables, "--to", database.url, "--once", *names)
+    return [json.loads(line) for line in printed(*command).splitlines()]
 
 
 def assert_is_the_table(database: Server, tables: Path, name: str = "stream_states") -> None:
@@ -73,18 +59,15 @@ def assert_is_the_table(database: Server, tables: Path, name: str = "stream_stat
 
 def test_a_table_is_followed(database: Server, tmp_path: Path) -> None:
     sink = Sink(Tables(tmp_path, EPOCH, ["stream_states"]))
-    for end in (*range(10, len(ROWS), 10), len(ROWS)):
-        sink.tables.append(ROWS.slice(0, end))
-        sink.catch_up()
-        told = exported(database, tmp_path)
-        assert told[0]["position"] == end
+    for end in (*range(10, len(ROWS), 20), len(ROWS)):
+        read_on(sink, ROWS.slice(0, end))
+        assert exported(database, tmp_path)[0]["position"] == end
         assert_is_the_table(database, tmp_path)
     assert exported(database, tmp_path) == []
     nul = document(OF, {"t": "a\0b", "n\0": ["\0"]}, b"nul")
-    sink.tables.append(feed_rows([*SCENARIO.events, nul], SCENARIO.times))
-    sink.catch_up()
-    (told_one,) = exported(database, tmp_path)
-    assert told_one["rows"] == 1
+    read_on(sink, feed_rows([*SCENARIO.events, nul], SCENARIO.times))
+    [copied] = exported(database, tmp_path)
+    assert copied["rows"] == 1
     assert_is_the_table(database, tmp_path)
 
 
@@ -92,13 +75,11 @@ def test_every_table_can_be_copied(database: Server, tmp_path: Path) -> None:
     sink = Sink(Tables(tmp_path, EPOCH))
     names = ["raw_events", "conclusion_events", "event_states", "stream_tips"]
     for end in (40, len(ROWS)):
-        sink.tables.append(ROWS.slice(0, end))
-        sink.catch_up()
+        read_on(sink, ROWS.slice(0, end))
         exported(database, tmp_path, *names)
     for name in names:
-        assert database.ask(f"SELECT count(*) FROM {SCHEMA}.{name}") == [
-            (len(table_rows(tmp_path, name)),)
-        ]
+        [(count,)] = database.ask(f"SELECT count(*) FROM {SCHEMA}.{name}")
+        assert count == len(table_rows(tmp_path, name))
     [(car,)] = database.ask(f"SELECT car FROM {SCHEMA}.raw_events WHERE position = 1")
     assert car == SCENARIO.events[0].car
     dimensions, previous = (
@@ -114,14 +95,12 @@ def test_a_view_is_followed_with_its_columns(database: Server, tmp_path: Path) -
     sink = Sink(Tables(tmp_path, EPOCH, ["stream_states"]))
 
     def read(end: int) -> None:
-        sink.tables.append(feed_rows(events[:end]))
-        sink.catch_up()
+        read_on(sink, feed_rows(events[:end]))
         sink.fill_new_views()
         exported(database, tmp_path)
 
-    sink.tables.append(feed_rows(events[:5]))
-    sink.catch_up()
-    created(tmp_path, "posts")
+    read_on(sink, feed_rows(events[:5]))
+    told("view", "create", OF, "--as", "posts", "--tables", tmp_path)
     read(8)
     database.run(f"CREATE INDEX mine ON {SCHEMA}.posts (title)")
     database.run(f"ALTER TABLE {SCHEMA}.posts ADD COLUMN note text DEFAULT 'mine'")
@@ -146,8 +125,7 @@ def test_all_rows_come_again_where_changes_are_gone(database: Server, tmp_path: 
     changed = f"UPDATE {SCHEMA}.stream_states SET controller = 'x' WHERE position = 1"
     database.run(changed)
     database.run(f"INSERT INTO {SCHEMA}.stream_states (stream_cid) VALUES ('gone')")
-    rebuilt = CliRunner().invoke(main, ["rebuild", "stream_states", "--tables", str(tmp_path)])
-    assert rebuilt.exit_code == 0
+    told("rebuild", "stream_states", "--tables", tmp_path)
     exported(database, tmp_path)
     assert_is_the_table(database, tmp_path)
     after = dict(database.ask(f"SELECT stream_cid, xmin::text FROM {SCHEMA}.stream_states"))
@@ -163,12 +141,11 @@ def test_a_row_that_the_database_refuses_is_set_aside(database: Server, tmp_path
     table = f"{SCHEMA}.stream_states"
     rule = f"ALTER TABLE {table} ADD CONSTRAINT mine CHECK (stream_cid <> '{first}') NOT VALID"
     database.run(rule)
-    rebuilt = CliRunner().invoke(main, ["rebuild", "stream_states", "--tables", str(tmp_path)])
-    assert rebuilt.exit_code == 0
+    told("rebuild", "stream_states", "--tables", tmp_path)
     filled(tmp_path, ROWS)
-    [told] = exported(database, tmp_path)
+    [copied] = exported(database, tmp_path)
     wanted = {str(CID(row["stream_cid"])) for row in table_rows(tmp_path, "stream_states")}
-    assert (told["refused"], told["rows"]) == (1, len(wanted) - 1)
+    assert (copied["refused"], copied["rows"]) == (1, len(wanted) - 1)
     there = {cid for (cid,) in database.ask(f"SELECT stream_cid FROM {table}")}
     assert there == wanted - {first}
     refused = f"SELECT name, key, reason FROM {SCHEMA}.spark_sink_refused"
@@ -176,7 +153,7 @@ def test_a_row_that_the_database_refuses_is_set_aside(database: Server, tmp_path
     assert (name, key) == ("stream_states", first)
     assert "mine" in reason
     database.run(f"ALTER TABLE {table} DROP CONSTRAINT mine")
-    rebuilt = CliRunner().invoke(main, ["rebuild", "stream_states", "--tables", str(tmp_path)])
+    told("rebuild", "stream_states", "--tables", tmp_path)
     exported(database, tmp_path)
     assert_is_the_table(database, tmp_path)
     assert database.ask(refused) == []
@@ -239,31 +216,28 @@ def test_it_waits_for_a_database_and_stops_when_it_is_told(tmp_path: Path) -> No
             assert process.stdout is not None
             assert json.loads(process.stdout.readline())["event"] == "waiting"
             own.start()
-            for line in process.stdout:
-                if json.loads(line)["event"] == "copied":
-                    break
+            await_copy(process)
             own.stop()
-            sink.tables.append(ROWS)
-            sink.catch_up()
+            read_on(sink, ROWS)
             assert json.loads(process.stdout.readline())["event"] == "waiting"
             own.start()
-            for line in process.stdout:
-                if json.loads(line)["event"] == "copied":
-                    break
+            await_copy(process)
             assert_is_the_table(own, tmp_path / "tables")
             process.send_signal(signal.SIGTERM)
             assert json.loads(process.stdout.readlines()[-1])["event"] == "stopped"
             assert process.wait() == 0
 
 
+def await_copy(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert any(json.loads(line)["event"] == "copied" for line in process.stdout)
+
+
 def test_what_is_wrong_is_told(database: Server, tmp_path: Path) -> None:
-    result = export(database, tmp_path, "--once")
-    assert (result.exit_code, "there is no table stream_states" in result.stderr) == (1, True)
+    command = ("export", "postgres", "--once", "--tables", tmp_path, "--to")
+    assert "there is no table stream_states" in told(*command, database.url, code=1)
     filled(tmp_path, ROWS.slice(0, 5), names=["stream_states"])
     database.run(f"CREATE TABLE {SCHEMA}.stream_states (other int)")
-    result = export(database, tmp_path, "--once")
-    assert result.exit_code == 1
-    assert 'the database refuses: relation "stream_states" already exists' in result.stderr
-    nowhere = ["export", "postgres", "--tables", str(tmp_path), "--to", "postgresql://127.0.0.1:1/"]
-    result = CliRunner().invoke(main, [*nowhere, "--once"])
-    assert (result.exit_code, "cannot use the database" in result.stderr) == (1, True)
+    text = told(*command, database.url, code=1)
+    assert 'the database refuses: relation "stream_states" already exists' in text
+    assert "cannot use the database" in told(*command, "postgresql://127.0.0.1:1/", code=1)

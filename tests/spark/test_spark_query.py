@@ -20,12 +20,12 @@ from typing import Any
 
 import psutil
 import pytest
-from click.testing import CliRunner
 from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from spark_helpers import EPOCH, asked, feed_rows, filled
+from spark_helpers import EPOCH, asked, feed_rows, filled, invoked
+from spark_runs import BOUND
 from spark_samples import KEY
 from support import forking
 from support.waiting import wait_until
@@ -34,7 +34,6 @@ from recon_node.ceramic import Event
 from recon_node.dag.dag_events import DAG_MODEL, shard_event
 from recon_node.ipld import CID, RAW, car
 from spark_sink import functions
-from spark_sink.cli import main
 from spark_sink.cli.query_output import print_table
 from spark_sink.errors import TablesError
 from spark_sink.query import question as query_module
@@ -57,8 +56,7 @@ def tables(sample: list[Event], tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def printed(*arguments: str | Path, stdin: str | None = None) -> list[Any]:
     """The JSON lines of the command."""
-    command = ["query", *map(str, arguments)]
-    result = CliRunner().invoke(main, command, input=stdin)
+    result = invoked("query", *arguments, stdin=stdin)
     assert result.exit_code == 0, result.output
 
     def wrong(constant: str) -> None:
@@ -71,7 +69,7 @@ def printed(*arguments: str | Path, stdin: str | None = None) -> list[Any]:
 
 
 def refused(*arguments: str | Path) -> str:
-    result = CliRunner().invoke(main, ["query", *map(str, arguments)])
+    result = invoked("query", *arguments)
     assert result.exit_code == 1, result.output
     assert result.output.count("\n") == 1, result.output
     assert result.output.startswith("Error: ")
@@ -208,14 +206,14 @@ def test_more_than_select(tables: Path, tmp_path: Path) -> None:
     assert printed("--tables", tables, "-", stdin="FROM range(2)") == [{"range": 0}, {"range": 1}]
     file = tmp_path / "events.csv"
     sql = f"COPY (SELECT position, cid(event_cid) FROM raw_events ORDER BY 1) TO '{file}'"
-    result = CliRunner().invoke(main, ["query", "--tables", str(tables), f"{sql}; {sql}"])
+    result = invoked("query", "--tables", tables, f"{sql}; {sql}")
     assert (result.stdout, result.stderr) == ("", f"{2 * CUTS[-1]} rows written\n")
     with file.open() as lines:
         assert [int(row[0]) for row in list(csv.reader(lines))[1:]] == list(range(1, CUTS[-1] + 1))
 
 
 def hinted(directory: Path, sql: str) -> str:
-    result = CliRunner().invoke(main, ["query", "--tables", str(directory), sql])
+    result = invoked("query", "--tables", directory, sql)
     assert result.exit_code == 0, result.output
     return result.stderr
 
@@ -314,27 +312,6 @@ def test_rows_come_in_their_order_and_all_of_them(tables: Path) -> None:
     rows = asked(tables, sql)
     assert [row[0] for row in rows] == list(range(24_999, -1, -1))
     assert rows[0][1] == f"{1970 + 24_999 % 50}-01-01"
-
-
-def test_binary_to_text_and_back(tables: Path, sample: list[Event]) -> None:
-    """Each function against the code of the node."""
-    init = next(event for event in sample if event.header is not None)
-    assert init.header is not None
-    stream_id = str(init.stream_id(init.header))
-    sql = f"""SELECT cid(stream_cid), cid_string(stream_cid), stream_id(stream_type, stream_cid),
-        from_cid('{init.cid}') = stream_cid, stream_cid_of('{stream_id}') = stream_cid,
-        stream_partition(stream_cid) = stream_cid_partition,
-        from_stream_id(stream_id_string(dimensions['model'])) = dimensions['model'],
-        stream_id_string(dimensions['model']), stream_id, is_dag(dimensions)
-        FROM stream_tips WHERE stream_id = '{stream_id}'"""
-    cid, cid_string, made, *same, model, kept, is_dag = asked(tables, sql)[0]
-    assert cid == cid_string == str(init.cid)
-    assert made == kept == stream_id
-    assert same == [True] * 4
-    assert model == init.header.sep_value
-    assert is_dag is False
-    nulls = "SELECT cid(NULL), from_cid(NULL), from_stream_id(NULL), is_dag(NULL)"
-    assert asked(tables, nulls) == [(None, None, None, False)]
 
 
 @pytest.mark.parametrize(
@@ -449,13 +426,6 @@ def cpu_time(times: Any) -> float:
     return float(times.user + times.system)
 
 
-# Runs a program bound by permissions: root without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
-BOUND = """
-import ctypes, os, sys
-for capability in (1, 2):
-    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
 # Asks questions of tables while one directory after the other may not be read.
 UNREADABLE = """
 import sys
@@ -506,9 +476,6 @@ def test_streams_of_dags_can_be_left_out(tmp_path: Path, sample: list[Event]) ->
     for name in ("stream_tips", "stream_states"):
         streams = len({event.init for event in sample[:10]})
         assert asked(tmp_path, kept.format(name)) == [(streams,)]
-    events = """SELECT count(*) FROM raw_events WHERE stream_cid NOT IN
-        (SELECT stream_cid FROM stream_tips WHERE is_dag(dimensions))"""
-    assert asked(tmp_path, events) == [(10,)]
     events = """SELECT count(*) FROM raw_events
         ANTI JOIN (FROM stream_tips WHERE is_dag(dimensions)) USING (stream_cid)"""
     assert asked(tmp_path, events) == [(10,)]

@@ -8,14 +8,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-from spark_helpers import feed_rows, filled
+from spark_helpers import feed_rows, filled, told
 from spark_oracle import table_rows
 from spark_samples import change, document, replace
 from support.duckdb_delta import delta_extension, duckdb_python
 from test_spark_views import OF, history
 
-from spark_sink.cli import main
 from spark_sink.schema import TABLES
 
 pytestmark = pytest.mark.long
@@ -38,11 +36,10 @@ def test_duckdb_reads_the_tables_and_views(tmp_path: Path) -> None:
     gone = document(OF, {"title": "gone"}, b"gone")
     changed = change(events[5], replace("/title", "again"))
     sink = filled(tmp_path, feed_rows(events), *range(1, len(events) + 1))
-    run = CliRunner().invoke
-    place = ["--tables", str(tmp_path)]
-    assert run(main, ["view", "create", str(OF), "--as", "posts", *place]).exit_code == 0
-    assert run(main, ["optimize", *place]).exit_code == 0
-    assert run(main, ["forget", "--yes", str(events[4].stream_id()), *place]).exit_code == 0
+    place = ("--tables", tmp_path)
+    told("view", "create", OF, "--as", "posts", *place)
+    told("optimize", *place)
+    told("forget", "--yes", events[4].stream_id(), *place)
     sink = filled(tmp_path, feed_rows([*events, gone, changed]))
     sink.fill_new_views()
     names = [*TABLES, "views/posts"]
@@ -51,11 +48,9 @@ def test_duckdb_reads_the_tables_and_views(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = dict(map(json.loads, done.stdout.splitlines()))
     assert set(found) == set(names)
-    for name, rows in found.items():
-        order = TABLES[name].order if name in TABLES else "position"
-        table = table_rows(tmp_path, name) if name in TABLES else None
-        if table is not None:
-            wanted = sorted([row["stream_cid"].hex().upper(), row[order]] for row in table)
-            assert [row[:2] for row in rows] == wanted, name
+    for name, spec in TABLES.items():
+        rows = table_rows(tmp_path, name)
+        wanted = sorted([row["stream_cid"].hex().upper(), row[spec.order]] for row in rows)
+        assert [row[:2] for row in found[name]] == wanted, name
     assert len(found["views/posts"]) == 4
     assert bytes(first.cid).hex().upper() in {row[0] for row in found["views/posts"]}

@@ -11,30 +11,22 @@ import pytest
 from spark_sink.run import spark_session
 
 
-@pytest.mark.parametrize(
-    ("given", "left"),
-    [
-        (None, ""),
-        ("", ""),
-        ("/s/lib/pyspark.zip:/s/lib/py4j-0.10.9.9-src.zip:/s/jars/spark-core_2.13-4.3.0.jar", ""),
-        ("/s/lib/pyspark.zip:/a b/*:/s/lib/py4j-1-src.zip:/c.zip", "/a b/*:/c.zip"),
-        ("/my/pyspark.zip.d:/pyspark", "/my/pyspark.zip.d:/pyspark"),
-    ],
-)
-def test_the_path_loses_the_zips_of_spark_and_nothing_else(
-    tmp_path: Path, given: str | None, left: str
-) -> None:
+def test_the_path_loses_the_zips_of_spark_and_nothing_else(tmp_path: Path) -> None:
     program = spark_session._write_python(tmp_path)
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     code = "import json, os, sys; print(json.dumps([os.environ['PYTHONPATH'], *sys.argv[1:]]))"
-    told = subprocess.run(
-        [program, "-c", code, "an argument", "a:b", "*"],
-        env=environ if given is None else {**environ, "PYTHONPATH": given},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(told.stdout) == [left, "an argument", "a:b", "*"]
+    zips = "/s/lib/pyspark.zip:{}/s/lib/py4j-0.10.9.9-src.zip:{}"
+    for given, left in (
+        (None, ""),
+        (zips.format("", "/s/jars/spark-core_2.13-4.3.0.jar"), ""),
+        (zips.format("/a b/*:", "/c.zip"), "/a b/*:/c.zip"),
+        ("/my/pyspark.zip.d:/pyspark", "/my/pyspark.zip.d:/pyspark"),
+    ):
+        environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        if given is not None:
+            environ["PYTHONPATH"] = given
+        command = [program, "-S", "-c", code, "an argument", "a:b", "*"]
+        told = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+        assert json.loads(told.stdout) == [left, "an argument", "a:b", "*"]
 
 
 def test_a_python_whose_path_has_a_quote_is_started(
