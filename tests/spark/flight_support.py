@@ -12,18 +12,20 @@ import pyarrow as pa
 import pytest
 from adbc_driver_flightsql import DatabaseOptions
 from adbc_driver_flightsql import dbapi as flight_sql
+from deltalake import DeltaTable
 from pyarrow import flight
 from spark_helpers import EPOCH as EPOCH
-from spark_helpers import feed_rows
+from spark_helpers import feed_rows, read_on
 from spark_samples import scenario
 from support import sdk_sample
 
 from recon_node.ceramic import Event
 from spark_sink.run.pipeline import Sink
-from spark_sink.schema import DERIVED, RAW
+from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.serve import flight_server
 from spark_sink.serve.flight_server import FlightMetrics, FlightServer, ServeSettings
 from spark_sink.serve.query_turns import QueryLimits, QueryWorkers
+from spark_sink.tables.delta_files import query
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
 
@@ -38,8 +40,14 @@ def rows_of_scenario(more: int = 0) -> pa.Table:
 def fill(directory: Location, rows: pa.Table, names: Iterable[str] = DERIVED) -> None:
     """Bring these tables, and raw_events, to the end of these rows of the feed."""
     sink = Sink(Tables(directory, EPOCH, [name for name in names if name != RAW]))
-    sink.tables.append(rows.slice(sink.tables.raw_position))
-    sink.catch_up()
+    read_on(sink, rows.slice(sink.tables.raw_position))
+
+
+def in_table(directory: Location, name: str) -> list[dict[str, Any]]:
+    """The rows of a table by another engine, in their order."""
+    found = query({"t": DeltaTable(str(directory / name))}, "SELECT * FROM t")
+    rows: list[dict[str, Any]] = found.sort_by(TABLES[name].order).to_pylist()
+    return rows
 
 
 class ServersWorkers(QueryWorkers):

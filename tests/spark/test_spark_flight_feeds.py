@@ -17,22 +17,21 @@ from flight_support import (
     connected,
     fill,
     following,
+    in_table,
     rows_of_scenario,
     served,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spark_helpers import filled
 from support.waiting import wait_until
 
-from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED, RAW, TABLES, with_partition
 from spark_sink.serve import served_feed as feed_module
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.query_turns import QueryLimits, QueryWorkers
 from spark_sink.serve.served_feed import ServedFeed
-from spark_sink.tables.delta_files import query
-from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
 from spark_sink.upkeep.maintenance import forget
 
@@ -64,24 +63,7 @@ def followed(directory: Path, name: str, commits: list[Any]) -> list[dict[str, A
     raise AssertionError("a feed has ended")
 
 
-def in_table(directory: Path, name: str) -> list[dict[str, Any]]:
-    found = query({"t": DeltaTable(str(directory / name))}, "SELECT * FROM t")
-    rows: list[dict[str, Any]] = found.sort_by(TABLES[name].order).to_pylist()
-    return rows
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        RAW,
-        "event_states",
-        "stream_tips",
-        *(
-            pytest.param(name, marks=pytest.mark.long)
-            for name in sorted(TABLES.keys() - {RAW, "event_states", "stream_tips"})
-        ),
-    ],
-)
+@pytest.mark.parametrize("table", [RAW, "event_states", "stream_tips"])
 @settings(max_examples=2, deadline=None)
 @given(
     st.lists(st.integers(0, ROWS.num_rows), max_size=5).map(sorted),
@@ -222,9 +204,7 @@ def test_a_table_that_is_made_anew_ends_its_feed(tmp_path: Path) -> None:
     fill(tmp_path, ROWS.slice(0, 20))
 
     def anew() -> None:
-        tables = Tables(tmp_path / "other", EPOCH.replace("0", "1"))
-        tables.append(ROWS.slice(0, 5))
-        Sink(tables).catch_up()
+        filled(tmp_path / "other", ROWS.slice(0, 5), epoch=EPOCH.replace("0", "1"), names=())
         (tmp_path / RAW).rename(tmp_path / "old")
         (tmp_path / "other" / RAW).rename(tmp_path / RAW)
 
