@@ -74,7 +74,7 @@ def test_vectors(vector: dict[str, Any]) -> None:
     built = EventId.build(
         network, vector["sep_value"], vector["controller"], init_cid, vector["height"], event_cid
     )
-    assert built.hex() == vector["event_id"]
+    assert str(built) == vector["event_id"]
     parsed = EventId(bytes.fromhex(vector["event_id"]))
     assert parsed == built
     assert parsed.network_id == vector["network_id"]

@@ -61,6 +61,7 @@ def parts(data: bytes) -> tuple[bytes, dict[str, Any]]:
 
 def test_events_of_the_sdk(cars: list[bytes]) -> None:
     assert set(map(agreed, cars)) == {"read quickly"}
+    assert parse_event(bytearray(cars[0])) == parse_event(cars[0])  # in the other way
 
 
 def test_changed_bytes(cars: list[bytes], rng: random.Random) -> None:
