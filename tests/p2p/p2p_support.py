@@ -17,7 +17,7 @@ from support.waiting import eventually as eventually
 
 from recon_node.ceramic import EventId, Network
 from recon_node.ipld import varint
-from recon_node.p2p import P2P, P2PSettings, open_p2p
+from recon_node.p2p import AGREED, P2P, P2PSettings, open_p2p
 from recon_node.p2p.sync.rings import PEER_RING
 from recon_node.p2p.transport.host import Host, open_host
 from recon_node.recon import VERSIONS, Version
@@ -76,6 +76,33 @@ async def node(
         await store.admit_local(cars)
         async with open_p2p(settings, store, data_dir, versions) as p2p:
             yield Node(store, p2p)
+
+
+QUIET: dict[str, Any] = {"sync_interval": 3600, "push_delay": 3600}
+"""The node starts no session of its own accord, once it has synced with a new peer."""
+
+
+async def assert_still_serves(victim: Node, tmp_path: Path) -> None:
+    """An honest node reconciles with the one that was mistreated."""
+    async with node(tmp_path / "honest") as honest:
+        await honest.p2p.connect(victim.address)
+        await eventually(lambda: AGREED in honest.outcomes())
+        assert honest.ahash() == victim.ahash()
+
+
+def streams_opened(by: Node, kind: str) -> list[str]:
+    """The protocols of the streams that a node opens from now on, of those of a kind."""
+    opened = []
+    open_stream = by.p2p._host.open_stream
+
+    async def noted(peer_id: str, *protocols: str) -> Any:
+        stream = await open_stream(peer_id, *protocols)
+        if kind in stream.protocol:
+            opened.append(stream.protocol)
+        return stream
+
+    by.p2p._host.open_stream = noted
+    return opened
 
 
 async def connect(peer: Host, to: Node) -> None:

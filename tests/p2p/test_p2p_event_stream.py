@@ -1,21 +1,26 @@
 """The event stream over memory streams: what is asked for comes, and nothing else is taken."""
 
+from functools import partial
+
 import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from p2p_support import LOOPBACK, NETWORK, PATIENCE
+from p2p_support import LOOPBACK, NETWORK, PATIENCE, Held
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import CID, RAW, car
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.sync.event_frames import CAR, END, parse_request, root_of
-from recon_node.p2p.sync.event_server import serve_events
+from recon_node.p2p.sync.event_server import serve_events, serve_events_by_id
 from recon_node.p2p.sync.event_stream import fetch_events
+from recon_node.p2p.sync.key_rate_limit import KeyRateLimit, Searches
 from recon_node.p2p.transport.framing import FrameStream
+from recon_node.recon import KeyRange, KeyStore, Missing, id_of
 
 MAX_FRAME = 1 << 20
+WHOLE = KeyRange(*network_range(NETWORK))
 
 
 def frame_pair() -> tuple[FrameStream, FrameStream]:
@@ -40,14 +45,15 @@ async def fetch_from(answers: list[bytes], wanted: list[EventId]) -> list[tuple[
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+@pytest.mark.parametrize("by_id", [False, True])
 @given(data=st.data(), per_request=st.integers(1, 400))
 async def test_what_the_peer_holds_comes_and_the_rest_is_named_missing(
-    sdk_events, data, per_request
+    sdk_events, by_id, data, per_request
 ):
+    """By EventIds, or by their ids within a range, some of which may be named twice."""
+    all_keys = [key for key, _ in sdk_events]
     held = dict(data.draw(st.lists(st.sampled_from(sdk_events), max_size=300)))
-    wanted = data.draw(
-        st.lists(st.sampled_from([key for key, _ in sdk_events]), unique=True, max_size=600)
-    )
+    wanted = data.draw(st.lists(st.sampled_from(all_keys), unique=not by_id, max_size=600))
     ours, theirs = frame_pair()
     received = {}
 
@@ -58,12 +64,24 @@ async def test_what_the_peer_holds_comes_and_the_rest_is_named_missing(
         assert len(events) <= 250
         received.update(events)
 
+    there, asked = [key for key in wanted if key in held], wanted
+    serve = partial(serve_events, theirs, read_cars, NETWORK, LOOPBACK)
+    if by_id:
+        bounds = st.sampled_from([*WHOLE, *all_keys])
+        part = KeyRange(*sorted(data.draw(st.lists(bounds, unique=True, min_size=2, max_size=2))))
+        there, asked = (
+            [key for key in there if part.covers(key)],
+            Missing(part, [*map(id_of, wanted)]),
+        )
+        search = partial(Searches(KeyStore(held), KeyRateLimit(1e9, 1e9)).find, "192.0.2.1")
+        serve = partial(serve_events_by_id, theirs, read_cars, search, LOOPBACK)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_events, theirs, read_cars, NETWORK, LOOPBACK)
-        missing = await fetch_events(ours, wanted, deliver, PATIENCE, per_request)
+        nursery.start_soon(serve)
+        missing = await fetch_events(ours, asked, deliver, PATIENCE, per_request)
         await ours._stream.send_eof()
-    assert received == {key: held[key] for key in wanted if key in held}
-    assert set(missing) == {key for key in wanted if key not in held}
+    assert received == {key: held[key] for key in there}
+    left = set(wanted).difference(there)
+    assert set(missing) == (set(map(id_of, left)) if by_id else left)
 
 
 async def test_two_eventids_of_one_event_are_two_events(sdk_events):
@@ -76,47 +94,36 @@ async def test_two_eventids_of_one_event_are_two_events(sdk_events):
 # --- a peer that answers wrongly -------------------------------------------------------------
 
 
-def wrong_answers(events) -> dict[str, tuple[list[bytes], type[Exception], str]]:
-    (a, car_a), (b, car_b) = events[0], events[1]
+def wrong_answers(a: Held, b: Held) -> list[tuple[list[bytes], str]]:
+    (key_a, car_a), (key_b, car_b) = a, b
     strange = CID.of(RAW, b"strange")
-    return {
-        "not asked for": ([CAR + car_b], PeerProtocolError, "not asked for"),
-        "twice": ([CAR + car_a, CAR + car_a], PeerProtocolError, "not asked for"),
-        "no CAR": ([CAR + b"\xff\xff"], PeerProtocolError, "not a CAR"),
-        "no header": ([CAR], PeerProtocolError, "not a CAR"),
-        "root is not a CID": (
-            [CAR + b"\x09\xa1\x65roots\x81\x00"],
-            PeerProtocolError,
-            "not a CAR",
-        ),
-        "roots is number": ([CAR + b"\x08\xa1\x65roots\x00"], PeerProtocolError, "not a CAR"),
-        "foreign CAR": (
-            [CAR + car.encode([strange], {strange: b"strange"})],
-            PeerProtocolError,
-            "not asked for",
-        ),
-        "unknown kind": ([b"\x07" + car_a], PeerProtocolError, "unknown kind 07"),
-        "empty frame": ([b""], PeerProtocolError, "unknown kind nothing"),
-        "end leaves one open": ([END], PeerProtocolError, "names 0 .* 1 did not arrive"),
-        "end names another": ([END + b], PeerProtocolError, "did not arrive"),
-        "end names one twice": ([END + a + a], PeerProtocolError, "did not arrive"),
-        "end names one that came": (
-            [CAR + car_a, END + a],
-            PeerProtocolError,
-            "did not arrive",
-        ),
-        "end is garbage": ([END + b"\x00\x01"], PeerProtocolError, "does not parse"),
-        "ends early": ([CAR + car_a], PeerGoneError, "within an answer"),
-        "more after the end": ([CAR + car_a, END, END], PeerProtocolError, "more after the end"),
-        "nothing at all": ([], PeerGoneError, "within an answer"),
-    }
+    return [
+        ([CAR + car_b], "not asked for"),
+        ([CAR + car_a, CAR + car_a], "not asked for"),
+        ([CAR + car.encode([strange], {strange: b"strange"})], "not asked for"),
+        ([CAR + b"\xff\xff"], "not a CAR"),
+        ([CAR], "not a CAR"),
+        ([CAR + b"\x09\xa1\x65roots\x81\x00"], "not a CAR"),  # the root is not a CID
+        ([CAR + b"\x08\xa1\x65roots\x00"], "not a CAR"),  # the roots are a number
+        ([b"\x07" + car_a], "unknown kind 07"),
+        ([b""], "unknown kind nothing"),
+        ([END], "names 0 .* 1 did not arrive"),
+        ([END + key_b], "did not arrive"),
+        ([END + key_a + key_a], "did not arrive"),
+        ([CAR + car_a, END + key_a], "did not arrive"),
+        ([END + b"\x00\x01"], "does not parse"),
+        ([CAR + car_a, END, END], "more after the end"),
+    ]
 
 
-@pytest.mark.parametrize("case", list(wrong_answers([(b"", b""), (b"", b"")])))
-async def test_a_wrong_answer_ends_the_fetch(sdk_events, case):
-    answers, error, text = wrong_answers(sdk_events)[case]
-    with pytest.raises(error, match=text):
-        await fetch_from(answers, [sdk_events[0][0]])
+async def test_a_wrong_answer_ends_the_fetch(sdk_events):
+    asked, other = sdk_events[:2]
+    for answers, text in wrong_answers(asked, other):
+        with pytest.raises(PeerProtocolError, match=text):
+            await fetch_from(answers, [asked[0]])
+    for answers in ([], [CAR + asked[1]]):
+        with pytest.raises(PeerGoneError, match="within an answer"):
+            await fetch_from(answers, [asked[0]])
 
 
 async def test_a_peer_that_stalls_is_given_up_on(sdk_events, autojump_clock):
@@ -142,7 +149,6 @@ def test_requests_that_are_none_are_refused(sdk_events):
     keys = [key for key, _ in sdk_events]
     mainnet_key = EventId(b"\xce\x01\x05\x00" + keys[0][8:])
     assert mainnet_key.network_id == 0
-    fencepost = network_range(NETWORK)[0]
     wrong = {
         b"": "0 events",
         b"\x00": "does not parse",
@@ -150,7 +156,7 @@ def test_requests_that_are_none_are_refused(sdk_events):
         keys[0] + b"\xce": "does not parse",
         b"".join((keys * 2)[:1001]): "for 1001 events",
         mainnet_key: "not an event of the network local-7",
-        fencepost: "not an event of the network",
+        WHOLE.lower: "not an event of the network",
     }
     for request, text in wrong.items():
         with pytest.raises(PeerProtocolError, match=text):

@@ -2,7 +2,7 @@
 
 import pytest
 import trio
-from p2p_support import LOOPBACK, PATIENCE, connect, eventually, loopback_host, node
+from p2p_support import LOOPBACK, PATIENCE, connect, eventually, loopback_host, node, streams_opened
 
 from recon_node.ipld import CID
 from recon_node.p2p.errors import PeerGoneError, StaleStreamError
@@ -10,7 +10,6 @@ from recon_node.p2p.sync import event_server
 from recon_node.p2p.sync.event_frames import EVENTS_PROTOCOL
 from recon_node.p2p.sync.event_stream import EVENTS_USED_FOR, EventStreams
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.recon import RECON_1_0
 
 
 class Ended:
@@ -102,29 +101,13 @@ async def test_a_stream_on_which_a_fetch_failed_is_not_kept(host, streams):
     assert len(host.opened) == 2
 
 
-def count_event_streams(each) -> list[str]:
-    """The protocols of the event streams that a node opens from now on."""
-    opened = []
-    open_stream = each.p2p._host.open_stream
-
-    async def counted(peer_id, *protocols):
-        if "events" in protocols[0]:
-            opened.append(protocols[0])
-        return await open_stream(peer_id, *protocols)
-
-    each.p2p._host.open_stream = counted
-    return opened
-
-
-@pytest.mark.parametrize("versions", [None, [RECON_1_0]])
-async def test_many_pushes_take_one_event_stream(tmp_path, sdk_cars, versions):
+async def test_many_pushes_take_one_event_stream(tmp_path, sdk_cars):
     options = {"sync_interval": 3600, "ceramic_one": False}
-    options |= {} if versions is None else {"versions": versions}
     async with (
         node(tmp_path / "a", push_delay=0.01, **options) as a,
         node(tmp_path / "b", push_delay=3600, **options) as b,
     ):
-        opened = count_event_streams(b)
+        opened = streams_opened(b, "events")
         await b.p2p.connect(a.address)
         for number in range(1, 6):
             await a.store.admit_local(sdk_cars[number - 1 : number])
