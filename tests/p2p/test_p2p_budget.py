@@ -25,7 +25,8 @@ class Crowd:
 
     def __init__(self, limit: int) -> None:
         self.now = 0.0
-        self.budget = MemoryBudget(limit, lambda: self.now)
+        self.reported: list[str] = []
+        self.budget = MemoryBudget(limit, lambda: self.now, self.reported.append)
         self.accounts: dict[str, Account] = {}
         self.leaving: list[str] = []
 
@@ -67,13 +68,13 @@ def test_the_greediest_peer_is_cut_off_and_not_the_one_that_asks():
     assert crowd.budget.cut_off == 1
 
 
-def test_a_peer_that_is_the_greediest_is_told_so():
+def test_a_peer_that_is_the_greediest_is_told_so_and_reported():
     crowd = Crowd(100)
     crowd.join("modest").hold("frames", 30)
     greedy = crowd.join("greedy")
     with pytest.raises(OverBudgetError):
         greedy.hold("unread", 71)
-    assert crowd.leaving == ["greedy"]
+    assert crowd.leaving == crowd.reported == ["greedy"]
     assert crowd.budget.held == 30
 
 
@@ -110,14 +111,6 @@ def test_a_peer_that_was_cut_off_is_refused_for_a_while_and_then_starts_anew():
     assert (held_by(crowd.budget, "greedy"), crowd.budget.held) == (50, 50)
     again.close()
     assert crowd.budget.held == 0
-
-
-def test_a_peer_that_is_cut_off_is_reported():
-    cut: list[str] = []
-    budget = MemoryBudget(100, lambda: 0.0, cut.append)
-    with pytest.raises(OverBudgetError):
-        budget.account("greedy").hold("unread", 101)
-    assert cut == ["greedy"]
 
 
 def test_the_log_warns_of_an_address_once_a_minute():
