@@ -1,11 +1,11 @@
-"""A bounded dictionary against a list of its entries, the oldest first."""
+"""Bounded dictionaries against lists of their entries, the oldest first."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.latest import Latest
+from recon_node.latest import Latest, Remembered
 
 KEYS = st.integers(0, 7)
 
@@ -27,3 +27,31 @@ def test_the_latest_entries_are_kept(limit: int, steps: list[tuple[str, int]]) -
             assert latest.pop(key, None) == (held[0][1] if held else None)
             expected = others
         assert list(latest.items()) == expected
+
+
+PUTS = st.lists(
+    st.tuples(st.integers(0, 6), st.integers(0, 9), st.booleans(), st.integers(0, 3)), max_size=40
+)
+
+
+@given(PUTS, st.integers(1, 20), st.integers(1, 8))
+def test_what_is_remembered_is_what_a_list_would_hold(puts, limit, lifetime):
+    now = 0
+    remembered = Remembered[int, int](
+        limit, lifetime=lifetime, clock=lambda: now, weigh=lambda each: each
+    )
+    kept: list[tuple[int, int, int]] = []  # since, key, value; the oldest first
+    for key, value, renew, later in puts:
+        now += later
+        live = [each for each in kept if each[0] > now - lifetime]
+        known = [since for since, each, _ in live if each == key]
+        kept = [each for each in kept if each[1] != key]
+        kept.append((known[0] if known and not renew else now, key, value))
+        while sum(each[2] for each in kept) > limit and len(kept) > 1:
+            del kept[0]
+        remembered.put(key, value, renew=renew)
+        live = [each for each in kept if each[0] > now - lifetime]
+        assert list(remembered.items()) == [(each, value) for _, each, value in live]
+        for each in range(7):
+            assert remembered.get(each, None) == dict(remembered.items()).get(each)
+        kept = live if len(remembered) == len(live) else kept

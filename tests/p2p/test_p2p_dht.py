@@ -1,4 +1,5 @@
-"""The DHT on real hosts: a protocol of its own, bounded services, and one stream for many keys."""
+"""The DHT on real hosts: a protocol of its own, bounded services, one stream for many keys, and
+nobody named who is gone."""
 
 from contextlib import asynccontextmanager, suppress
 
@@ -7,6 +8,7 @@ import trio
 from libp2p.kad_dht import kad_dht, peer_routing, provider_store, value_store
 from libp2p.kad_dht.pb.kademlia_pb2 import Message as KadMessage
 from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import PeerInfo, info_from_p2p_addr
 from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
 from p2p_support import NETWORK, PATIENCE, eventually, loopback_host, read_to_end
@@ -15,7 +17,7 @@ from recon_node.ceramic import TESTNET_CLAY
 from recon_node.ipld import varint
 from recon_node.p2p.errors import PeerError, PeerGoneError
 from recon_node.p2p.peers import dht, dht_server
-from recon_node.p2p.peers.dht import LibraryDht
+from recon_node.p2p.peers.dht import LibraryDht, LivenessCheck, admit_connected_only
 from recon_node.p2p.peers.dht_server import (
     MAX_ANNOUNCES,
     MAX_ANSWER,
@@ -69,10 +71,8 @@ async def test_many_keys_are_announced_and_asked_for_on_one_stream():
         assert {each.peer_id for each in answers[KEYS[3]]} == {client.peer_id}
         for key in KEYS[:20]:
             [known] = server.known_providers(key)
-            assert (known.peer_id, known.addresses) == (
-                client.peer_id,
-                tuple(client._host.addresses),
-            )
+            assert known.peer_id == client.peer_id
+            assert known.addresses == tuple(client._host.addresses)
         assert server.known_providers(KEYS[20]) == []
         # without a question, it returns when all was read
         assert await client.exchange(server.peer_id, KEYS[20:], []) == {}
@@ -100,71 +100,66 @@ async def test_a_flood_of_announcements_is_cut_short_and_leaves_room_for_others(
 
 async def test_an_answer_has_a_few_providers_at_random():
     async with server_and_client() as (server, client):
-        peers = [f"12D3KooW{letter * 44}" for letter in "ABCDEFGHJKLMNPQRSTUVWXYZabcdefghi"]
+        letters = "ABCDEFGHJKLMNPQRSTUVWXYZabcdefghi"[: PROVIDERS_ANSWERED + 4]
+        peers = [f"12D3KooW{letter * 44}" for letter in letters]
         for peer in peers:
             server.records.add(KEY, peer, [], "192.0.2.1", trio.current_time())
         seen = set()
-        for _ in range(40):
+        for _ in range(20):  # in a sixth of which each of them is missing
             answer = (await client.exchange(server.peer_id, [], [KEY]))[KEY]
             assert len({each.peer_id for each in answer}) == PROVIDERS_ANSWERED
             seen |= {each.peer_id for each in answer}
         assert seen == set(peers)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        None,
-        b"",
-        b"\xff",
-        KadMessage(type=KadMessage.FIND_NODE).SerializeToString(),
-        KadMessage(type=KadMessage.GET_PROVIDERS, key=b"other").SerializeToString(),
-    ],
-)
-async def test_a_peer_that_answers_nonsense_is_an_error_of_its_own(answer):
-    async with loopback_host() as liar, loopback_host() as host:
+@asynccontextmanager
+async def answered_with(*answers: bytes):
+    """The DHT of a host, and the id of a connected peer that gives such answers on each stream."""
+    async with loopback_host() as peer, loopback_host() as host:
+        left = list(answers)
 
         async def serve(stream: PeerStream) -> None:
             frames = FrameStream(stream, MAX_REQUEST)
             await frames.receive(PATIENCE)
-            if answer is not None:
-                await frames.send([answer], PATIENCE)
+            if left:
+                await frames.send([left.pop(0)], PATIENCE)
 
         here = LibraryDht(host, NETWORK)
-        liar.handle(protocol_of(NETWORK), serve)
-        await host.connect(liar.addresses[0])
-        with pytest.raises(PeerError, match="did not answer a question of the DHT"):
-            await here.exchange(liar.peer_id, [], [KEY])
-        assert host.is_connected(liar.peer_id)
+        peer.handle(protocol_of(NETWORK), serve)
+        await host.connect(peer.addresses[0])
+        yield here, peer.peer_id
+
+
+async def test_a_peer_that_answers_nonsense_is_an_error_of_its_own():
+    another = KadMessage(type=KadMessage.GET_PROVIDERS, key=b"other").SerializeToString()
+    another_kind = KadMessage(type=KadMessage.FIND_NODE).SerializeToString()
+    nonsense = [b"", b"\xff", another_kind, another]
+    async with answered_with(*nonsense) as (here, liar):
+        for _ in (*nonsense, "no answer"):
+            with pytest.raises(PeerError, match="did not answer a question of the DHT"):
+                await here.exchange(liar, [], [KEY])
+            assert here._host.is_connected(liar)
 
 
 async def test_named_providers_may_have_addresses_of_any_kind():
-    async with loopback_host() as server, loopback_host() as host:
-        named = ID.from_string("12D3KooW" + "A" * 44)
-        good = Multiaddr("/ip4/192.0.2.7/tcp/4101").to_bytes()
-
-        async def serve(stream: PeerStream) -> None:
-            frames = FrameStream(stream, MAX_REQUEST)
-            await frames.receive(PATIENCE)
-            answer = KadMessage(type=KadMessage.GET_PROVIDERS, key=KEY)
-            provider = answer.providerPeers.add()
-            provider.id = named.to_bytes()
-            provider.addrs.extend([b"", b"\x04\x01", b"\xff" * 100, good, b"\x04" + bytes(4)])
-            await frames.send([answer.SerializeToString()], PATIENCE)
-
-        here = LibraryDht(host, NETWORK)
-        server.handle(protocol_of(NETWORK), serve)
-        await host.connect(server.addresses[0])
-        [found] = (await here.exchange(server.peer_id, [], [KEY]))[KEY]
+    named = ID.from_string("12D3KooW" + "A" * 44)
+    good = Multiaddr("/ip4/192.0.2.7/tcp/4101").to_bytes()
+    answer = KadMessage(type=KadMessage.GET_PROVIDERS, key=KEY)
+    provider = answer.providerPeers.add()
+    provider.id = named.to_bytes()
+    provider.addrs.extend([b"", b"\x04\x01", b"\xff" * 100, good, b"\x04" + bytes(4)])
+    async with answered_with(answer.SerializeToString()) as (here, server):
+        [found] = (await here.exchange(server, [], [KEY]))[KEY]
         assert (found.peer_id, found.addresses) == (str(named), ("/ip4/192.0.2.7/tcp/4101",))
 
 
-async def ask_for_providers(client: Host, server: Host) -> KadMessage:
-    request = KadMessage(type=KadMessage.GET_PROVIDERS, key=KEY)
+async def ask(client: Host, server: Host, kind=KadMessage.GET_PROVIDERS) -> KadMessage:
     stream = await client.open_stream(server.peer_id, protocol_of(NETWORK))
     frames = FrameStream(stream, MAX_ANSWER)
-    await frames.send([request.SerializeToString()], PATIENCE)
-    return KadMessage.FromString(await frames.receive(PATIENCE) or b"")
+    await frames.send([KadMessage(type=kind, key=KEY).SerializeToString()], PATIENCE)
+    answer = KadMessage.FromString(await frames.receive(PATIENCE) or b"")
+    await stream.aclose()
+    return answer
 
 
 async def hold(client: Host, server: Host, table: NetworkDHT, count: int) -> list[PeerStream]:
@@ -189,9 +184,9 @@ async def test_idle_streams_keep_nobody_out(monkeypatch):
                 await client.connect(server.addresses[0])
             held = await hold(a, server, table, MAX_SERVED_PER_PEER)
             with pytest.raises((PeerError, PeerGoneError, trio.BrokenResourceError)):
-                await ask_for_providers(a, server)  # one peer has only so many
+                await ask(a, server)  # one peer has only so many
             await hold(b, server, table, MAX_SERVED_PER_PEER)
-            assert (await ask_for_providers(c, server)).type == KadMessage.GET_PROVIDERS
+            assert (await ask(c, server)).type == KadMessage.GET_PROVIDERS
             await read_to_end(held[0])  # the oldest was ended for that
 
 
@@ -213,13 +208,80 @@ async def test_values_are_not_stored_for_anyone():
     async with loopback_host() as server, loopback_host() as client:
         use_protocol_of(NETWORK)
         server_dht, client_dht = NetworkDHT(server.libp2p), NetworkDHT(client.libp2p)
-        async with (
-            background_trio_service(server_dht),
-            background_trio_service(client_dht),
-        ):
+        async with background_trio_service(server_dht), background_trio_service(client_dht):
             await client.connect(server.addresses[0])
+            store_at = client_dht.value_store._store_at_peer
             with trio.fail_after(PATIENCE):
-                await client_dht.value_store._store_at_peer(
-                    server.libp2p.get_id(), b"plain-key", b"value"
-                )
+                await store_at(server.libp2p.get_id(), b"plain-key", b"value")
             assert server_dht.get_value_store_size() == 0
+
+
+# --- peers that are gone -------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def table_of(host: Host):
+    use_protocol_of(NETWORK)
+    table = NetworkDHT(host.libp2p)
+    admit_connected_only(table.routing_table, host.is_connected)
+    async with background_trio_service(table):
+        yield table
+
+
+async def handed_out(client: Host, server: Host) -> set[str]:
+    """Whom a server names, of its own table and of the providers."""
+    named = set()
+    for kind in (KadMessage.FIND_NODE, KadMessage.GET_PROVIDERS):
+        answer = await ask(client, server, kind)
+        named |= {str(ID(each.id)) for each in (*answer.closerPeers, *answer.providerPeers)}
+    return named
+
+
+def info(host: Host) -> PeerInfo:
+    return info_from_p2p_addr(Multiaddr(host.addresses[0]))
+
+
+async def test_a_dead_peer_is_dropped_and_one_that_answers_stays():
+    async with (
+        loopback_host() as server,
+        loopback_host() as client,
+        loopback_host() as alive,
+        table_of(server) as table,
+    ):
+        check = LivenessCheck(server, table.routing_table, table.provider_store.records)
+        await client.connect(server.addresses[0])
+        await server.connect(alive.addresses[0])
+        async with loopback_host() as dying:
+            await server.connect(dying.addresses[0])
+            for each in (alive, dying):
+                assert await table.routing_table.add_peer(info(each))
+                table.provider_store.add_provider(KEY, info(each))
+            await check.check()
+            dead = dying.peer_id
+            assert {alive.peer_id, dead} <= await handed_out(client, server)
+        await eventually(lambda: not server.is_connected(dead))
+        await server.disconnect(alive.peer_id)
+        await eventually(lambda: not server.is_connected(alive.peer_id))
+        await check.check()
+        named = await handed_out(client, server)
+        assert dead not in named
+        assert alive.peer_id in named
+
+
+async def test_hearsay_brings_no_peer_into_the_table():
+    async with loopback_host() as server, loopback_host() as gone, table_of(server) as table:
+        assert not await table.routing_table.add_peer(info(gone))
+        assert not await table.routing_table.add_peer(info(gone), skip_server_mode_check=True)
+        await server.connect(gone.addresses[0])
+        assert await table.routing_table.add_peer(info(gone))
+
+
+@pytest.mark.parametrize("neighbours", [False, True])
+async def test_a_node_that_is_cut_off_drops_nobody(neighbours):
+    async with loopback_host() as server, loopback_host() as near, table_of(server) as table:
+        async with loopback_host() as dying:
+            table.provider_store.add_provider(KEY, info(dying))
+        if neighbours:
+            await server.connect(near.addresses[0])
+        await LivenessCheck(server, table.routing_table, table.provider_store.records).check()
+        assert len(table.provider_store.get_providers(KEY)) == (0 if neighbours else 1)

@@ -18,7 +18,7 @@ from recon_node.p2p.peers.draw import (
     weights,
 )
 
-DRAWS = 10_000
+DRAWS = 6_000
 SMALL = st.floats(0, 1e6)
 CANDIDATES = st.lists(
     st.builds(Candidate, SMALL, st.none() | st.floats(0, 60), st.floats(0, 1), st.floats(0, 100)),
@@ -61,7 +61,9 @@ def test_the_frequencies_are_those_of_the_formula(case):
     found, shares = weights(candidates), expected_shares(candidates)
     assert [each / sum(found) for each in found] == pytest.approx(shares)
     drawn = Counter(draw(found, 1, rng)[0] for _ in range(DRAWS))
-    assert [drawn[index] / DRAWS for index in range(len(shares))] == pytest.approx(shares, abs=0.02)
+    assert [drawn[index] / DRAWS for index in range(len(shares))] == pytest.approx(
+        shares, abs=0.026
+    )
 
 
 def test_several_are_drawn_one_after_the_other_without_repetition():
@@ -70,7 +72,7 @@ def test_several_are_drawn_one_after_the_other_without_repetition():
     drawn = Counter(tuple(draw(found, 2, rng)) for _ in range(DRAWS))
     for first, second in drawn:
         share = found[first] / 10 * found[second] / (10 - found[first])
-        assert drawn[first, second] / DRAWS == pytest.approx(share, abs=0.01)
+        assert drawn[first, second] / DRAWS == pytest.approx(share, abs=0.026)
     assert len(drawn) == 6
     assert sorted(draw(found, 9, rng)) == [0, 1, 2]
 
@@ -122,7 +124,7 @@ def test_many_peers_of_one_network_weigh_as_one() -> None:
     """Forty of them beside one that is as near: it is drawn as often as they are together."""
     rng = Random(36)
     weights, blocks = [1.0] * 41, ["crowd"] * 40 + ["alone"]
-    first = Counter(blocks[draw_by_block(weights, blocks, 1, rng)[0]] for _ in range(4000))
-    assert 0.45 < first["alone"] / 4000 < 0.55
-    for _ in range(100):
+    first = Counter(blocks[draw_by_block(weights, blocks, 1, rng)[0]] for _ in range(1000))
+    assert 430 < first["alone"] < 570
+    for _ in range(20):
         assert 40 in draw_by_block(weights, blocks, 2, rng)

@@ -2,6 +2,7 @@
 
 from random import Random
 
+import pytest
 import trio
 
 from recon_node.p2p.errors import PeerError
@@ -62,10 +63,21 @@ class Network:
         raise PeerError("no answer")
 
 
-async def test_a_network_that_was_cut_in_two_is_joined_within_seconds(nursery, autojump_clock):
+@pytest.fixture
+def watch(nursery):
+    """Keeps reconnecting the peers of a network."""
+
+    def start(network: Network) -> Network:
+        watched = (network, network.book, network.shares, network.connect)
+        nursery.start_soon(keep_reconnecting, *watched)
+        return network
+
+    return start
+
+
+async def test_a_network_that_was_cut_in_two_is_joined_within_seconds(watch, autojump_clock):
     others = [f"other {n}" for n in range(20)]
-    network = Network("near", *others)
-    nursery.start_soon(keep_reconnecting, network, network.book, network.shares, network.connect)
+    network = watch(Network("near", *others))
     await trio.sleep(60)
     assert network.dials == []
     network.cut(*others)
@@ -76,9 +88,7 @@ async def test_a_network_that_was_cut_in_two_is_joined_within_seconds(nursery, a
     assert network.connected == {"near", *others}
 
 
-async def test_a_dial_into_the_silence_begins_anew_once_another_peer_is_back(
-    nursery, autojump_clock
-):
+async def test_a_dial_into_the_silence_begins_anew_once_another_peer_is_back(watch, autojump_clock):
     """TCP would send its SYN again only after a while."""
 
     class Silent(Network):
@@ -87,8 +97,7 @@ async def test_a_dial_into_the_silence_begins_anew_once_another_peer_is_back(
                 await trio.sleep(10_000)
             self.connected.add(peer)
 
-    network = Silent("far", "near")
-    nursery.start_soon(keep_reconnecting, network, network.book, network.shares, network.connect)
+    network = watch(Silent("far", "near"))
     await trio.sleep(10)
     network.cut("far", "near")
     await trio.sleep(60)
@@ -101,9 +110,8 @@ async def test_a_dial_into_the_silence_begins_anew_once_another_peer_is_back(
     assert network.connected == {"far", "near"}
 
 
-async def test_a_single_peer_that_restarts_is_reached_within_seconds(nursery, autojump_clock):
-    network = Network("a", "b")
-    nursery.start_soon(keep_reconnecting, network, network.book, network.shares, network.connect)
+async def test_a_single_peer_that_restarts_is_reached_within_seconds(watch, autojump_clock):
+    network = watch(Network("a", "b"))
     await trio.sleep(10)
     network.cut("a")
     await trio.sleep(300)
@@ -112,12 +120,9 @@ async def test_a_single_peer_that_restarts_is_reached_within_seconds(nursery, au
     assert network.connected == {"a", "b"}
 
 
-async def test_peers_that_are_gone_are_given_up_and_strangers_are_left_alone(
-    nursery, autojump_clock
-):
-    network = Network(*(f"peer {n}" for n in range(2 * MAX_LOST)))
+async def test_peers_that_are_gone_are_given_up_and_strangers_are_left_alone(watch, autojump_clock):
+    network = watch(Network(*(f"peer {n}" for n in range(2 * MAX_LOST))))
     network.connected.add("stranger")
-    nursery.start_soon(keep_reconnecting, network, network.book, network.shares, network.connect)
     await trio.sleep(10)
     network.cut(*network.connected)
     begun = trio.current_time()
@@ -151,10 +156,9 @@ def test_who_is_due(rng):
         trying = {each for each in trying.union(due) if random.random() < 0.5} - connected
 
 
-async def test_peers_that_share_no_interest_are_not_missed(nursery, autojump_clock):
-    network = Network("unknown", "sharing", "other")
+async def test_peers_that_share_no_interest_are_not_missed(watch, autojump_clock):
+    network = watch(Network("unknown", "sharing", "other"))
     network.sharing.update(sharing=True, other=False)
-    nursery.start_soon(keep_reconnecting, network, network.book, network.shares, network.connect)
     await trio.sleep(10)
     network.connected.clear()
     await trio.sleep(LOST_FOR)
