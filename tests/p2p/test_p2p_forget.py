@@ -16,7 +16,7 @@ from recon_node.store.maintenance import forget_streams
 
 KEY = SigningKey(bytes(range(32)))
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
-OFTEN = {"sync_interval": 0.2}
+OFTEN = {"sync_interval": 0.5}
 
 
 def history(unique: bytes, changes: int = 5) -> list[Event]:

@@ -16,11 +16,10 @@ from recon_node.backoff import Backoff
 from recon_node.ceramic import StreamId, StreamType
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import CID, DAG_CBOR
-from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.peers import book
 from recon_node.p2p.sync import fetch
 from recon_node.p2p.sync.rings import RingRun
-from recon_node.recon import RECON_1_2, VERSIONS, Version, id_of
+from recon_node.recon import RECON_1_2, VERSIONS, Version
 from recon_node.store import StoreSettings, open_store
 from recon_node.verification import facts
 
@@ -85,6 +84,9 @@ async def test_all_others_arrive_and_nothing_is_asked_for_again(tmp_path, versio
         ends = f"agreed but for {left_out} here and {left_out} by the peer"
         await eventually(lambda: a.outcomes()[-1:] == b.outcomes()[-1:] == [ends])
         assert a.p2p.counters.sessions_failed, "it went on in further sessions"
+        reports = [each.p2p.sync_reports[-1] for each in (a, b)]
+        counts = {(each.keys_left_out, each.keys_left_out_by_peer) for each in reports}
+        assert counts == {(REFUSED, REFUSED)}
         # From now on all sessions end well, nothing is fetched, and nobody is to blame.
         await sessions(4, a, b)  # those that were under way
         before = totals(a, b)
@@ -97,32 +99,6 @@ async def test_all_others_arrive_and_nothing_is_asked_for_again(tmp_path, versio
         late = [each.car for each in events("late", 3)]
         await a.store.admit_local(late)
         await eventually(lambda: len(b.store.keys) == both + len(late))
-
-
-QUIET = {"sync_interval": 3600, "push_delay": 3600}
-
-
-async def test_both_sides_report_keys_left_out(tmp_path, sdk_cars, sdk_events, version):
-    refused = {key for key, _ in sdk_events[-3:]}
-    quiet = {**QUIET, "versions": [version]}
-    async with node(tmp_path / "a", sdk_cars, **quiet) as a, node(tmp_path / "b", **quiet) as b:
-        b.store.is_ruled_out = lambda key: key in refused
-        by_id = {id_of(key): key for key in refused}
-        b.store.find_refused, b.store.refused_among = by_id.get, by_id.keys().__and__
-        await b.p2p.connect(a.address)
-        await eventually(lambda: a.outcomes() and b.outcomes())
-        theirs, ours = (
-            next(each for each in one.p2p.sync_reports if each.protocol == version.id)
-            for one in (a, b)
-        )
-        assert (ours.outcome, ours.keys_left_out) == ("agreed but for 3 keys left out here", 3)
-        assert theirs.outcome == "agreed but for 3 keys left out by the peer"
-        assert theirs.keys_left_out_by_peer == 3
-        assert len(a.store.keys) - len(b.store.keys) == 3
-        for each, peer in ((a, b), (b, a)):
-            assert each.p2p.counters.sessions_failed == 0
-            assert each.failures(peer.p2p.peer_id) < MISBEHAVED
-        assert a.failures(b.p2p.peer_id) == 0
 
 
 async def test_a_session_of_the_ring_that_we_end_says_nothing_of_what_the_peer_refuses(

@@ -129,43 +129,36 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize("ring", [MODEL_RING, PEER_RING])
-async def test_garbage(tmp_path, sdk_cars, ring):
-    cars = sdk_cars[:40]
-    async with victim_and_honest(tmp_path, cars) as (victim, honest):
-        for garbage in GARBAGE.values():
-            async with loopback_host() as attacker:
-                stream = await open_ring(attacker, victim, ring)
-                with suppress(*CUT_OFF):
-                    await stream.send_all(garbage)
-                    await read_to_end(stream)
-                await eventually(lambda: victim.failures(attacker.peer_id) >= MISBEHAVED)
-        await assert_honest_does_not_notice(victim, honest, cars)
+async def send_garbage(victim: Node) -> None:
+    for ring, garbage in itertools.product((MODEL_RING, PEER_RING), GARBAGE.values()):
+        async with loopback_host() as attacker:
+            stream = await open_ring(attacker, victim, ring)
+            with suppress(*CUT_OFF):
+                await stream.send_all(garbage)
+                await read_to_end(stream)
+            await eventually(lambda: victim.failures(attacker.peer_id) >= MISBEHAVED)
 
 
-async def test_messages_that_no_honest_peer_sends(tmp_path, sdk_cars):
+async def send_what_no_honest_peer_sends(victim: Node) -> None:
     """A value outside and one of another event, a range outside, interests again, and none."""
-    cars = sdk_cars[:40]
-    async with victim_and_honest(tmp_path, cars) as (victim, honest):
-        for messages in (
-            [INTERESTS, outside()],
-            [INTERESTS, of_another_event(), NOTHING],
-            [INTERESTS, RangeRequest(RangeHash(b"", Summary(ZERO, 0), b"\xff"))],
-            [INTERESTS, INTERESTS],
-            [NOTHING],
-        ):
-            async with loopback_host() as attacker:
-                stream = await open_ring(attacker, victim)
-                await stream.send_all(said(*messages))
-                with suppress(*CUT_OFF):
-                    await read_to_end(stream)
-                await eventually(lambda: victim.failures(attacker.peer_id) >= MISBEHAVED)
-        await assert_honest_does_not_notice(victim, honest, cars)
+    for messages in (
+        [INTERESTS, outside()],
+        [INTERESTS, of_another_event(), NOTHING],
+        [INTERESTS, RangeRequest(RangeHash(b"", Summary(ZERO, 0), b"\xff"))],
+        [INTERESTS, INTERESTS],
+        [NOTHING],
+    ):
+        async with loopback_host() as attacker:
+            stream = await open_ring(attacker, victim)
+            await stream.send_all(said(*messages))
+            with suppress(*CUT_OFF):
+                await read_to_end(stream)
+            await eventually(lambda: victim.failures(attacker.peer_id) >= MISBEHAVED)
 
 
-async def test_counts_of_2_to_the_40_are_answered_like_others(tmp_path, sdk_cars):
-    cars = sdk_cars[:40]
-    async with victim_and_honest(tmp_path, cars) as (victim, honest), loopback_host() as attacker:
+async def send_counts_of_2_to_the_40(victim: Node) -> None:
+    """They are answered like others."""
+    async with loopback_host() as attacker:
         stream = await open_ring(attacker, victim)
         claim = RangeHash(WHOLE.lower, Summary(Sha256a.of(b"made up"), 2**40), WHOLE.upper)
         await stream.send_all(said(INTERESTS, *[RangeRequest(claim)] * 200))
@@ -173,25 +166,50 @@ async def test_counts_of_2_to_the_40_are_answered_like_others(tmp_path, sdk_cars
         with trio.fail_after(PATIENCE):
             while answer.count(b"RangeResponse") < 200:
                 answer += await stream.receive_some(64 * 1024)
-        await assert_honest_does_not_notice(victim, honest, cars)
 
 
-async def test_of_endless_interests_few_and_short_ones_are_kept(tmp_path, sdk_cars):
-    cars = sdk_cars[:40]
+async def send_endless_interests(victim: Node) -> None:
+    """Few and short ones are kept."""
     long = [KeyRange(bytes([n]) * 4000, bytes([n]) * 4001) for n in range(100)]
     short = [
         KeyRange(bytes([1, *divmod(n, 256), 0]), bytes([1, *divmod(n, 256), 9]))
         for n in range(5000)
     ]
-    async with victim_and_honest(tmp_path, cars) as (victim, honest), loopback_host() as attacker:
+    async with loopback_host() as attacker:
         stream = await open_ring(attacker, victim)
         await stream.send_all(said(InterestRequest((*long, *short)), Finished()))
         await read_to_end(stream)
-        kept = victim.p2p.interests_of(attacker.peer_id)
-        assert kept == short[:MAX_INTERESTS]
+        assert victim.p2p.interests_of(attacker.peer_id) == short[:MAX_INTERESTS]
         await attacker.disconnect(victim.p2p.peer_id)
         await eventually(lambda: not victim.p2p.interests_of(attacker.peer_id))
-        await assert_honest_does_not_notice(victim, honest, cars)
+
+
+async def send_an_event_that_is_named_by_another_codec(victim: Node) -> None:
+    """ceramic-one takes an envelope whose CID says DAG-CBOR; here that is the DAG-JOSE event. It is
+    refused, and nobody is blamed."""
+    event = init_event(KEY, METAMODEL, {})
+    blocks = {CID.of(DAG_CBOR, each): each for each in car.decode(event.car).blocks.values()}
+    [root] = [each for each in blocks if each.digest == event.cid.digest]
+    key = HeightlessEventId.build(NETWORK, METAMODEL, event.header.controller, root, root)
+    async with loopback_host() as attacker:
+        stream = await open_ring(attacker, victim)
+        await stream.send_all(said(INTERESTS, Value(key, car.encode([root], blocks)), Finished()))
+        with suppress(*CUT_OFF):
+            await read_to_end(stream)
+        await eventually(lambda: reports_about(victim, attacker))
+        [report] = reports_about(victim, attacker)
+        assert (report.outcome, report.keys_left_out) == (AGREED, 1)
+        assert victim.failures(attacker.peer_id) == 0
+
+
+async def test_each_costs_its_own_session_only(tmp_path, sdk_cars):
+    async with victim_and_honest(tmp_path, sdk_cars[:40]) as (victim, honest):
+        await send_garbage(victim)
+        await send_what_no_honest_peer_sends(victim)
+        await send_counts_of_2_to_the_40(victim)
+        await send_endless_interests(victim)
+        await send_an_event_that_is_named_by_another_codec(victim)
+        await assert_honest_does_not_notice(victim, honest, sdk_cars[:40])
 
 
 async def test_values_without_end(tmp_path, sdk_cars, monkeypatch):
@@ -368,26 +386,4 @@ async def test_signed_entries_of_nodes_that_do_not_exist(
         assert len(victim.p2p._rings._peer_ring) <= MAX_ENTRIES
         dialled = {each.id for each in victim.p2p.peers()}
         assert len(dialled) <= rings.FOUND_AT_ONCE + 4, "it must not dial whom an attacker names"
-        await assert_honest_does_not_notice(victim, honest, cars)
-
-
-async def test_an_event_that_is_named_by_another_codec_is_refused_and_nobody_blamed(
-    tmp_path, sdk_cars
-):
-    """ceramic-one takes an envelope whose CID says DAG-CBOR; here that is the DAG-JOSE event."""
-    cars = sdk_cars[:40]
-    event = init_event(KEY, METAMODEL, {})
-    blocks = {CID.of(DAG_CBOR, each): each for each in car.decode(event.car).blocks.values()}
-    [root] = [each for each in blocks if each.digest == event.cid.digest]
-    controller = event.header.controller
-    key = HeightlessEventId.build(NETWORK, METAMODEL, controller, root, root)
-    async with victim_and_honest(tmp_path, cars) as (victim, honest), loopback_host() as attacker:
-        stream = await open_ring(attacker, victim)
-        await stream.send_all(said(INTERESTS, Value(key, car.encode([root], blocks)), Finished()))
-        with suppress(*CUT_OFF):
-            await read_to_end(stream)
-        await eventually(lambda: reports_about(victim, attacker))
-        [report] = reports_about(victim, attacker)
-        assert (report.outcome, report.keys_left_out) == (AGREED, 1)
-        assert victim.failures(attacker.peer_id) == 0
         await assert_honest_does_not_notice(victim, honest, cars)
