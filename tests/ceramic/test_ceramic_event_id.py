@@ -20,6 +20,7 @@ from recon_node.ceramic import (
     EventIdError,
     Network,
     controller_range,
+    network_id_of,
     network_range,
     rendezvous,
     scan,
@@ -291,3 +292,12 @@ def test_rendezvous_vectors() -> None:
         assert found.hex() == row["rendezvous"]
         assert "1220" + hashlib.sha256(found).hexdigest() == row["key"]
     assert len({row["key"] for row in vectors}) == len(vectors)
+
+
+@given(networks, texts, texts)
+def test_a_bound_says_of_which_network_it_is(network: Network, value: str, controller: str) -> None:
+    lower, upper = network_range(network)
+    for bound in (lower, upper, lower[:-20], *controller_range(network, value, controller)):
+        assert network_id_of(bound) == network.id
+    for no_bound in (b"", b"\xce", b"\xce\x01\x05", b"\xff" * 40):
+        assert network_id_of(no_bound) is None

@@ -28,12 +28,8 @@ from support.waiting import kept_port
 from recon_node import __version__
 from recon_node.ceramic import (
     METAMODEL,
-    EventId,
     Network,
     StreamId,
-    controller_range,
-    network_id_of,
-    network_range,
 )
 from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.ceramic.network import BOOTSTRAP, MAINNET, TESTNET_CLAY
@@ -68,7 +64,6 @@ from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
 from recon_node.p2p.transport import addresses
 from recon_node.p2p.transport.addresses import is_dialable
 from recon_node.p2p.transport.host import Host
-from recon_node.p2p.transport.identity import IDENTITY_FILE
 from recon_node.recon import VERSIONS, KeyStore
 from recon_node.store import Interest, open_store
 
@@ -89,9 +84,8 @@ async def test_a_removed_peer_stays_away_until_it_is_added(tmp_path):
             await eventually(lambda: b.p2p.peers() and b.p2p.peers()[0].connected)
             await a.p2p.remove(b.p2p.peer_id)
             assert a.p2p.removed == [b.p2p.peer_id]
-            assert (
-                json.loads((tmp_path / "a" / "peers.json").read_text())["removed"] == a.p2p.removed
-            )
+            saved = json.loads((tmp_path / "a" / "peers.json").read_text())
+            assert saved["removed"] == a.p2p.removed
             await eventually(lambda: not b.p2p.peers()[0].connected)
             with pytest.raises(PeerError):
                 await b.p2p.connect(a.address)
@@ -177,15 +171,15 @@ async def test_badly_signed_events_are_not_relayed_until_a_valid_one_covers_them
 
 async def test_two_nodes_that_sync_both_ways_at_once_move_each_event_once(tmp_path, sdk_cars):
     """Both sessions list the keys; the events come with one of them."""
-    async with node(tmp_path / "a", sdk_cars) as a, node(tmp_path / "b") as b:
+    async with node(tmp_path / "a", sdk_cars[:300]) as a, node(tmp_path / "b") as b:
         await b.p2p.connect(a.address)
         a.p2p._syncer.request(b.p2p.peer_id)
-        await eventually(lambda: b.holds_as_many_as(930))
+        await eventually(lambda: b.holds_as_many_as(300))
         await eventually(lambda: {"initiator", "responder"} <= {r.role for r in b.p2p.sync_reports})
         assert set(b.outcomes()) == {AGREED}
         [fetched] = b.p2p.transfers
-        assert (fetched.events_received, b.p2p.counters.events_received) == (930, 930)
-        await eventually(lambda: sum(each.events_sent for each in a.p2p.sync_reports) == 930)
+        assert (fetched.events_received, b.p2p.counters.events_received) == (300, 300)
+        await eventually(lambda: sum(each.events_sent for each in a.p2p.sync_reports) == 300)
         assert a.p2p.counters.event_bytes_sent == fetched.event_bytes_received
 
 
@@ -205,21 +199,7 @@ async def test_three_nodes_find_each_other_through_the_dht(tmp_path, sdk_cars):
 
 
 async def test_only_what_both_are_interested_in_is_exchanged(tmp_path):
-    wanted = StreamId(2, METAMODEL.cid)
-    unwanted = StreamId(3, METAMODEL.cid)
-    cars = new_cars(7, wanted) + new_cars(9, unwanted)
-    async with node(tmp_path / "a", cars, **QUICK) as a, node(tmp_path / "b", **QUICK) as b:
-        await b.store.wanted.add(Interest("model", str(wanted)))
-        await b.p2p.connect(a.address)
-        await eventually(lambda: b.holds_as_many_as(7) and AGREED in b.outcomes())
-        await eventually(
-            lambda: AGREED in a.outcomes()
-        )  # a's own round asks for all, and is trimmed
-        assert len(b.store.keys) == 7
-
-
-async def test_a_removed_interest_no_longer_narrows(tmp_path):
-    """At once, without waiting for the next round."""
+    """Until the interest is removed: then at once, without waiting for the next round."""
     wanted, unwanted = StreamId(2, METAMODEL.cid), StreamId(3, METAMODEL.cid)
     cars = new_cars(7, wanted) + new_cars(9, unwanted)
     slow = {"sync_interval": 1000}
@@ -228,6 +208,9 @@ async def test_a_removed_interest_no_longer_narrows(tmp_path):
         await b.store.wanted.add(interest)
         await b.p2p.connect(a.address)
         await eventually(lambda: b.holds_as_many_as(7) and AGREED in b.outcomes())
+        a.p2p._syncer.request(b.p2p.peer_id)  # which asks for all, and is answered for a part
+        await eventually(lambda: "initiator" in {each.role for each in a.p2p.sync_reports})
+        assert len(b.store.keys) == 7
         await b.store.wanted.remove(interest)
         await eventually(lambda: b.holds_as_many_as(16))
 
@@ -320,7 +303,7 @@ async def test_only_an_address_that_was_dialled_counts(tmp_path):
 async def test_a_sync_that_the_peer_began_is_its_last_sync_as_well(tmp_path, sdk_cars, only):
     quiet = {"sync_interval": 3600, "push_delay": 3600, **only}
     async with (
-        node(tmp_path / "a", sdk_cars, **quiet) as visited,
+        node(tmp_path / "a", sdk_cars[:20], **quiet) as visited,
         node(tmp_path / "b", **quiet) as visitor,
     ):
         before = time.time()
@@ -370,26 +353,46 @@ async def until_end(stream):
         yield chunk
 
 
-async def test_a_node_that_is_alone_says_so_and_again(nursery, autojump_clock):
+@pytest.fixture
+def alone(nursery):
+    """A node without peers that says so: those it is connected with, its book, and what it logs."""
     near, book = [], PeerBook(10)
     host = SimpleNamespace(connected_peers=lambda: near)
     with capture_logs() as logs:
         nursery.start_soon(tell_when_alone, host, book, LOOPBACK)
-        await trio.sleep(ALONE_AFTER - 1)
-        assert not logs
-        await trio.sleep(2)
-        assert [line["event"] for line in logs] == [NO_PEERS]
-        await trio.sleep(ALONE_INTERVAL - 2)
-        assert len(logs) == 1
-        await trio.sleep(2)
-        assert len(logs) == 2
-        near.append("a peer of another network")
-        await trio.sleep(ALONE_INTERVAL)
-        assert len(logs) == 3
-        near.append("peer")
-        book.heard_of("peer", [])
-        await trio.sleep(5 * ALONE_INTERVAL)
-        assert len(logs) == 3
+        yield near, book, logs
+
+
+async def test_a_node_that_is_alone_says_so_and_again(alone, autojump_clock):
+    near, book, logs = alone
+    await trio.sleep(ALONE_AFTER - 1)
+    assert not logs
+    await trio.sleep(2)
+    assert [line["event"] for line in logs] == [NO_PEERS]
+    await trio.sleep(ALONE_INTERVAL - 2)
+    assert len(logs) == 1
+    await trio.sleep(2)
+    assert len(logs) == 2
+    near.append("a peer of another network")
+    await trio.sleep(ALONE_INTERVAL)
+    assert len(logs) == 3
+    near.append("peer")
+    book.heard_of("peer", [])
+    await trio.sleep(5 * ALONE_INTERVAL)
+    assert len(logs) == 3
+
+
+async def test_a_node_that_another_one_dials_soon_is_not_alone(alone, autojump_clock):
+    """As the first node of a private network; a peer that is known has time to answer."""
+    near, book, logs = alone
+    await trio.sleep(ALONE_AFTER - 1)
+    near.append("peer")
+    book.heard_of("peer", [])
+    await trio.sleep(5 * ALONE_INTERVAL)
+    assert not logs
+    near.clear()
+    await trio.sleep(ALONE_INTERVAL)
+    assert [(line["event"], line["known_peers"]) for line in logs] == [(NOBODY_ANSWERS, 1)]
 
 
 async def test_idle_connections_with_strangers_are_closed(nursery, autojump_clock):
@@ -471,33 +474,6 @@ async def test_another_address_is_announced(nursery, autojump_clock):
     assert looks == [["one", "other"]]
 
 
-async def test_a_node_that_another_one_dials_soon_is_not_alone(nursery, autojump_clock):
-    """As the first node of a private network."""
-    near, book = [], PeerBook(10)
-    host = SimpleNamespace(connected_peers=lambda: near)
-    with capture_logs() as logs:
-        nursery.start_soon(tell_when_alone, host, book, LOOPBACK)
-        await trio.sleep(ALONE_AFTER - 1)
-        near.append("peer")
-        book.heard_of("peer", [])
-        await trio.sleep(5 * ALONE_INTERVAL)
-        assert not logs
-        near.clear()
-        await trio.sleep(ALONE_INTERVAL)
-        assert [line["event"] for line in logs] == [NOBODY_ANSWERS]  # it is known by now
-
-
-async def test_peers_that_are_known_have_time_to_answer(nursery, autojump_clock):
-    host, book = SimpleNamespace(connected_peers=list), PeerBook(10)
-    book.heard_of("peer", [])
-    with capture_logs() as logs:
-        nursery.start_soon(tell_when_alone, host, book, LOOPBACK)
-        await trio.sleep(ALONE_AFTER - 1)
-        assert not logs
-        await trio.sleep(2)
-        assert [(line["event"], line["known_peers"]) for line in logs] == [(NOBODY_ANSWERS, 1)]
-
-
 PUBLIC = BOOTSTRAP[TESTNET_CLAY]
 EVERYWHERE = P2PSettings()
 
@@ -544,14 +520,6 @@ def test_versions_of_recon_are_listed_highest_first():
     )  # fmt: skip
 
 
-async def test_a_broken_identity_stops_the_start(tmp_path):
-    (tmp_path / IDENTITY_FILE).write_bytes(b"broken")
-    async with open_store(tmp_path, NETWORK) as store:
-        with pytest.raises(P2PError, match="restore it from a backup"):
-            async with open_p2p(LOOPBACK, store, tmp_path):
-                pass
-
-
 async def test_a_node_stops_within_seconds_in_the_middle_of_a_sync(tmp_path, sdk_cars):
     async with node(tmp_path / "a", sdk_cars, **QUICK) as a, trio.open_nursery() as nursery:
         started = trio.Event()
@@ -591,27 +559,3 @@ async def test_a_peer_of_another_network_is_no_success(tmp_path):
     told = {(line["peer"], line["its_network"]) for line in warnings}
     assert told == {(there.p2p.peer_id, OTHER.name), (here.p2p.peer_id, NETWORK.name)}
     assert len(warnings) == 2
-
-
-async def test_a_peer_of_the_same_network_with_other_interests_is_fine(tmp_path):
-    async with node(tmp_path / "a") as a, node(tmp_path / "b") as b:
-        await a.p2p.connect(b.address)
-        await eventually(lambda: a.outcomes() and b.outcomes())
-        assert {*a.outcomes(), *b.outcomes()} == {AGREED}
-
-
-@pytest.mark.parametrize("network", [NETWORK, OTHER, Network.parse("mainnet")])
-def test_the_network_of_a_bound(network):
-    lower, upper = network_range(network)
-    part, _ = controller_range(network, "kx", "did:key:z")
-    for bound in (lower, upper, part, lower[:-20]):
-        assert network_id_of(bound) == network.id
-    assert isinstance(lower, EventId)
-
-
-@pytest.mark.parametrize(
-    "bound", [b"", b"\xce", b"\xce\x01\x05\x07", b"\xce\x01\x05", b"\xff" * 40]
-)
-def test_what_has_no_network(bound):
-    found = network_id_of(bound)
-    assert found is None or bound == b"\xce\x01\x05\x07"
