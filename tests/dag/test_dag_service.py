@@ -79,7 +79,7 @@ async def read_car(dags: Dags, root: CID) -> bytes:
     return b"".join([piece async for piece in await dags.car(root)])
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(dags(), st.randoms(use_true_random=False), st.integers(250, 900), st.data())
 def test_a_dag_comes_back_whatever_the_order_of_its_events(
     dag: tuple[CID, Blocks], rng: random.Random, size: int, data: st.DataObject

@@ -204,7 +204,7 @@ def test_types_of_many_models_are_formatted() -> None:
     assert typed_dicts(definitions) == code
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.tuples(ROOTS, ROOTS), TEXTS, TEXTS)
 def test_strangers_texts_do_not_become_code(roots: Any, name: str, description: str) -> None:
     definitions = {
