@@ -65,6 +65,22 @@ def test_a_conflict_shows_the_value_on_each_branch() -> None:
         proposal.preferring(stream.init.cid)
 
 
+def test_a_preferred_tip_has_the_last_word_within_values_and_around_them() -> None:
+    stream = Writer({"v": {"a": 0}, "tags": ["a", "b"]})
+    contents = {
+        stream.write(content, stream.init).cid: content
+        for content in (
+            {"v": 5, "tags": ["x", "b"]},
+            {"v": {"a": 1}, "tags": ["y", "b"]},
+            {"v": {"a": 2}, "tags": ["a", "b"]},
+        )
+    }
+    proposal = stream.proposal()
+    paths = {conflict.path for conflict in proposal.conflicts}
+    assert paths == {"/content/v", "/content/v/a", "/content/tags/0"}
+    assert {tip: proposal.preferring(tip).content for tip in contents} == contents
+
+
 def test_arrays_of_other_lengths_are_one_value() -> None:
     stream = Writer({"tags": ["a"]})
     stream.write({"tags": ["a", "b"]}, stream.init)
