@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -114,6 +115,12 @@ def _leaves(cid: CID, nodes: dict[CID, bytes]) -> Iterator[CID]:
 )
 def test_data_is_read_as_it_was_written(value: UnixFs) -> None:
     assert unixfs.decode(unixfs.encode(value)) == value
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    with suppress(UnixFsError):
+        assert isinstance(unixfs.decode(data).type, NodeType)
 
 
 @pytest.mark.parametrize(
