@@ -315,19 +315,10 @@ class CodedSession(TurnSession[Message]):
     def _answer(
         self, key_range: KeyRange, turn: list[Message], found: Found
     ) -> Steps[list[Message]]:
-        last = turn[-1]
-        has_closed = last.closing is not None and not last.opens_with_list
-        if has_closed and self._may_estimate(key_range, last.count):
-            sketch = yield from self.side.keys.sketch(key_range)
-            if sketch is not None:
-                self._dense = False
-                return [make_estimate(self.side.keys, key_range, sketch)]
-        elif last.symbols is not None and found.difference is None:
-            symbols = yield from self._more_symbols(key_range, last, found)
-            if symbols is not None:
-                return [Message(symbols=symbols)]
-        elif last.symbols is None and self._symbols_sent:
-            self._dense = True  # the peer has seen our estimate, and goes by ranges
+        """Answer by symbols if they help, else by ranges."""
+        coded = yield from self._answer_by_symbols(key_range, turn[-1], found)
+        if coded is not None:
+            return [coded]
         yield from self._settle_salt(key_range, turn)
         reply = CodedReply(
             self.side,
@@ -338,6 +329,37 @@ class CodedSession(TurnSession[Message]):
             salt=None if self._salted is None else self._salted.salt,
         )
         self._list_up_to = 0
+        yield from self._answer_by_ranges(reply, key_range, turn, found)
+        messages = reply.finish()
+        if not reply.asks:
+            yield from self._close(key_range, messages[-1])
+        return messages
+
+    def _answer_by_symbols(
+        self, key_range: KeyRange, last: Message, found: Found
+    ) -> Steps[Message | None]:
+        """Return an estimate, or the symbols that an estimate asks for; None if ranges are better.
+
+        Takes note of whether the peer prefers ranges.
+        """
+        if last.closes_only and self._may_estimate(key_range, last.count):
+            sketch = yield from self.side.keys.sketch(key_range)
+            if sketch is not None:
+                self._dense = False
+                return make_estimate(self.side.keys, key_range, sketch)
+        elif last.symbols is not None:
+            if found.difference is None:
+                symbols = yield from self._more_symbols(key_range, last, found)
+                return None if symbols is None else Message(symbols=symbols)
+        elif self._symbols_sent:
+            self._dense = True  # the peer has seen our estimate, and goes by ranges
+        return None
+
+    def _answer_by_ranges(
+        self, reply: CodedReply, key_range: KeyRange, turn: list[Message], found: Found
+    ) -> Iterator[None]:
+        """Say what we hold where the sides differ, as far as the peer's turn tells."""
+        last = turn[-1]
         if found.difference is not None:
             differing = [part for part in found.parts if part.differs]
             if differing and differing[0].lower != key_range.lower:
@@ -351,14 +373,10 @@ class CodedSession(TurnSession[Message]):
             reply.answer_hints(parts)
         elif last.symbols is not None:
             reply.narrow_down(END)
-        elif has_closed:
+        elif last.closes_only:
             yield from self._answer_closing(reply, last.count)
         else:
             yield from self._answer_gaps(reply, turn, found)
-        messages = reply.finish()
-        if not reply.asks:
-            yield from self._close(key_range, messages[-1])
-        return messages
 
     def _settle_salt(self, key_range: KeyRange, turn: Sequence[Message]) -> Iterator[None]:
         """Take the peer's salt, or choose one if too many closings were wrong."""

@@ -196,9 +196,10 @@ class Message:
         )
 
     @property
-    def opens_with_list(self) -> bool:
-        """Whether it is an opening that lists keys beside its digest."""
-        return self.key_range is not None and bool(self.gaps.uppers)
+    def closes_only(self) -> bool:
+        """Whether it has a digest, and does not open with a list of keys beside it."""
+        opens_with_list = self.key_range is not None and bool(self.gaps.uppers)
+        return self.closing is not None and not opens_with_list
 
     def lists(self) -> Sequence[Listed]:
         """Return what each list has beside keys in full."""
