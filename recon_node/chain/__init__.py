@@ -6,8 +6,7 @@ chains. Read `proof_lookup` first (the outcomes of a lookup), then `rpc` (asking
 """
 
 from recon_node.chain.proof_lookup import Anchors, open_anchors
-from recon_node.chain.rpc import ChainReport
-from recon_node.chain.rpc_endpoint import ChainError
+from recon_node.chain.rpc_endpoint import ChainError, ChainReport
 from recon_node.chain.settings import ChainSettings, parse_confirmations, parse_providers
 
 __all__ = [

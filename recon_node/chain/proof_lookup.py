@@ -46,9 +46,9 @@ from recon_node.ceramic import (
     expected_input,
 )
 from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN, development_time_of
-from recon_node.chain.rpc import ChainReport, Provider, open_provider
+from recon_node.chain.rpc import Provider, open_provider
 from recon_node.chain.rpc_answers import Block, Transaction
-from recon_node.chain.rpc_endpoint import ChainError, CoolingError, NoAnswerError
+from recon_node.chain.rpc_endpoint import ChainError, ChainReport, CoolingError, NoAnswerError
 from recon_node.chain.settings import ChainSettings
 from recon_node.latest import Latest
 from recon_node.store import PendingProof, Store, StoreError

@@ -13,7 +13,6 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final, TypeVar
 
@@ -33,36 +32,21 @@ from recon_node.chain.rpc_answers import (
 from recon_node.chain.rpc_endpoint import (
     AnswerError,
     ChainError,
+    ChainReport,
     CoolingError,
     NoAnswerError,
     RpcEndpoint,
 )
 from recon_node.chain.settings import ChainSettings
-from recon_node.durations import Durations
 
 T = TypeVar("T")
 
 logger = structlog.get_logger(__name__)
 
-OUTCOMES: Final = ("anchored", "invalid", "unknown", "unconfirmed", "failed")
-"""The outcomes of a lookup, as `anchors` defines them."""
 _FINAL_BLOCK_LIFETIME: Final = 10.0
 """Seconds for which the number of the final block is not asked for again."""
 _KEEP_ALIVE: Final = 30.0
 """Seconds for which an idle connection to an endpoint is kept open."""
-
-
-@dataclass(slots=True, eq=False)
-class ChainReport:
-    """What was asked about one chain since the start: plain numbers, for the metrics."""
-
-    chain_id: str
-    lookups: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
-    """The number of lookups by outcome."""
-    answers: Durations = field(default_factory=Durations)
-    """How long the answered requests took."""
-    failures: int = 0
-    """Requests without an answer that a working endpoint gives."""
 
 
 class Provider:

@@ -16,7 +16,8 @@ import json
 import math
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 from urllib.parse import unquote
 
 import httpx
@@ -25,10 +26,8 @@ import trio
 
 from recon_node.backoff import Backoff
 from recon_node.bodies import read_body
-
-if TYPE_CHECKING:
-    from recon_node.chain.rpc import ChainReport
-    from recon_node.chain.settings import ChainSettings
+from recon_node.chain.settings import ChainSettings, url_host
+from recon_node.durations import Durations
 
 logger = structlog.get_logger(__name__)
 
@@ -44,6 +43,23 @@ many requests."""
 _MAX_SHOWN: Final = 300
 """Characters of a text from outside that are shown."""
 _HEADERS: Final = {"content-type": "application/json", "accept-encoding": "identity"}
+
+
+OUTCOMES: Final = ("anchored", "invalid", "unknown", "unconfirmed", "failed")
+"""The outcomes of a lookup, as `anchors` defines them."""
+
+
+@dataclass(slots=True, eq=False)
+class ChainReport:
+    """What was asked about one chain since the start: plain numbers, for the metrics."""
+
+    chain_id: str
+    lookups: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    """The number of lookups by outcome."""
+    answers: Durations = field(default_factory=Durations)
+    """How long the answered requests took."""
+    failures: int = 0
+    """Requests without an answer that a working endpoint gives."""
 
 
 class ChainError(Exception):
@@ -195,17 +211,6 @@ class _RefusedError(Exception):
     def __init__(self, reason: str, retry_after: float = 0.0) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
-
-
-def url_host(url: str) -> str:
-    """Return the part of a URL that is not secret: scheme, host and port."""
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL:
-        return "(not a URL)"
-    host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
-    port = "" if parsed.port is None else f":{parsed.port}"
-    return f"{parsed.scheme}://{host}{port}"
 
 
 def _secrets_of(url: str) -> list[str]:

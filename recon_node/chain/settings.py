@@ -10,7 +10,6 @@ import httpx
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from recon_node.chain.rpc_endpoint import url_host
 from recon_node.setting_types import SETTINGS, Bytes, Count, Flag, Seconds, Setting
 
 Confirmations = int | Literal["finalized"]
@@ -137,3 +136,14 @@ class ChainSettings:
     """The size of the longest answer that is read."""
     start_patience: Seconds = 5.0
     """How long the node waits at its start for the endpoints to name their chains."""
+
+
+def url_host(url: str) -> str:
+    """Return the part of a URL that is not secret: scheme, host and port."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return "(not a URL)"
+    host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
+    port = "" if parsed.port is None else f":{parsed.port}"
+    return f"{parsed.scheme}://{host}{port}"

@@ -43,8 +43,7 @@ from recon_node.client.errors import (
 from recon_node.client.feed_entries import FeedEntry, FeedPage
 from recon_node.client.keys import Key, KeyKind
 from recon_node.client.lists import Interest, ListedDocument, ListedModel, ListPage
-from recon_node.client.operations import CidRef, StreamRef
-from recon_node.client.reading import Document
+from recon_node.client.operations import CidRef, Document, StreamRef
 from recon_node.client.writing import Patch
 from recon_node.connection import (
     ClientError,

@@ -28,7 +28,7 @@ from recon_node.client import (
 )
 from recon_node.client.errors import TooMuchWorkError
 from recon_node.client.keys import Key
-from recon_node.client.operations import CidRef, Session, Steps, StreamRef
+from recon_node.client.operations import CidRef, Document, Session, Steps, StreamRef
 from recon_node.connection import TIMEOUT, AsyncConnection, Connection
 from recon_node.steps import run_steps
 from recon_node.streams.budget import BudgetError
@@ -185,7 +185,7 @@ class Ceramic(_Signing, Connection):
                 )
             time.sleep(anchor_times.POLL_INTERVAL)
 
-    def watch(self, stream: StreamRef) -> Generator[reading.Document]:
+    def watch(self, stream: StreamRef) -> Generator[Document]:
         """Read a stream, and again whenever it has changed, without end.
 
         Raises:
@@ -281,7 +281,7 @@ class AsyncCeramic(_Signing, AsyncConnection):
             await anyio.sleep(anchor_times.POLL_INTERVAL)
         return found
 
-    async def watch(self, stream: StreamRef) -> AsyncGenerator[reading.Document]:
+    async def watch(self, stream: StreamRef) -> AsyncGenerator[Document]:
         """Read a stream, and again whenever it has changed, without end."""
         token, before = await self.feed_token(), await self.read(stream)
         yield before

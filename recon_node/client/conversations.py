@@ -10,6 +10,7 @@ from recon_node.ceramic import StreamId
 from recon_node.client.errors import InvalidArgumentError
 from recon_node.client.keys import Key
 from recon_node.client.operations import (
+    Document,
     Session,
     Steps,
     StreamRef,
@@ -18,7 +19,6 @@ from recon_node.client.operations import (
     to_object,
     to_stream_id,
 )
-from recon_node.client.reading import Document
 from recon_node.client.writing import create
 
 

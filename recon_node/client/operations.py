@@ -22,7 +22,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from recon_node.ceramic import Event, InvalidEventError, StreamId, StreamIdError, parse_event
@@ -38,12 +38,44 @@ from recon_node.client.errors import (
 from recon_node.client.keys import Key
 from recon_node.connection import Answer, NodeError, Request
 from recon_node.ipld import CID, IpldError, multibase
+from recon_node.streams import Expired
 from recon_node.streams.json_values import pointer
 
-if TYPE_CHECKING:
-    from recon_node.client.reading import Document
 
-StreamRef: TypeAlias = "StreamId | str | Document"
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A stream at one of its events. A model is one, too: its content is the definition."""
+
+    id: StreamId
+    event: CID
+    """The event at which this is the content: the tip, unless another one was asked for."""
+    content: Any
+    """A JSON object; None for a document that has no content yet. Do not change it."""
+    metadata: Mapping[str, Any]
+    """`shouldIndex` and `modelVersion`."""
+    controller: str
+    """A DID."""
+    model: StreamId | None
+    open_tips: tuple[CID, ...]
+    """If the stream has diverged, or has branches that expired, the events that a merge would
+    cover, the tip first; else none."""
+    rejected: Mapping[CID, tuple[str, ...]]
+    """Events that changed nothing, and why: a patch that does not apply, content that breaks a rule
+    of the model, or a signature that is wrong."""
+    expired: Mapping[CID, Expired] = field(default_factory=dict[CID, Expired])
+    """Those of `open_tips` whose branch an expired capability keeps from becoming the tip."""
+    errors: tuple[str, ...] = ()
+    """Why `event` itself was rejected, if it was asked for."""
+    repaired: Mapping[CID, Expired] = field(default_factory=dict[CID, Expired], compare=False)
+    """The open tips whose branches had expired before the merge that returned this document."""
+    sent: tuple[CID, ...] = field(default=(), compare=False)
+    """Events sent by the call that returned this document; none if nothing had to change."""
+
+    def __repr__(self) -> str:
+        return f"Document({str(self.id)!r}, event={str(self.event)!r}, content={self.content!r})"
+
+
+StreamRef: TypeAlias = StreamId | str | Document
 """A stream: its StreamID, or the document that was read or written."""
 CidRef: TypeAlias = CID | str
 """An event: its CID, which may be text."""

@@ -17,9 +17,7 @@ Definitions of models are kept: that of a version never changes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 from recon_node.ceramic import (
     Event,
@@ -35,6 +33,7 @@ from recon_node.ceramic import (
 from recon_node.client import operations
 from recon_node.client.operations import (
     CidRef,
+    Document,
     Session,
     Steps,
     StreamRef,
@@ -46,39 +45,6 @@ from recon_node.client.operations import (
 from recon_node.connection import NodeError, NotFoundError
 from recon_node.ipld import CID
 from recon_node.streams import Definitions, Expired, Stream, StreamShapeError, definitions_of
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A stream at one of its events. A model is one, too: its content is the definition."""
-
-    id: StreamId
-    event: CID
-    """The event at which this is the content: the tip, unless another one was asked for."""
-    content: Any
-    """A JSON object; None for a document that has no content yet. Do not change it."""
-    metadata: Mapping[str, Any]
-    """`shouldIndex` and `modelVersion`."""
-    controller: str
-    """A DID."""
-    model: StreamId | None
-    open_tips: tuple[CID, ...]
-    """If the stream has diverged, or has branches that expired, the events that a merge would
-    cover, the tip first; else none."""
-    rejected: Mapping[CID, tuple[str, ...]]
-    """Events that changed nothing, and why: a patch that does not apply, content that breaks a rule
-    of the model, or a signature that is wrong."""
-    expired: Mapping[CID, Expired] = field(default_factory=dict[CID, Expired])
-    """Those of `open_tips` whose branch an expired capability keeps from becoming the tip."""
-    errors: tuple[str, ...] = ()
-    """Why `event` itself was rejected, if it was asked for."""
-    repaired: Mapping[CID, Expired] = field(default_factory=dict[CID, Expired], compare=False)
-    """The open tips whose branches had expired before the merge that returned this document."""
-    sent: tuple[CID, ...] = field(default=(), compare=False)
-    """Events sent by the call that returned this document; none if nothing had to change."""
-
-    def __repr__(self) -> str:
-        return f"Document({str(self.id)!r}, event={str(self.event)!r}, content={self.content!r})"
 
 
 def document_at(

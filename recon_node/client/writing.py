@@ -38,6 +38,7 @@ from recon_node.client.feed_entries import feed
 from recon_node.client.keys import Key
 from recon_node.client.operations import (
     CidRef,
+    Document,
     Session,
     Steps,
     StreamRef,
@@ -50,7 +51,6 @@ from recon_node.client.operations import (
     to_stream_id,
 )
 from recon_node.client.reading import (
-    Document,
     document_at,
     fetch_stream,
     load_model,

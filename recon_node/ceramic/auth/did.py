@@ -46,17 +46,8 @@ from recon_node.ipld.errors import required_for
 if TYPE_CHECKING:
     from recon_node.ceramic.auth.ecdsa import EcdsaKey
 
-SIGNATURE_SIZE: Final = 64
-"""Bytes of a signature by JOSE's rules."""
-
 _KEY_SIZE: Final = 32
-"""Bytes of an Ed25519 key, and of r and s."""
-_ORDERS: Final = {
-    "ES256K": 0xFFFFFFFF_FFFFFFFF_FFFFFFFF_FFFFFFFE_BAAEDCE6_AF48A03B_BFD25E8C_D0364141,
-    "ES256": 0xFFFFFFFF_00000000_FFFFFFFF_FFFFFFFF_BCE6FAAD_A7179E84_F3B9CAC2_FC632551,
-}
-"""The orders n of the groups in which ECDSA signs, by algorithm."""
-
+"""Bytes of an Ed25519 key."""
 PrivateKey: TypeAlias = "SigningKey | EcdsaKey"
 """An Ed25519 key, a secp256k1 key, or (of the elliptic curves of `cryptography`) a P-256 key."""
 
@@ -114,23 +105,6 @@ def sign(key: PrivateKey, message: bytes) -> bytes:
     from recon_node.ceramic.auth import ecdsa
 
     return ecdsa.sign(key, message)
-
-
-def has_low_s(alg: str, signature: bytes) -> bool:
-    """Whether a signature is in the canonical form of its algorithm: s is in the lower half.
-
-    By algorithms other than ECDSA, there is one form.
-    """
-    order = _ORDERS.get(alg)
-    return order is None or int.from_bytes(signature[_KEY_SIZE:]) <= order // 2
-
-
-def with_low_s(alg: str, signature: bytes) -> bytes:
-    """Return the canonical form of an ECDSA signature; any other one as it is."""
-    s = int.from_bytes(signature[_KEY_SIZE:])
-    if has_low_s(alg, signature) or not 0 < s < _ORDERS[alg]:
-        return signature
-    return signature[:_KEY_SIZE] + (_ORDERS[alg] - s).to_bytes(_KEY_SIZE)
 
 
 _ACCOUNT: Final = re.compile(r"did:pkh:eip155:.*:0x[0-9a-fA-F]{40}", re.ASCII)
