@@ -54,7 +54,7 @@ from recon_node.store.reading.block_index import FILE_NAME as BLOCKS_FILE
 from recon_node.tangles.index import FILE as TANGLES
 
 
-class DataFile(NamedTuple):
+class DataDirectoryFile(NamedTuple):
     """A file of a data directory."""
 
     name: str
@@ -64,26 +64,31 @@ class DataFile(NamedTuple):
 
 
 DATA_FILES: Final = (
-    DataFile(IDENTITY_FILE, "the node's private key, and with it its peer id", True),
-    DataFile(
+    DataDirectoryFile(IDENTITY_FILE, "the node's private key, and with it its peer id", True),
+    DataDirectoryFile(
         DAG_KEY_FILE,
         "the private key of `recon-node dag`: the did:key that DAGs are published under",
         True,
     ),
-    DataFile(
+    DataDirectoryFile(
         LOG_FILE,
         "the log: events, the feed's positions and its epoch, interests, results of chain lookups",
         True,
     ),
-    DataFile(PEERS_FILE, "the peers that the node knows", True),
-    DataFile(BLOCKS_FILE, "where the log has each block", False),
-    DataFile(DAGS.name, "the DAGs in the log", False),
-    DataFile(TANGLES.name, "the tangles in the log", False),
-    DataFile(ANCHORS, "what is to be anchored, and the transactions that are under way", False),
-    DataFile("snapshot-sync.sqlite3", "of earlier versions; it may be deleted", False),
-    *(DataFile(name, "keys of the log, for a fast start", False) for name in SAVED_KEYS.values()),
-    DataFile(HEAD_FILE, "the feed position that readers have seen last", False),
-    DataFile(LOCK_FILE, "which process uses the directory", False),
+    DataDirectoryFile(PEERS_FILE, "the peers that the node knows", True),
+    DataDirectoryFile(BLOCKS_FILE, "where the log has each block", False),
+    DataDirectoryFile(DAGS.name, "the DAGs in the log", False),
+    DataDirectoryFile(TANGLES.name, "the tangles in the log", False),
+    DataDirectoryFile(
+        ANCHORS, "what is to be anchored, and the transactions that are under way", False
+    ),
+    DataDirectoryFile("snapshot-sync.sqlite3", "of earlier versions; it may be deleted", False),
+    *(
+        DataDirectoryFile(name, "keys of the log, for a fast start", False)
+        for name in SAVED_KEYS.values()
+    ),
+    DataDirectoryFile(HEAD_FILE, "the feed position that readers have seen last", False),
+    DataDirectoryFile(LOCK_FILE, "which process uses the directory", False),
 )
 """What a node keeps in its data directory."""
 

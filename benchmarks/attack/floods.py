@@ -27,7 +27,7 @@ from recon_node.p2p.peers.interest_statement import (
     INTERESTS_PROTOCOL,
     MAX_PREFIXES,
     NOTHING_KNOWN,
-    Statement,
+    InterestStatement,
     state,
 )
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
@@ -52,7 +52,9 @@ async def _gossip(host: Host, victim: str) -> None:
     frames = FrameStream(stream, 0, account=stream.account)
     for _ in range(3):
         prefixes = sorted(os.urandom(20) for _ in range(MAX_PREFIXES))
-        await frames.send([Statement(NETWORK.id, tuple(prefixes), os.urandom(8)).encode()], 10)
+        await frames.send(
+            [InterestStatement(NETWORK.id, tuple(prefixes), os.urandom(8)).encode()], 10
+        )
     await trio.sleep(0.02)
     await stream.reset()
 

@@ -38,7 +38,15 @@ from recon_node.recon import RECON_1_2, KeyRange, Sha256a
 from recon_node.recon.keys.sha256a import spread
 from recon_node.snapshot.packs import PackExtent, encode_locator, located, pack_name
 from recon_node.snapshot.root import LATEST, SnapshotManifest, encode_root
-from recon_node.snapshot.tree.nodes import HIGHEST, LOWEST, Inner, Leaf, Link, Root, node_cid
+from recon_node.snapshot.tree.nodes import (
+    HIGHEST,
+    LOWEST,
+    InnerNode,
+    LeafNode,
+    Link,
+    Root,
+    node_cid,
+)
 
 _SECONDS: Final = 8.0
 
@@ -122,13 +130,13 @@ def _store_of_full_leaves(store: Path, leaves: int, keys: int) -> None:
         start = prefix + bytes([1 + number])
         step = (2**128 - 1) // keys
         fill = start + b"A" * (112 - len(start))
-        leaf = Leaf([fill + (at * step).to_bytes(16, "big") for at in range(keys)])
+        leaf = LeafNode([fill + (at * step).to_bytes(16, "big") for at in range(keys)])
         held = [PackExtent(0, 300 * at, 300) for at in range(keys)]
         data = located(leaf, encode_locator(held))
         extents.append(PackExtent(0, len(body), len(data)))
         links.append(Link(0, start if number else LOWEST, leaf.hash, node_cid(leaf.encode())))
         body += data
-    inner = Inner(links)
+    inner = InnerNode(links)
     data = located(inner, encode_locator(extents))
     extent = PackExtent(0, len(body), len(data))
     body += data

@@ -19,7 +19,7 @@ from recon_node.p2p.sync.rings import MODEL_RING
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import RECON_1_0, KeyRange, Sha256a
-from recon_node.recon.cip124.cip124_codec import Message as Message10
+from recon_node.recon.cip124.cip124_codec import Cip124Message
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.sha256a import ZERO
 from recon_node.recon.ring.ring_codec import (
@@ -100,7 +100,7 @@ async def _hashes_that_never_agree(stream: PeerStream) -> None:
     """The whole range again and again, each time with another hash."""
     frames = FrameStream(stream, 1 << 20, account=stream.account)
     for _ in count():
-        message = Message10(tuple(WHOLE), (Sha256a(os.urandom(32)),))
+        message = Cip124Message(tuple(WHOLE), (Sha256a(os.urandom(32)),))
         await frames.send([RECON_1_0.encode(message)], 10)
         await frames.receive(20, 20)
 
@@ -112,7 +112,7 @@ async def _bounds_without_events(stream: PeerStream) -> None:
         EventId.build(NETWORK, str(number), "c", _cid(), 0, _cid()) for number in range(_BOUNDS)
     )
     hashes = [Sha256a(os.urandom(32)) for _ in range(_BOUNDS + 1)]
-    message = Message10((WHOLE.lower, *keys, WHOLE.upper), tuple(hashes))
+    message = Cip124Message((WHOLE.lower, *keys, WHOLE.upper), tuple(hashes))
     await frames.send([RECON_1_0.encode(message)], 20)
     await frames.receive(20, 20)
 

@@ -30,7 +30,7 @@ from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.unixfs import NodeType, UnixFs
 from recon_node.ipld import CID, DAG_CBOR, DAG_PB, RAW, car, dag_pb
 from recon_node.store.db.blocks import section
-from recon_node.store.maintenance.archive import Manifest, Page, cid_of, header
+from recon_node.store.maintenance.archive import ArchivePage, Manifest, cid_of, header
 from recon_node.testnet import TestnetError, TestnetNode
 
 _HOSTILE_TEXT: Final = "evil\x1b]0;OWNED\x07\x1b[31mred\x1b[2J\r\nfake\u202egnp.exe\u009b31m"
@@ -109,7 +109,7 @@ def an_export_of_one_block(here: Field) -> None:
     cid, network = CID.of(RAW, block), Network.local(int(NETWORK.partition("-")[2]))
     cids = [CID.of(DAG_CBOR, number.to_bytes(2, "big")) for number in range(600)]
     ids = [EventId.build(network, "k", "did:key:z6Mk", each, 0, each) for each in cids]
-    page = Page([(event_id, [cid]) for event_id in ids], []).encode()
+    page = ArchivePage([(event_id, [cid]) for event_id in ids], []).encode()
     manifest = Manifest(network, len(ids), (cid_of(page),)).encode()
     parts = [(cid_of(manifest), manifest), (cid_of(page), page), (cid, block)]
     file = here.directory / "export.car"

@@ -17,7 +17,7 @@ import trio
 
 from benchmarks.simulate.host import DHT_TRAFFIC, SimulatedHost
 from benchmarks.simulate.store import NETWORK
-from recon_node.p2p.peers.dht import CLOSEST, Found
+from recon_node.p2p.peers.dht import CLOSEST, FoundProvider
 from recon_node.p2p.peers.dht_server import PROVIDERS_ANSWERED, ProviderRecords
 from recon_node.p2p.peers.discovery import ASKED
 from recon_node.p2p.peers.schedule import network_rendezvous
@@ -93,7 +93,7 @@ class SimulatedDht:
 
     async def exchange(
         self, peer_id: str, announce: Sequence[bytes], ask: Sequence[bytes]
-    ) -> dict[bytes, list[Found]]:
+    ) -> dict[bytes, list[FoundProvider]]:
         await trio.sleep(ANSWER * self._random.random())
         self.announce(announce)
         answers = {key: self._answer(key) for key in ask}
@@ -119,13 +119,13 @@ class SimulatedDht:
     def provide(self, keys: Collection[bytes]) -> None:
         """Nobody asks this node."""
 
-    def known_providers(self, key: bytes) -> list[Found]:
+    def known_providers(self, key: bytes) -> list[FoundProvider]:
         return []
 
-    def _answer(self, key: bytes) -> list[Found]:
+    def _answer(self, key: bytes) -> list[FoundProvider]:
         known = self._records.providers(self._place(key), trio.current_time())
         return [
-            Found(each.peer_id, tuple(address.decode() for address in each.addresses))
+            FoundProvider(each.peer_id, tuple(address.decode() for address in each.addresses))
             for each in self._random.sample(known, min(len(known), PROVIDERS_ANSWERED))
         ]
 

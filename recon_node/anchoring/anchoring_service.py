@@ -20,10 +20,10 @@ import structlog
 import trio
 
 from recon_node.anchoring.authority import (
-    Account,
     Anchored,
     AuthorityError,
     DevelopmentClock,
+    PayingAccount,
     Pending,
     TimeAuthority,
 )
@@ -37,7 +37,7 @@ from recon_node.anchoring.tree import MerkleTree
 from recon_node.ceramic import StreamId
 from recon_node.ceramic.builder import proof_block, time_event_car
 from recon_node.chain import ChainReport, ChainSettings
-from recon_node.chain.rpc import Provider, open_provider
+from recon_node.chain.rpc import RpcProvider, open_provider
 from recon_node.ipld import CID, car
 from recon_node.store import Store, StoreError
 from recon_node.turns import ASKER
@@ -61,7 +61,7 @@ class AnchoringStatus:
     authority: str
     chain_id: str
     contract: str | None
-    account: Account | None
+    account: PayingAccount | None
     counts: Mapping[RequestState, int]
     trees: int
     """That were anchored."""
@@ -79,7 +79,7 @@ class AnchoringStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class AnchoringFigures:
     """Numbers of anchoring, as they were when anything last changed: for the metrics."""
 
     waiting: int = 0
@@ -116,7 +116,7 @@ class Anchoring:
         self._now = now
         self.follower = FeedFollower(settings, store, journal, now, self._wake)
         self.trees_done = 0
-        self.known = Known()
+        self.known = AnchoringFigures()
         self._wanted_now = False
         self._moved = trio.Event()
         self._pending: Pending | None = None
@@ -252,7 +252,7 @@ class Anchoring:
         counts = await in_thread(self._journal.counts)
         trees, spent = await in_thread(self._journal.spent)
         account = self._authority.account
-        self.known = Known(
+        self.known = AnchoringFigures(
             counts[RequestState.WAITING],
             counts[RequestState.IN_TREE],
             trees,
@@ -415,7 +415,7 @@ async def _open_authority(
 @asynccontextmanager
 async def open_payer(
     settings: AnchorSettings, chain: ChainSettings
-) -> AsyncIterator[tuple[Provider, Signer]]:
+) -> AsyncIterator[tuple[RpcProvider, Signer]]:
     """Open what is asked about the chain of the settings, and the key of the account that pays.
 
     Raises:

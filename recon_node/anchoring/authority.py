@@ -41,7 +41,7 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class PayingAccount:
     """What pays for the transactions."""
 
     address: str
@@ -61,7 +61,7 @@ class TimeAuthority(Protocol):
     @property
     def chain_id(self) -> str: ...  # noqa: D102 - the class docstring speaks for it
     @property
-    def account(self) -> Account | None: ...  # noqa: D102
+    def account(self) -> PayingAccount | None: ...  # noqa: D102
     @property
     def pause(self) -> float: ...  # noqa: D102
 

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import structlog
 import trio
 
-from recon_node.anchoring.authority import Account, Anchored, AuthorityError, Pending
+from recon_node.anchoring.authority import Anchored, AuthorityError, PayingAccount, Pending
 from recon_node.anchoring.journal import Journal
 from recon_node.anchoring.machine import (
     Attempt,
@@ -33,7 +33,7 @@ from recon_node.anchoring.machine import (
 )
 from recon_node.anchoring.signer import Signer
 from recon_node.ceramic.time_proof import anchor_call
-from recon_node.chain.rpc import Provider
+from recon_node.chain.rpc import RpcProvider
 from recon_node.chain.rpc_answers import (
     read_base_fee,
     read_block,
@@ -78,7 +78,7 @@ class EvmAuthority:
 
     def __init__(
         self,
-        chain: Provider,
+        chain: RpcProvider,
         signer: Signer,
         journal: Journal,
         contract: str,
@@ -95,7 +95,7 @@ class EvmAuthority:
         self._refused = ""
         self._obstacle: tuple[str, float] = ("", 0.0)
         self.pause = pause
-        self.account = Account(signer.address, None)
+        self.account = PayingAccount(signer.address, None)
 
     @property
     def chain_id(self) -> str:
@@ -148,7 +148,7 @@ class EvmAuthority:
         except AnswerError:
             tip = None
         balance = await ask(read_wei, "eth_getBalance", address, "latest")
-        self.account = Account(address, balance)
+        self.account = PayingAccount(address, balance)
         final = await self._chain.final_block() if attempts else 0
         final_nonce = None
         if attempts and attempts[-1].nonce < next_nonce:
@@ -274,7 +274,7 @@ _RECEIPT_TIMEOUT: Final = 300.0
 """Seconds to wait for the transaction's block."""
 
 
-async def deploy(chain: Provider, signer: Signer, max_fee: int) -> str:
+async def deploy(chain: RpcProvider, signer: Signer, max_fee: int) -> str:
     """Create a contract, and return its address. `max_fee` is in wei per gas.
 
     Raises:

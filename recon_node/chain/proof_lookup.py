@@ -46,7 +46,7 @@ from recon_node.ceramic import (
     expected_input,
 )
 from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN, development_time_of
-from recon_node.chain.rpc import Provider, open_provider
+from recon_node.chain.rpc import RpcProvider, open_provider
 from recon_node.chain.rpc_answers import Block, Transaction
 from recon_node.chain.rpc_endpoint import ChainError, ChainReport, CoolingError, NoAnswerError
 from recon_node.chain.settings import ChainSettings
@@ -130,10 +130,10 @@ async def open_anchors(
             nursery.cancel_scope.cancel()
 
 
-async def _check_providers(providers: Iterable[Provider], patience: float) -> None:
+async def _check_providers(providers: Iterable[RpcProvider], patience: float) -> None:
     faults: list[ChainError] = []
 
-    async def check(provider: Provider) -> None:
+    async def check(provider: RpcProvider) -> None:
         try:
             await provider.check()
         except ChainError as error:
@@ -173,7 +173,7 @@ class _Follower:
 
     def __init__(
         self,
-        provider: Provider,
+        provider: RpcProvider,
         report: ChainReport,
         store: Store,
         now: Callable[[], float],

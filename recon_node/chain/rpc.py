@@ -49,7 +49,7 @@ _KEEP_ALIVE: Final = 30.0
 """Seconds for which an idle connection to an endpoint is kept open."""
 
 
-class Provider:
+class RpcProvider:
     """Answers questions about one chain. Get one from `open_provider`."""
 
     def __init__(
@@ -193,7 +193,7 @@ async def open_provider(
     settings: ChainSettings,
     report: ChainReport,
     jitter: Callable[[], float] = random.random,
-) -> AsyncIterator[Provider]:
+) -> AsyncIterator[RpcProvider]:
     """Open a provider of one chain, with the endpoints that the settings name for it."""
     limits = httpx.Limits(
         max_connections=settings.requests_at_once,
@@ -204,7 +204,7 @@ async def open_provider(
     async with httpx.AsyncClient(
         timeout=settings.timeout, limits=limits, cookies=no_cookies
     ) as client:
-        yield Provider(settings, client, report, jitter)
+        yield RpcProvider(settings, client, report, jitter)
 
 
 def _read(endpoint: RpcEndpoint, method: str, read: Callable[[Any], T], answer: Any) -> T:

@@ -24,7 +24,7 @@ from recon_node.cli.output import CommandError, counted, refuse_existing
 from recon_node.connection import Connection
 from recon_node.dag.dag_events import MAX_SHARD_SIZE, Identifier, parse_root, parse_subject
 from recon_node.dag.dag_source import open_source
-from recon_node.dag.errors import LeftOut
+from recon_node.dag.errors import Omissions
 from recon_node.dag.file_tree import Preserve
 from recon_node.dag.protocol.dag_operations import Append, ReplicaError, encode_operation
 from recon_node.dag.protocol.replica import Replica, decode_replica, replica_picture
@@ -288,7 +288,7 @@ def show(cid: str, node: Connection, drawing: Drawing) -> None:
     show_picture(replica_picture(f"DAG {answer['root']}", heads, replicas), drawing, facts)
 
 
-def _say_left_out(left_out: LeftOut | None, facts: dict[str, Any]) -> None:
+def _say_left_out(left_out: Omissions | None, facts: dict[str, Any]) -> None:
     """Print what was left out, if anything was, and add it to the facts."""
     if left_out is not None:
         facts["left_out"] = left_out.count

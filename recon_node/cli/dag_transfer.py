@@ -34,7 +34,7 @@ from recon_node.dag.dag_events import Identifier, shard_event
 from recon_node.dag.dag_source import DagSource
 from recon_node.dag.errors import DagError
 from recon_node.dag.protocol.replica import decode_replica
-from recon_node.dag.protocol.shards import Shard, appends, split
+from recon_node.dag.protocol.shards import CarShard, appends, split
 from recon_node.dag.unpack import MAX_EXTENT, Unpacked, unpack_dag
 from recon_node.files import move_into_place, room_at
 from recon_node.ipld import CID, LinksError, multibase
@@ -265,7 +265,7 @@ def push_dag(
     key: SigningKey,
     source: DagSource,
     shard_size: int,
-    on_shard: Callable[[Shard, bool], None],
+    on_shard: Callable[[CarShard, bool], None],
 ) -> Pushed:
     """Push a DAG; shards that the node already has are not sent again.
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from recon_node.client.operations import (
     CidRef,
-    Session,
+    ClientSession,
     Steps,
     StreamRef,
     get,
@@ -42,7 +42,7 @@ class Anchor:
     """The page of the transaction."""
 
 
-def anchor(session: Session, event: CidRef) -> Steps[Anchor]:
+def anchor(session: ClientSession, event: CidRef) -> Steps[Anchor]:
     """Ask when an event was anchored: itself, or through a later event that covers it.
 
     Raises:
@@ -56,7 +56,7 @@ def anchor(session: Session, event: CidRef) -> Steps[Anchor]:
     return Anchor(state, time, proof, chain_id, tx_hash, explorer)
 
 
-def request_anchor(session: Session, stream: StreamRef) -> Steps[CID]:
+def request_anchor(session: ClientSession, stream: StreamRef) -> Steps[CID]:
     """Have the node anchor the tip of a stream; return the event that it will anchor.
 
     Raises:

@@ -28,7 +28,7 @@ from recon_node.client import (
 )
 from recon_node.client.errors import TooMuchWorkError
 from recon_node.client.keys import Key
-from recon_node.client.operations import CidRef, Document, Session, Steps, StreamRef
+from recon_node.client.operations import CidRef, ClientSession, Document, Steps, StreamRef
 from recon_node.connection import TIMEOUT, AsyncConnection, Connection
 from recon_node.steps import run_steps
 from recon_node.streams.budget import BudgetError
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def _blocking(
-    operation: Callable[Concatenate[Session, P], Steps[T]],
+    operation: Callable[Concatenate[ClientSession, P], Steps[T]],
 ) -> Callable[Concatenate[Ceramic, P], T]:
     @wraps(operation)
     def method(self: Ceramic, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -48,7 +48,7 @@ def _blocking(
 
 
 def _async(
-    operation: Callable[Concatenate[Session, P], Steps[T]],
+    operation: Callable[Concatenate[ClientSession, P], Steps[T]],
 ) -> Callable[Concatenate[AsyncCeramic, P], Coroutine[Any, Any, T]]:
     @wraps(operation)
     async def method(self: AsyncCeramic, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -74,7 +74,7 @@ def _described(method: _M) -> _M:
 class _Signing:
     """What both clients know about who signs."""
 
-    _session: Session
+    _session: ClientSession
 
     @property
     def key(self) -> Key | None:
@@ -113,7 +113,7 @@ class Ceramic(_Signing, Connection):
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         super().__init__(url, token=token, timeout=timeout, transport=transport)
-        self._session = Session(key)
+        self._session = ClientSession(key)
 
     create_model = _blocking(writing.create_model)
     create = _blocking(writing.create)
@@ -224,7 +224,7 @@ class AsyncCeramic(_Signing, AsyncConnection):
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         super().__init__(url, token=token, timeout=timeout, transport=transport)
-        self._session = Session(key)
+        self._session = ClientSession(key)
 
     create_model = _async(writing.create_model)
     create = _async(writing.create)

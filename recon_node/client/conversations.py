@@ -10,8 +10,8 @@ from recon_node.ceramic import StreamId
 from recon_node.client.errors import InvalidArgumentError
 from recon_node.client.keys import Key
 from recon_node.client.operations import (
+    ClientSession,
     Document,
-    Session,
     Steps,
     StreamRef,
     get,
@@ -51,7 +51,7 @@ class Thread:
     """Documents that name the tangle but do not belong to it, and why."""
 
 
-def tangles(session: Session, root: StreamRef) -> Steps[dict[str, int]]:
+def tangles(session: ClientSession, root: StreamRef) -> Steps[dict[str, int]]:
     """Return the names of the tangles that a document starts, and how many documents name each.
 
     Raises:
@@ -61,7 +61,7 @@ def tangles(session: Session, root: StreamRef) -> Steps[dict[str, int]]:
     return {str(tangle["name"]): int(tangle["candidates"]) for tangle in named}
 
 
-def tangle(session: Session, root: StreamRef, name: str) -> Steps[Thread]:
+def tangle(session: ClientSession, root: StreamRef, name: str) -> Steps[Thread]:
     """Read a tangle: a thread, for example, in the order on which all nodes agree.
 
     Args:
@@ -84,7 +84,7 @@ def tangle(session: Session, root: StreamRef, name: str) -> Steps[Thread]:
 
 
 def reply(
-    session: Session,
+    session: ClientSession,
     root: StreamRef,
     name: str,
     content: Mapping[str, Any],

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from recon_node.ceramic import Event, EventKind, StreamId
-from recon_node.client.operations import Session, Steps, get, read_event
+from recon_node.client.operations import ClientSession, Steps, get, read_event
 from recon_node.connection import NotANodeError
 from recon_node.ipld import CID, IpldError
 
@@ -63,14 +63,14 @@ class FeedPage:
         return any(entry.init in (None, stream.cid) for entry in self.entries)
 
 
-def feed_token(session: Session) -> Steps[str]:
+def feed_token(session: ClientSession) -> Steps[str]:
     """Return a resume token for the end of the node's feed: for what comes from now on."""
     (token,) = (yield get("/ceramic/feed/resumeToken")).fields("resumeToken")
     return str(token)
 
 
 def feed(
-    session: Session,
+    session: ClientSession,
     after: str | None = None,
     *,
     limit: int = PAGE_SIZE,

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.client.errors import FirstInterestWarning, InvalidArgumentError
-from recon_node.client.operations import Session, Steps, StreamRef, get, to_stream_id
+from recon_node.client.operations import ClientSession, Steps, StreamRef, get, to_stream_id
 from recon_node.connection import NotANodeError, Request
 
 T_co = TypeVar("T_co", covariant=True)
@@ -77,7 +77,7 @@ class Interest:
 
 
 def documents(
-    session: Session,
+    session: ClientSession,
     model: StreamRef,
     *,
     controller: str | None = None,
@@ -126,7 +126,7 @@ def _held(value: object) -> str:
 
 
 def models(
-    session: Session, *, after: int | None = None, limit: int = LIST_SIZE
+    session: ClientSession, *, after: int | None = None, limit: int = LIST_SIZE
 ) -> Steps[ListPage[ListedModel]]:
     """List the models that the node has, those that came last first; arguments as `documents`.
 
@@ -138,7 +138,7 @@ def models(
     return ListPage(tuple(map(_model, entries)), total, following)
 
 
-def interests(session: Session) -> Steps[tuple[Interest, ...]]:
+def interests(session: ClientSession) -> Steps[tuple[Interest, ...]]:
     """List the interests of the node; without any, it fetches everything on its network.
 
     Raises:
@@ -152,7 +152,7 @@ def interests(session: Session) -> Steps[tuple[Interest, ...]]:
 
 
 def register_interest(
-    session: Session,
+    session: ClientSession,
     model: StreamRef | None = None,
     *,
     sort_key: str = "model",
@@ -187,7 +187,7 @@ def register_interest(
 
 
 def remove_interest(
-    session: Session,
+    session: ClientSession,
     model: StreamRef | None = None,
     *,
     sort_key: str = "model",

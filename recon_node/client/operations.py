@@ -1,9 +1,9 @@
 """What every operation of the client needs: who signs, the models that are known, and events.
 
 Theory of operation. An operation is a generator: it yields a `Request`, is sent the `Answer`, and
-returns its result. So each one is written once, as a function of a `Session`, and knows neither
-httpx nor an event loop; the two clients (`clients`) only carry requests and answers back and forth.
-Operations are composed with `yield from`.
+returns its result. So each one is written once, as a function of a `ClientSession`, and knows
+neither httpx nor an event loop; the two clients (`clients`) only carry requests and answers back
+and forth. Operations are composed with `yield from`.
 
 The requests are those that a ceramic-one node has, too. What only this project's nodes have is
 used where it helps, and missed without harm.
@@ -193,7 +193,7 @@ Steps: TypeAlias = Generator[Request, Answer, T]
 
 
 @dataclass(slots=True)
-class Session:
+class ClientSession:
     """A client's key, and the models that it knows."""
 
     key: Key | None = None
@@ -229,13 +229,13 @@ def segment(text: object) -> str:
     return quote(str(text), safe="")
 
 
-def version(session: Session) -> Steps[str]:
+def version(session: ClientSession) -> Steps[str]:
     """Return the version of the node."""
     (version,) = (yield get("/ceramic/version")).fields("version")
     return str(version)
 
 
-def event(session: Session, cid: CidRef) -> Steps[Event]:
+def event(session: ClientSession, cid: CidRef) -> Steps[Event]:
     """Fetch an event.
 
     Raises:
@@ -245,7 +245,7 @@ def event(session: Session, cid: CidRef) -> Steps[Event]:
     return read_event(data)
 
 
-def send(session: Session, event: Event) -> Steps[None]:
+def send(session: ClientSession, event: Event) -> Steps[None]:
     """Send an event that was made elsewhere. Sending it again does no harm.
 
     Warns:

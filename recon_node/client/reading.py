@@ -33,8 +33,8 @@ from recon_node.ceramic import (
 from recon_node.client import operations
 from recon_node.client.operations import (
     CidRef,
+    ClientSession,
     Document,
-    Session,
     Steps,
     StreamRef,
     fetch_matching,
@@ -87,7 +87,7 @@ def not_accepted(stream: Stream, error: StreamShapeError) -> NotFoundError:
 
 
 def load_model(
-    session: Session, model: StreamId, versions: Iterable[CID] = ()
+    session: ClientSession, model: StreamId, versions: Iterable[CID] = ()
 ) -> Steps[Definitions]:
     """Return a model's definitions: its first one, and those of versions that the node has.
 
@@ -104,7 +104,7 @@ def load_model(
     return known
 
 
-def fetch_stream(session: Session, ref: StreamRef) -> Steps[Stream]:
+def fetch_stream(session: ClientSession, ref: StreamRef) -> Steps[Stream]:
     """Fetch the events of a stream, and the definitions that its documents name.
 
     A document whose model the node does not have is not checked against it.
@@ -123,7 +123,7 @@ def fetch_stream(session: Session, ref: StreamRef) -> Steps[Stream]:
     return stream.with_definitions(definitions)
 
 
-def read(session: Session, stream: StreamRef, *, at: CidRef | None = None) -> Steps[Document]:
+def read(session: ClientSession, stream: StreamRef, *, at: CidRef | None = None) -> Steps[Document]:
     """Read a stream at its tip, or at any of its events.
 
     Raises:
@@ -133,7 +133,7 @@ def read(session: Session, stream: StreamRef, *, at: CidRef | None = None) -> St
     return document_at((yield from fetch_stream(session, stream)), cid)
 
 
-def events(session: Session, stream: StreamRef) -> Steps[tuple[Event, ...]]:
+def events(session: ClientSession, stream: StreamRef) -> Steps[tuple[Event, ...]]:
     """Read the events of a stream, in causal order: every event after its prevs.
 
     Raises:
@@ -142,7 +142,7 @@ def events(session: Session, stream: StreamRef) -> Steps[tuple[Event, ...]]:
     return (yield from fetch_stream(session, stream)).events
 
 
-def fetch_events(session: Session, stream: StreamId) -> Steps[Stream]:
+def fetch_events(session: ClientSession, stream: StreamId) -> Steps[Stream]:
     """Fetch the events of a stream, without its model.
 
     Raises:

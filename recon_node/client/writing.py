@@ -38,8 +38,8 @@ from recon_node.client.feed_entries import feed
 from recon_node.client.keys import Key
 from recon_node.client.operations import (
     CidRef,
+    ClientSession,
     Document,
-    Session,
     Steps,
     StreamRef,
     fetch_matching,
@@ -133,7 +133,7 @@ class Change:
 
 
 def create_model(
-    session: Session,
+    session: ClientSession,
     definition: ModelDefinition | Mapping[str, Any],
     *,
     key: Key | None = None,
@@ -161,7 +161,7 @@ def create_model(
 
 
 def create(
-    session: Session,
+    session: ClientSession,
     model: StreamRef,
     content: Mapping[str, Any] | None = None,
     *,
@@ -239,7 +239,7 @@ def _deterministic_init(
 
 
 def _create_or_update(
-    session: Session, key: Key, init: Event, change: Change, definitions: Definitions
+    session: ClientSession, key: Key, init: Event, change: Change, definitions: Definitions
 ) -> Steps[Document]:
     """Change the document that an init event starts, which may not exist yet."""
     try:
@@ -259,7 +259,7 @@ def _create_or_update(
 
 
 def update(
-    session: Session,
+    session: ClientSession,
     stream: StreamRef,
     content: Mapping[str, Any] | None = None,
     *,
@@ -296,7 +296,7 @@ def update(
 
 
 def _changed(
-    session: Session, key: Key, stream: Stream, change: Change, at: CID | None = None
+    session: ClientSession, key: Key, stream: Stream, change: Change, at: CID | None = None
 ) -> Steps[tuple[Stream, Event | None]]:
     """Return the stream with a change, and its event; None if it changes nothing."""
     before = document_at(stream, at)
@@ -319,7 +319,7 @@ def _changed(
     return stream.with_event(event, definitions), event
 
 
-def _send(session: Session, stream: Stream, event: Event) -> Steps[Document]:
+def _send(session: ClientSession, stream: Stream, event: Event) -> Steps[Document]:
     """Send an event, unless it would be rejected; return the document at it."""
     check_accepted(stream, event)
     yield from send(session, event)
@@ -352,7 +352,7 @@ _MAX_NAMED: Final = 10
 
 
 def merge(
-    session: Session,
+    session: ClientSession,
     stream: StreamRef,
     content: Mapping[str, Any] | None = None,
     *,
@@ -403,7 +403,7 @@ def merge(
 
 
 def propose_merge(
-    session: Session,
+    session: ClientSession,
     stream: StreamRef,
     content: Mapping[str, Any] | None = None,
     *,
@@ -455,7 +455,7 @@ def _preferred_tip(stream: Stream, prefer: CidRef | None) -> CID | None:
     return tip
 
 
-def diverged(session: Session, model: StreamRef | None = None) -> Steps[list[Document]]:
+def diverged(session: ClientSession, model: StreamRef | None = None) -> Steps[list[Document]]:
     """Find the streams that have diverged: those of a model, or all in the node's feed.
 
     Their `open_tips` are what a merge would cover.
@@ -478,7 +478,7 @@ def diverged(session: Session, model: StreamRef | None = None) -> Steps[list[Doc
     return found
 
 
-def _whole_feed(session: Session) -> Steps[list[Event]]:
+def _whole_feed(session: ClientSession) -> Steps[list[Event]]:
     events: list[Event] = []
     token = None
     while True:

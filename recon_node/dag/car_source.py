@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from recon_node.dag.errors import MAX_NAMED, DagError, LeftOut
+from recon_node.dag.errors import MAX_NAMED, DagError, Omissions
 from recon_node.dag.protocol.shards import walk
 from recon_node.ipld import CID, IDENTITY, CarError, CidError, links
 from recon_node.ipld.car import read_layout, sections
@@ -74,9 +74,9 @@ class CarFile:
                 self._passed.add(cid)
                 yield cid, block
 
-    def left_out(self) -> LeftOut | None:  # noqa: D102 - see DagSource
+    def left_out(self) -> Omissions | None:  # noqa: D102 - see DagSource
         hint = "--all-blocks pushes all"
-        return LeftOut.of(
+        return Omissions.of(
             self._others(),
             f"blocks of the file are not below the root and were not pushed; {hint}",
             f"block of the file is not below the root and was not pushed; {hint}",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from recon_node.dag.car_source import CarFile
-from recon_node.dag.errors import DagError, LeftOut
+from recon_node.dag.errors import DagError, Omissions
 from recon_node.dag.file_tree import FileTree, Preserve
 from recon_node.dag.unixfs import FileLayout
 from recon_node.ipld import CID
@@ -38,7 +38,7 @@ class DagSource(Protocol):
             LinksError: the links of a block cannot be read.
         """
 
-    def left_out(self) -> LeftOut | None:
+    def left_out(self) -> Omissions | None:
         """Return what `blocks` has left out, once it has been exhausted."""
 
 

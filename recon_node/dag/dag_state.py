@@ -18,7 +18,7 @@ from recon_node.dag.containment import MAX_LISTED, Containment
 from recon_node.dag.containment import find as find_block
 from recon_node.dag.dag_events import Identifier, Subject, sort_bytes, subject_of
 from recon_node.dag.protocol.dag_operations import Join
-from recon_node.dag.protocol.publishing import PublishLog, Statement
+from recon_node.dag.protocol.publishing import PublishLog, PublishStatement
 from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.ipld import CID, IDENTITY, multibase
 
@@ -76,8 +76,8 @@ class Publication:
     """
 
     identifier: Identifier
-    current: Statement | None
-    pending: Statement | None
+    current: PublishStatement | None
+    pending: PublishStatement | None
     order: tuple[CID, ...]
     waiting_for: tuple[CID, ...]
     faults: Mapping[CID, str]
@@ -322,7 +322,7 @@ def read_publication(
 
 
 def _contained(
-    connection: sqlite3.Connection, cid: CID, publish: Statement, known: dict[CID, bool]
+    connection: sqlite3.Connection, cid: CID, publish: PublishStatement, known: dict[CID, bool]
 ) -> Containment:
     if cid in known:
         return Containment(known[cid])
@@ -332,7 +332,7 @@ def _contained(
     return containment
 
 
-def _not_contained(publish: Statement) -> str:
+def _not_contained(publish: PublishStatement) -> str:
     where = "" if publish.shard is None else f" in the shard {publish.shard}"
     return f"its link {publish.link} is not contained by its origin {publish.origin}{where}"
 

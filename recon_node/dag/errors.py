@@ -27,7 +27,7 @@ class UnixFsError(IpldError):
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class Omissions:
     """Things that were left out: how many, of what kind and why, and the first of them."""
 
     count: int

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from recon_node.dag.car_source import Extent, ExtentReader
-from recon_node.dag.errors import DagError, LeftOut, UnixFsError
+from recon_node.dag.errors import DagError, Omissions, UnixFsError
 from recon_node.dag.protocol.shards import walk
 from recon_node.dag.unixfs import (
     NO_ATTRIBUTES,
@@ -101,8 +101,8 @@ class FileTree:
     def blocks(self) -> Iterator[tuple[CID, bytes]]:  # noqa: D102 - see DagSource
         return walk(self.root, self.read)
 
-    def left_out(self) -> LeftOut | None:  # noqa: D102 - see DagSource
-        return LeftOut.of(
+    def left_out(self) -> Omissions | None:  # noqa: D102 - see DagSource
+        return Omissions.of(
             self._skipped,
             "entries are sockets, FIFOs or devices and were not pushed",
             "entry is a socket, FIFO or device and was not pushed",

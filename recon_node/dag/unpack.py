@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from recon_node.dag.errors import DagError, LeftOut
+from recon_node.dag.errors import DagError, Omissions
 from recon_node.dag.unixfs import (
     DIRECTORIES,
     Attributes,
@@ -41,7 +41,7 @@ _NODE_SIZE: Final = 256
 """Bytes that a node counts as at least: endless tiny ones take time, if not space."""
 
 
-class Extent(NamedTuple):
+class UnpackedSize(NamedTuple):
     """What a DAG takes when it is written."""
 
     size: int
@@ -60,14 +60,14 @@ class _Node:
     unseen: Iterator[CID]
 
 
-def measure(root: CID, read: Read) -> Extent:
+def measure(root: CID, read: Read) -> UnpackedSize:
     """Return what the file, directory or symlink `root` takes.
 
     Raises:
         DagError: a node is not UnixFS.
         IpldError: a node cannot be decoded.
     """
-    measured: dict[CID, Extent] = {}
+    measured: dict[CID, UnpackedSize] = {}
     path = [_open(root, read)]
     while path:
         node = path[-1]
@@ -87,16 +87,16 @@ def _open(cid: CID, read: Read) -> _Node:
     return _Node(cid, len(block), links, iter(dict.fromkeys(child for child, _ in links)))
 
 
-def _sum(node: _Node, measured: dict[CID, Extent]) -> Extent:
+def _sum(node: _Node, measured: dict[CID, UnpackedSize]) -> UnpackedSize:
     size, entries = max(node.size, _NODE_SIZE), 0
     for cid, is_entry in node.links:
         below = _as_entry(measured[cid]) if is_entry else measured[cid]
         size, entries = size + below.size, entries + below.entries
-    return Extent(min(size, MAX_EXTENT), min(entries, MAX_EXTENT))
+    return UnpackedSize(min(size, MAX_EXTENT), min(entries, MAX_EXTENT))
 
 
-def _as_entry(extent: Extent) -> Extent:
-    return Extent(extent.size + _ENTRY_SIZE, extent.entries + 1)
+def _as_entry(extent: UnpackedSize) -> UnpackedSize:
+    return UnpackedSize(extent.size + _ENTRY_SIZE, extent.entries + 1)
 
 
 _PERMISSIONS: Final = 0o777
@@ -113,9 +113,9 @@ class Unpacked:
     """The paths of symlinks that could not be made, and of files whose attributes could not be
     set, below the target."""
 
-    def left_out(self) -> LeftOut | None:
+    def left_out(self) -> Omissions | None:
         """Return what could not be kept."""
-        return LeftOut.of(self.not_kept, "symlinks, permissions or times could not be kept")
+        return Omissions.of(self.not_kept, "symlinks, permissions or times could not be kept")
 
 
 def unpack_dag(

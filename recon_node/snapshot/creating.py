@@ -43,17 +43,17 @@ from recon_node.snapshot.root import (
     LATEST,
     MAX_RANGES,
     MAX_TOP_BYTES,
-    Page,
     RootError,
     RootObject,
     SnapshotFeed,
     SnapshotManifest,
+    SnapshotPage,
     decode_root,
     encode_root,
 )
 from recon_node.snapshot.snapshot_reader import SnapshotReader
 from recon_node.snapshot.tree.build import NewNode, build
-from recon_node.snapshot.tree.nodes import HIGHEST, Inner, Leaf, Link, Root, decode
+from recon_node.snapshot.tree.nodes import HIGHEST, InnerNode, LeafNode, Link, Root, decode
 from recon_node.snapshot.tree.update import TreeChange, differing_leaves, update
 from recon_node.steps import run_steps
 
@@ -137,7 +137,7 @@ class SnapshotWriter:
         self._numbers: dict[PackWriter, int] = {}
         self._event_extents: dict[bytes, PackExtent] = {}
         self._node_extents: dict[CID, PackExtent] = {}
-        self._upper: dict[CID, tuple[Inner, bytes, bytes]] = {}
+        self._upper: dict[CID, tuple[InnerNode, bytes, bytes]] = {}
         self._made = Created(None, is_new=True, base=base)  # type: ignore[arg-type]
         self._live = 0
 
@@ -196,7 +196,7 @@ class SnapshotWriter:
                 if not self._objects.exists(page_name(cid)):
                     self._objects.put(page_name(cid), data)
                 self._made.pages += 1
-                pages.append(Page(cid, len(data), after, after + len(rows)))
+                pages.append(SnapshotPage(cid, len(data), after, after + len(rows)))
             if lost:
                 break
         return SnapshotFeed(epoch, pages[-1].upto if pages else 0, tuple(pages))
@@ -239,7 +239,7 @@ class SnapshotWriter:
             if key not in self._event_extents
         )
         for new_node in made:
-            if isinstance(new_node.node, Inner):
+            if isinstance(new_node.node, InnerNode):
                 for child in new_node.node.children:
                     if child.cid not in self._node_extents:
                         self._node_extents[child.cid] = reader.extent_of(child.cid)
@@ -269,7 +269,7 @@ class SnapshotWriter:
 
     def _add_node(self, new: NewNode) -> None:
         node = new.node
-        if isinstance(node, Leaf):
+        if isinstance(node, LeafNode):
             locator = encode_locator(self._event_extents.pop(key) for key in node.keys)
         else:
             locator = encode_locator(self._node_extents[child.cid] for child in node.children)
@@ -316,7 +316,7 @@ class SnapshotWriter:
                 elif link.cid in known:
                     parts[link.cid] = known[link.cid]
                     opened = decode(parts[link.cid][0], link.level, KeyRange(link.lower, HIGHEST))
-                    assert isinstance(opened, Inner)
+                    assert isinstance(opened, InnerNode)
                     node = opened
                 else:
                     return top

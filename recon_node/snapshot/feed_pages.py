@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from recon_node.ipld import CID
 from recon_node.ipld.cid import RAW
 from recon_node.snapshot.objects import Objects
-from recon_node.snapshot.root import FEEDS, Page, SnapshotFeed
+from recon_node.snapshot.root import FEEDS, SnapshotFeed, SnapshotPage
 
 if TYPE_CHECKING:  # it takes a node 0.15 s to import, and most nodes make no snapshots
     import pyarrow as pa
@@ -66,7 +66,7 @@ def page_name(cid: CID) -> str:
 
 def ranges_to_write(
     base: SnapshotFeed | None, head: int
-) -> tuple[list[Page], list[tuple[int, int]]]:
+) -> tuple[list[SnapshotPage], list[tuple[int, int]]]:
     """Return the pages that stay, and the positions (after, upto] of those to write, up to `head`.
 
     `base` is the feed of the snapshot to build on, from the same log.
@@ -108,7 +108,7 @@ def read_pages(objects: Objects, feed: SnapshotFeed) -> Iterator[pa.Table]:
         yield read_page(objects, page)
 
 
-def read_page(objects: Objects, page: Page) -> pa.Table:
+def read_page(objects: Objects, page: SnapshotPage) -> pa.Table:
     """Return a page of a feed, checked against its CID.
 
     Raises:

@@ -56,7 +56,7 @@ class UrlError(ObjectError):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedObject:
     """An object in a list."""
 
     name: str
@@ -220,13 +220,14 @@ class Objects:
             self._count()
         return True
 
-    def list(self, prefix: str) -> list[Listed]:
+    def list(self, prefix: str) -> list[ListedObject]:
         """Return the objects below a prefix, by name; plain web servers cannot list them."""
-        objects: list[Listed] = []
+        objects: list[ListedObject] = []
         try:
             for batch in obstore.list(self._store, prefix):
                 objects += [
-                    Listed(entry["path"], entry["size"], entry["last_modified"]) for entry in batch
+                    ListedObject(entry["path"], entry["size"], entry["last_modified"])
+                    for entry in batch
                 ]
         except _FAILURES as error:
             raise self._error(f"the objects below {prefix}", "listed", error) from None

@@ -42,7 +42,7 @@ from recon_node.snapshot.packs import LocatorError, PackExtent, located, split_l
 from recon_node.snapshot.tree.nodes import (
     HIGHEST,
     LOWEST,
-    Inner,
+    InnerNode,
     Link,
     NodeFormatError,
     Root,
@@ -68,7 +68,7 @@ class RootError(ValueError):
     """An object is not a root object, or not one to trust. The message says why."""
 
 
-class Page(NamedTuple):
+class SnapshotPage(NamedTuple):
     """The positions (after, upto] of a feed."""
 
     cid: CID
@@ -91,7 +91,7 @@ class SnapshotFeed:
     """Of the node's log."""
     position: int
     """The snapshot has all events up to this one, perhaps some behind it."""
-    pages: Sequence[Page]
+    pages: Sequence[SnapshotPage]
     """Ascending, without gaps."""
 
     def as_fields(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class SnapshotFeed:
     def of_fields(cls, fields: Mapping[str, Any]) -> SnapshotFeed:
         """Do the reverse; raises an error of any kind if that is not possible."""
         pages = [
-            Page(
+            SnapshotPage(
                 of_type(cid, CID, "a page"),
                 *(_number(each, "a page of its feed") for each in others),
             )
@@ -337,7 +337,7 @@ def _top(block: bytes, root: Link) -> dict[CID, tuple[bytes, bytes]]:
             link = links.popleft()
             top[link.cid] = split_located(data, link.cid, link.hash)
             node = decode(top[link.cid][0], link.level, KeyRange(link.lower, HIGHEST))
-            links += node.children if isinstance(node, Inner) else ()
+            links += node.children if isinstance(node, InnerNode) else ()
     except (DagCborError, LocatorError, NodeFormatError, TypeError, IndexError):
         pass  # the others are fetched one by one
     return top

@@ -34,8 +34,8 @@ from recon_node.snapshot.root import LATEST, RootError, RootObject, decode_root
 from recon_node.snapshot.tree.nodes import (
     HIGHEST,
     LOWEST,
-    Inner,
-    Leaf,
+    InnerNode,
+    LeafNode,
     Link,
     NodeFormatError,
     decode,
@@ -46,7 +46,7 @@ from recon_node.steps import run_steps
 
 T = TypeVar("T")
 
-Opened = tuple[Branch, Leaf | Inner, list[PackExtent]]
+Opened = tuple[Branch, LeafNode | InnerNode, list[PackExtent]]
 """A node that was read, with the extents of its events or children."""
 
 NODE_GAP: Final = 64
@@ -131,12 +131,12 @@ class SnapshotReader:
             block, locator = nodes[branch.link.cid]
             try:
                 node = open_node(branch, block)
-                items = node.keys if isinstance(node, Leaf) else node.children
+                items = node.keys if isinstance(node, LeafNode) else node.children
                 extents = decode_locator(locator, len(items))
             except (NodeFormatError, LocatorError) as error:
                 self._on_fault(SnapshotFault(self._where(branch.link.cid), str(error)))
                 continue
-            if isinstance(node, Inner):
+            if isinstance(node, InnerNode):
                 self._note_children(node, extents)
             opened.append((branch, node, extents))
         return opened
@@ -210,7 +210,7 @@ class SnapshotReader:
         """Note where the items of a node are."""
         try:
             node = decode(block, level_of(block), KeyRange(LOWEST, HIGHEST))
-            if isinstance(node, Leaf):
+            if isinstance(node, LeafNode):
                 extents = decode_locator(locator, len(node.keys))
                 self.event_extents.update(zip(node.keys, extents, strict=True))
             else:
@@ -218,7 +218,7 @@ class SnapshotReader:
         except (NodeFormatError, LocatorError) as error:
             raise SnapshotError(f"{self._where(cid)}: {error}") from None
 
-    def _note_children(self, node: Inner, extents: Sequence[PackExtent]) -> None:
+    def _note_children(self, node: InnerNode, extents: Sequence[PackExtent]) -> None:
         for child, extent in zip(node.children, extents, strict=True):
             self._extents[child.cid] = (extent, child.hash)
 
@@ -252,6 +252,6 @@ def children_of(opened: Iterable[Opened]) -> list[Branch]:
     return [
         child
         for branch, node, _ in opened
-        if isinstance(node, Inner)
+        if isinstance(node, InnerNode)
         for child in branches(node, branch.bounds)
     ]

@@ -34,7 +34,7 @@ from recon_node.snapshot.snapshot_reader import (
     children_of,
     read_root,
 )
-from recon_node.snapshot.tree.nodes import Leaf
+from recon_node.snapshot.tree.nodes import LeafNode
 from recon_node.snapshot.tree.update import Branch, matcher, whole
 from recon_node.store import Store, StoreError
 
@@ -186,7 +186,7 @@ class _Sync:
         try:
             wanted: list[tuple[bytes, PackExtent]] = []
             for _, leaf, extents in await in_thread(self._reader.open, part):
-                assert isinstance(leaf, Leaf)
+                assert isinstance(leaf, LeafNode)
                 missing = await self._missing(leaf.keys, extents)
                 self._result.done += len(leaf.keys) - len(missing)
                 wanted += missing

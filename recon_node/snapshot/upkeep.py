@@ -25,7 +25,7 @@ from recon_node.snapshot.snapshot_reader import (
     SnapshotReader,
     read_root,
 )
-from recon_node.snapshot.tree.nodes import Leaf
+from recon_node.snapshot.tree.nodes import LeafNode
 from recon_node.snapshot.tree.update import Branch, whole
 
 
@@ -78,7 +78,7 @@ def verify_snapshot(
         result.nodes += len(opened)
         wanted: list[tuple[bytes, PackExtent]] = []
         for _, node, extents in opened:
-            if isinstance(node, Leaf):
+            if isinstance(node, LeafNode):
                 wanted += zip(node.keys, extents, strict=True)
         result.events += len(reader.events(wanted))
         progress(result.events, root.manifest.count)

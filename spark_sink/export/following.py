@@ -28,7 +28,7 @@ Since = Callable[[Token | None], Changes]
 """Returns the changes of a table since a token."""
 
 
-class UnreachableError(SinkError):
+class TargetUnreachableError(SinkError):
     """A target does not answer, or the connection was lost; nothing of a change is there."""
 
 
@@ -49,7 +49,7 @@ class Target(Protocol):
         """Take in what has changed in a table since the last time; None if nothing has.
 
         Raises:
-            UnreachableError: it does not answer.
+            TargetUnreachableError: it does not answer.
             SinkError: it refuses.
         """
 
@@ -82,7 +82,7 @@ def follow(
             for name in names or (STATES, *view_names(directory)):
                 if taken := target.take(name, partial(Changes, directory, name)):
                     on_taken(name, taken)
-        except UnreachableError as error:
+        except TargetUnreachableError as error:
             if every is None:
                 raise
             on_unreachable(str(error))

@@ -28,7 +28,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from recon_node.ipld import CID
 from spark_sink.errors import SinkError
-from spark_sink.export.following import Since, Taken, UnreachableError
+from spark_sink.export.following import Since, Taken, TargetUnreachableError
 from spark_sink.query.changes import Token
 from spark_sink.query.show import show, to_json
 
@@ -60,7 +60,7 @@ class Kafka:
         """Send what has changed in a table, in one transaction; None if nothing has.
 
         Raises:
-            UnreachableError: the cluster does not answer.
+            TargetUnreachableError: the cluster does not answer.
             SinkError: it refuses.
         """
         with self._errors():
@@ -103,7 +103,7 @@ class Kafka:
                 ) from exception
             if error.fatal() and not error.retriable():
                 raise SinkError(f"Kafka refuses: {text}") from exception
-            raise UnreachableError(f"cannot use Kafka: {text}") from exception
+            raise TargetUnreachableError(f"cannot use Kafka: {text}") from exception
 
     def _connected(self) -> Producer:
         if self._producer is None:
@@ -163,7 +163,7 @@ class Kafka:
                     return tokens
                 else:
                     raise KafkaException(error)
-            raise UnreachableError("cannot use Kafka: it does not answer")
+            raise TargetUnreachableError("cannot use Kafka: it does not answer")
         finally:
             consumer.close()
 

@@ -30,7 +30,7 @@ from psycopg.sql import SQL, Composed, Identifier
 
 from recon_node.ipld import CID
 from spark_sink.errors import SinkError, one_line
-from spark_sink.export.following import Since, Taken, UnreachableError
+from spark_sink.export.following import Since, Taken, TargetUnreachableError
 from spark_sink.query.changes import Token
 from spark_sink.query.show import show, to_json
 from spark_sink.schema import TableSpec
@@ -94,7 +94,7 @@ class Postgres:
         """Take in what has changed in a table, in one transaction; None if nothing has.
 
         Raises:
-            UnreachableError: the database does not answer.
+            TargetUnreachableError: the database does not answer.
             SinkError: it refuses.
         """
         last = self._tokens.get(name)
@@ -122,7 +122,7 @@ class Postgres:
                 self._prepare(self._connection)
             yield self._connection
         except psycopg.OperationalError as error:
-            raise UnreachableError(f"cannot use the database: {one_line(error)}") from error
+            raise TargetUnreachableError(f"cannot use the database: {one_line(error)}") from error
         except psycopg.Error as error:
             raise SinkError(f"the database refuses: {one_line(error)}") from error
 

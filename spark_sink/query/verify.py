@@ -37,7 +37,7 @@ NOTHING: Final = Hash(0, "00" * 32)
 
 
 @dataclass(slots=True)
-class Verdict:
+class TableComparison:
     """What came of the comparison.
 
     Attributes:
@@ -66,7 +66,7 @@ class Verdict:
         return self.node == self.tables
 
 
-def verify(tables: Location, url: str, token: str | None = None) -> Verdict:
+def verify(tables: Location, url: str, token: str | None = None) -> TableComparison:
     """Compare the tables in a directory with a node.
 
     Raises:
@@ -87,7 +87,7 @@ def verify(tables: Location, url: str, token: str | None = None) -> Verdict:
     mine = _parts(tables, start, b"", SHORT_HASH_SIZE)
     theirs = _parts_at_node(whole)
     names = _names(tables) if mine else {}
-    verdict = Verdict(
+    verdict = TableComparison(
         url=url,
         upto=read.position,
         node=Hash(whole["count"], whole["sha256a"]),

@@ -22,7 +22,7 @@ _MAX_HEAP_MIB: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class MemoryAllowance:
     """What a control group may use."""
 
     limit: int | None
@@ -31,7 +31,7 @@ class Allowance:
     """How many processes of the group the kernel has killed for exceeding the limit."""
 
 
-def allowance(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> Allowance:
+def allowance(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> MemoryAllowance:
     """Return what this process may use, by the tightest of its control groups.
 
     Args:
@@ -49,7 +49,7 @@ def allowance(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> Allowance
                 key, _, value = line.partition(" ")
                 if key == "oom_kill" and value.isdecimal():
                     kills = max(kills, int(value))
-    return Allowance(min(limits, default=None), kills)
+    return MemoryAllowance(min(limits, default=None), kills)
 
 
 def heap_within(limit: int | None) -> str:
@@ -64,7 +64,7 @@ def tasks_within(limit: int | None) -> int:
     return 2 if limit is None or limit >= NEEDED_BYTES else 1
 
 
-def why_killed(before: Allowance, now: Allowance, java_exit: int | None) -> str | None:
+def why_killed(before: MemoryAllowance, now: MemoryAllowance, java_exit: int | None) -> str | None:
     """Return an error message if the kernel killed a part of the pipeline; None if it did not.
 
     Args:

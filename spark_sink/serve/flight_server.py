@@ -35,7 +35,7 @@ from spark_sink.exposition import new_registry
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.flight_messages import MalformedError, Message, parsed
-from spark_sink.serve.flight_sql import Call, FlightSql, handshake
+from spark_sink.serve.flight_sql import FlightCall, FlightSql, handshake
 from spark_sink.serve.query_turns import QueryLimits, QueryWorkers, address_of
 from spark_sink.source.feed_client import Feed
 from spark_sink.tables.location import Location
@@ -291,12 +291,12 @@ def _whole(message: Any) -> Message:
     return message
 
 
-def _call(context: grpc.ServicerContext) -> Call:
+def _call(context: grpc.ServicerContext) -> FlightCall:
     def on_gone(act: Callable[[], None]) -> None:
         if not context.add_callback(act):
             act()  # it is gone already
 
-    return Call(str(context.peer()), on_gone)
+    return FlightCall(str(context.peer()), on_gone)
 
 
 class _Calls:

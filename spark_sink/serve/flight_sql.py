@@ -8,7 +8,7 @@ as the Ceramic SDK's does. So each client has a limited number: a new one takes 
 that was used the longest ago. All are forgotten when they are not used for a while. Other commands
 ask about the tables.
 
-Calls come from threads of gRPC; a `Call` is what is known about one.
+Calls come from threads of gRPC; a `FlightCall` is what is known about one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from spark_sink.serve.flight_messages import (
 )
 from spark_sink.serve.metadata import MAX_SQL
 from spark_sink.serve.query_turns import QueryWorkers
-from spark_sink.serve.query_worker import Plan
+from spark_sink.serve.query_worker import StatementPlan
 
 _CREATE: Final = "CreatePreparedStatement"
 _CLOSE: Final = "ClosePreparedStatement"
@@ -64,7 +64,7 @@ _READ_ONLY: Final = "the tables are read-only here"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FlightCall:
     """What is known about a call.
 
     Attributes:
@@ -97,7 +97,7 @@ class FlightSql:
         self._schemas: dict[tuple[str, str], bytes] = {}
         self._schemas_at = -math.inf
 
-    def get_flight_info(self, descriptor: Message, call: Call) -> Message:
+    def get_flight_info(self, descriptor: Message, call: FlightCall) -> Message:
         """Return the columns of an answer, and the ticket for its rows."""
         schema, ticket = self._planned(_command(descriptor), descriptor.cmd, call)
         endpoint = new("FlightEndpoint", ticket=new("Ticket", ticket=ticket))
@@ -111,12 +111,12 @@ class FlightSql:
             ordered=True,
         )
 
-    def get_schema(self, descriptor: Message, call: Call) -> Message:
+    def get_schema(self, descriptor: Message, call: FlightCall) -> Message:
         """Return the columns of an answer."""
         schema, _ = self._planned(_command(descriptor), descriptor.cmd, call)
         return new("SchemaResult", schema=schema)
 
-    def do_get(self, ticket: Message, call: Call) -> Iterator[Message]:
+    def do_get(self, ticket: Message, call: FlightCall) -> Iterator[Message]:
         """Yield the rows that belong to a ticket."""
         command = _unpacked(ticket.ticket)
         if name_of(command) == "TicketStatementQuery":
@@ -129,7 +129,7 @@ class FlightSql:
             header, body = ipc.parts_of(item)
             yield new("FlightData", data_header=header, data_body=body)
 
-    def do_put(self, messages: Iterator[Message], call: Call) -> Iterator[Message]:
+    def do_put(self, messages: Iterator[Message], call: FlightCall) -> Iterator[Message]:
         """Bind values to a prepared statement."""
         received = list(islice(messages, _MAX_PUT))
         if not received:
@@ -149,7 +149,7 @@ class FlightSql:
         result = new("DoPutPreparedStatementResult", prepared_statement_handle=handle)
         yield new("PutResult", app_metadata=result.SerializeToString())
 
-    def do_action(self, action: Message, call: Call) -> Iterator[Message]:
+    def do_action(self, action: Message, call: FlightCall) -> Iterator[Message]:
         """Create or close a prepared statement."""
         if action.type == _CREATE:
             request = _unpacked(action.body, "ActionCreatePreparedStatementRequest")
@@ -167,16 +167,16 @@ class FlightSql:
         else:
             raise RequestError("UNIMPLEMENTED", f"the action {action.type!r} is not supported")
 
-    def list_actions(self, request: Message, call: Call) -> Iterator[Message]:
+    def list_actions(self, request: Message, call: FlightCall) -> Iterator[Message]:
         """Yield the actions that are supported."""
         for name, description in _ACTIONS.items():
             yield new("ActionType", type=name, description=description)
 
-    def list_flights(self, request: Message, call: Call) -> Iterator[Message]:
+    def list_flights(self, request: Message, call: FlightCall) -> Iterator[Message]:
         """Yield nothing: everything here is the answer to a command."""
         return iter(())
 
-    def _planned(self, command: Message, data: bytes, call: Call) -> tuple[bytes, bytes]:
+    def _planned(self, command: Message, data: bytes, call: FlightCall) -> tuple[bytes, bytes]:
         """Return the columns of a command's answer, and its ticket."""
         name = name_of(command)
         if name == "CommandStatementQuery":
@@ -194,7 +194,7 @@ class FlightSql:
             raise _unsupported(command)
         return ipc.schema_bytes(table.schema), data
 
-    def _rows(self, handle: bytes, call: Call) -> Iterator[ipc.Parts]:
+    def _rows(self, handle: bytes, call: FlightCall) -> Iterator[ipc.Parts]:
         try:
             asked = json.loads(self._unsealed(handle))
             values = ipc.read_values(base64.b64decode(asked["values"]))
@@ -280,7 +280,7 @@ class Prepared:
 
     client: str
     sql: str
-    plan: Plan
+    plan: StatementPlan
     values: dict[str, Any] = field(default_factory=dict)
     used: float = 0.0
 
@@ -293,7 +293,7 @@ class PreparedStatements:
         self._lock = threading.Lock()
         self._statements = Latest[bytes, Prepared](IN_ALL)
 
-    def add(self, client: str, sql: str, plan: Plan) -> bytes:
+    def add(self, client: str, sql: str, plan: StatementPlan) -> bytes:
         """Remember a statement; return its handle."""
         handle = secrets.token_bytes(16)
         with self._lock:

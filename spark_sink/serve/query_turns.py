@@ -27,7 +27,16 @@ from recon_node.slots import Slot, Slots, address_block_of
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import Code, RequestError
 from spark_sink.serve.ipc import Parts
-from spark_sink.serve.query_worker import DATA, END, ERROR, FRAME, LENGTH, PLAN, Plan, Request
+from spark_sink.serve.query_worker import (
+    DATA,
+    END,
+    ERROR,
+    FRAME,
+    LENGTH,
+    PLAN,
+    QueryRequest,
+    StatementPlan,
+)
 from spark_sink.tables.location import Location, absolute
 
 # Seconds.
@@ -95,14 +104,14 @@ class QueryWorkers:
 
     def table_schemas(self, client: str) -> dict[tuple[str, str], bytes]:
         """Return the columns of all tables, by schema and name, for a client."""
-        request = Request("tables", self._tables, seconds=_PLAN_SECONDS)
+        request = QueryRequest("tables", self._tables, seconds=_PLAN_SECONDS)
         return cast("dict[tuple[str, str], bytes]", self._asked(request, client))
 
-    def plan(self, sql: str, client: str) -> Plan:
+    def plan(self, sql: str, client: str) -> StatementPlan:
         """Return what is known about a statement of a client."""
         seconds = min(_PLAN_SECONDS, self._limits.seconds)
-        request = Request("plan", self._tables, sql, seconds=seconds)
-        return cast("Plan", self._asked(request, client))
+        request = QueryRequest("plan", self._tables, sql, seconds=seconds)
+        return cast("StatementPlan", self._asked(request, client))
 
     def rows(
         self,
@@ -119,7 +128,7 @@ class QueryWorkers:
         The query waits for what is `wanted` of the tables. The worker ends when the client is gone.
         """
         limits = self._limits
-        request = Request(
+        request = QueryRequest(
             "rows",
             self._tables,
             sql,
@@ -164,7 +173,7 @@ class QueryWorkers:
                 self._parent.kill()
                 self._parent.wait()
 
-    def _asked(self, request: Request, client: str) -> Any:
+    def _asked(self, request: QueryRequest, client: str) -> Any:
         """Return the result of a worker that answers with one frame."""
         with self._turn(client, feed=False) as ending:
             frames = list(self._frames(request, ending))
@@ -187,7 +196,7 @@ class QueryWorkers:
             yield ending
 
     def _frames(
-        self, request: Request, ending: _Ending, on_gone: OnGone | None = None
+        self, request: QueryRequest, ending: _Ending, on_gone: OnGone | None = None
     ) -> Iterator[tuple[int, bytes, bytes]]:
         """Start a worker, and yield the frames of its answer."""
         started = monotonic()
@@ -248,7 +257,7 @@ class QueryWorkers:
             )
         self._control = ours
 
-    def _died(self, request: Request, ending: _Ending, seconds: float) -> RequestError:
+    def _died(self, request: QueryRequest, ending: _Ending, seconds: float) -> RequestError:
         """Return the error for a worker that ended before its answer did."""
         if self._closed:
             return _stopping()
@@ -293,7 +302,7 @@ def _stopping() -> RequestError:
     return RequestError("UNAVAILABLE", "the server is stopping")
 
 
-def _send(connection: socket.socket, request: Request) -> None:
+def _send(connection: socket.socket, request: QueryRequest) -> None:
     data = pickle.dumps(request)
     connection.sendall(LENGTH.pack(len(data)) + data)
 

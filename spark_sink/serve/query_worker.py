@@ -10,7 +10,7 @@ The answer is a sequence of frames: a kind, the lengths of two parts, and the pa
 | kind | parts |
 |---|---|
 | data | header and body of an Arrow message; the first one has the schema |
-| plan | a pickled `Plan` |
+| plan | a pickled `StatementPlan` |
 | error | a code, and a text for the client |
 | end | empty |
 """
@@ -53,7 +53,7 @@ _OVERHEAD_MB: Final = 640
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class QueryRequest:
     """What a worker has to do.
 
     Attributes:
@@ -74,7 +74,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StatementPlan:
     """What is known about a statement before it is executed.
 
     Attributes:
@@ -98,7 +98,7 @@ def _send(connection: socket.socket, kind: int, first: bytes = b"", second: byte
         connection.sendall(second)
 
 
-def answer(request: Request, connection: socket.socket) -> None:
+def answer(request: QueryRequest, connection: socket.socket) -> None:
     """Answer a request on a socket."""
     send = partial(_send, connection)
     try:
@@ -127,14 +127,14 @@ def _table_schemas(database: Database) -> dict[tuple[str, str], bytes]:
     return {name: ipc.schema_bytes(schema) for name, schema in found.items()}
 
 
-def _plan(database: Database, statement: SqlStatement) -> Plan:
+def _plan(database: Database, statement: SqlStatement) -> StatementPlan:
     nothing = dict.fromkeys(statement.parameters)
     schema = database.schema(statement, nothing)
     # The names are as DataFusion, and so ceramic-one, has them.
     parameters = pa.schema(
         [(f"${name}", _bindable(kind)) for name, kind in statement.parameters.items()]
     )
-    return Plan(
+    return StatementPlan(
         ipc.schema_bytes(schema), ipc.schema_bytes(parameters), feed=statement.feed is not None
     )
 
@@ -150,7 +150,9 @@ def _bindable(kind: pa.DataType) -> pa.DataType:
     return pa.time32("ms") if pa.types.is_time(kind) else kind
 
 
-def _send_rows(database: Database, statement: SqlStatement, request: Request, send: _Send) -> None:
+def _send_rows(
+    database: Database, statement: SqlStatement, request: QueryRequest, send: _Send
+) -> None:
     schema = database.schema(statement, request.values)
     send(DATA, *ipc.parts_of(schema))  # before it waits, since clients wait for this
     database.open_tables(statement, request.wanted)
@@ -214,7 +216,7 @@ def _run(connection: socket.socket) -> None:
     try:
         with connection.makefile("rb") as stream:
             length = LENGTH.unpack(stream.read(LENGTH.size))[0]
-            request: Request = pickle.loads(stream.read(length))
+            request: QueryRequest = pickle.loads(stream.read(length))
         _confine(request)
         threading.Thread(target=_end_with, args=[connection], daemon=True).start()
         answer(request, connection)
@@ -222,7 +224,7 @@ def _run(connection: socket.socket) -> None:
         os._exit(0)  # the server knows by the last frame whether the answer is complete
 
 
-def _confine(request: Request) -> None:
+def _confine(request: QueryRequest) -> None:
     """Limit this process, as the request says."""
     if request.seconds is not None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, whatever it does

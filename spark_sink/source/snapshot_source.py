@@ -51,7 +51,7 @@ from recon_node.snapshot.snapshot_reader import (
     children_of,
     read_root,
 )
-from recon_node.snapshot.tree.nodes import Leaf, Link
+from recon_node.snapshot.tree.nodes import LeafNode, Link
 from recon_node.snapshot.tree.update import Branch, whole
 from spark_sink.errors import SinkError
 from spark_sink.schema import FEED
@@ -155,7 +155,7 @@ class SnapshotTableReader(DataSourceReader):
             wanted = [
                 item
                 for _, node, extents in opened
-                if isinstance(node, Leaf)
+                if isinstance(node, LeafNode)
                 for item in zip(node.keys, extents, strict=True)
             ]
             events = reader.events(wanted)

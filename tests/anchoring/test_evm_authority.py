@@ -162,7 +162,7 @@ async def test_nothing_is_signed_while_the_base_fee_is_above_the_limit(tmp_path:
     world.chain.base_fee = 2_000
     outcome = await world.advance()
     assert outcome == Pending("the base fee is 2e-06 gwei, and anchor_max_fee 1e-06", True)
-    assert world.authority.account == authority.Account(ADDRESS, 10**22)
+    assert world.authority.account == authority.PayingAccount(ADDRESS, 10**22)
     assert world.journal.attempts(ROOT) == []
     await world.settle()
 

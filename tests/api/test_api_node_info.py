@@ -108,7 +108,7 @@ def peer_of(**worth: Any) -> PeerInfo:
 
 
 async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -> None:
-    from recon_node.anchoring.anchoring_service import Known
+    from recon_node.anchoring.anchoring_service import AnchoringFigures
     from recon_node.chain import ChainReport
     from recon_node.p2p import Counters
 
@@ -136,7 +136,9 @@ async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -
         services,
         peers=peers,
         anchors=SimpleNamespace(reports=[ChainReport("eip155:1")]),
-        anchoring=SimpleNamespace(known=Known(2, 1, 3, 5 * 10**17, 10**18), alarm="no money"),
+        anchoring=SimpleNamespace(
+            known=AnchoringFigures(2, 1, 3, 5 * 10**17, 10**18), alarm="no money"
+        ),
         snapshots=SimpleNamespace(durations={("create", "ok"): Durations()}, created_at=7.0),
         data_dir=tmp_path,
     )

@@ -25,7 +25,7 @@ from chain_server import (
 
 from recon_node.ceramic import TimeProof
 from recon_node.chain import ChainError, ChainReport, ChainSettings
-from recon_node.chain.rpc import Provider, open_provider
+from recon_node.chain.rpc import RpcProvider, open_provider
 from recon_node.chain.rpc_endpoint import AnswerError, CoolingError, EndpointError, RpcEndpoint
 from recon_node.ipld import CID
 
@@ -39,7 +39,7 @@ TX = PROOF.transaction_hash
 
 
 @asynccontextmanager
-async def asking(*urls: str, **settings: object) -> AsyncIterator[Provider]:
+async def asking(*urls: str, **settings: object) -> AsyncIterator[RpcProvider]:
     given = ChainSettings({GNOSIS: urls}, **settings)  # type: ignore[arg-type]
     async with open_provider(given, ChainReport(GNOSIS), lambda: 0.5) as provider:
         yield provider

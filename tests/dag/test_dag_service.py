@@ -40,7 +40,7 @@ from recon_node.dag.errors import IncompleteDagError
 from recon_node.dag.protocol.dag_operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish, statement_of
 from recon_node.dag.protocol.replica import Replica, join
-from recon_node.dag.protocol.shards import CAR, Shard, appends, split, walk
+from recon_node.dag.protocol.shards import CAR, CarShard, appends, split, walk
 from recon_node.feed_index import FeedIndexError
 from recon_node.ipld import CID, DAG_CBOR, DAG_PB, IDENTITY, RAW, car, dag_cbor, dag_pb, varint
 from recon_node.ipld.dag_pb import PbNode
@@ -67,11 +67,11 @@ async def admit(store: Store, *events: Event) -> None:
     assert {verdict.status for verdict in verdicts} <= {"new", "known"}, verdicts
 
 
-def shards_of(root: CID, blocks: Blocks, size: int) -> list[Shard]:
+def shards_of(root: CID, blocks: Blocks, size: int) -> list[CarShard]:
     return list(split(root, walk(root, blocks.__getitem__), size))
 
 
-def shard_events(root: CID, shards: Sequence[Shard]) -> list[Event]:
+def shard_events(root: CID, shards: Sequence[CarShard]) -> list[Event]:
     return [shard_event(KEY, root, shard.car) for shard in shards]
 
 

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from recon_node.p2p.transport.memory_budget import (
     REFUSED_FOR,
     WARN_EVERY,
-    Account,
+    MemoryAccount,
     MemoryBudget,
     OverBudgetError,
 )
@@ -27,10 +27,10 @@ class Crowd:
         self.now = 0.0
         self.reported: list[str] = []
         self.budget = MemoryBudget(limit, lambda: self.now, self.reported.append)
-        self.accounts: dict[str, Account] = {}
+        self.accounts: dict[str, MemoryAccount] = {}
         self.leaving: list[str] = []
 
-    def join(self, peer: str, address: str = "192.0.2.1") -> Account:
+    def join(self, peer: str, address: str = "192.0.2.1") -> MemoryAccount:
         account = self.budget.account(peer, address, lambda: self.leaving.append(peer))
         self.accounts[peer] = account
         return account

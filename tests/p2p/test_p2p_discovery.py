@@ -17,7 +17,7 @@ from p2p_support import NETWORK, eventually, loopback_host
 
 from recon_node.backoff import Backoff
 from recon_node.p2p.peers import schedule
-from recon_node.p2p.peers.dht import Found, LibraryDht
+from recon_node.p2p.peers.dht import FoundProvider, LibraryDht
 from recon_node.p2p.peers.dht_server import MAX_ANSWER, protocol_of
 from recon_node.p2p.peers.discovery import AT_LEISURE, GATHER, MAX_NEW, Discovery
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
@@ -92,7 +92,7 @@ def quick(monkeypatch):
 
 async def test_an_answer_makes_only_so_many_new_peers(quick, monkeypatch):
     """Any peer can make up any number."""
-    made_up = [Found(str(some_peer_id()), ()) for _ in range(2 * MAX_NEW)]
+    made_up = [FoundProvider(str(some_peer_id()), ()) for _ in range(2 * MAX_NEW)]
 
     async def exchange(dht, peer, announce, ask):
         await trio.lowlevel.checkpoint()

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import ENOUGH_OTHERS, ENOUGH_SHARING, Candidates
-from recon_node.p2p.peers.dht import CLOSEST, Found
+from recon_node.p2p.peers.dht import CLOSEST, FoundProvider
 from recon_node.p2p.peers.dht_server import PROVIDERS_ANSWERED, ProviderRecords
 from recon_node.p2p.peers.discovery import Discovery
 from recon_node.store import Interest
@@ -105,7 +105,7 @@ class Node:
 
     async def exchange(
         self, peer_id: str, announce: Sequence[bytes], ask: Sequence[bytes]
-    ) -> dict[bytes, list[Found]]:
+    ) -> dict[bytes, list[FoundProvider]]:
         await trio.sleep(0.05 + 0.1 * self.random.random())
         peer = self.world.nodes[peer_id]
         if not peer.is_alive:
@@ -116,16 +116,16 @@ class Node:
             peer.records.add(key, self.peer_id, addresses, self.source, trio.current_time())
         return {key: peer.told(key) for key in ask}
 
-    def told(self, key: bytes) -> list[Found]:
+    def told(self, key: bytes) -> list[FoundProvider]:
         known = self.known_providers(key)
         return self.random.sample(known, min(len(known), PROVIDERS_ANSWERED))
 
     def provide(self, keys: Collection[bytes]) -> None:
         pass
 
-    def known_providers(self, key: bytes) -> list[Found]:
+    def known_providers(self, key: bytes) -> list[FoundProvider]:
         return [
-            Found(each.peer_id, tuple(address.decode() for address in each.addresses))
+            FoundProvider(each.peer_id, tuple(address.decode() for address in each.addresses))
             for each in self.records.providers(key, trio.current_time())
             if self.world.nodes[each.peer_id].is_alive
         ]

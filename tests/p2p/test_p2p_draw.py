@@ -12,7 +12,7 @@ from recon_node.p2p.peers.draw import (
     FLOOR,
     MIN_LATENCY,
     UNKNOWN_LATENCY,
-    Candidate,
+    PeerCandidate,
     draw,
     draw_by_block,
     weights,
@@ -21,27 +21,38 @@ from recon_node.p2p.peers.draw import (
 DRAWS = 6_000
 SMALL = st.floats(0, 1e6)
 CANDIDATES = st.lists(
-    st.builds(Candidate, SMALL, st.none() | st.floats(0, 60), st.floats(0, 1), st.floats(0, 100)),
+    st.builds(
+        PeerCandidate, SMALL, st.none() | st.floats(0, 60), st.floats(0, 1), st.floats(0, 100)
+    ),
     min_size=1,
     max_size=20,
 )
 
 CASES = {
-    "overlap": [Candidate(keys, 0.05) for keys in (1000, 400, 200, 100)],
-    "latency": [Candidate(500, seconds) for seconds in (0.02, 0.05, 0.1, 0.3)],
-    "both": [Candidate(900, 0.03), Candidate(90, 0.003), Candidate(450, 0.06), Candidate(30, 0.01)],
-    "little and far": [Candidate(10**6, 0.01), Candidate(1, 0.01), Candidate(10**6, 60.0)],
-    "conduct": [
-        Candidate(100, 0.05),
-        Candidate(100, 0.05, behind=1.0),
-        Candidate(100, 0.05, failures=3.0),
-        Candidate(100, 0.05, behind=0.5, failures=1.0),
+    "overlap": [PeerCandidate(keys, 0.05) for keys in (1000, 400, 200, 100)],
+    "latency": [PeerCandidate(500, seconds) for seconds in (0.02, 0.05, 0.1, 0.3)],
+    "both": [
+        PeerCandidate(900, 0.03),
+        PeerCandidate(90, 0.003),
+        PeerCandidate(450, 0.06),
+        PeerCandidate(30, 0.01),
     ],
-    "nothing known": [Candidate(1.0, None), Candidate(1.0, 0.2), Candidate(0.0, None)],
+    "little and far": [
+        PeerCandidate(10**6, 0.01),
+        PeerCandidate(1, 0.01),
+        PeerCandidate(10**6, 60.0),
+    ],
+    "conduct": [
+        PeerCandidate(100, 0.05),
+        PeerCandidate(100, 0.05, behind=1.0),
+        PeerCandidate(100, 0.05, failures=3.0),
+        PeerCandidate(100, 0.05, behind=0.5, failures=1.0),
+    ],
+    "nothing known": [PeerCandidate(1.0, None), PeerCandidate(1.0, 0.2), PeerCandidate(0.0, None)],
 }
 
 
-def expected_shares(candidates: list[Candidate]) -> list[float]:
+def expected_shares(candidates: list[PeerCandidate]) -> list[float]:
     """The formula of the documentation, written down a second time."""
     attractions = []
     for each in candidates:

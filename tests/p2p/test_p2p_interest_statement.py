@@ -15,7 +15,7 @@ from recon_node.p2p.errors import PeerProtocolError
 from recon_node.p2p.peers.interest_statement import (
     MAX_PREFIXES,
     MAX_STATEMENT,
-    Statement,
+    InterestStatement,
     decode,
     state,
 )
@@ -103,7 +103,7 @@ def test_a_shard_is_told_by_few_prefixes_and_read_as_one_range(count, data):
 @given(st.lists(PREFIX, min_size=1, max_size=12), DIGEST, st.data())
 def test_every_statement_can_be_written_in_only_one_way(prefixes, known, data):
     """Whatever is changed in its bytes: it is refused, or read as what is written so."""
-    raw = bytearray(Statement(7, tuple(apart(prefixes)), known).encode())
+    raw = bytearray(InterestStatement(7, tuple(apart(prefixes)), known).encode())
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=3))
     try:
@@ -141,7 +141,7 @@ def test_more_interests_than_fit_are_covered(rng):
 
 def test_a_full_statement_fits(rng):
     prefixes = sorted({rng.randbytes(FIELDS_SIZE) for _ in range(MAX_PREFIXES)})
-    statement = Statement(2**62, tuple(prefixes), bytes(8))
+    statement = InterestStatement(2**62, tuple(prefixes), bytes(8))
     assert decode(statement.encode()) == statement
     assert len(statement.encode()) <= MAX_STATEMENT
 
@@ -149,6 +149,6 @@ def test_a_full_statement_fits(rng):
 def test_many_interests_take_few_bytes(rng):
     """A model takes ten bytes; another stream of the same controller takes six."""
     models = [rng.randbytes(8) for _ in range(1000)]
-    assert len(Statement(0, tuple(sorted(models))).encode()) < 10 * 1000 + 16
+    assert len(InterestStatement(0, tuple(sorted(models))).encode()) < 10 * 1000 + 16
     streams = {models[0] + models[1] + rng.randbytes(4) for _ in range(1000)}
-    assert len(Statement(0, tuple(sorted(streams))).encode()) < 6 * 1000 + 48
+    assert len(InterestStatement(0, tuple(sorted(streams))).encode()) < 6 * 1000 + 48

@@ -32,7 +32,7 @@ from recon_node.p2p.sync.event_frames import CAR, END, EVENTS_PROTOCOL, parse_re
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import ZERO, KeyRange, SessionSettings, Sha256a
-from recon_node.recon.cip124.cip124_codec import Message, decode_message, encode_message
+from recon_node.recon.cip124.cip124_codec import Cip124Message, decode_message, encode_message
 from recon_node.store import StoreSettings, open_store
 
 RECON_PROTOCOL = "/ceramic/recon/1.0.0"  # spoken by hand here; the node falls back to it
@@ -44,13 +44,13 @@ def listing(events: list[Held]) -> bytes:
     """The frame of a message that lists these keys, and nothing else."""
     keys = sorted(key for key, _ in events)
     hashes = (ZERO,) * (len(keys) + 1)
-    return encode_frame(encode_message(Message((WHOLE.lower, *keys, WHOLE.upper), hashes)))
+    return encode_frame(encode_message(Cip124Message((WHOLE.lower, *keys, WHOLE.upper), hashes)))
 
 
 def other_network() -> bytes:
     """The frame of a message about another network's range."""
     lower, upper = (EventId(b"\xce\x01\x05\x00" + bound[8:]) for bound in WHOLE)
-    return encode_frame(encode_message(Message((lower, upper), (Sha256a.of(b"key"),))))
+    return encode_frame(encode_message(Cip124Message((lower, upper), (Sha256a.of(b"key"),))))
 
 
 async def open_recon(peer: Host, victim) -> PeerStream:
@@ -128,7 +128,7 @@ async def test_a_peer_may_run_only_so_many_sessions_at_once(tmp_path, sdk_cars):
             await stream.reset()
         await eventually(lambda: len(victim.p2p.sync_reports) >= 2)
         frames = FrameStream(await open_recon(peer, victim), MAX_FRAME)
-        await frames.send([encode_message(Message(WHOLE, (ZERO,)))], PATIENCE)
+        await frames.send([encode_message(Cip124Message(WHOLE, (ZERO,)))], PATIENCE)
         assert await frames.receive(PATIENCE)
 
 

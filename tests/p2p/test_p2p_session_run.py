@@ -31,7 +31,7 @@ from recon_node.recon import (
     Side,
     Version,
 )
-from recon_node.recon.cip124.cip124_codec import Message, encode_message
+from recon_node.recon.cip124.cip124_codec import Cip124Message, encode_message
 from recon_node.recon.coded import coded_reply, estimates, messages
 from recon_node.recon.coded.messages import Gaps, Say
 from recon_node.recon.coded.messages import Message as CodedMessage
@@ -145,7 +145,7 @@ def framed(message: bytes) -> bytes:
     return varint.encode(len(message)) + message
 
 
-GOOD = encode_message(Message(WHOLE, (ZERO,)))
+GOOD = encode_message(Cip124Message(WHOLE, (ZERO,)))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ async def test_what_is_no_recon_message_ends_the_session(wire, error, text):
         await answer(wire)
 
 
-OTHER_KEYS = encode_message(Message(WHOLE, (b"\x01" * 32,)))
+OTHER_KEYS = encode_message(Cip124Message(WHOLE, (b"\x01" * 32,)))
 HALF_WAY = WHOLE.lower[: common_prefix(*WHOLE)] + b"\x80"
 GOES_ON = RECON_1_2.encode(
     CodedMessage(WHOLE, Gaps([HALF_WAY], [Say.FINGERPRINT], [bytes(16)]), goes_on=True)

@@ -20,7 +20,7 @@ from recon_node.recon import (
     Sha256a,
     Side,
 )
-from recon_node.recon.cip124.cip124_codec import Message
+from recon_node.recon.cip124.cip124_codec import Cip124Message
 from recon_node.recon.cip124.cip124_session import Session10
 from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.messages import END, NOTHING_LISTED, Body, Gaps, Say, fingerprint
@@ -201,7 +201,7 @@ def assert_honest(messages: list[Any], key_range: KeyRange | None, held: set[byt
     """Check that all hashes are of the keys that the sender holds, and all its keys such."""
     reached = LOWEST if key_range is None else key_range.lower
     for message in messages:
-        if isinstance(message, Message):
+        if isinstance(message, Cip124Message):
             assert set(message.bounds[1:-1]) <= held
             for gap, ahash in zip(pairwise(message.bounds), message.hashes, strict=True):
                 assert ahash == Sha256a.of(*(key for key in held if KeyRange(*gap).covers(key)))
@@ -257,7 +257,7 @@ def numbered(start: int, end: int) -> set[bytes]:
     return {b"%06d" % n for n in range(start, end)}
 
 
-def write(message: Message, names: dict[Sha256a, str]) -> str:
+def write(message: Cip124Message, names: dict[Sha256a, str]) -> str:
     """Write a message as the specification does: (ape, h(eel,fox), gnu)."""
     bounds = ["END" if bound == HIGHEST else bound.decode() for bound in message.bounds]
     parts = bounds[:1]

@@ -12,7 +12,7 @@ from peers import damaged
 from recon_node.ceramic import IN_MEMORY, EventId, network_range, sort_value_range
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.recon import ZERO, RemoteProtocolError, Sha256a
-from recon_node.recon.cip124.cip124_codec import Message, decode_message, encode_message
+from recon_node.recon.cip124.cip124_codec import Cip124Message, decode_message, encode_message
 
 LOWER, UPPER = network_range(IN_MEMORY)
 
@@ -31,16 +31,16 @@ HASHES = st.one_of(
 
 
 @st.composite
-def messages(draw: st.DrawFn) -> Message:
+def messages(draw: st.DrawFn) -> Cip124Message:
     bounds = (LOWER, *draw(KEYS), UPPER)
     hashes = draw(st.lists(HASHES, min_size=len(bounds) - 1, max_size=len(bounds) - 1))
-    return Message(bounds, tuple(hashes))
+    return Cip124Message(bounds, tuple(hashes))
 
 
 def test_a_message_byte_by_byte() -> None:
     key = event_id(1, 0)
     ahash = Sha256a.of(key)
-    encoded = encode_message(Message((LOWER, key, UPPER), (ZERO, ahash)))
+    encoded = encode_message(Cip124Message((LOWER, key, UPPER), (ZERO, ahash)))
     assert encoded == (
         LOWER + bytes.fromhex("92e00100") + key + bytes.fromhex("92e00120") + ahash.digest + UPPER
     )
@@ -49,13 +49,13 @@ def test_a_message_byte_by_byte() -> None:
 
 
 def test_the_refusal_of_a_range_survives_the_wire() -> None:
-    message = Message((LOWER, LOWER), (ZERO,))
+    message = Cip124Message((LOWER, LOWER), (ZERO,))
     assert decode_message(encode_message(message)) == message
 
 
 @given(messages(), st.data())
 def test_messages_survive_the_wire_and_damaged_ones_are_refused_or_others(
-    message: Message, data: st.DataObject
+    message: Cip124Message, data: st.DataObject
 ) -> None:
     raw = encode_message(message)
     assert decode_message(raw) == message

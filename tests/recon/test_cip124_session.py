@@ -21,7 +21,7 @@ from recon_node.recon import (
     Side,
     merge_ranges,
 )
-from recon_node.recon.cip124.cip124_codec import Message
+from recon_node.recon.cip124.cip124_codec import Cip124Message
 from recon_node.recon.session import Failed, Fetch, turn_of
 
 WORDS = ("ape", "bee", "cat", "doe", "eel", "fox", "gnu", "hog")
@@ -142,11 +142,11 @@ def test_rounds_follow_from_the_size_of_a_message() -> None:
     assert rounds[1] <= 6
 
 
-def message(*bounds: bytes, hashes: int | None = None) -> Message:
-    return Message(bounds, (ZERO,) * (len(bounds) - 1 if hashes is None else hashes))
+def message(*bounds: bytes, hashes: int | None = None) -> Cip124Message:
+    return Cip124Message(bounds, (ZERO,) * (len(bounds) - 1 if hashes is None else hashes))
 
 
-MISMATCHES = [Message((LOWEST, HIGHEST), (Sha256a.of(b"%d" % n),)) for n in range(68)]
+MISMATCHES = [Cip124Message((LOWEST, HIGHEST), (Sha256a.of(b"%d" % n),)) for n in range(68)]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ MISMATCHES = [Message((LOWEST, HIGHEST), (Sha256a.of(b"%d" % n),)) for n in rang
         (MISMATCHES, "no progress"),
     ],
 )
-def test_what_a_peer_may_not_do(messages: list[Message], complaint: str) -> None:
+def test_what_a_peer_may_not_do(messages: list[Cip124Message], complaint: str) -> None:
     session = fenced_session(Side.responder(KeyStore(numbered(0, 100)), [EVERYTHING]))
     *before, last = messages
     for each in before:
@@ -208,7 +208,7 @@ def test_any_message_gets_an_answer_or_a_typed_error(
     peer = Peer(keys)
     session = peer.answers()
     try:
-        (reply,) = peer.take(session, Message(tuple(bounds), tuple(data.draw(hashes))))
+        (reply,) = peer.take(session, Cip124Message(tuple(bounds), tuple(data.draw(hashes))))
     except RemoteProtocolError:
         return
     reply.check()

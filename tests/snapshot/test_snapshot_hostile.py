@@ -48,8 +48,8 @@ from recon_node.snapshot.snapshot_reader import SnapshotReader, read_root
 from recon_node.snapshot.tree.build import build
 from recon_node.snapshot.tree.nodes import (
     LOWEST,
-    Inner,
-    Leaf,
+    InnerNode,
+    LeafNode,
     Link,
     NodeFormatError,
     Root,
@@ -236,7 +236,7 @@ def lying(extents: list[PackExtent], size: int = 1000) -> list[SnapshotFault]:
     objects = Objects.open("memory://")
     keys = [bytes([n]) * 30 for n in range(1, 1 + len(extents))]
     *_, leaf = build(keys)
-    node = pack(Leaf(keys)) + encode_locator(extents)
+    node = pack(LeafNode(keys)) + encode_locator(extents)
     node += len(encode_locator(extents)).to_bytes(3, "big")
     name = CID.of(RAW, node)
     objects.put(pack_name(name), node)
@@ -244,7 +244,7 @@ def lying(extents: list[PackExtent], size: int = 1000) -> list[SnapshotFault]:
     faults: list[SnapshotFault] = []
     reader = SnapshotReader(objects, whole_log, faults.append)
     [(_, found, at)] = reader.open([whole(leaf.link)])
-    assert isinstance(found, Leaf)
+    assert isinstance(found, LeafNode)
     assert reader.events(list(zip(found.keys, at, strict=True))) == []
     return faults
 
@@ -330,7 +330,7 @@ def test_a_tree_that_names_one_node_3000_times(tmp_path: Path) -> None:
     span, count = KeyRange(*network_range(NETWORK)), 3000
     bounds = [LOWEST, *(span.lower + n.to_bytes(2, "big") for n in range(1, count))]
     missing, hashed = CID.of(DAG_CBOR, b"no such node"), Sha256a.from_lanes(1)
-    inner = Inner([Link(0, bound, hashed, missing) for bound in bounds])
+    inner = InnerNode([Link(0, bound, hashed, missing) for bound in bounds])
     total = Sha256a.from_lanes(sum(spread(link.hash) for link in inner.children))
     locator = encode_locator([PackExtent(0, n * 100, 100) for n in range(count)])
     node = located(inner, locator)
@@ -417,11 +417,11 @@ def test_a_leaf_that_unpacks_to_fifty_times_its_bytes_is_refused() -> None:
     """Eight of them held the node for a minute, and took 2.5 GB."""
     before = b"\x05" * 253
     keys = [before + n.to_bytes(3, "big") for n in range(100_000)]
-    packed_leaf = pack(Leaf(keys))
+    packed_leaf = pack(LeafNode(keys))
     assert len(packed_leaf) < 700_000
     with pytest.raises(NodeFormatError, match="too many for its bytes"):
         unpack(packed_leaf, None)
-    short = pack(Leaf([n.to_bytes(4, "big") for n in range(100_000)]))
+    short = pack(LeafNode([n.to_bytes(4, "big") for n in range(100_000)]))
     with pytest.raises(NodeFormatError, match="too many for its bytes"):
         unpack(short, None)
 

@@ -11,7 +11,7 @@ from tree_support import EVERYTHING, Blocks
 
 from recon_node.ipld import dag_cbor
 from recon_node.recon import KeyRange, KeyStore, Sha256a
-from recon_node.snapshot.tree.nodes import NEIGHBOURS, Inner, Leaf, NodeFormatError, decode
+from recon_node.snapshot.tree.nodes import NEIGHBOURS, InnerNode, LeafNode, NodeFormatError, decode
 from recon_node.snapshot.tree.update import (
     Branch,
     branches,
@@ -28,9 +28,9 @@ KEYS = st.sets(st.integers(0, 700).map(lambda n: b"%06d" % n), max_size=300)
 def keys_below(branch: Branch, blocks: Blocks) -> list[bytes]:
     """Return the keys of a tree in order; check every node on the way."""
     node = open_node(branch, blocks[branch.link.cid])
-    if isinstance(node, Leaf):
+    if isinstance(node, LeafNode):
         return list(node.keys)
-    assert isinstance(node, Inner)
+    assert isinstance(node, InnerNode)
     return [key for each in branches(node, branch.bounds) for key in keys_below(each, blocks)]
 
 
@@ -163,7 +163,7 @@ def test_an_inner_node_that_is_wrong_is_refused() -> None:
     assert root is not None
     fields = dag_cbor.decode(blocks[root.link.cid])
     bounds = whole(root.link).bounds
-    assert isinstance(decode(dag_cbor.encode(fields), root.link.level, bounds), Inner)
+    assert isinstance(decode(dag_cbor.encode(fields), root.link.level, bounds), InnerNode)
     for wrong in (fields[:-1], [*fields, 0], [root.link.level, b"short", *fields[2:]]):
         with pytest.raises(NodeFormatError):
             decode(dag_cbor.encode(wrong), root.link.level, bounds)

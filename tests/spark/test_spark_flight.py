@@ -24,7 +24,7 @@ from spark_sink.serve.errors import RequestError
 from spark_sink.serve.flight_messages import new, packed
 from spark_sink.serve.flight_sql import IN_ALL, KEPT, PER_CLIENT, PreparedStatements
 from spark_sink.serve.query_turns import QueryWorkers
-from spark_sink.serve.query_worker import Plan
+from spark_sink.serve.query_worker import StatementPlan
 from spark_sink.serve.shown_tables import NAMES
 from spark_sink.serve.statement import _with_bytes
 
@@ -291,7 +291,7 @@ def test_text_in_a_query_stays_as_it_is(duck: duckdb.DuckDBPyConnection, text: s
 
 def test_prepared_statements_are_forgotten() -> None:
     now = 0.0
-    plan = Plan(b"", b"", feed=False)
+    plan = StatementPlan(b"", b"", feed=False)
     statements = PreparedStatements(clock=lambda: now)
     kept = statements.add("one", "SELECT 1", plan)
     now = KEPT - 1
@@ -304,7 +304,7 @@ def test_prepared_statements_are_forgotten() -> None:
 
 
 def test_a_client_has_only_so_many_prepared_statements() -> None:
-    plan = Plan(b"", b"", feed=False)
+    plan = StatementPlan(b"", b"", feed=False)
     statements = PreparedStatements()
     other = statements.add("other", "SELECT 0", plan)
     handles = [statements.add("one", f"SELECT {i}", plan) for i in range(PER_CLIENT + 1)]

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError
 
 from spark_sink.errors import SinkError
 from spark_sink.run import runner
-from spark_sink.run.memory import Allowance, allowance, heap_within, tasks_within, why_killed
+from spark_sink.run.memory import MemoryAllowance, allowance, heap_within, tasks_within, why_killed
 from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.run.spark_session import translate
 
@@ -24,20 +24,20 @@ def write(path: Path, text: str) -> None:
 
 def test_the_limit_of_version_2(tmp_path: Path) -> None:
     write(tmp_path / "own", "0::/a/b\n")
-    assert allowance(tmp_path / "none", tmp_path / "own") == Allowance(None, 0)
+    assert allowance(tmp_path / "none", tmp_path / "own") == MemoryAllowance(None, 0)
     write(tmp_path / "groups/a/memory.max", f"{GIB}\n")
     write(tmp_path / "groups/a/b/memory.max", "max\n")
     write(tmp_path / "groups/a/b/memory.events", "low 0\noom 4\noom_kill 3\n")
-    assert allowance(tmp_path / "groups", tmp_path / "own") == Allowance(GIB, 3)
+    assert allowance(tmp_path / "groups", tmp_path / "own") == MemoryAllowance(GIB, 3)
 
 
 def test_the_limit_of_version_1_in_a_container(tmp_path: Path) -> None:
     write(tmp_path / "own", "9:name=systemd:/x\n4:memory:/docker/3f\n0::/\n")
     write(tmp_path / "groups/memory/memory.limit_in_bytes", f"{GIB}\n")
     write(tmp_path / "groups/memory/memory.oom_control", "under_oom 0\noom_kill 1\n")
-    assert allowance(tmp_path / "groups", tmp_path / "own") == Allowance(GIB, 1)
+    assert allowance(tmp_path / "groups", tmp_path / "own") == MemoryAllowance(GIB, 1)
     write(tmp_path / "groups/memory/memory.limit_in_bytes", "9223372036854771712\n")
-    assert allowance(tmp_path / "groups", tmp_path / "own") == Allowance(None, 1)
+    assert allowance(tmp_path / "groups", tmp_path / "own") == MemoryAllowance(None, 1)
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,10 @@ def test_a_small_container_gets_a_small_spark(limit: int | None, heap: str, task
 
 
 def test_what_the_kernel_did_is_told() -> None:
-    before = Allowance(1200 * 1024**2, 1)
+    before = MemoryAllowance(1200 * 1024**2, 1)
     assert why_killed(before, before, None) is None
     assert why_killed(before, before, 1) is None
-    told = why_killed(before, Allowance(before.limit, 2), None)
+    told = why_killed(before, MemoryAllowance(before.limit, 2), None)
     assert told is not None
     assert "beyond its memory limit of 1,200 MiB. The pipeline needs 2 GiB" in told
     told = why_killed(before, before, -signal.SIGKILL)
@@ -68,7 +68,7 @@ def test_what_the_kernel_did_is_told() -> None:
 
 def test_a_run_that_was_killed_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kills = iter(range(1, 9))
-    monkeypatch.setattr(runner, "allowance", lambda: Allowance(GIB, next(kills)))
+    monkeypatch.setattr(runner, "allowance", lambda: MemoryAllowance(GIB, next(kills)))
     monkeypatch.setattr(runner, "find_java", lambda: None)
     monkeypatch.setattr(Runner, "_find_node", lambda self, reading: None)
 

@@ -28,7 +28,7 @@ from recon_node.ipld import CID, RAW, car, dag_cbor
 from recon_node.store import Interest, Store, StoreError, StoreSettings, Verdict, open_store
 from recon_node.store.db.blocks import section
 from recon_node.store.maintenance import ArchiveError, check_log, export_events, import_events
-from recon_node.store.maintenance.archive import Manifest, Page, cid_of
+from recon_node.store.maintenance.archive import ArchivePage, Manifest, cid_of
 from recon_node.store.maintenance.archive_import import _ArchiveReader, import_history
 
 SETTINGS = StoreSettings(verifiers=0)
@@ -79,7 +79,7 @@ async def test_any_car_reader_reads_it_and_everything_hangs_on_its_root(tmp_path
     assert (manifest.network, manifest.events) == (NETWORK, len(world.events))
     reached = {root, *manifest.pages}
     found = {}
-    for page in (Page.decode(archive.blocks[cid]) for cid in manifest.pages):
+    for page in (ArchivePage.decode(archive.blocks[cid]) for cid in manifest.pages):
         for event_id, cids in page.events:
             reached.update(cids)
             blocks = {cid: archive.blocks[cid] for cid in cids}
@@ -112,7 +112,7 @@ def test_events_that_share_a_block_are_made_a_few_at_once(times: int, read: list
     cid = CID.of(RAW, block)
     cids = [CID.of(RAW, number.to_bytes(2)) for number in range(40)]
     ids = [EventId.build(NETWORK, "k", "did:key:z6Mk", each, 0, each) for each in cids]
-    page = Page([(event_id, [cid] * times) for event_id in ids], []).encode()
+    page = ArchivePage([(event_id, [cid] * times) for event_id in ids], []).encode()
     manifest = Manifest(NETWORK, len(ids), (cid_of(page),))
     reader = _ArchiveReader(io.BytesIO(section(cid_of(page), page) + section(cid, block)))
     found: list[int] = []

@@ -78,14 +78,14 @@ def _read_after(text: str) -> tuple[bytes, str]:
         raise bad_request(f"after: {error}: it is the `next` of another page") from None
 
 
-class RootPath(Parameters, frozen=True):
+class TanglePath(Parameters, frozen=True):
     """The tangles with which root."""
 
     root: Annotated[StreamId, Parsed(read_stream_id)]
     """The StreamID of the message that starts them."""
 
 
-class TangleQuery(RootPath, frozen=True):
+class TangleQuery(TanglePath, frozen=True):
     """Which tangle, and how it is shown."""
 
     name: str
@@ -214,7 +214,7 @@ async def get_tangles(call: Call[TanglesQuery]) -> TangleListBody:
 
 
 @endpoint("GET", "/ceramic/tangles/{root}", errors=(404,), own=True)
-async def get_tangle_names(call: Call[RootPath]) -> TangleNamesBody:
+async def get_tangle_names(call: Call[TanglePath]) -> TangleNamesBody:
     """List the tangles that a document starts."""
     root = call.parameters.root
     names = await _tangles(call.services).names(root.cid)

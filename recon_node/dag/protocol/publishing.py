@@ -48,7 +48,7 @@ ABILITY: Final = "dag/PUBLISH"
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class PublishStatement:
     """What a publish says, whatever the signature that proves it.
 
     By ECDSA, anybody can make a second signature of each, and so a copy of the replica, which comes
@@ -69,7 +69,7 @@ class PublishLog:
 
     def __init__(self, identifier: bytes) -> None:
         self.identifier = identifier
-        self._statements: dict[CID, Statement] = {}
+        self._statements: dict[CID, PublishStatement] = {}
         self._next: defaultdict[CID | None, list[CID]] = defaultdict(list)  # by their prior
         self._bound: set[CID] = set()
         self._late: set[CID] = set()
@@ -87,7 +87,7 @@ class PublishLog:
         """The replicas whose whole history is here, in order: one of each statement, and only bound
         ones, if any is."""
         if self._order is None:
-            placed: dict[Statement, CID] = {}
+            placed: dict[PublishStatement, CID] = {}
             for cid in self._merge():
                 if self._counts(cid):
                     placed.setdefault(self._statements[cid], cid)
@@ -110,7 +110,7 @@ class PublishLog:
             and any(cid in self._late or self._counts(cid) for cid in following)
         )
 
-    def latest(self) -> Iterator[tuple[CID, Statement]]:
+    def latest(self) -> Iterator[tuple[CID, PublishStatement]]:
         """Yield what the publishes whose whole history is here say, the last one first.
 
         The identifier resolves to the first whose origin contains its link, which the log cannot
@@ -248,14 +248,14 @@ def is_bound_to_position(replica: Replica) -> bool:
     return _binding(publish, replica.prior) in facts
 
 
-def statement_of(replica: Replica) -> Statement:
+def statement_of(replica: Replica) -> PublishStatement:
     """Return what the publish in a replica says.
 
     Raises:
         ReplicaError: it has none.
     """
     publish = publish_of(replica)
-    return Statement(replica.prior, publish.link, publish.origin, publish.shard)
+    return PublishStatement(replica.prior, publish.link, publish.origin, publish.shard)
 
 
 def publish_of(replica: Replica) -> Publish:

@@ -31,7 +31,7 @@ class ShardError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class CarShard:
     """A part of a DAG: a CAR file, its CID and those of its blocks."""
 
     cid: CID
@@ -39,7 +39,7 @@ class Shard:
     blocks: tuple[CID, ...]
 
 
-def split(root: CID, blocks: Iterable[tuple[CID, bytes]], max_bytes: int) -> Iterator[Shard]:
+def split(root: CID, blocks: Iterable[tuple[CID, bytes]], max_bytes: int) -> Iterator[CarShard]:
     """Cut blocks of the DAG below `root` into shards of at most `max_bytes`, lazily.
 
     The shards have the blocks in their order.
@@ -112,6 +112,6 @@ def _header_size(roots: tuple[CID, ...]) -> int:
     return len(car.encode(roots, {}))
 
 
-def _shard(roots: tuple[CID, ...], blocks: dict[CID, bytes]) -> Shard:
+def _shard(roots: tuple[CID, ...], blocks: dict[CID, bytes]) -> CarShard:
     file = car.encode(roots, blocks)
-    return Shard(CID.of(CAR, file), file, tuple(blocks))
+    return CarShard(CID.of(CAR, file), file, tuple(blocks))

@@ -18,7 +18,7 @@ import trio
 
 from recon_node.backoff import Backoff
 from recon_node.latest import Latest
-from recon_node.p2p.peers.draw import Candidate, draw_by_block, weights
+from recon_node.p2p.peers.draw import PeerCandidate, draw_by_block, weights
 from recon_node.p2p.transport.addresses import is_dialable
 from recon_node.recon import KeyRange, merge_ranges, subtract_ranges
 from recon_node.slots import LATELY
@@ -132,10 +132,10 @@ class Peer:
         """Failures in a row, as far as they have not faded."""
         return round(self.failed.now(trio.current_time()))
 
-    def candidate(self, now: float) -> Candidate:
+    def candidate(self, now: float) -> PeerCandidate:
         """Return what counts when a peer is drawn."""
         failures = max(self.failed.now(now), self.misled.now(now))
-        return Candidate(self.overlap, self.latency, self.behind.now(now), failures)
+        return PeerCandidate(self.overlap, self.latency, self.behind.now(now), failures)
 
 
 class PeerBook:

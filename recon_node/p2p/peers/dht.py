@@ -144,7 +144,7 @@ WALK_LIMIT: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundProvider:
     """A provider that somebody has named."""
 
     peer_id: str
@@ -207,7 +207,7 @@ class LibraryDht:
 
     async def exchange(
         self, peer_id: str, announce: Sequence[bytes], ask: Sequence[bytes]
-    ) -> dict[bytes, list[Found]]:
+    ) -> dict[bytes, list[FoundProvider]]:
         """Announce this node to a peer as a provider of some keys, and ask it for the providers of
         others; return these by key.
 
@@ -241,10 +241,10 @@ class LibraryDht:
         """Name this node as a provider of exactly these keys when others ask."""
         self._dht.provider_store.own_keys = frozenset(keys)
 
-    def known_providers(self, key: bytes) -> list[Found]:
+    def known_providers(self, key: bytes) -> list[FoundProvider]:
         """Return the providers of a key that have announced themselves to this node."""
         return [
-            Found(each.peer_id, _dialable(each.addresses))
+            FoundProvider(each.peer_id, _dialable(each.addresses))
             for each in self.records.providers(key, trio.current_time())
         ]
 
@@ -282,10 +282,10 @@ async def _answer(frames: FrameStream, kind: int, key: bytes = b"") -> Message:
     raise PeerGoneError("it ended the stream")
 
 
-def _found_in(answer: Message) -> Iterable[Found]:
+def _found_in(answer: Message) -> Iterable[FoundProvider]:
     for each in answer.providerPeers:
         if len(each.id) <= MAX_PEER_ID:
-            yield Found(str(ID(each.id)), _dialable(each.addrs))
+            yield FoundProvider(str(ID(each.id)), _dialable(each.addrs))
 
 
 def _dialable(addresses: Iterable[bytes]) -> tuple[str, ...]:

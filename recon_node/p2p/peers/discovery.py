@@ -22,7 +22,7 @@ import trio
 from recon_node.ceramic import Network
 from recon_node.latest import Latest
 from recon_node.p2p.errors import PeerError
-from recon_node.p2p.peers.dht import CLOSEST, Found, LibraryDht
+from recon_node.p2p.peers.dht import CLOSEST, FoundProvider, LibraryDht
 from recon_node.p2p.peers.dht_server import LIFETIME
 from recon_node.p2p.peers.schedule import (
     MAX_QUICK,
@@ -316,7 +316,7 @@ class Discovery:
         for key, found in answers.items():
             self._report(key, found)
 
-    def _report(self, key: bytes, found: Sequence[Found]) -> None:
+    def _report(self, key: bytes, found: Sequence[FoundProvider]) -> None:
         """Pass on a few of the peers found at a rendezvous: anybody can make up any number."""
         rendezvous = self._rendezvous.get(key)
         if rendezvous is None:  # no longer of interest

@@ -33,7 +33,7 @@ UNKNOWN_LATENCY: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PeerCandidate:
     """What counts of a peer when one is drawn."""
 
     overlap: float
@@ -52,7 +52,7 @@ class Candidate:
         return self.overlap / max(MIN_LATENCY, latency)
 
 
-def weights(candidates: Sequence[Candidate]) -> list[float]:
+def weights(candidates: Sequence[PeerCandidate]) -> list[float]:
     """Return the weights of peers. Unless there are none, at least one is positive."""
     largest = max((each.attraction for each in candidates), default=0.0) or 1.0
     return [

@@ -43,7 +43,7 @@ from recon_node.p2p.peers.interest_statement import (
     MAX_STATEMENT,
     MEMORY_A_PREFIX,
     NOTHING_KNOWN,
-    Statement,
+    InterestStatement,
     decode,
     state,
 )
@@ -84,7 +84,7 @@ class _Sender:
 
     again: trio.Event = field(default_factory=trio.Event)
     """Ends the wait before the next try."""
-    statement: Statement | None = None
+    statement: InterestStatement | None = None
     """The latest one that was sent, without what we knew then."""
     ranges: Sequence[KeyRange] = ()
     """What it was about."""
@@ -177,7 +177,7 @@ class InterestGossip:
             await trio.sleep(_pay(bucket, data))
             until_begun = math.inf
 
-    def _take(self, peer_id: str, statement: Statement) -> None:
+    def _take(self, peer_id: str, statement: InterestStatement) -> None:
         """Note what a peer states; sync about what is new if that is up to us."""
         self.counters.received += 1
         is_first = peer_id not in self._heard  # the dialler syncs about everything anyway
@@ -191,7 +191,7 @@ class InterestGossip:
                 self._sync_about(peer_id, subtract_ranges(ranges, before), self._wanted.ranges)
         self._arrivals.unpark_all()
 
-    def _crossed(self, peer_id: str, statement: Statement) -> bool:
+    def _crossed(self, peer_id: str, statement: InterestStatement) -> bool:
         """Return whether statements crossed, and it is up to us to sync."""
         sender = self._senders.get(peer_id)
         if sender is None or sender.statement is None:

@@ -45,7 +45,7 @@ MEMORY_A_PREFIX: Final = 400
 
 
 @dataclass(frozen=True)
-class Statement:
+class InterestStatement:
     """The interests of a node, as it states them to one peer."""
 
     network_id: int
@@ -88,7 +88,9 @@ class Statement:
         return bytes(out)
 
 
-def state(network: Network, ranges: Iterable[KeyRange], known: bytes = NOTHING_KNOWN) -> Statement:
+def state(
+    network: Network, ranges: Iterable[KeyRange], known: bytes = NOTHING_KNOWN
+) -> InterestStatement:
     """Return the statement of a node's interests.
 
     Its ranges lie between fenceposts of the network. `known` is the digest of the receiver's latest
@@ -98,7 +100,7 @@ def state(network: Network, ranges: Iterable[KeyRange], known: bytes = NOTHING_K
     fields = slice(start, start + FIELDS_SIZE)
     bounds = ((lower[fields], upper[fields]) for lower, upper in ranges)
     prefixes = [each for first, last in bounds for each in _prefixes(first, last)]
-    return Statement(network.id, tuple(_few(prefixes)), known)
+    return InterestStatement(network.id, tuple(_few(prefixes)), known)
 
 
 def _prefixes(first: bytes, last: bytes) -> Iterator[bytes]:
@@ -115,7 +117,7 @@ def _prefixes(first: bytes, last: bytes) -> Iterator[bytes]:
         )
 
 
-def decode(data: bytes) -> Statement:
+def decode(data: bytes) -> InterestStatement:
     """Read a statement.
 
     Raises:
@@ -149,7 +151,7 @@ def decode(data: bytes) -> Statement:
         last = each
     if at != len(data):
         raise PeerProtocolError("a statement of interests with bytes after its end")
-    return Statement(network_id, tuple(prefixes), known)
+    return InterestStatement(network_id, tuple(prefixes), known)
 
 
 def _few(prefixes: Iterable[bytes]) -> Sequence[bytes]:

@@ -34,7 +34,7 @@ from recon_node.p2p.sync.event_stream import (
 from recon_node.p2p.sync.key_rate_limit import in_steps
 from recon_node.p2p.sync.sessions import Tally
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.memory_budget import Account
+from recon_node.p2p.transport.memory_budget import MemoryAccount
 from recon_node.recon import (
     Failed,
     Fetch,
@@ -133,7 +133,7 @@ async def _hand_on(admit: HandOver) -> AsyncIterator[HandOver]:
 
 
 @asynccontextmanager
-async def _in_order(hand_over: HandOver, account: Account) -> AsyncIterator[HandOver]:
+async def _in_order(hand_over: HandOver, account: MemoryAccount) -> AsyncIterator[HandOver]:
     """Yield a `HandOver` that puts events in the order of their EventIds, as many as fit.
 
     What has come when a fetch fails is handed over, too: otherwise it would have to come again.
@@ -177,7 +177,7 @@ class Fetcher:
         open_stream: OpenEventStream,
         settings: P2PSettings,
         counters: Counters,
-        account: Account,
+        account: MemoryAccount,
         address_block: str = "",
     ) -> None:
         self._peer = peer

@@ -57,13 +57,13 @@ TOGETHER: Final = 0.01
 SourcesOf = Callable[[EventId], Collection[str]]
 
 
-class Request(Protocol):
+class RequestSync(Protocol):
     """Requests a sync with a peer, see `SyncScheduler.request`."""
 
     def __call__(
         self, peer_id: str, ranges: Sequence[KeyRange] | None = None, *, of_news: bool = False
     ) -> None:
-        """Request it."""
+        """RequestSync it."""
 
 
 class News(NamedTuple):
@@ -101,7 +101,7 @@ class Pusher:
         near: Callable[[], Sequence[Peer]],
         sources_of: SourcesOf,
         memory: PeerMemory,
-        request: Request,
+        request: RequestSync,
     ) -> None:
         self._store, self._book, self._settings = context.store, context.book, context.settings
         self._overlap = overlap

@@ -34,7 +34,7 @@ from recon_node.p2p.errors import PEER_FAILURES, PeerGoneError, PeerProtocolErro
 from recon_node.p2p.sync.fetch import NOBODYS_FAULT, check_invalid
 from recon_node.p2p.sync.sessions import Tally
 from recon_node.p2p.transport.framing import ByteStream
-from recon_node.p2p.transport.memory_budget import Account
+from recon_node.p2p.transport.memory_budget import MemoryAccount
 from recon_node.recon import Failed, Fetch, FetchById, Send
 from recon_node.recon.ring.differences import Exchange
 from recon_node.recon.ring.ring import Ring
@@ -90,7 +90,7 @@ class RingEvents:
     """Takes and gives the events of one session."""
 
     def __init__(
-        self, peer_id: str, store: Store, account: Account, exchange: Exchange, ring: Ring
+        self, peer_id: str, store: Store, account: MemoryAccount, exchange: Exchange, ring: Ring
     ) -> None:
         self._peer_id = peer_id
         self._store = store

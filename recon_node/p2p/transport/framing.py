@@ -23,7 +23,7 @@ from libp2p.stream_muxer.exceptions import MuxedStreamError
 
 from recon_node.ipld import VarintError, varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
-from recon_node.p2p.transport.memory_budget import Account, MemoryBudget, unlimited
+from recon_node.p2p.transport.memory_budget import MemoryAccount, MemoryBudget, unlimited
 
 _CLOSE_LIMIT: Final = 2.0
 """Seconds that ending a stream may take."""
@@ -49,7 +49,7 @@ class ByteStream(Protocol):
 class PeerStream(ByteStream, Protocol):
     """A byte stream to or from one peer."""
 
-    account: Account
+    account: MemoryAccount
     """What this node holds because of this stream; closed with it."""
     peer_id: str
     address: str
@@ -242,7 +242,7 @@ class FrameStream:
         stream: ByteStream,
         max_frame: int,
         on_sent: Callable[[int], None] = lambda size: None,
-        account: Account | None = None,
+        account: MemoryAccount | None = None,
     ) -> None:
         self._stream = stream
         self.account = account or unlimited().account("")

@@ -61,7 +61,7 @@ class _Holder:
     leaving: bool = False
 
 
-class Account:
+class MemoryAccount:
     """What one connection or stream of a peer holds, by kind. Close it at the end."""
 
     def __init__(self, budget: MemoryBudget, peer: str, holder: _Holder, cut: Cut | None) -> None:
@@ -134,7 +134,7 @@ class MemoryBudget:
         """Bytes held for the peers that are not being cut off."""
         self._holders: dict[str, _Holder] = {}
 
-    def account(self, peer: str, address: str = "", cut: Cut | None = None) -> Account:
+    def account(self, peer: str, address: str = "", cut: Cut | None = None) -> MemoryAccount:
         """Open an account for a connection or a stream of a peer.
 
         Args:
@@ -145,7 +145,7 @@ class MemoryBudget:
         holder = self._holders.setdefault(peer, _Holder(address_block_of(address)))
         if address:
             holder.address = address_block_of(address)
-        return Account(self, peer, holder, cut)
+        return MemoryAccount(self, peer, holder, cut)
 
     def refused_for(self, peer: str) -> float:
         """Return for how many more seconds a peer is refused because it was cut off."""

@@ -2,10 +2,15 @@
 
 from typing import Final
 
-from recon_node.recon.cip124.cip124_codec import Message, decode_message, encode_message, weigh
+from recon_node.recon.cip124.cip124_codec import (
+    Cip124Message,
+    decode_message,
+    encode_message,
+    weigh,
+)
 from recon_node.recon.cip124.cip124_session import Session10
 from recon_node.recon.session import Version
 
-RECON_1_0: Final[Version[Message]] = Version(
+RECON_1_0: Final[Version[Cip124Message]] = Version(
     "/ceramic/recon/1.0.0", Session10, encode_message, decode_message, weigh
 )

@@ -1,4 +1,4 @@
-"""Recon messages on the wire (CIP-124, "Recon Message"): `EventId (Ahash EventId)+`.
+"""Recon messages on the wire (CIP-124, "Recon Cip124Message"): `EventId (Ahash EventId)+`.
 
 The first and the last EventId bound the range that the message is about; those between are keys
 that the sender holds; an Ahash stands for all keys strictly between its neighbours. Both begin with
@@ -35,7 +35,7 @@ AHASH_SIZE: Final = len(_AHASH_PREFIX) + DIGEST_SIZE
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Cip124Message:
     """Bounds and keys in ascending order, and a hash for each gap between two of them."""
 
     bounds: tuple[bytes, ...]
@@ -76,12 +76,12 @@ class Message:
                 raise RemoteProtocolError(f"message has {what} at bound {index + 1}: {upper.hex()}")
 
 
-def weigh(message: Message) -> int:
+def weigh(message: Cip124Message) -> int:
     """Return about how many bytes of memory a message takes."""
     return sum(map(len, message.bounds)) + _WEIGHT_OF_EACH * len(message.bounds)
 
 
-def encode_message(message: Message) -> bytes:
+def encode_message(message: Cip124Message) -> bytes:
     """Encode a message as the bytes of one frame."""
     parts = [message.bounds[0]]
     for ahash, bound in zip(message.hashes, message.bounds[1:], strict=True):
@@ -92,7 +92,7 @@ def encode_message(message: Message) -> bytes:
     return b"".join(parts)
 
 
-def decode_message(data: bytes) -> Message:
+def decode_message(data: bytes) -> Cip124Message:
     """Decode the bytes of one frame.
 
     Raises:
@@ -112,7 +112,7 @@ def decode_message(data: bytes) -> Message:
             bounds.append(bound)
     except EventIdError as error:
         raise RemoteProtocolError(f"message does not parse: {error}") from error
-    message = Message(tuple(bounds), tuple(hashes))
+    message = Cip124Message(tuple(bounds), tuple(hashes))
     message.check()
     for index, bound in enumerate(bounds[1:-1], start=1):
         if bound.is_fencepost:

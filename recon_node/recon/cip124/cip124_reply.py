@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Final
 
-from recon_node.recon.cip124.cip124_codec import AHASH_SIZE, Message
+from recon_node.recon.cip124.cip124_codec import AHASH_SIZE, Cip124Message
 from recon_node.recon.keys.finger import Finger
 from recon_node.recon.keys.key_store import KeyView
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, fold
@@ -149,10 +149,10 @@ class Cip124Reply:
         self.sent.append(key)
         self.tell(key, ahash)
 
-    def message(self) -> Message:
+    def message(self) -> Cip124Message:
         """Finish the message."""
         self.close_match()
-        return Message(tuple(self._bounds), tuple(self._hashes))
+        return Cip124Message(tuple(self._bounds), tuple(self._hashes))
 
     def _append(self, ahash: bytes, upper: bytes) -> None:
         self._hashes.append(ahash)

@@ -54,7 +54,7 @@ from enum import Enum, auto
 from typing import Final
 
 from recon_node.ceramic import EventId
-from recon_node.recon.cip124.cip124_codec import Message
+from recon_node.recon.cip124.cip124_codec import Cip124Message
 from recon_node.recon.cip124.cip124_reply import Cip124Reply, OpenKeys
 from recon_node.recon.keys.ranges import KeyRange, intersect_ranges
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, ZERO, Sha256a, fold, lanes_of, spread
@@ -89,13 +89,13 @@ _MAX_NEWS: Final = 16
 """New keys in the first message, as in 1.2.0."""
 
 
-class Session10(TurnSession[Message]):
+class Session10(TurnSession[Cip124Message]):
     """One side of a session on `/ceramic/recon/1.0.0`."""
 
     def __init__(self, side: Side, is_fencepost: Callable[[bytes], bool] = is_fencepost) -> None:
         self.side = side
         self._is_fencepost = is_fencepost
-        self._agreement: Message | None = None
+        self._agreement: Cip124Message | None = None
         """The single hash that we sent last, if we did."""
         self._open = OpenKeys()
         self._open_before = 0
@@ -106,7 +106,7 @@ class Session10(TurnSession[Message]):
         self._may_be_last = False
         """Whether the peer's last message may be its last word."""
 
-    def start(self) -> Actions[Message]:
+    def start(self) -> Actions[Cip124Message]:
         """Send the initiator's first message: the hash of the range, or those around new keys."""
         self.side.start()
         news = self._news()
@@ -119,7 +119,7 @@ class Session10(TurnSession[Message]):
         gaps = map(KeyRange, bounds, bounds[1:])
         hashes = [Sha256a.from_lanes(self.side.keys.lanes(gap)) for gap in gaps]
         self._open.replace((), news)
-        yield self._send(Message(bounds, tuple(hashes)))
+        yield self._send(Cip124Message(bounds, tuple(hashes)))
 
     def _news(self) -> Sequence[bytes]:
         """Return some new keys: the last one of each stream with any (CIP-124, "Abstract")."""
@@ -128,7 +128,7 @@ class Session10(TurnSession[Message]):
         found = map(self.side.keys.last, ranges)
         return [key for key in found if key is not None]
 
-    def receive(self, message: Message) -> Actions[Message]:
+    def receive(self, message: Cip124Message) -> Actions[Cip124Message]:
         """Take the peer's message, and answer it."""
         self.side.receive()
         yield from fetch(self.side, self.side.learn(self._read(message)))
@@ -137,13 +137,13 @@ class Session10(TurnSession[Message]):
             del message  # its memory does not count from now on
             yield self._send(answer)
 
-    def _respond(self, message: Message) -> Steps[Message]:
+    def _respond(self, message: Cip124Message) -> Steps[Cip124Message]:
         """Answer the peer's message."""
         side = self.side
         if side.key_range is None:
             side.finish()
             lower = message.key_range.lower
-            return Message((lower, lower), (ZERO,))
+            return Cip124Message((lower, lower), (ZERO,))
         theirs = message.key_range
         if side.key_range.lower > theirs.lower or side.key_range.upper < theirs.upper:
             return self._whole()  # trimmed
@@ -161,7 +161,7 @@ class Session10(TurnSession[Message]):
             self.side.finish()
         return self.side.done
 
-    def _read(self, message: Message) -> Sequence[bytes]:
+    def _read(self, message: Cip124Message) -> Sequence[bytes]:
         """Check a message and settle the range by it; return the keys that it lists."""
         message.check()
         side = self.side
@@ -176,7 +176,7 @@ class Session10(TurnSession[Message]):
         side.settle_range(message.key_range, lambda bound: not self._is_fencepost(bound))
         return self._keys_of(message)
 
-    def _repeats(self, message: Message, answer: Message) -> bool:
+    def _repeats(self, message: Cip124Message, answer: Cip124Message) -> bool:
         """Return whether both sides say the same again, because of keys left out."""
         if self.side.learned or not (self._open or self.side.given_up):
             self._last_round = None
@@ -185,16 +185,18 @@ class Session10(TurnSession[Message]):
         self._repeated = self._repeated + 1 if last == self._last_round else 0
         return self._repeated >= _REPEATS
 
-    def _send(self, message: Message) -> Send[Message]:
+    def _send(self, message: Cip124Message) -> Send[Cip124Message]:
         self._agreement = message if message.is_single else None
         return Send([message])
 
-    def _whole(self) -> Message:
+    def _whole(self) -> Cip124Message:
         key_range = self.side.key_range
         assert key_range is not None
-        return Message(tuple(key_range), (Sha256a.from_lanes(self.side.keys.lanes(key_range)),))
+        return Cip124Message(
+            tuple(key_range), (Sha256a.from_lanes(self.side.keys.lanes(key_range)),)
+        )
 
-    def _keys_of(self, message: Message) -> Sequence[bytes]:
+    def _keys_of(self, message: Cip124Message) -> Sequence[bytes]:
         """Return the bounds of a message that are keys within the session's range."""
         if self.side.key_range is None:
             return ()
@@ -207,7 +209,7 @@ class Session10(TurnSession[Message]):
             end -= 1
         return bounds[start:end]
 
-    def _answer_gaps(self, message: Message) -> Steps[tuple[Message, set[_Gap]]]:
+    def _answer_gaps(self, message: Cip124Message) -> Steps[tuple[Cip124Message, set[_Gap]]]:
         """Answer every gap of a message (the table in the module's text).
 
         Returns the answer, and how the sides stand in the gaps; DIFFERS includes what the message
@@ -336,7 +338,7 @@ class Session10(TurnSession[Message]):
             reply.tell_key(key)
         reply.tell(upper)
 
-    def _first_bound(self, message: Message) -> bytes:
+    def _first_bound(self, message: Cip124Message) -> bytes:
         """Return the message's lower bound; if it is a key, our first key when that is lower."""
         bound = message.bounds[0]
         if not self._may_go_beyond(bound):
@@ -344,7 +346,7 @@ class Session10(TurnSession[Message]):
         beyond = [each.lower for each in self.side.interests if each.lower < bound <= each.upper]
         return (beyond and self.side.keys.first(KeyRange(beyond[0], bound))) or bound
 
-    def _last_bound(self, message: Message) -> bytes:
+    def _last_bound(self, message: Cip124Message) -> bytes:
         """Return the message's upper bound; if it is a key, our last key when that is higher."""
         bound = message.bounds[-1]
         if not self._may_go_beyond(bound):

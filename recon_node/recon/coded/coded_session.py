@@ -67,7 +67,7 @@ import numpy as np
 from recon_node.recon.coded.coded_reply import IDS_PER_LISTED_KEY, MAX_TURN, CodedReply
 from recon_node.recon.coded.estimates import (
     FIRST_SYMBOLS,
-    Found,
+    TurnFindings,
     compare,
     ids_of_keys,
     look_up_lists,
@@ -188,9 +188,9 @@ class CodedSession(TurnSession[Message]):
         if self.side.answer_due:
             yield self._send((yield from self._respond((yield from self._fetch_by_id()))))
 
-    def _fetch_by_id(self) -> Generator[FetchById | None, Failed | None, Found]:
+    def _fetch_by_id(self) -> Generator[FetchById | None, Failed | None, TurnFindings]:
         """Have what the peer's turn names by id fetched; return what it names."""
-        found = Found()
+        found = TurnFindings()
         yield from self._find_missing(found)
         failed: list[bytes] = []
         in_order = found.difference is None
@@ -210,7 +210,7 @@ class CodedSession(TurnSession[Message]):
             found.failed = np.frombuffer(b"".join(failed), "<u8").astype(np.uint64)
         return found
 
-    def _find_missing(self, found: Found) -> Steps[None]:
+    def _find_missing(self, found: TurnFindings) -> Steps[None]:
         """Find out what the peer holds and we lack."""
         key_range, keys = self.side.key_range, self.side.keys
         if key_range is None:
@@ -251,7 +251,7 @@ class CodedSession(TurnSession[Message]):
                 f"peer named {self._not_supplied} ids for which it delivered no event"
             )
 
-    def _respond(self, found: Found) -> Steps[list[Message]]:
+    def _respond(self, found: TurnFindings) -> Steps[list[Message]]:
         """Answer the peer's turn."""
         self.side.respond()
         turn, self._turn = self._turn.messages, PeerTurn(self.side)
@@ -313,7 +313,7 @@ class CodedSession(TurnSession[Message]):
         return LeftOut(len(left_out), ours.digest())
 
     def _answer(
-        self, key_range: KeyRange, turn: list[Message], found: Found
+        self, key_range: KeyRange, turn: list[Message], found: TurnFindings
     ) -> Steps[list[Message]]:
         """Answer by symbols if they help, else by ranges."""
         coded = yield from self._answer_by_symbols(key_range, turn[-1], found)
@@ -336,7 +336,7 @@ class CodedSession(TurnSession[Message]):
         return messages
 
     def _answer_by_symbols(
-        self, key_range: KeyRange, last: Message, found: Found
+        self, key_range: KeyRange, last: Message, found: TurnFindings
     ) -> Steps[Message | None]:
         """Return an estimate, or the symbols that an estimate asks for; None if ranges are better.
 
@@ -356,7 +356,7 @@ class CodedSession(TurnSession[Message]):
         return None
 
     def _answer_by_ranges(
-        self, reply: CodedReply, key_range: KeyRange, turn: list[Message], found: Found
+        self, reply: CodedReply, key_range: KeyRange, turn: list[Message], found: TurnFindings
     ) -> Iterator[None]:
         """Say what we hold where the sides differ, as far as the peer's turn tells."""
         last = turn[-1]
@@ -400,7 +400,7 @@ class CodedSession(TurnSession[Message]):
             reply.narrow_down(END)
 
     def _answer_gaps(
-        self, reply: CodedReply, turn: Sequence[Message], found: Found
+        self, reply: CodedReply, turn: Sequence[Message], found: TurnFindings
     ) -> Iterator[None]:
         """Answer what the peer says of gaps, one after the other."""
         at = 0
@@ -442,7 +442,7 @@ class CodedSession(TurnSession[Message]):
         return None
 
     def _more_symbols(
-        self, key_range: KeyRange, received: Message, found: Found
+        self, key_range: KeyRange, received: Message, found: TurnFindings
     ) -> Steps[Symbols | None]:
         """Return as many of our symbols as it takes, or None if ranges are better."""
         sketch = yield from self.side.keys.sketch(key_range)

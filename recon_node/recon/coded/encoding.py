@@ -40,7 +40,7 @@ from recon_node.recon.coded.messages import (
     WEIGHT_OF_LIST,
     Body,
     Estimate,
-    Flag,
+    FlagBits,
     Gaps,
     Has,
     LeftOut,
@@ -108,21 +108,21 @@ class _MessageReader:
             salt, at = self._take(at, SALT_SIZE)
         raw, at = self._take(at, 1)
         flags = raw[0]
-        if flags > Flag.ALL:
+        if flags > FlagBits.ALL:
             raise _error(at, f"unknown flags {flags}")
         key_range = closing = left_out = None
         before = b""
-        if flags & Flag.RANGE:
+        if flags & FlagBits.RANGE:
             before, at = self._event_id(at, b"")
             upper, at = self._event_id(at, before)
             key_range = KeyRange(before, upper)
             if key_range.is_empty:
                 raise _error(at, "the range is empty")
-        if flags & Flag.CLOSING:
+        if flags & FlagBits.CLOSING:
             closing, at = self._take(at, CLOSING_SIZE)
-        if flags & Flag.LEFT_OUT:
+        if flags & FlagBits.LEFT_OUT:
             left_out, at = self._left_out(at, flags)
-        verdict = flags & Flag.VERDICTS
+        verdict = flags & FlagBits.VERDICTS
         if verdict and flags not in (
             MessageFlag.AGREED,
             MessageFlag.AGREED | MessageFlag.LEFT_OUT,
@@ -132,7 +132,7 @@ class _MessageReader:
         gaps = self._gaps(at, before)
         if verdict and gaps.uppers:
             raise _error(at, "gaps after AGREED or REFUSED")
-        goes_on = bool(flags & Flag.GOES_ON)
+        goes_on = bool(flags & FlagBits.GOES_ON)
         if goes_on and (closing is not None or not gaps.uppers or gaps.uppers[-1] == END):
             raise _error(len(self._data), "GOES_ON at the end of the turn")
         if coded & Has.IDS:
@@ -370,19 +370,19 @@ def encode_message(message: Message) -> bytes:
     flags, at = 0, len(parts)
     before = b""
     if message.key_range is not None:
-        flags |= Flag.RANGE
+        flags |= FlagBits.RANGE
         before, upper = message.key_range
         parts += [_front_code(b"", before), _front_code(before, upper)]
     if message.closing is not None:
-        flags |= Flag.CLOSING
+        flags |= FlagBits.CLOSING
         parts.append(message.closing)
     if message.left_out is not None:
-        flags |= Flag.LEFT_OUT
+        flags |= FlagBits.LEFT_OUT
         parts += [varint.encode(message.left_out.number), message.left_out.digest]
     if message.verdict is not None:
         flags |= message.verdict.value
     if message.goes_on:
-        flags |= Flag.GOES_ON
+        flags |= FlagBits.GOES_ON
     parts.insert(at, bytes((flags,)))
     _write_gaps(parts, before, message.gaps)
     return bytes((coded,)) + b"".join(parts)

@@ -145,7 +145,7 @@ _HASHES_A_STEP: Final = 2000
 
 
 @dataclass(slots=True)
-class Found:
+class TurnFindings:
     """What a turn of the peer's tells about ids."""
 
     where: KeyRange = KeyRange(b"", b"")  # noqa: RUF009
@@ -176,7 +176,7 @@ class Found:
 
 
 def look_up_lists(
-    found: Found, keys: OrderedKeys, turn: Iterable[Message], *, unchanged: bool
+    found: TurnFindings, keys: OrderedKeys, turn: Iterable[Message], *, unchanged: bool
 ) -> Iterator[None]:
     """Find which ids of the peer's lists we lack, and the keys that it asks for in full.
 

@@ -260,7 +260,7 @@ class Has:
     ALL: Final = COUNT | ESTIMATE | SYMBOLS | IDS | SALT
 
 
-class Flag:
+class FlagBits:
     """The flags of the second byte as integers, likewise."""
 
     RANGE: Final = MessageFlag.RANGE.value

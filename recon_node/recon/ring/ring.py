@@ -49,7 +49,7 @@ class Comparison:
     """Where the sides differ: the range with our summary, or its parts with theirs."""
 
 
-class RingKeys(Protocol):
+class RingKeyView(Protocol):
     """Keys in order; see `OrderedKeys` for what each method does."""
 
     def __contains__(self, key: object) -> bool: ...
@@ -73,7 +73,7 @@ class Ring:
 
     def __init__(
         self,
-        store: RingKeys,
+        store: RingKeyView,
         is_fencepost: Callable[[bytes], bool],
         *,
         fan_out: int = FAN_OUT,

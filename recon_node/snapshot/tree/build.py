@@ -17,8 +17,8 @@ from recon_node.snapshot.tree.nodes import (
     ALWAYS_SMALLER,
     LOWEST,
     NEIGHBOURS,
-    Inner,
-    Leaf,
+    InnerNode,
+    LeafNode,
     Link,
     Node,
     Root,
@@ -110,7 +110,7 @@ def nodes_above(children: Sequence[Link], *, at_end: bool) -> list[NewNode]:
         group = children[start:end]
         lanes = sum(spread(link.hash) for link in group)
         made.append(
-            _new(group[0].level + 1, group[0].lower, Sha256a.from_lanes(lanes), Inner(group))
+            _new(group[0].level + 1, group[0].lower, Sha256a.from_lanes(lanes), InnerNode(group))
         )
     return made
 
@@ -126,7 +126,7 @@ def _cuts(ranks: list[bytes], *, at_end: bool) -> list[int]:
 def _leaf(keys: list[bytes], ranks: Sequence[bytes], lower: bytes) -> NewNode:
     """Make a leaf; the rank of a key ends with its sha2-256 digest, which the Ahash adds up."""
     total = sum(spread(each[-DIGEST_SIZE:]) for each in ranks)
-    return _new(0, lower, Sha256a.from_lanes(total), Leaf(keys))
+    return _new(0, lower, Sha256a.from_lanes(total), LeafNode(keys))
 
 
 def _new(level: int, lower: bytes, total: Sha256a, node: Node) -> NewNode:

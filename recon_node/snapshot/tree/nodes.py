@@ -117,7 +117,7 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class LeafNode:
     """A node with keys, ascending."""
 
     keys: Sequence[bytes]
@@ -133,7 +133,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Inner:
+class InnerNode:
     """A node with children, in order."""
 
     children: Sequence[Link]
@@ -148,7 +148,7 @@ class Inner:
         return dag_cbor.encode(fields)
 
 
-Node = Leaf | Inner
+Node = LeafNode | InnerNode
 
 
 def node_cid(block: bytes) -> CID:
@@ -191,14 +191,14 @@ def decode(block: bytes, level: int, bounds: KeyRange) -> Node:
         raise NodeFormatError(f"it is not a node of level {level}: {error}") from None
 
 
-def _leaf(fields: list[Any], bounds: KeyRange) -> Leaf:
+def _leaf(fields: list[Any], bounds: KeyRange) -> LeafNode:
     keys = _decoded(fields[1::2], fields[2::2], bounds)
     if not keys:
         raise NodeFormatError("it has no keys")
-    return Leaf(keys)
+    return LeafNode(keys)
 
 
-def _inner(fields: list[Any], bounds: KeyRange) -> Inner:
+def _inner(fields: list[Any], bounds: KeyRange) -> InnerNode:
     level = fields[0] - 1
     hashes, cids = fields[1::_CHILD_ITEMS], fields[2::_CHILD_ITEMS]
     lowers = [
@@ -207,7 +207,7 @@ def _inner(fields: list[Any], bounds: KeyRange) -> Inner:
     ]
     if not all(isinstance(cid, CID) for cid in cids):
         raise NodeFormatError("a child has no CID")
-    return Inner(
+    return InnerNode(
         [
             Link(level, lower, Sha256a(digest), cid)
             for lower, digest, cid in zip(lowers, hashes, cids, strict=True)
@@ -258,7 +258,7 @@ _MODULUS: Final = sum(1 << 32 << slot for slot in range(0, 2 * DIGEST_BITS, 64))
 
 def pack(node: Node) -> bytes:
     """Return the packed form of a node."""
-    if isinstance(node, Leaf):
+    if isinstance(node, LeafNode):
         return b"".join((varint.encode(0), *_packed_keys(node.keys)))
     children = node.children
     parts = [
@@ -308,7 +308,7 @@ def _packed_keys(keys: Sequence[bytes]) -> Iterator[bytes]:
         before = key
 
 
-def _unpacked_leaf(data: bytes, at: int) -> Leaf:
+def _unpacked_leaf(data: bytes, at: int) -> LeafNode:
     keys: list[bytes] = []
     before, size, most = b"", 0, _MOST_TIMES * len(data) + _ROOM
     while at < len(data):
@@ -325,10 +325,10 @@ def _unpacked_leaf(data: bytes, at: int) -> Leaf:
         size += len(before)
         if size > most or _LEAST_ITEM * len(keys) > len(data) + _ROOM:
             raise NodeFormatError("its keys are too many for its bytes, or too long")
-    return Leaf(keys)
+    return LeafNode(keys)
 
 
-def _unpacked_inner(data: bytes, at: int, level: int, total: Sha256a | None) -> Inner:
+def _unpacked_inner(data: bytes, at: int, level: int, total: Sha256a | None) -> InnerNode:
     count, at = varint.decode(data, at)
     digests_at = at + DIGEST_SIZE * (count - 1)
     bounds_at = digests_at + DIGEST_SIZE * count
@@ -345,7 +345,9 @@ def _unpacked_inner(data: bytes, at: int, level: int, total: Sha256a | None) -> 
     if at != len(data):
         raise NodeFormatError("bytes follow its end")
     cids = [CID(_NODE_HEAD + digest) for digest in _pieces(data, digests_at, count)]
-    return Inner([Link(level - 1, *fields) for fields in zip(lowers, hashes, cids, strict=True)])
+    return InnerNode(
+        [Link(level - 1, *fields) for fields in zip(lowers, hashes, cids, strict=True)]
+    )
 
 
 def _pieces(data: bytes, start: int, count: int) -> list[bytes]:

@@ -30,8 +30,8 @@ from recon_node.recon.keys.sha256a import spread
 from recon_node.snapshot.tree.build import NewNode, build, leaves_of, nodes_above
 from recon_node.snapshot.tree.nodes import (
     HIGHEST,
-    Inner,
-    Leaf,
+    InnerNode,
+    LeafNode,
     Link,
     Node,
     NodeFormatError,
@@ -99,7 +99,7 @@ class _Run:
     @classmethod
     def of(cls, lower: bytes, node: Node) -> _Run:
         """Make a run of what is in a node."""
-        if isinstance(node, Leaf):
+        if isinstance(node, LeafNode):
             return cls(lower, keys=list(node.keys))
         return cls(lower, list(node.children))
 
@@ -153,7 +153,7 @@ class _Update:
             for item, upper in self._links():
                 if item.level and self._has(item, upper):
                     node = self._open(item, upper)
-                    assert isinstance(node, Inner)
+                    assert isinstance(node, InnerNode)
                     opened += node.children
                 else:
                     opened.append(item)
@@ -206,7 +206,7 @@ class _Update:
             return
         node = self._open(item, HIGHEST if after is None else after.lower)
         if item.level > level:
-            assert isinstance(node, Inner)
+            assert isinstance(node, InnerNode)
             items += node.children
             return
         context = _Run.of(item.lower, node)
@@ -293,7 +293,7 @@ def open_node(branch: Branch, block: bytes) -> Node:
         NodeFormatError: it is not that node.
     """
     node = decode(block, branch.link.level, branch.bounds)
-    if isinstance(node, Leaf):
+    if isinstance(node, LeafNode):
         total = node.hash
     else:
         total = Sha256a.from_lanes(sum(spread(child.hash) for child in node.children))
@@ -302,7 +302,7 @@ def open_node(branch: Branch, block: bytes) -> Node:
     return node
 
 
-def branches(node: Inner, bounds: KeyRange) -> list[Branch]:
+def branches(node: InnerNode, bounds: KeyRange) -> list[Branch]:
     """Return the children of a node."""
     uppers = [*(child.lower for child in node.children[1:]), bounds.upper]
     return [
@@ -330,7 +330,7 @@ def matcher(keys: KeyView, ranges: Sequence[KeyRange]) -> Matches:
 
 def differing_leaves(
     root: Link, matches: Matches, blocks: Blocks
-) -> Generator[Sequence[CID], None, list[tuple[Branch, Leaf]]]:
+) -> Generator[Sequence[CID], None, list[tuple[Branch, LeafNode]]]:
     """Find the leaves that do not have the same keys as a set.
 
     `blocks` has the blocks that were yielded by the time the generator goes on.
@@ -344,14 +344,14 @@ def differing_leaves(
     Raises:
         NodeFormatError: a block is not the node that its parent describes.
     """
-    leaves: list[tuple[Branch, Leaf]] = []
+    leaves: list[tuple[Branch, LeafNode]] = []
     level = [whole(root)]
     while level := [branch for branch in level if not matches(branch.bounds, branch.link.hash)]:
         yield from _need([branch.link for branch in level], blocks)
         below: list[Branch] = []
         for branch in level:
             node = open_node(branch, blocks[branch.link.cid])
-            if isinstance(node, Leaf):
+            if isinstance(node, LeafNode):
                 leaves.append((branch, node))
             else:
                 below += branches(node, branch.bounds)

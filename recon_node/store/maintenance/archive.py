@@ -98,7 +98,7 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ArchivePage:
     """Some events, and those of their blocks that later pages may need."""
 
     events: Sequence[tuple[EventId, Sequence[CID]]]
@@ -110,7 +110,7 @@ class Page:
         return dag_cbor.encode({"events": events, "shared": list(self.shared)})
 
     @classmethod
-    def decode(cls, block: bytes) -> Page:
+    def decode(cls, block: bytes) -> ArchivePage:
         """Parse a block.
 
         Raises:
@@ -170,7 +170,7 @@ class _PageWithBlocks:
     size: int = 0
 
     def encode(self) -> bytes:
-        return Page(self.events, list(self.shared)).encode()
+        return ArchivePage(self.events, list(self.shared)).encode()
 
 
 def export_events(

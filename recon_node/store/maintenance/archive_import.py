@@ -45,9 +45,9 @@ from recon_node.store.errors import StoreError
 from recon_node.store.maintenance.archive import (
     OTHER_CAR,
     ArchiveFormatError,
+    ArchivePage,
     Manifest,
     OtherCarError,
-    Page,
     event_car,
 )
 from recon_node.store.maintenance.closed_log import Progress, no_progress
@@ -165,7 +165,7 @@ class _ArchiveReader:
             events: list[tuple[EventId, bytes]] = []
             size = 0
             try:
-                for event_id, event in self._read_page(Page.decode(self._expect(cid))):
+                for event_id, event in self._read_page(ArchivePage.decode(self._expect(cid))):
                     events.append((event_id, event))
                     size += len(event)
                     if size >= _MAX_EVENTS_BYTES:
@@ -176,7 +176,7 @@ class _ArchiveReader:
                 raise self._broken(error) from error
             yield events
 
-    def _read_page(self, page: Page) -> Iterator[tuple[EventId, bytes]]:
+    def _read_page(self, page: ArchivePage) -> Iterator[tuple[EventId, bytes]]:
         blocks: dict[CID, bytes] = {}
         size = 0
         for event_id, cids in page.events:
