@@ -106,16 +106,29 @@ class Cluster(Programs):
         port = free_port()
         self.master = f"spark://{HOST}:{port}"
         start = ("spark-class", f"{_DEPLOY}.master.Master", "--host", HOST)
-        log = self.start(*start, "--port", port, "--webui-port", 0)
+        self._log = self.start(*start, "--port", port, "--webui-port", 0)
         wait_until(lambda: listens(port), "the master listens")
-        for number in (1, 2):
+        self._workers: list[int] = []
+        self.add_workers(2)
+
+    def add_workers(self, number: int) -> None:
+        for _ in range(number):
+            self._workers.append(len(self.running))
             self.start(
                 *("spark-class", f"{_DEPLOY}.worker.Worker", self.master, "--host", HOST),
                 *("--cores", 1, "--memory", "1g", "--webui-port", 0),
-                *("--work-dir", directory / f"worker-{number}"),
+                *("--work-dir", self.directory / f"worker-{len(self._workers)}"),
             )
-        registered = "Registering worker"
-        wait_until(lambda: log.read_text().count(registered) == 2, "both workers are known")
+        wait_until(
+            lambda: self._log.read_text().count("Registering worker") == len(self._workers),
+            "all workers are known",
+        )
+
+    def kill_worker(self, number: int) -> None:
+        """It and its executors end without notice, as on a machine that loses its power."""
+        process = self.running[self._workers[number]]
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
     def executors(self) -> set[Path]:
         """Of all applications so far: the directories of their executors, one for each start."""

@@ -22,6 +22,7 @@ from spark_sink.errors import TablesError
 from spark_sink.run.pipeline import ROWS_PER_BATCH
 from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.tables.directory import lock
+from spark_sink.tables.status import table_status
 
 COMMANDS = ("run", "status", "query", "rebuild", "optimize", "vacuum")
 GONE = "http://127.0.0.1:1"
@@ -409,3 +410,10 @@ def test_who_reads_no_more_ends_the_run_quietly(filled: Path) -> None:
         assert process.stderr is not None
         assert process.stderr.read() == ""
     assert process.returncode == 1
+
+
+def test_looking_changes_nothing(filled: Path) -> None:
+    before = table_status(filled)
+    shown("status", "--tables", filled)
+    shown("query", "--tables", filled, "SELECT count(*) FROM raw_events")
+    assert table_status(filled) == before

@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from nacl.signing import SigningKey
 from spark_helpers import EPOCH, KilledError, feed_rows, filled, invoked, printed, read_on, told
 from spark_oracle import table_rows
 from spark_samples import document, replace
+from support import forking
 from test_spark_views import OF, history
 
 from recon_node.ceramic.builder import controller_of, data_event, init_event
@@ -122,6 +126,15 @@ def test_copies_come_to_know(tables: Path, name: str) -> None:
     assert all(row.get("car") == b"" for row in theirs)
 
 
+PROGRAM = """
+import os, sys
+from spark_sink.cli import main
+from spark_sink.tables.delta import FeedTable
+FeedTable.forget_old_versions = lambda *_: os.kill(os.getpid(), 9)
+main(["forget", "--yes", *sys.argv[1:]])
+"""
+
+
 def test_it_goes_on_after_a_kill(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a commit, and before the history of a table is gone."""
     left = 0
@@ -143,6 +156,8 @@ def test_it_goes_on_after_a_kill(tables: Path, monkeypatch: pytest.MonkeyPatch) 
             left = steps
             with pytest.raises(KilledError):
                 told("forget", "--yes", "--tables", tables, DID)
+    command = [sys.executable, "-c", PROGRAM, "--tables", str(tables), DID]
+    assert forking.run(command, stdout=subprocess.DEVNULL).returncode == -signal.SIGKILL
     forgotten(tables, DID)
     assert_nothing_remains(tables)
     told("check", "--deep", "--tables", tables)

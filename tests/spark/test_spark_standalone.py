@@ -4,16 +4,17 @@ Master, workers and executors are processes of their own, on the loopback; the t
 shared because the machine is.
 """
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
-from spark_helpers import Node
+from spark_helpers import PATIENCE, Node
 from spark_oracle import assert_tables
 from spark_programs import EXAMPLES, FRUGAL, Cluster, configured
-from support.waiting import kept_port
+from support.waiting import kept_port, wait_until
 
 from recon_node.ceramic import Event
 from spark_sink.errors import SinkError
@@ -25,6 +26,10 @@ pytestmark = pytest.mark.spark
 
 CHILD = Path(__file__).with_name("spark_cluster_child.py")
 SPARK_SINK = (sys.executable, "-m", "spark_sink")
+LONG_STEPS = (
+    "from spark_sink.cli import main; from spark_sink.derive import derivation; "
+    "derivation._SHORT_POSITIONS = 0; main()"
+)
 HISTORIES = ("raw_events", "conclusion_events", "event_states")
 
 
@@ -73,6 +78,59 @@ def test_tables_are_right_though_executors_are_killed(
     assert len(cluster.executors() - before) == 4, "two were there, two came for those killed"
     assert_tables(tables, full_node.feed())
     assert not any(orphans(tables / name) for name in HISTORIES)
+
+
+@pytest.mark.long
+def test_machines_go_and_come(node: Node, tmp_path: Path, sample: list[Event]) -> None:
+    """First one of two; then the other one, when another has come in its place."""
+    cluster = Cluster(tmp_path)
+    tables = tmp_path / "tables"
+    try:
+        node.add(sample[:300])
+        options = run_options(cluster, node, tables)
+        options.remove("--once")
+        log = cluster.start(sys.executable, "-c", LONG_STEPS, *options)
+        wait_until(lambda: '"position": 300, "seconds"' in log.read_text(), "the first batch")
+        cluster.kill_worker(0)
+        node.add(sample[300:600])
+        wait_until(lambda: '"position": 600, "seconds"' in log.read_text(), "one worker goes on")
+        cluster.add_workers(1)
+        cluster.kill_worker(1)
+        node.add(sample[600:])
+        wait_until(lambda: '"position": 930, "seconds"' in log.read_text(), "the new one does")
+        run = cluster.running[-2]
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(PATIENCE) == 0, log.read_text()
+    finally:
+        cluster.close()
+    assert_tables(tables, node.feed())
+
+
+def has_rows(tables: Location, name: str) -> bool:
+    """Whether there are files with rows for a table, in their place or on their way there."""
+    try:
+        paths = [file.path for file in files_below(tables)]
+    except FileNotFoundError:  # a directory was deleted while it was listed
+        return False
+    return any(f"{name}/" in path and path.endswith(".parquet") for path in paths)
+
+
+@pytest.mark.long
+def test_the_driver_is_killed_while_workers_write(
+    cluster: Cluster, full_node: Node, place: Location
+) -> None:
+    """The next one gets the cluster's cores, and goes on with what was committed."""
+    options = run_options(cluster, full_node, place)
+    for table in ("raw_events", "stream_tips"):
+        log = cluster.start(sys.executable, "-c", LONG_STEPS, *options)
+        wait_until(
+            lambda table=table: has_rows(place, table), f"a worker has written rows of {table}"
+        )
+        cluster.running[-1].kill()
+        cluster.running[-1].wait()
+        assert "stopped" not in log.read_text()
+    cluster.run(sys.executable, "-c", LONG_STEPS, *options)
+    assert_tables(place, full_node.feed())
 
 
 @pytest.mark.long
