@@ -73,6 +73,23 @@ def test_a_kept_sum_is_that_of_the_keys_after_any_changes(
                 assert_right(found, store, key_range)
 
 
+@every_kind
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_all_keys_go_while_a_sum_is_being_made(
+    monkeypatch: pytest.MonkeyPatch, make: Make, done: int
+) -> None:
+    """Those that were added are taken out, the last of them included, and the others not."""
+    monkeypatch.setattr(key_store, "_QUICKLY_HASHED", 2)
+    keys = [b"%04d" % number for number in range(5000)]
+    store = KeyStore(keys)
+    making = make(store, WHOLE)
+    for _ in range(done):
+        next(making)
+    for key in keys:
+        store.discard(key)
+    assert_right(run_steps(making), [], WHOLE)
+
+
 @pytest.mark.parametrize(
     ("make", "most"),
     [(KeyStore.sketch, key_store.MAX_SKETCHES), (KeyStore.lthash, key_store.MAX_HASHES)],
