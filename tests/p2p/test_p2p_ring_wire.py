@@ -145,8 +145,8 @@ INTERESTS = encode(InterestRequest((EVERYTHING,)), KeyForm.BYTES)
     ("sent", "error", "text"),
     [
         (INTERESTS, PeerGoneError, "before the session was over"),
-        (INTERESTS[:-1], PeerGoneError, ""),
-        (b"\xff" * 100, RemoteProtocolError, ""),
+        (INTERESTS[:-1], PeerGoneError, "within a message"),
+        (b"\xff" * 100, RemoteProtocolError, "indefinite length"),
     ],
     ids=["ends too early", "ends within a message", "garbage"],
 )
