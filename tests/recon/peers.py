@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -28,7 +28,6 @@ from recon_node.recon.keys.sha256a import lanes_of
 from recon_node.recon.keys.sketch import LtHash, ids_of
 from recon_node.recon.session import Failed, Fetch, FetchById, Missing, TurnSession, turn_of
 
-T = TypeVar("T")
 LOWEST, HIGHEST = b"", b"\xff" * 40
 EVERYTHING = KeyRange(LOWEST, HIGHEST)
 
@@ -156,16 +155,6 @@ class Peer:
                 assert missing.key_range.covers(key)
         refused = self._obtain(come)
         return Failed([*refused, *lost], refused, not_supplied)
-
-
-def run(steps: Generator[None, None, T]) -> T:
-    """Do all steps at once; return what they return."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 def reconcile(

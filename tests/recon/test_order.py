@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from peers import FetchesById, Peer, reconcile, run
+from peers import FetchesById, Peer, reconcile
 
 from recon_node.recon import KeyRange, KeyStore, id_of
 from recon_node.recon.coded import coded_session
 from recon_node.recon.keys.ids import in_key_order, not_held
 from recon_node.recon.keys.sketch import distinct
+from recon_node.steps import run_steps
 
 ALL = KeyRange(b"", b"\xff" * 9)
 KEYS = st.lists(st.binary(min_size=1, max_size=8), max_size=60)
@@ -30,14 +31,17 @@ def test_distinct_ids_keep_their_order(ids: list[int]) -> None:
 def test_what_is_not_held_keeps_its_order(held: list[bytes], listed: list[bytes]) -> None:
     lacking = [key for key in dict.fromkeys(listed) if key not in held]
     store = KeyStore(held)
-    assert run(not_held(store, ALL, ids_of(listed))).tolist() == ids_of(lacking).tolist()
+    assert run_steps(not_held(store, ALL, ids_of(listed))).tolist() == ids_of(lacking).tolist()
 
 
 @given(KEYS, st.randoms(use_true_random=False))
 def test_ids_are_put_in_the_order_of_their_keys(keys: list[bytes], random: object) -> None:
     store = KeyStore(keys)
     mixed = sorted(set(keys), key=id_of)
-    assert run(in_key_order(store, ALL, ids_of(mixed))).tolist() == ids_of(sorted(mixed)).tolist()
+    assert (
+        run_steps(in_key_order(store, ALL, ids_of(mixed))).tolist()
+        == ids_of(sorted(mixed)).tolist()
+    )
 
 
 class Ordered(KeyStore):
