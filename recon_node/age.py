@@ -105,8 +105,8 @@ class Decryptor:
                 raise DecryptionError(_DAMAGED) from None
             self._ready += plain
             self._count += 1
-        found, self._ready = self._ready[:size], self._ready[size:]
-        return found
+        taken, self._ready = self._ready[:size], self._ready[size:]
+        return taken
 
 
 def _open_header(lines: list[bytes], passphrase: str) -> bytes:

@@ -154,13 +154,13 @@ def write_backup(
     small, left_out = _small_files(data_dir)
     copy = target.with_name(f"{target.name}.log")
     log = backup_log(data_dir, copy, progress)
-    found = _described(data_dir, small, copy, log)
+    backup = _described(data_dir, small, copy, log)
     progress("writing the backup", 0, None)
     with target.open("xb") as file:
         encryptor = None if passphrase is None else Encryptor(file, passphrase)
         sink = cast(IO[bytes], file if encryptor is None else encryptor)
         with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-            manifest = json.dumps(asdict(found), indent=1).encode()
+            manifest = json.dumps(asdict(backup), indent=1).encode()
             _add(archive, _MANIFEST, io.BytesIO(manifest), len(manifest))
             for name, content in small.items():
                 _add(archive, name, io.BytesIO(content), len(content))
@@ -169,15 +169,15 @@ def write_backup(
         if encryptor is not None:
             encryptor.close()
     copy.unlink()
-    return found, left_out
+    return backup, left_out
 
 
 def _small_files(data_dir: Path) -> tuple[dict[str, bytes], list[str]]:
     """Return the content of all files to back up but the log, and the names of the others."""
     small: dict[str, bytes] = {}
     left_out: list[str] = []
-    kept = {each.name for each in DATA_FILES if each.is_kept}
-    own = {each.name + suffix for each in DATA_FILES for suffix in SQLITE_SUFFIXES}
+    kept = {entry.name for entry in DATA_FILES if entry.is_kept}
+    own = {entry.name + suffix for entry in DATA_FILES for suffix in SQLITE_SUFFIXES}
     for path in sorted(data_dir.iterdir()):
         name, status = path.name, path.lstat()
         if name == LOG_FILE or name.endswith(_DRAFT) or (name in own and name not in kept):
@@ -222,17 +222,17 @@ def restore_backup(
         source.open("rb") as file,
     ):
         folder = Path(temporary)
-        _refuse_replacing(data_dir, [each.name for each in DATA_FILES if each.is_kept])
+        _refuse_replacing(data_dir, [entry.name for entry in DATA_FILES if entry.is_kept])
         progress("reading the backup", 0, None)
-        found = _unpack(file, folder, passphrase)
-        _refuse_replacing(data_dir, found.files)
-        _check(found, folder, progress)
+        backup = _unpack(file, folder, passphrase)
+        _refuse_replacing(data_dir, backup.files)
+        _check(backup, folder, progress)
         if new_epoch:
             begin_epoch(folder / LOG_FILE)
-        for name in sorted(found.files, key=lambda each: each == LOG_FILE):
+        for name in sorted(backup.files, key=lambda name: name == LOG_FILE):
             move_into_place(folder / name, data_dir / name)
     sync_directory(data_dir)
-    return found
+    return backup
 
 
 def _refuse_replacing(data_dir: Path, names: list[str] | dict[str, str]) -> None:
@@ -257,11 +257,11 @@ def _unpack(file: IO[bytes], folder: Path, passphrase: str | None) -> Backup:
         with tarfile.open(
             fileobj=cast(IO[bytes], stream), mode="r|", tarinfo=_PlainFile
         ) as archive:
-            found = _read_manifest(archive)
+            manifest = _read_manifest(archive)
             room = room_at(folder)
             hashes: dict[str, str] = {}
             for member in iter(archive.next, None):
-                if member is None or member.name not in found.files or member.name in hashes:
+                if member is None or member.name not in manifest.files or member.name in hashes:
                     raise BackupError("it has files that its manifest does not name")
                 if (room := room - member.size) < 0:
                     raise BackupError(f"there is no room for {member.name}: {member.size:,} bytes")
@@ -272,10 +272,10 @@ def _unpack(file: IO[bytes], folder: Path, passphrase: str | None) -> Backup:
         raise BackupError(str(error)) from None
     except (tarfile.TarError, EOFError):
         raise BackupError("it is not a backup of a node, or is damaged") from None
-    if hashes != found.files:
-        names = sorted(name for name, _ in hashes.items() ^ found.files.items())
+    if hashes != manifest.files:
+        names = sorted(name for name, _ in hashes.items() ^ manifest.files.items())
         raise BackupError(f"it is damaged: {', '.join(dict.fromkeys(names))}")
-    return found
+    return manifest
 
 
 class _PlainFile(tarfile.TarInfo):
@@ -326,15 +326,15 @@ def _copied_log(file: IO[bytes], folder: Path) -> Backup:
     return Backup({LOG_FILE: _hash(path)}, log.events, log.head, log.epoch, None, "")
 
 
-def _check(found: Backup, folder: Path, progress: Progress) -> None:
+def _check(backup: Backup, folder: Path, progress: Progress) -> None:
     """Check that what a backup has can be used, and is what its manifest says."""
-    if LOG_FILE not in found.files:
+    if LOG_FILE not in backup.files:
         raise BackupError("it has no event log")
     log = check_copy(folder / LOG_FILE, progress)
-    if (log.events, log.head, log.epoch) != (found.events, found.head, found.epoch):
+    if (log.events, log.head, log.epoch) != (backup.events, backup.head, backup.epoch):
         raise BackupError(f"{LOG_FILE} in it is not the log that its manifest describes")
-    if found.peer_id is not None and peer_id_of(open_identity(folder)) != found.peer_id:
-        raise BackupError(f"{IDENTITY_FILE} in it is not the key of {found.peer_id}")
+    if backup.peer_id is not None and peer_id_of(open_identity(folder)) != backup.peer_id:
+        raise BackupError(f"{IDENTITY_FILE} in it is not the key of {backup.peer_id}")
 
 
 def _hash(path: Path) -> str:

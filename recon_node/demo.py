@@ -304,9 +304,9 @@ def check_tables(tables: Path, events: Sequence[Event], streams: dict[CID, Strea
     show_tips(sorted(tips, key=lambda row: (-row["events"], row["stream_id"]))[:TIPS_SHOWN])
 
 
-def compare(table: str, found: Sequence[str], expected: Iterable[object]) -> None:
+def compare(table: str, rows: Sequence[str], expected: Iterable[object]) -> None:
     """Raise DemoError unless a table has each expected row once, and no other."""
-    if sorted(found) != sorted(map(str, expected)):
+    if sorted(rows) != sorted(map(str, expected)):
         raise DemoError(f"the rows of {table} do not match the events")
 
 

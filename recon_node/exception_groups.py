@@ -26,12 +26,12 @@ def unwrap(error: BaseException, *known: type[BaseException]) -> BaseException:
     That is Ctrl-C, if it is in the group; else the only error of the group; else the first one,
     if all are of the types `known`; else the group itself.
     """
-    found = list(leaves(error))
-    for each in found:
-        if isinstance(each, KeyboardInterrupt):
-            return each
-    stands_for_all = len(found) == 1 or all(isinstance(each, known) for each in found)
-    return found[0] if stands_for_all else error
+    causes = list(leaves(error))
+    for cause in causes:
+        if isinstance(cause, KeyboardInterrupt):
+            return cause
+    stands_for_all = len(causes) == 1 or all(isinstance(cause, known) for cause in causes)
+    return causes[0] if stands_for_all else error
 
 
 @contextmanager

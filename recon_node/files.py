@@ -49,12 +49,12 @@ def private_directory(path: Path) -> list[Path]:
     """
     path.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     opened: list[Path] = []
-    for found in (path, *path.iterdir()):
-        status = found.lstat()
-        if status.st_uid != os.geteuid() or not status.st_mode & _OTHERS or found.is_symlink():
+    for entry in (path, *path.iterdir()):
+        status = entry.lstat()
+        if status.st_uid != os.geteuid() or not status.st_mode & _OTHERS or entry.is_symlink():
             continue
-        found.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS)
-        opened.append(found)
+        entry.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS)
+        opened.append(entry)
     return opened
 
 

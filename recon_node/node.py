@@ -189,7 +189,7 @@ async def _run_parts(
             api=listener.url,
             peer_id=peer_id,
             addresses=[] if p2p is None else list(p2p.addresses),
-            interests=[format_interest(each) for each in store.wanted.all] or "everything",
+            interests=[format_interest(interest) for interest in store.wanted.all] or "everything",
             events=len(store.keys),
             head=store.head,
         )
@@ -335,7 +335,7 @@ def warn_if_open(listener: Listener, access: Access) -> None:
 
 def fatal_messages(error: BaseException) -> list[str] | None:
     """Return the messages of all `FATAL_ERRORS` in `error`; None if it contains another error."""
-    found = list(leaves(error))
-    if not all(isinstance(each, FATAL_ERRORS) for each in found):
+    causes = list(leaves(error))
+    if not all(isinstance(cause, FATAL_ERRORS) for cause in causes):
         return None
-    return list(dict.fromkeys(map(str, found)))
+    return list(dict.fromkeys(map(str, causes)))

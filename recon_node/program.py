@@ -22,7 +22,7 @@ def stop_signals() -> list[signal.Signals]:
 
     A signal that is ignored at the start, such as SIGHUP under `nohup`, stays ignored.
     """
-    return [each for each in _STOP if signal.getsignal(each) != signal.SIG_IGN]
+    return [stop_signal for stop_signal in _STOP if signal.getsignal(stop_signal) != signal.SIG_IGN]
 
 
 @contextmanager
@@ -34,20 +34,20 @@ def cleaned_up_when_stopped() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
         yield
         return
-    before = {each: signal.getsignal(each) for each in stop_signals()}
+    before = {stop_signal: signal.getsignal(stop_signal) for stop_signal in stop_signals()}
 
     def stop(number: int, _frame: FrameType | None) -> NoReturn:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
+        for stop_signal in before:
+            signal.signal(stop_signal, signal.SIG_IGN)
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    for each in before:
-        signal.signal(each, stop)
+    for stop_signal in before:
+        signal.signal(stop_signal, stop)
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for stop_signal, handler in before.items():
+            signal.signal(stop_signal, handler)
 
 
 def allow_files(wanted: int) -> None:

@@ -84,10 +84,10 @@ def parse_seconds(value: object) -> float:
     """
     if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
         return float(value)
-    found = re.fullmatch(r"([1-9]\d{0,5}) ?([smhdw])", str(value), re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"([1-9]\d{0,5}) ?([smhdw])", str(value), re.ASCII)
+    if match is None:
         raise ValueError(f"{str(value)[:40]!r} is not a time such as '6h', '90m' or '1d'")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 Count = Annotated[int, Field(gt=0)]
@@ -190,11 +190,11 @@ def attribute_docs(kind: type) -> dict[str, str]:
     as do all attributes if the source is missing.
     """
     package = kind.__module__.partition(".")[0]
-    found: dict[str, str] = {}
-    for each in reversed(kind.__mro__):
-        if each.__module__.partition(".")[0] == package:
-            found |= _docs_in(each.__module__).get(each.__name__, {})
-    return found
+    docs: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.partition(".")[0] == package:
+            docs |= _docs_in(base.__module__).get(base.__name__, {})
+    return docs
 
 
 @cache
@@ -203,17 +203,19 @@ def _docs_in(module: str) -> dict[str, dict[str, str]]:
         source = inspect.getsource(sys.modules[module])
     except (OSError, TypeError):  # it has none, or is built in
         return {}
-    classes = (each for each in ast.parse(source).body if isinstance(each, ast.ClassDef))
+    classes = (
+        statement for statement in ast.parse(source).body if isinstance(statement, ast.ClassDef)
+    )
     return {class_.name: _docs_below(class_.body) for class_ in classes}
 
 
 def _docs_below(body: list[ast.stmt]) -> dict[str, str]:
-    found = {}
+    docs = {}
     for attribute, below in pairwise(body):
         match attribute, below:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)),
                 ast.Expr(value=ast.Constant(value=str(text))),
             ):
-                found[name] = inspect.cleandoc(text)
-    return found
+                docs[name] = inspect.cleandoc(text)
+    return docs

@@ -62,7 +62,7 @@ def _check_interests(texts: tuple[str, ...]) -> None:
 
 def _split_each(value: object) -> object:
     """Split a flag's values, each of which may be several; leave what is not text as it is."""
-    if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
+    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
         return ",".join(value)
     return value
 
@@ -167,8 +167,8 @@ def checked_settings(given: Mapping[str, Given]) -> Settings:
     for name, (value, _) in given.items():
         *rooms, attribute = DECLARATIONS[name].path
         room = nested
-        for each in rooms:
-            room = room.setdefault(each, {})
+        for key in rooms:
+            room = room.setdefault(key, {})
         room[attribute] = value
     try:
         return TypeAdapter(Settings).validate_python(nested)
@@ -213,7 +213,9 @@ def _explain(error: ValidationError, given: Mapping[str, Given]) -> Iterator[str
     """Describe each problem, after the source that the value came from."""
     for problem in error.errors():
         setting = next(
-            each for each in DECLARATIONS.values() if each.path == problem["loc"][: len(each.path)]
+            named
+            for named in DECLARATIONS.values()
+            if named.path == problem["loc"][: len(named.path)]
         )
         source = given[setting.name].source if setting.name in given else setting.name
         yield f"{source}: {problem['msg'].removeprefix('Value error, ')}"

@@ -66,7 +66,7 @@ def address_blocks_of(address: str) -> tuple[str, ...]:
     if isinstance(parsed, IPv6Address):
         if parsed.ipv4_mapped is not None:
             return (str(parsed.ipv4_mapped),)
-        return tuple(str(ip_network((parsed, each), strict=False)) for each in _PREFIXES)
+        return tuple(str(ip_network((parsed, prefix), strict=False)) for prefix in _PREFIXES)
     return (str(parsed),)
 
 
@@ -264,8 +264,8 @@ class Slots:
         resting = now < self._lost.get(newcomer.blocks[-1], -inf) + REST
 
         def first(slots: Iterable[Slot], *, busy: bool) -> Slot | None:
-            may_lose = (each for each in slots if not (each.is_sure or each in earned))
-            return next((each for each in may_lose if each.is_busy is busy), None)
+            may_lose = (slot for slot in slots if not (slot.is_sure or slot in earned))
+            return next((slot for slot in may_lose if slot.is_busy is busy), None)
 
         for blocks, slots in self._held.items():
             idle = first(slots, busy=False)

@@ -132,7 +132,7 @@ def store_fault(error: Exception | str) -> str | None:
     delta-rs says it by the requests that failed and the answers of the store, which are pages long.
     """
     text = error if isinstance(error, str) else one_line(error)
-    return next((told for fault, told in _STORE_FAULTS if re.search(fault, text)), None)
+    return next((advice for fault, advice in _STORE_FAULTS if re.search(fault, text)), None)
 
 
 def cannot_write(directory: TablePath, error: Exception) -> TablesError:
@@ -200,14 +200,14 @@ def written_by_another(path: TablePath) -> ConflictError:
     )
 
 
-def another_log(path: TablePath, found: str, expected: str) -> SinkError:
-    """Return the error for a table of the log `found`, or, if that is empty, of no log."""
-    if not found:
+def another_log(path: TablePath, actual: str, expected: str) -> SinkError:
+    """Return the error for a table of the log `actual`, or, if that is empty, of no log."""
+    if not actual:
         return TablesError(
             f"the table {path} was not made by spark-sink: point --tables at another directory"
         )
     return FeedChangedError(
-        f"the table {path} was made from log {found}, but the node has log {expected}: it was set "
+        f"the table {path} was made from log {actual}, but the node has log {expected}: it was set "
         "up from scratch, or is another node. Point --url at the right node, or --tables at a new "
         "directory"
     )

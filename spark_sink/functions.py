@@ -227,8 +227,8 @@ def _compute(function: Function, context: pc.UdfContext, *columns: Any) -> Any:
         for column in columns
     ]
     rows = zip(*values, strict=True)
-    found = pa.array([_call(function.call, *row) for row in rows], function.returns)
-    return found[0] if all(isinstance(column, pa.Scalar) for column in columns) else found
+    results = pa.array([_call(function.call, *row) for row in rows], function.returns)
+    return results[0] if all(isinstance(column, pa.Scalar) for column in columns) else results
 
 
 def _is_dag(context: pc.UdfContext, dimensions: Any) -> Any:

@@ -135,9 +135,9 @@ class Anchoring:
             FullError: too many requests wait.
             JournalError: the disk failed.
         """
-        found = await self.find(cid, stream)
+        request = await self.find(cid, stream)
         most = self.settings.max_requests
-        if found is None and await in_thread(self._journal.are_waiting, most):
+        if request is None and await in_thread(self._journal.are_waiting, most):
             raise FullError(f"{most} requests wait: try again later")
         init = await self._store.reader.stream_of(cid)
         headers = [] if init is None else await self._store.reader.stream_headers([init])
@@ -287,9 +287,9 @@ class Anchoring:
                 anchored = (outcome.tx_hash, outcome.block_time, outcome.cost)
                 await in_thread(self._journal.note_anchored, tree.id, *anchored)
                 self._pending = None
-                found = await self.tree(tree.id)
-                assert found is not None, "it is in the journal"
-                tree = found
+                resumed = await self.tree(tree.id)
+                assert resumed is not None, "it is in the journal"
+                tree = resumed
                 logger.info(
                     "Anchored a tree", events=tree.leaves, transaction=outcome.tx_hash.hex()
                 )
@@ -318,24 +318,30 @@ class Anchoring:
         after: AnchorRequest | None = None
         while requests := await in_thread(self._journal.in_tree, tree.id, after, _MADE_AT_ONCE):
             after = requests[-1]
-            part = [each for each in requests if each.state is RequestState.IN_TREE]
+            part = [request for request in requests if request.state is RequestState.IN_TREE]
             if not part:
                 continue
             made = await in_thread(_time_events, built, proof, part)
-            own = [each for each in made if each.request.init is not None]
-            verdicts = await self._store.admit_local([each.car for each in own])
-            for each, verdict in zip(own, verdicts, strict=True):
+            own = [time_event for time_event in made if time_event.request.init is not None]
+            verdicts = await self._store.admit_local([time_event.car for time_event in own])
+            for time_event, verdict in zip(own, verdicts, strict=True):
                 if verdict.status == "refused":
                     logger.error(
                         "A time event was refused by this node",
-                        cid=str(each.request.cid),
+                        cid=str(time_event.request.cid),
                         reason=verdict.reason,
                     )
             done = [
-                (each.request, each.cid, each.car if each.request.init is None else None)
-                for each in made
+                (
+                    time_event.request,
+                    time_event.cid,
+                    time_event.car if time_event.request.init is None else None,
+                )
+                for time_event in made
             ]
-            done += [(each, each.event, None) for each in part if each.event is not None]
+            done += [
+                (request, request.event, None) for request in part if request.event is not None
+            ]
             await in_thread(self._journal.finish_requests, done)
 
 

@@ -159,7 +159,9 @@ class EvmAuthority:
             except AnswerError as error:  # its state of that block is gone
                 logger.info("Cannot tell which transactions are final", reason=str(error))
         mined = [
-            found for attempt in attempts if (found := await self._find(attempt, final)) is not None
+            result
+            for attempt in attempts
+            if (result := await self._find(attempt, final)) is not None
         ]
         in_pool = False
         if attempts and not mined:
@@ -295,9 +297,9 @@ async def deploy(chain: RpcProvider, signer: Signer, max_fee: int) -> str:
     await chain.ask(read_text, "eth_sendRawTransaction", "0x" + raw.hex())
     with trio.move_on_after(_RECEIPT_TIMEOUT):
         while True:
-            found = await chain.ask(read_contract_address, "eth_getTransactionReceipt", tx_hash)
-            if found is not None:
-                return found
+            address = await chain.ask(read_contract_address, "eth_getTransactionReceipt", tx_hash)
+            if address is not None:
+                return address
             await trio.sleep(_RECEIPT_POLL)
     raise AuthorityError(
         f"the transaction {tx_hash} is not in a block after {_RECEIPT_TIMEOUT:g} seconds"

@@ -169,9 +169,9 @@ class Journal:
             self._prepare()
 
     def _prepare(self) -> None:
-        (found,) = self._connection.execute("PRAGMA application_id").fetchone()
+        (application_id,) = self._connection.execute("PRAGMA application_id").fetchone()
         tables = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-        if found not in (0, _APPLICATION_ID) or (tables and not found):
+        if application_id not in (0, _APPLICATION_ID) or (tables and not application_id):
             raise JournalError(f"{self._path} is a file of another program: move it away")
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
@@ -233,9 +233,9 @@ class Journal:
                 "stream = excluded.stream, init = excluded.init",
                 (cid, of, init, stream, asker, now),
             )
-        found = self._requests("WHERE (cid, of) = (?, ?)", cid, of)
-        assert found, "it was inserted"
-        return found[0]
+        inserted = self._requests("WHERE (cid, of) = (?, ?)", cid, of)
+        assert inserted, "it was inserted"
+        return inserted[0]
 
     def find(self, cid: CID, asker: str = "", stream: str | None = None) -> AnchorRequest | None:
         """Return the request for a CID: that for a stream, if one is named; else that for the event

@@ -149,7 +149,8 @@ def decide(attempts: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting
         if mined.succeeded:
             return Done(mined)
         reverted = max(
-            reverted, next(each.nonce for each in attempts if each.tx_hash == mined.tx_hash)
+            reverted,
+            next(attempt.nonce for attempt in attempts if attempt.tx_hash == mined.tx_hash),
         )
     live = [attempt for attempt in attempts if attempt.nonce > reverted]
     spent = len({attempt.nonce for attempt in attempts})

@@ -178,11 +178,11 @@ class _Router:
         self._services = services
         self._metrics = metrics
         by_path: dict[str, dict[str, Endpoint]] = {}
-        for each in ENDPOINTS:
-            by_path.setdefault(each.path, {})[each.method] = each
-        self._exact = {path: each for path, each in by_path.items() if "{" not in path}
+        for entry in ENDPOINTS:
+            by_path.setdefault(entry.path, {})[entry.method] = entry
+        self._exact = {path: by_method for path, by_method in by_path.items() if "{" not in path}
         self._patterns = [
-            (*compile_path(path), each) for path, each in by_path.items() if "{" in path
+            (*compile_path(path), by_method) for path, by_method in by_path.items() if "{" in path
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -198,14 +198,14 @@ class _Router:
         by_method = self._find(request.scope)
         if request.method == "OPTIONS":  # answered 200, as a ceramic-one node does
             return Response(headers={"allow": ", ".join([*by_method, "OPTIONS"])})
-        found = by_method.get("GET" if request.method == "HEAD" else request.method)
-        if found is None:
+        entry = by_method.get("GET" if request.method == "HEAD" else request.method)
+        if entry is None:
             allowed = [*by_method, *(["HEAD"] if "GET" in by_method else []), "OPTIONS"]
             raise HTTPException(
                 HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": ", ".join(allowed)}
             )
-        parameters = found.parameters.read_from(request)
-        answer = await found.handle(Call(request, self._services, self._metrics, parameters))
+        parameters = entry.parameters.read_from(request)
+        answer = await entry.handle(Call(request, self._services, self._metrics, parameters))
         return answer if isinstance(answer, Response) else reply(answer)
 
     def _find(self, scope: Scope) -> dict[str, Endpoint]:

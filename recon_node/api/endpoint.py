@@ -112,12 +112,12 @@ def endpoint(
         returned = hints["return"]
         if get_origin(returned) is Annotated:
             returned = get_args(returned)[1]
-        found = answers
+        possible = answers
         if issubclass(returned, Body):
-            found = (Answer((returned.__doc__ or "").strip(), returned), *answers)
+            possible = (Answer((returned.__doc__ or "").strip(), returned), *answers)
         needed = need or usual_need(method)
         return Endpoint(
-            method, path, parameters, found, handle, body, lines, binary, errors, own, needed
+            method, path, parameters, possible, handle, body, lines, binary, errors, own, needed
         )
 
     return declare

@@ -82,20 +82,20 @@ class Body(Struct, frozen=True):
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> Self:
         """The model of these values; raises `ApiError` 400 for the first that does not fit."""
-        given: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for field in _fields_of(cls):
             value = values.get(field.shown, UNSET)
             if value is UNSET and field.is_required:
                 raise bad_request(f"'{field.shown}' is missing")
             try:
                 if value is None and field.may_be_null:
-                    given[field.name] = None
+                    fields[field.name] = None
                 elif value is not UNSET:
-                    given[field.name] = field.read(value)
+                    fields[field.name] = field.read(value)
             except UnfitError as error:
                 wording = str(error).format(name=field.shown, input=value)
                 raise bad_request(wording) from None
-        return cls(**given)
+        return cls(**fields)
 
 
 _NO_QUERY: Final = QueryParams()
@@ -284,7 +284,7 @@ def _text(value: Any) -> str:
 def _texts(value: Any) -> list[str]:
     if not isinstance(value, list) or len(value) > _MAX_TEXTS:
         raise UnfitError(f"'{{name}}' should be a list of at most {_MAX_TEXTS} texts")
-    return [_text(each) for each in value]
+    return [_text(item) for item in value]
 
 
 def _one_of(allowed: tuple[str, ...], value: Any) -> str:

@@ -63,8 +63,8 @@ def describe(endpoints: Sequence[Endpoint]) -> Json:
     kinds += [answer.body for endpoint in endpoints for answer in endpoint.answers if answer.body]
     bodies, components = _schemas(dict.fromkeys(kinds))
     paths: dict[str, Json] = {}
-    for each in endpoints:
-        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, bodies)
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, bodies)
     for path, operations in paths.items():
         operations["options"] = _options(path, next(iter(operations.values())))
     return {
@@ -90,7 +90,7 @@ def _schemas(kinds: Iterable[Any]) -> tuple[dict[Any, Json], Json]:
     schemas, models = msgspec.json.schema_components(
         kinds, schema_hook=_schema_of_other, ref_template="#/components/schemas/{name}"
     )
-    for model in {each.__name__: each for kind in kinds for each in _models_in(kind)}.values():
+    for model in {body.__name__: body for kind in kinds for body in _models_in(kind)}.values():
         properties = models[model.__name__]["properties"]
         for name, text in attribute_docs(model).items():
             shown = properties.get(_shown(model, name))
@@ -109,12 +109,12 @@ def _schema_of_other(kind: Any) -> Json:
 
 def _models_in(kind: Any) -> Iterator[type]:
     """The structs and dataclasses in a type."""
-    for each in get_args(kind):
-        yield from _models_in(each)
+    for part in get_args(kind):
+        yield from _models_in(part)
     if isinstance(kind, type) and (issubclass(kind, Struct) or is_dataclass(kind)):
         yield kind
-        for each in get_type_hints(kind).values():
-            yield from _models_in(each)
+        for hint in get_type_hints(kind).values():
+            yield from _models_in(hint)
 
 
 def _shown(model: type, name: str) -> str:
@@ -131,7 +131,7 @@ def _name(model: str) -> str:
 def _tidy(schema: Any) -> Any:
     """Leave out titles and defaults of nothing, join the lines of descriptions, name models."""
     if isinstance(schema, list):
-        return [_tidy(each) for each in schema]
+        return [_tidy(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     tidied = {key: _tidy(value) for key, value in schema.items()}
@@ -144,38 +144,38 @@ def _tidy(schema: Any) -> Any:
     return tidied
 
 
-def _operation(each: Endpoint, bodies: Mapping[Any, Json]) -> Json:
-    parameters = _parameters(each)
-    summary = inspect.cleandoc(each.handle.__doc__ or "").partition("\n")[0]
+def _operation(endpoint: Endpoint, bodies: Mapping[Any, Json]) -> Json:
+    parameters = _parameters(endpoint)
+    summary = inspect.cleandoc(endpoint.handle.__doc__ or "").partition("\n")[0]
     described: Json = {
-        "tags": [_group(each.path)],
+        "tags": [_group(endpoint.path)],
         "summary": summary.rstrip("."),
     }
-    if each.own:
+    if endpoint.own:
         described[EXTENSION] = True
-    more = " ".join(inspect.cleandoc(each.handle.__doc__ or "").split()[len(summary.split()) :])
-    token = "Needs the token, where the node has one." if each.need == "write" else ""
+    more = " ".join(inspect.cleandoc(endpoint.handle.__doc__ or "").split()[len(summary.split()) :])
+    token = "Needs the token, where the node has one." if endpoint.need == "write" else ""
     if more or token:
         described["description"] = f"{more} {token}".strip()
-    if each.need != "open":
+    if endpoint.need != "open":
         described["security"] = [{}, {"token": []}]
     if parameters:
         described["parameters"] = parameters
-    if each.body is not None:
-        content: Json = {"application/json": {"schema": bodies[each.body]}}
-        if each.lines is not None:
-            schema = {"type": "string", "description": each.lines}
+    if endpoint.body is not None:
+        content: Json = {"application/json": {"schema": bodies[endpoint.body]}}
+        if endpoint.lines is not None:
+            schema = {"type": "string", "description": endpoint.lines}
             content[NDJSON] = {"schema": schema, EXTENSION: True}
         described["requestBody"] = {"required": True, "content": content}
-    if each.binary is not None:
-        schema = {"type": "string", "format": "binary", "description": each.binary}
+    if endpoint.binary is not None:
+        schema = {"type": "string", "format": "binary", "description": endpoint.binary}
         content = {"application/octet-stream": {"schema": schema}}
         described["requestBody"] = {"required": True, "content": content}
-    errors = {*_ALWAYS, *each.errors}
-    errors |= {400} if parameters or each.body or each.binary else set()
-    errors |= {"GET": set(), "POST": {403, 413}, "DELETE": {403}}[each.method]
-    error = _error_of(each.path)
-    described["responses"] = _answers(each.answers, bodies) | {
+    errors = {*_ALWAYS, *endpoint.errors}
+    errors |= {400} if parameters or endpoint.body or endpoint.binary else set()
+    errors |= {"GET": set(), "POST": {403, 413}, "DELETE": {403}}[endpoint.method]
+    error = _error_of(endpoint.path)
+    described["responses"] = _answers(endpoint.answers, bodies) | {
         str(status): {
             "description": _ERRORS[status],
             "content": {"application/json": {"schema": bodies[error]}},
@@ -206,13 +206,14 @@ def _answer(answer: Answer, bodies: Mapping[Any, Json]) -> Json:
     return described
 
 
-def _parameters(each: Endpoint) -> list[Json]:
+def _parameters(endpoint: Endpoint) -> list[Json]:
     """The parameters: those of the path in its order, then those of the query, inherited ones
     last."""
-    in_path = re.findall(r"{(\w+)}", each.path)
-    hints = get_type_hints(each.parameters, include_extras=True)
-    docs, declared = attribute_docs(each.parameters), inspect.get_annotations(each.parameters)
-    fields = {field.encode_name: field for field in msgspec.structs.fields(each.parameters)}
+    in_path = re.findall(r"{(\w+)}", endpoint.path)
+    hints = get_type_hints(endpoint.parameters, include_extras=True)
+    docs = attribute_docs(endpoint.parameters)
+    declared = inspect.get_annotations(endpoint.parameters)
+    fields = {field.encode_name: field for field in msgspec.structs.fields(endpoint.parameters)}
     names = sorted(fields, key=lambda name: fields[name].name not in declared)
     described = []
     for name in dict.fromkeys([*in_path, *names]):
@@ -240,9 +241,9 @@ def _schema_of_parameter(kind: Any) -> tuple[Json, bool]:
         kind, *marks = get_args(kind)
         is_own = EXTENSION in marks
         kind = next((mark.shown for mark in marks if isinstance(mark, Parsed)), kind)
-    some = [each for each in get_args(kind) if each not in (NoneType, UnsetType)]
-    if len(some) < len(get_args(kind)):  # it may be absent, but not null
-        return _schema_of_parameter(some[0])
+    options = [option for option in get_args(kind) if option not in (NoneType, UnsetType)]
+    if len(options) < len(get_args(kind)):  # it may be absent, but not null
+        return _schema_of_parameter(options[0])
     return dict(_tidy(msgspec.json.schema(kind, schema_hook=_schema_of_other))), is_own
 
 
@@ -253,7 +254,7 @@ def _options(path: str, other: Json) -> Json:
         "summary": "cors",
         "responses": {"200": {"description": "The header Allow has the methods."}},
     }
-    in_path = [each for each in other.get("parameters", ()) if each["in"] == "path"]
+    in_path = [parameter for parameter in other.get("parameters", ()) if parameter["in"] == "path"]
     return options | ({"parameters": in_path} if in_path else {})
 
 

@@ -71,10 +71,10 @@ async def open_listener(host: str, port: int) -> Listener:
     sockets: list[trio.socket.SocketType] = []
     failure: OSError | None = None
     try:
-        found = await trio.socket.getaddrinfo(
+        infos = await trio.socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        for family, kind, protocol, _, address in dict.fromkeys(found):
+        for family, kind, protocol, _, address in dict.fromkeys(infos):
             if sockets and port == 0:
                 address = (address[0], sockets[0].getsockname()[1], *address[2:])
             try:

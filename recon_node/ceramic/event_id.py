@@ -199,7 +199,7 @@ def event_ids(raws: Sequence[bytes]) -> tuple[EventId, ...]:
     if all(map(_USUAL.fullmatch, raws)):  # no fencepost looks like that
         return tuple(map(bytes.__new__, repeat(EventId), raws))
     checked = tuple(map(EventId, raws))
-    if any(each.is_fencepost for each in checked):
+    if any(event_id.is_fencepost for event_id in checked):
         raise EventIdError("a fencepost among the keys")
     return checked
 

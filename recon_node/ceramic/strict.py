@@ -149,10 +149,10 @@ def json_value(data: bytes) -> Any:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise ValueError("it has a field twice")
-    return found
+    return members
 
 
 def _refuse_constant(name: str) -> NoReturn:

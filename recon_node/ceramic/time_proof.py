@@ -149,14 +149,14 @@ def check_transaction(
     _check_answers(proof, transaction, block)
     timestamp = _quantity(block, "timestamp")
     number = _quantity(block, "number")
-    found = _hex(transaction, "input")
-    data = bytes.fromhex(found[2:])
+    hex_data = _hex(transaction, "input")
+    data = bytes.fromhex(hex_data[2:])
     if proof.tx_type == "f(bytes32)" and len(data) == len(expected):
         data = _ANCHOR_SELECTOR + data[len(_ANCHOR_SELECTOR) :]
     if data != expected:
         raise InvalidEventError(
             f"the transaction {proof.transaction_hash} does not anchor the proof's root "
-            f"{proof.root}: its input is {found[:100]}, not 0x{expected.hex()}"
+            f"{proof.root}: its input is {hex_data[:100]}, not 0x{expected.hex()}"
         )
     limit = _LAST_RAW_BLOCKS.get(proof.chain_id)
     if proof.tx_type == _RAW and limit is not None and number > limit:

@@ -231,8 +231,8 @@ class _Follower:
 
         async def look_up(tx_hash: str, wanting: Sequence[PendingProof]) -> None:
             try:
-                found = await self._find(tx_hash)
-                outcomes.update((proof, self._judge(proof, found)) for proof in wanting)
+                outcome = await self._find(tx_hash)
+                outcomes.update((proof, self._judge(proof, outcome)) for proof in wanting)
             except CoolingError as error:
                 cooling.append(error)
             except NoAnswerError as error:
@@ -250,9 +250,9 @@ class _Follower:
 
     async def _find(self, tx_hash: str) -> _Found | _Outcome:
         """Return a transaction and its block if that is final, otherwise the outcome."""
-        found = self._found.use(tx_hash)
-        if found is not None:
-            return found
+        known = self._found.use(tx_hash)
+        if known is not None:
+            return known
         transaction = await self._provider.transaction(tx_hash)
         if transaction is None:
             return _Outcome("unknown", f"the chain has no transaction {tx_hash}")
@@ -268,11 +268,11 @@ class _Follower:
             self._found[tx_hash] = transaction, block
         return transaction, block
 
-    def _judge(self, proof: PendingProof, found: _Found | _Outcome) -> _Outcome:
-        if isinstance(found, _Outcome):
-            return found
+    def _judge(self, proof: PendingProof, outcome: _Found | _Outcome) -> _Outcome:
+        if isinstance(outcome, _Outcome):
+            return outcome
         try:
-            return _Outcome("anchored", check_transaction(proof.proof, *found))
+            return _Outcome("anchored", check_transaction(proof.proof, *outcome))
         except InvalidEventError as error:
             return _Outcome("invalid", str(error))
         except ChainAnswerError as error:

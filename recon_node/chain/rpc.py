@@ -168,12 +168,12 @@ class RpcProvider:
             if endpoint.chain_checked:
                 return
             answer = await self._ask(endpoint, "eth_chainId")
-            found = f"eip155:{_read(endpoint, 'eth_chainId', read_quantity, answer)}"
-            if found != self.chain_id:
+            actual = f"eip155:{_read(endpoint, 'eth_chainId', read_quantity, answer)}"
+            if actual != self.chain_id:
                 endpoint.give_up()
                 raise ChainError(
                     f"the RPC endpoint {endpoint.host} is set for {self.chain_id} but serves "
-                    f"{found}: correct chain_rpc"
+                    f"{actual}: correct chain_rpc"
                 )
             endpoint.chain_checked = True
 

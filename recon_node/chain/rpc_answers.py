@@ -52,28 +52,28 @@ def read_transaction(tx_hash: str, answer: Any) -> Transaction:
     """Read the answer to `eth_getTransactionByHash`; raise ShapeError if it cannot be used."""
     fields = _object(answer)
     is_in_block = fields.get("blockHash") is not None and fields.get("blockNumber") is not None
-    found = Transaction(
+    transaction = Transaction(
         hash=_text(fields, "hash", _HASH),
         input=_text(fields, "input", HEX),
         blockHash=_text(fields, "blockHash", _HASH) if is_in_block else None,
         blockNumber=_quantity(fields, "blockNumber") if is_in_block else None,
     )
-    if found["hash"].lower() != tx_hash.lower():
+    if transaction["hash"].lower() != tx_hash.lower():
         raise ShapeError("is about another transaction")
-    return found
+    return transaction
 
 
 def read_block(block_hash: str, answer: Any) -> Block:
     """Read the answer to `eth_getBlockByHash`; raise ShapeError if it cannot be used."""
     fields = _object(answer)
-    found = Block(
+    block = Block(
         hash=_text(fields, "hash", _HASH),
         number=_quantity(fields, "number"),
         timestamp=_quantity(fields, "timestamp"),
     )
-    if found["hash"].lower() != block_hash.lower():
+    if block["hash"].lower() != block_hash.lower():
         raise ShapeError("is about another block")
-    return found
+    return block
 
 
 def read_block_number(answer: Any) -> int:

@@ -27,17 +27,17 @@ def parse_providers(value: object) -> dict[str, tuple[str, ...]]:
     Raises:
         ValueError: it is none of these, or a URL is unusable; the message shows only its host.
     """
-    found: dict[str, list[str]] = {}
+    endpoints: dict[str, list[str]] = {}
     for chain, url in _pairs(value):
         if not CHAIN_ID.fullmatch(chain):
             raise ValueError(
                 f"{chain[:40]!r} is not a supported chain: it should look like eip155:1 "
                 "(Ethereum) or eip155:100 (Gnosis)"
             )
-        urls = found.setdefault(chain, [])
+        urls = endpoints.setdefault(chain, [])
         if _checked_url(chain, url) not in urls:
             urls.append(url)
-    return {chain: tuple(urls) for chain, urls in found.items()}
+    return {chain: tuple(urls) for chain, urls in endpoints.items()}
 
 
 def parse_confirmations(value: object) -> Confirmations:

@@ -41,36 +41,36 @@ def anchor() -> None:
 @json_option
 def status(node: Connection, as_json: bool) -> None:
     """Show how anchoring stands: the account, what waits, and the latest trees."""
-    found = node.request("GET", "/ceramic/anchors")
+    anchors = node.request("GET", "/ceramic/anchors")
     if as_json:
-        print_json(found)
+        print_json(anchors)
         return
-    if found["authority"] == "off":
+    if anchors["authority"] == "off":
         echo("This node does not anchor (setting `anchor`).")
         return
-    echo(f"Anchoring on {found['chain_id']}")
-    coin = found["coin"]
-    if found["account"] is not None:
-        balance = found["balance_wei"]
+    echo(f"Anchoring on {anchors['chain_id']}")
+    coin = anchors["coin"]
+    if anchors["account"] is not None:
+        balance = anchors["balance_wei"]
         has = "not known yet" if balance is None else f"{_coins(balance)} {coin}"
-        echo(f"account    {found['account']}, balance {has}")
-        echo(f"contract   {found['contract']}")
-    counts = found["requests"]
-    spent = f", for {_coins(found['spent_wei'])} {coin}" if coin else ""
+        echo(f"account    {anchors['account']}, balance {has}")
+        echo(f"contract   {anchors['contract']}")
+    counts = anchors["requests"]
+    spent = f", for {_coins(anchors['spent_wei'])} {coin}" if coin else ""
     echo(
         f"events     {counts['waiting']:,} wait, {counts['in_tree']:,} under way, "
-        f"{counts['anchored']:,} anchored in {counted(found['trees'], 'tree')}{spent}"
+        f"{counts['anchored']:,} anchored in {counted(anchors['trees'], 'tree')}{spent}"
     )
-    if found["under_way"] is not None:
-        tree = found["under_way"]
-        echo(f"under way  {counted(tree['leaves'], 'event')}: {found['waits_for'] or 'starting'}")
-    if found["due_at"] is not None:
-        echo(f"next tree  {_date(found['due_at'])}")
-    if found["alarm"]:
-        echo(f"ALARM      {found['alarm']}")
-    if found["latest"]:
+    if anchors["under_way"] is not None:
+        tree = anchors["under_way"]
+        echo(f"under way  {counted(tree['leaves'], 'event')}: {anchors['waits_for'] or 'starting'}")
+    if anchors["due_at"] is not None:
+        echo(f"next tree  {_date(anchors['due_at'])}")
+    if anchors["alarm"]:
+        echo(f"ALARM      {anchors['alarm']}")
+    if anchors["latest"]:
         table = make_table("tree", "events", "time", "cost", "transaction", numbers=("events",))
-        for tree in found["latest"]:
+        for tree in anchors["latest"]:
             cost = "" if tree["cost_wei"] is None else f"{_coins(tree['cost_wei'])} {coin}"
             link = tree["explorer"] or tree["tx_hash"] or ""
             table.add_row(
@@ -106,13 +106,15 @@ def now(node: Connection) -> None:
 def requests(state: str | None, limit: int, node: Connection, as_json: bool) -> None:
     """List the events that are to be anchored, or were, the latest first."""
     params: dict[str, Any] = {"limit": limit} | ({} if state is None else {"state": state})
-    found = node.request("GET", "/ceramic/anchors/requests", params=params)["requests"]
+    listed = node.request("GET", "/ceramic/anchors/requests", params=params)["requests"]
     if as_json:
-        print_json(found)
+        print_json(listed)
         return
     table = make_table("event", "state", "requested", "time event")
-    for each in found:
-        table.add_row(each["cid"], each["state"], _date(each["made_at"]), each["time_event"] or "")
+    for request in listed:
+        table.add_row(
+            request["cid"], request["state"], _date(request["made_at"]), request["time_event"] or ""
+        )
     make_console().print(table)
 
 
@@ -125,22 +127,22 @@ def verify(cid: str, node: Connection, as_json: bool) -> None:
 
     The node has checked the proof at its own endpoint of the chain. Exit code 1 if there is none.
     """
-    found = node.request("GET", f"/ceramic/anchors/events/{cid}")
+    answer = node.request("GET", f"/ceramic/anchors/events/{cid}")
     if as_json:
-        print_json(found)
-    elif found["time"] is not None:
-        echo(f"{cid} was anchored {_date(found['time'])}")
-        if found["anchored_event"] != cid:
-            echo(f"through     {found['anchored_event']}, which covers it")
-        echo(f"time event  {found['time_event']}")
-        echo(f"root        {found['root']}")
-        echo(f"transaction {found['chain_id']} {found['tx_hash']}")
-        if found["explorer"]:
-            echo(f"            {found['explorer']}")
-        if found["cost_wei"] not in (None, "0"):
-            echo(f"cost        {int(found['cost_wei']):,} wei")
-    if found["time"] is None:
-        raise CommandError(f"{cid} is not anchored: {_EXPLAINED[found['state']]}")
+        print_json(answer)
+    elif answer["time"] is not None:
+        echo(f"{cid} was anchored {_date(answer['time'])}")
+        if answer["anchored_event"] != cid:
+            echo(f"through     {answer['anchored_event']}, which covers it")
+        echo(f"time event  {answer['time_event']}")
+        echo(f"root        {answer['root']}")
+        echo(f"transaction {answer['chain_id']} {answer['tx_hash']}")
+        if answer["explorer"]:
+            echo(f"            {answer['explorer']}")
+        if answer["cost_wei"] not in (None, "0"):
+            echo(f"cost        {int(answer['cost_wei']):,} wei")
+    if answer["time"] is None:
+        raise CommandError(f"{cid} is not anchored: {_EXPLAINED[answer['state']]}")
 
 
 _EXPLAINED: Final = {
@@ -205,12 +207,12 @@ def anchor_stream(stream_id: str, wait: bool, node: Connection, as_json: bool) -
     """Have the tip of the stream STREAM_ID anchored, if it is not yet."""
     bare = stream_id.removeprefix("ceramic://")
     cid = node.request("POST", f"/api/v0/streams/{bare}/anchor")["cid"]
-    found = node.request("GET", f"/ceramic/anchors/events/{cid}")
-    while wait and found["time"] is None:
+    answer = node.request("GET", f"/ceramic/anchors/events/{cid}")
+    while wait and answer["time"] is None:
         time.sleep(POLL_INTERVAL)
-        found = node.request("GET", f"/ceramic/anchors/events/{cid}")
-    when = f"anchored {_date(found['time'])}" if found["time"] else _EXPLAINED[found["state"]]
-    print_result(found, f"{cid}: {when}", as_json=as_json)
+        answer = node.request("GET", f"/ceramic/anchors/events/{cid}")
+    when = f"anchored {_date(answer['time'])}" if answer["time"] else _EXPLAINED[answer["state"]]
+    print_result(answer, f"{cid}: {when}", as_json=as_json)
 
 
 def _coins(wei: str) -> str:

@@ -79,16 +79,16 @@ def backup(
         try:
             with TemporaryDirectory() as temporary, step_bar() as progress:
                 made = Path(temporary) / name
-                found, left_out = write_backup(settings.data_dir, made, passphrase, progress)
+                written, left_out = write_backup(settings.data_dir, made, passphrase, progress)
                 progress("sending", 0, None)
                 objects.put(name, made)
                 size = made.stat().st_size
         finally:
             os.umask(before)
     left_out += _secrets_elsewhere(settings)
-    result = {"name": name, "url": url, "bytes": size, "left_out": left_out, **asdict(found)}
+    result = {"name": name, "url": url, "bytes": size, "left_out": left_out, **asdict(written)}
     print_result(
-        result, f"{name} in {url}: {_described(found)}, {human_size(size)}", as_json=as_json
+        result, f"{name} in {url}: {_described(written)}, {human_size(size)}", as_json=as_json
     )
     if left_out:
         echo(f"not in it: {', '.join(left_out)}", err=True)
@@ -128,13 +128,15 @@ def restore(
     directory = read_settings(config, {"data_dir": data_dir}).data_dir
     with _errors(), cleaned_up_when_stopped(), step_bar() as progress, _local(source) as path:
         passphrase = _passphrase(passphrase_file, ask=path.name.endswith(".age"), confirm=False)
-        found = restore_backup(path, directory, passphrase, new_epoch=new_epoch, progress=progress)
-    result = {"data_dir": str(directory), "new_epoch": new_epoch, **asdict(found)}
-    text = f"{directory}: {_described(found)}; restored {', '.join(sorted(found.files))}"
+        restored = restore_backup(
+            path, directory, passphrase, new_epoch=new_epoch, progress=progress
+        )
+    result = {"data_dir": str(directory), "new_epoch": new_epoch, **asdict(restored)}
+    text = f"{directory}: {_described(restored)}; restored {', '.join(sorted(restored.files))}"
     print_result(result, text, as_json=as_json)
     if not new_epoch:
         echo(
-            f"readers of the feed go on; if one has read further than position {found.head:,}, "
+            f"readers of the feed go on; if one has read further than position {restored.head:,}, "
             "restore with --new-epoch instead",
             err=True,
         )
@@ -179,13 +181,13 @@ def _secrets_elsewhere(settings: Settings) -> list[str]:
         anchor.key_file,
         anchor.password_file,
     )
-    paths = [each.expanduser().absolute() for each in named if each is not None]
+    paths = [file.expanduser().absolute() for file in named if file is not None]
     return [str(path) for path in paths if path.parent != settings.data_dir.absolute()]
 
 
-def _described(found: Backup) -> str:
-    made = f"made {found.made_at}, " if found.made_at else ""
+def _described(contents: Backup) -> str:
+    made = f"made {contents.made_at}, " if contents.made_at else ""
     return (
-        f"{made}{counted(found.events, 'event')}, feed head {found.head:,}, epoch {found.epoch}, "
-        f"peer id {found.peer_id or '-'}"
+        f"{made}{counted(contents.events, 'event')}, feed head {contents.head:,}, "
+        f"epoch {contents.epoch}, peer id {contents.peer_id or '-'}"
     )

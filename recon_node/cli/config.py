@@ -155,15 +155,15 @@ def identity(
     is_remote = context.get_parameter_source("url") is not ParameterSource.DEFAULT
     if is_remote and data_dir is None and not create:
         answer = node.request("GET", "/ceramic/recon")
-        found = {"peer_id": answer["peer_id"], "addresses": answer["addresses"]}
+        facts = {"peer_id": answer["peer_id"], "addresses": answer["addresses"]}
     else:
         if context.get_parameter_source("url") is ParameterSource.COMMANDLINE:
             raise click.UsageError("--url asks a running node: leave out --data-dir and --create")
-        found = {"peer_id": _local_peer_id(config, data_dir, create)}
+        facts = {"peer_id": _local_peer_id(config, data_dir, create)}
     if as_json:
-        print_json(found)
+        print_json(facts)
     else:
-        echo(found["peer_id"])
+        echo(facts["peer_id"])
 
 
 def _local_peer_id(config: Path | None, data_dir: Path | None, create: bool) -> str:

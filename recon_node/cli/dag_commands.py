@@ -275,10 +275,10 @@ def show(cid: str, node: Connection, drawing: Drawing) -> None:
         ]
     except (IpldError, ReplicaError) as error:
         raise CommandError(f"the node's answer cannot be read: {error}") from None
-    replicas = {each.cid: each for each in decoded}
+    replicas = {replica.cid: replica for replica in decoded}
     if not replicas:
         raise CommandError(f"the node has no replica of the DAG {cid}")
-    continued = {base for each in decoded for base in each.bases}
+    continued = {base for replica in decoded for base in replica.bases}
     heads = sorted(replicas.keys() - continued, key=str)
     facts = {
         "root": answer["root"],

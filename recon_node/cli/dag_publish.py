@@ -166,11 +166,11 @@ def _shard_in(node: Connection, root: CID, origin: CID) -> CID | None:
     Raises:
         CommandError: the replica does not contain the root, or the node cannot tell.
     """
-    found = node.request("GET", f"/ceramic/dag/{root}/contained/{origin}")
-    if found["contains"]:
-        return None if found["shard"] is None else CID.parse(found["shard"])
-    if found["contains"] is None:
-        missing = ", ".join(found["waiting_for"][:3])
+    containment = node.request("GET", f"/ceramic/dag/{root}/contained/{origin}")
+    if containment["contains"]:
+        return None if containment["shard"] is None else CID.parse(containment["shard"])
+    if containment["contains"] is None:
+        missing = ", ".join(containment["waiting_for"][:3])
         raise CommandError(
             f"the node cannot tell whether the replica {origin} contains {root}: it does not have "
             f"{missing}"
@@ -182,9 +182,9 @@ def _shard_in(node: Connection, root: CID, origin: CID) -> CID | None:
 
 
 def _check_accepted(node: Connection, identifier: Identifier, replica: CID) -> None:
-    found = publication_of(node, identifier)
-    reasons = {each["cid"]: each["reason"] for each in found["refused"]}
-    if str(replica) not in found["order"] or str(replica) in reasons:
+    publication = publication_of(node, identifier)
+    reasons = {refusal["cid"]: refusal["reason"] for refusal in publication["refused"]}
+    if str(replica) not in publication["order"] or str(replica) in reasons:
         reason = reasons.get(str(replica), "it is not among those that the node knows")
         raise CommandError(f"the node does not accept the publish {replica}: {reason}")
 
@@ -204,13 +204,13 @@ def resolve(did: str, verbose: bool, node: Connection, as_json: bool) -> None:
     Example:
       recon-node dag resolve did:key:z6Mk...
     """
-    found = publication_of(node, Identifier.parse(did))
+    publication = publication_of(node, Identifier.parse(did))
     if as_json:
-        print_json(found)
+        print_json(publication)
     else:
-        for line in _described(found, verbose):
+        for line in _described(publication, verbose):
             echo(line)
-    if found["link"] is None:
+    if publication["link"] is None:
         raise SystemExit(1)
 
 
@@ -248,24 +248,26 @@ def show_key(key_file: Path | None, as_json: bool) -> None:
     print_result({"did": did}, did, as_json=as_json)
 
 
-def _described(found: dict[str, Any], verbose: bool) -> Iterator[str]:
-    if found["link"] is not None:
-        yield found["link"]
-    elif found["pending"] is not None:
+def _described(publication: dict[str, Any], verbose: bool) -> Iterator[str]:
+    if publication["link"] is not None:
+        yield publication["link"]
+    elif publication["pending"] is not None:
         yield (
-            f"{found['id']} does not resolve to {found['pending']['link']} yet: the node does not "
-            "have enough of the DAG to check the publish"
+            f"{publication['id']} does not resolve to {publication['pending']['link']} yet: the "
+            "node does not have enough of the DAG to check the publish"
         )
     elif not verbose:
-        yield f"nothing is published under {found['id']}, as far as this node knows"
+        yield f"nothing is published under {publication['id']}, as far as this node knows"
     if verbose:
-        yield f"origin {found['origin']}"
-        if found["pending"] is not None:
-            yield "pending: {link}, origin {origin}".format(**found["pending"])
-        yield from (f"{place}. {cid}" for place, cid in enumerate(found["order"], 1))
-        yield from (f"missing: {cid}" for cid in found["waiting_for"])
-        yield from (f"refused: {each['cid']}: {each['reason']}" for each in found["refused"])
-        yield f"{counted(found['ignored'], 'other event')} ignored"
+        yield f"origin {publication['origin']}"
+        if publication["pending"] is not None:
+            yield "pending: {link}, origin {origin}".format(**publication["pending"])
+        yield from (f"{place}. {cid}" for place, cid in enumerate(publication["order"], 1))
+        yield from (f"missing: {cid}" for cid in publication["waiting_for"])
+        yield from (
+            f"refused: {refusal['cid']}: {refusal['reason']}" for refusal in publication["refused"]
+        )
+        yield f"{counted(publication['ignored'], 'other event')} ignored"
 
 
 def _read_proof(text: str) -> str:

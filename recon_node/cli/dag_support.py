@@ -68,14 +68,14 @@ def bytes_bar(what: str) -> AbstractContextManager[Progress]:
 
 def state_of(node: Connection, root: CID) -> dict[str, Any]:
     """Ask the node for the state of a DAG."""
-    found: dict[str, Any] = node.request("GET", f"/ceramic/dag/{root}")
-    return found
+    replicas: dict[str, Any] = node.request("GET", f"/ceramic/dag/{root}")
+    return replicas
 
 
 def publication_of(node: Connection, identifier: Identifier) -> dict[str, Any]:
     """Ask the node what is published under an identifier."""
-    found: dict[str, Any] = node.request("GET", f"/ceramic/dag/publish/{identifier}")
-    return found
+    publication: dict[str, Any] = node.request("GET", f"/ceramic/dag/publish/{identifier}")
+    return publication
 
 
 def want(node: Connection, subject: Subject) -> None:

@@ -56,14 +56,14 @@ def wait_for_link(node: Connection, identifier: Identifier, timeout: float) -> C
     Raises:
         CommandError: not in time.
     """
-    found: dict[str, Any] = {}
+    last: dict[str, Any] = {}
     wanted: set[str] = set()
 
     def look() -> CID | None:
-        found.update(publication_of(node, identifier))
-        pending = found["pending"]
+        last.update(publication_of(node, identifier))
+        pending = last["pending"]
         if pending is None:
-            return None if found["link"] is None else CID.parse(found["link"])
+            return None if last["link"] is None else CID.parse(last["link"])
         if pending["link"] not in wanted:
             want(node, CID.parse(pending["link"]))
             wanted.add(pending["link"])
@@ -72,12 +72,12 @@ def wait_for_link(node: Connection, identifier: Identifier, timeout: float) -> C
     link = _wait(look, timeout)
     if link is not None:
         return link
-    if found["link"] is not None:
-        return CID.parse(found["link"])
-    if found["pending"] is not None:
+    if last["link"] is not None:
+        return CID.parse(last["link"])
+    if last["pending"] is not None:
         raise CommandError(
-            f"after {timeout:g} s the node cannot check the publish of {found['pending']['link']}: "
-            f"it does not have {', '.join(found['waiting_for'][:3])}"
+            f"after {timeout:g} s the node cannot check the publish of {last['pending']['link']}: "
+            f"it does not have {', '.join(last['waiting_for'][:3])}"
         )
     raise CommandError(
         f"after {timeout:g} s the node knows no publish of {identifier}: is it connected to a "
@@ -230,15 +230,15 @@ def _wait(look: Callable[[], T | None], timeout: float) -> T | None:
     while True:
         started = time.monotonic()
         try:
-            found = look()
+            result = look()
             answered = True
         except UnreachableError:
             if not answered or started >= deadline:
                 raise
-            found = None
+            result = None
         now = time.monotonic()
-        if found is not None or now >= deadline:
-            return found
+        if result is not None or now >= deadline:
+            return result
         pause = min(max(_MIN_PAUSE, 2 * (now - started)), _MAX_PAUSE)
         time.sleep(min(pause, max(deadline - now, 0.01)))
 

@@ -127,8 +127,8 @@ def _lines(picture: Picture, layout: Layout, drawing: Drawing, as_ascii: bool) -
     if drawing.why and picture.notes:
         for note in picture.notes:
             yield Text()
-            for each in note.split("\n"):
-                yield text(each)
+            for row in note.split("\n"):
+                yield text(row)
 
 
 def _columns(lines: Sequence[Line]) -> list[int]:

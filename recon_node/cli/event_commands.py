@@ -169,10 +169,10 @@ def _whole_cid(node: Connection, text: str) -> str:
     try:
         CID.parse(text)
     except IpldError:
-        found = node.request("GET", "/ceramic/search", params={"q": text, "limit": _CANDIDATES})
+        matches = node.request("GET", "/ceramic/search", params={"q": text, "limit": _CANDIDATES})
     else:
         return text
-    cids = [event["cid"] for event in found["events"]]
+    cids = [event["cid"] for event in matches["events"]]
     if len(cids) > 1:
         more = ", ..." if len(cids) == _CANDIDATES else ""
         raise CommandError(f"more than one event begins with {text}: {', '.join(cids)}{more}")

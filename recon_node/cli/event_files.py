@@ -164,9 +164,9 @@ def read_blocks(path: Path) -> Iterator[bytes]:
     """
     try:
         if path.is_dir():
-            for each in sorted(path.rglob("*")):
-                if each.is_file():
-                    yield from _of_file(each, is_block=each.suffix not in LINES)
+            for below in sorted(path.rglob("*")):
+                if below.is_file():
+                    yield from _of_file(below, is_block=below.suffix not in LINES)
         else:
             yield from _of_file(path, is_block=False)
     except OSError as error:

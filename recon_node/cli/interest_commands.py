@@ -40,21 +40,21 @@ def list_interests(node: Connection, as_json: bool) -> None:
     Example:
       recon-node interests list --json
     """
-    found = _interests_of(node)
+    entries = _interests_of(node)
     if as_json:
-        print_json(found)
+        print_json(entries)
         return
-    if not found:
+    if not entries:
         echo(EVERYTHING)
         return
-    if any("sep" not in each for each in found):
+    if any("sep" not in interest for interest in entries):
         raise CommandError(
             "the node lists its interests in a form that cannot be shown here, as a ceramic-one "
             "node does: --json prints it"
         )
-    for each in found:
-        source = "  (settings)" if each.get("configured") else ""
-        echo(f"{interest_text(each)}{source}")
+    for interest in entries:
+        source = "  (settings)" if interest.get("configured") else ""
+        echo(f"{interest_text(interest)}{source}")
 
 
 @interests.command("add")
@@ -123,8 +123,8 @@ def remove_interest(node: Connection, interest: tuple[str, ...], as_json: bool) 
 
 def _interests_of(node: Connection) -> list[dict[str, Any]]:
     answer = node.request("GET", "/ceramic/experimental/interests")
-    found: list[dict[str, Any]] = answer["interests"]
-    return found
+    entries: list[dict[str, Any]] = answer["interests"]
+    return entries
 
 
 def _parse(fields: tuple[str, ...]) -> Interest | StreamId:

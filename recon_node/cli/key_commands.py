@@ -53,10 +53,10 @@ def new_key(file: Path, kind: Any, as_json: bool) -> None:
 def show_key(file: Path, as_json: bool) -> None:
     """Print the did:key of the key in FILE."""
     try:
-        found = Key.load(file)
+        loaded = Key.load(file)
     except KeyFileError as error:
         raise CommandError(str(error)) from None
-    _print_key(found, file, as_json=as_json)
+    _print_key(loaded, file, as_json=as_json)
 
 
 @key.command("sign-in")

@@ -64,19 +64,19 @@ def list_streams(
     """
     query = {"model": model, "controller": controller, "where": list(where) or None}
     query["indexed"] = "true" if indexed else None
-    given = {name: value for name, value in query.items() if value is not None}
-    found, total = pages(node, "/ceramic/streams", "streams", given, limit)
+    query_given = {name: value for name, value in query.items() if value is not None}
+    streams, total = pages(node, "/ceramic/streams", "streams", query_given, limit)
     if as_json:
-        print_json(found)
+        print_json(streams)
         return
     table = make_table("stream", "model", "controller", "events", numbers=("events",))
-    for each in found:
-        kind = each["name"] or each["model_name"] or each["sort_value"]
-        table.add_row(each["id"], kind, each["controller"], f"{each['events']:,}")
+    for stream in streams:
+        kind = stream["name"] or stream["model_name"] or stream["sort_value"]
+        table.add_row(stream["id"], kind, stream["controller"], f"{stream['events']:,}")
     if where or indexed:
-        print_list(table, found, len(found), "such documents")
+        print_list(table, streams, len(streams), "such documents")
     else:
-        print_list(table, found, total, "streams")
+        print_list(table, streams, total, "streams")
 
 
 @click.command("list")
@@ -94,14 +94,16 @@ def list_models(limit: int, node: Connection, as_json: bool) -> None:
       recon-node model list
       recon-node stream list --model kjzl6hvfrbw6c...
     """
-    found, total = pages(node, "/ceramic/models", "models", {}, limit)
+    models, total = pages(node, "/ceramic/models", "models", {}, limit)
     if as_json:
-        print_json(found)
+        print_json(models)
         return
     table = make_table("model", "name", "streams", "events", numbers=("streams", "events"))
-    for each in found:
-        table.add_row(each["id"], each["name"] or "", f"{each['streams']:,}", f"{each['events']:,}")
-    print_list(table, found, total, "models")
+    for model in models:
+        table.add_row(
+            model["id"], model["name"] or "", f"{model['streams']:,}", f"{model['events']:,}"
+        )
+    print_list(table, models, total, "models")
 
 
 def pages(
@@ -131,9 +133,9 @@ def pages(
     return list(islice(entries(), limit or None)), total
 
 
-def print_list(table: Any, found: Iterable[object], total: int, noun: str) -> None:
+def print_list(table: Any, entries: Iterable[object], total: int, noun: str) -> None:
     """Print a table of entries, and say how many more there are."""
-    shown = len(list(found))
+    shown = len(list(entries))
     if shown:
         make_console().print(table)
     if not total:

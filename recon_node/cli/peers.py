@@ -257,17 +257,17 @@ def _peers_of(recon: dict[str, Any]) -> str:
 
 def _interests_of(recon: dict[str, Any]) -> list[str]:
     """Return the node's interests as `recon-node interests add` takes them."""
-    found = [interest_text(each) for each in recon.get("interests", ())]
-    return found or ["none: the node syncs everything on its network"]
+    interests = [interest_text(interest) for interest in recon.get("interests", ())]
+    return interests or ["none: the node syncs everything on its network"]
 
 
 def _rendezvous_of(recon: dict[str, Any]) -> list[str]:
     """Return what came of announcing the node in the DHT, and of looking for others there."""
     every = recon.get("rendezvous", [])
     lines = [
-        f"{each['sort_value'] or 'the network'}: announced to {counted(each['told'], 'peer')}, "
-        f"{counted(each['found'], 'other node')} found"
-        for each in every[:RENDEZVOUS_SHOWN]
+        f"{point['sort_value'] or 'the network'}: announced to {counted(point['told'], 'peer')}, "
+        f"{counted(point['found'], 'other node')} found"
+        for point in every[:RENDEZVOUS_SHOWN]
     ]
     if more := every[RENDEZVOUS_SHOWN:]:
         lines.append(f"and {len(more):,} more (--json)")
@@ -277,10 +277,12 @@ def _rendezvous_of(recon: dict[str, Any]) -> list[str]:
 def _policy_of(recon: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Return what the node's write policy allows and denies, and what it has refused."""
     policy = recon.get("write_policy", {})
-    found = [(name, each) for name, each in policy.items() if isinstance(each, list) and each]
-    for name, each in found:
-        yield name.replace("_", " "), "\n".join(each)
-    if found:
+    rules = [
+        (name, values) for name, values in policy.items() if isinstance(values, list) and values
+    ]
+    for name, values in rules:
+        yield name.replace("_", " "), "\n".join(values)
+    if rules:
         yield "refused", f"{policy['refused']:,} events, {policy['not_fetched']:,} keys not fetched"
 
 
@@ -327,11 +329,11 @@ def show_undelivered(node: Connection, *, as_json: bool) -> None:
         return
     for line in _summary(summary):
         echo(line)
-    for state, found in events.items():
-        if found:
+    for state, listed in events.items():
+        if listed:
             table = make_table("event", "why", title=f"{state}, the latest first")
-            for each in found:
-                table.add_row(each["cid"], list(_reasons(each)))
+            for event in listed:
+                table.add_row(event["cid"], list(_reasons(event)))
             echo()
             make_console().print(table)
 
@@ -358,9 +360,9 @@ def _reasons(event: dict[str, Any]) -> Iterator[str]:
         return
     if event["fault"] is not None:
         yield f"badly signed, and no valid data event covers it: {event['fault']}"
-    for each in event["builds_on"]:
-        state = "is not here" if each["state"] == "missing" else f"is {each['state']}"
-        yield f"{each['cid']} {state}"
+    for base in event["builds_on"]:
+        state = "is not here" if base["state"] == "missing" else f"is {base['state']}"
+        yield f"{base['cid']} {state}"
     lookup = event["lookup"]
     if lookup is not None:
         tried = f", {counted(lookup['tries'], 'lookup')} so far" if lookup["tries"] else ""

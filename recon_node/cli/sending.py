@@ -338,12 +338,12 @@ async def _read_chunk(items: Iterator[Item]) -> list[Item]:
 
 def _verdicts(answer: Answer, count: int) -> list[dict[str, Any]]:
     """Return each event's verdict, with its status; raise NotANodeError if they are missing."""
-    found = answer.json if isinstance(answer.json, list) else []
-    if len(found) != count or not all(
-        isinstance(each, dict) and "status" in each for each in found
+    verdicts = answer.json if isinstance(answer.json, list) else []
+    if len(verdicts) != count or not all(
+        isinstance(verdict, dict) and "status" in verdict for verdict in verdicts
     ):
         raise NotANodeError
-    return found
+    return verdicts
 
 
 async def send_event(node: AsyncConnection, data: str) -> str | None:

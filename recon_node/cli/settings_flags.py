@@ -44,11 +44,11 @@ class SettingsCommand(click.Command):
 
     @cached_property
     def _setting_flags(self) -> list[click.Option]:
-        found: Iterable[Declaration] = declarations(DataDirSettings)
+        known: Iterable[Declaration] = declarations(DataDirSettings)
         if self._all_flags:
             from recon_node.settings import DECLARATIONS
 
-            found = DECLARATIONS.values()
+            known = DECLARATIONS.values()
         config = click.Option(
             ["--config"],
             envvar="RECON_NODE_CONFIG",
@@ -56,7 +56,10 @@ class SettingsCommand(click.Command):
             metavar="FILE",
             help="TOML file with settings; config/recon-node.toml in the source shows them all.",
         )
-        return [config, *(_flag_of(each) for each in found if isinstance(each.marker, Flag))]
+        return [
+            config,
+            *(_flag_of(setting) for setting in known if isinstance(setting.marker, Flag)),
+        ]
 
 
 def _flag_of(setting: Declaration) -> click.Option:

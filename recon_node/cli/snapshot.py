@@ -101,19 +101,19 @@ root_option = click.option(
 
 def described(root: RootObject) -> dict[str, Any]:
     """Describe a snapshot as JSON."""
-    found = root.manifest
+    manifest = root.manifest
     return {
         "name": root.name,
-        "network": found.network.name,
-        "interests": list(found.interests),
-        "created": found.created_text,
-        "root": None if found.tree is None else str(found.tree.link.cid),
-        "ahash": None if found.tree is None else str(found.tree.link.hash),
-        "events": found.count,
-        "bytes": sum(size for _, size in found.packs),
+        "network": manifest.network.name,
+        "interests": list(manifest.interests),
+        "created": manifest.created_text,
+        "root": None if manifest.tree is None else str(manifest.tree.link.cid),
+        "ahash": None if manifest.tree is None else str(manifest.tree.link.hash),
+        "events": manifest.count,
+        "bytes": sum(size for _, size in manifest.packs),
         "feed": None
-        if found.feed is None
-        else {"epoch": found.feed.epoch, "position": found.feed.position},
+        if manifest.feed is None
+        else {"epoch": manifest.feed.epoch, "position": manifest.feed.position},
         "signer": root.signer,
     }
 
@@ -202,15 +202,15 @@ def create(
 
 def _interest(text: str) -> Interest:
     try:
-        found = parse_interest(text)
+        interest = parse_interest(text)
     except ValueError as error:
         raise click.UsageError(f"--interest: {error}") from None
-    if not isinstance(found, Interest):
+    if not isinstance(interest, Interest):
         raise click.UsageError(
             f"--interest: a stream needs its model and controller: model=STREAM_ID "
             f"controller=DID stream={text}"
         )
-    return found
+    return interest
 
 
 _PATH: Final = "/ceramic/snapshots/sync"
@@ -253,25 +253,25 @@ def sync(
     settings = read_settings(config, {"data_dir": data_dir})
     with errors():
         if is_in_use(settings.data_dir):
-            found = _sync_running(node, settings.data_dir, urls, signers)
+            result = _sync_running(node, settings.data_dir, urls, signers)
         else:
-            found = _sync_stopped(settings, urls, signers)
-    print_faults(found["faults"], found["fault_count"])
-    failures = [source["error"] for source in found["sources"] if source["error"]]
+            result = _sync_stopped(settings, urls, signers)
+    print_faults(result["faults"], result["fault_count"])
+    failures = [source["error"] for source in result["sources"] if source["error"]]
     for failure in failures:
         echo(failure, err=True)
     received, requests = (
-        sum(source[name] for source in found["sources"]) for name in ("received", "requests")
+        sum(source[name] for source in result["sources"]) for name in ("received", "requests")
     )
     print_result(
-        found,
-        f"{found['new']:,} new, {found['known']:,} known, {found['refused']:,} refused; "
-        f"{human_size(received)} in {counted(requests, 'request')}, {found['seconds']:.1f} s",
+        result,
+        f"{result['new']:,} new, {result['known']:,} known, {result['refused']:,} refused; "
+        f"{human_size(received)} in {counted(requests, 'request')}, {result['seconds']:.1f} s",
         as_json=as_json,
     )
-    if found["state"] == "cancelled":
+    if result["state"] == "cancelled":
         raise CommandError("the sync was cancelled: run it again to continue where it stopped")
-    if failures or found["fault_count"]:
+    if failures or result["fault_count"]:
         sys.exit(1)
 
 
@@ -308,29 +308,29 @@ def _sync_running(
     """Have the node that uses a data directory sync."""
     own = peer_id_of(open_identity(data_dir))
     try:
-        found: dict[str, Any] = node.request("POST", "/api/v0/id")
+        identity: dict[str, Any] = node.request("POST", "/api/v0/id")
     except UnreachableError as error:
         why = command_error(node.url, error)
         raise CommandError(f"the data directory {data_dir} is in use, but {why}") from None
-    if found["ID"] != own:
+    if identity["ID"] != own:
         raise CommandError(
             f"the data directory {data_dir} is in use by the node {own}, but the one at {node.url} "
-            f"is {found['ID']}: --url and --data-dir must name the same node"
+            f"is {identity['ID']}: --url and --data-dir must name the same node"
         )
     body: dict[str, Any] = {"urls": list(map(_absolute, urls))}
     if signers:
         body["signers"] = list(signers)
-    found = node.request("POST", _PATH, json=body)
+    sync: dict[str, Any] = node.request("POST", _PATH, json=body)
     try:
         with step_bar() as progress:
-            while found["state"] == "running":
-                progress("syncing", found["done"], found["total"] or None)
+            while sync["state"] == "running":
+                progress("syncing", sync["done"], sync["total"] or None)
                 time.sleep(_POLL)
-                found = node.request("GET", _PATH)
+                sync = node.request("GET", _PATH)
     except KeyboardInterrupt:
         node.request("DELETE", _PATH)
         raise
-    return found
+    return sync
 
 
 def _absolute(url: str) -> str:
@@ -357,9 +357,11 @@ def list_(url: str, as_json: bool) -> None:
     else:
         table = make_table("name", "network", "events", "packs", "signer", numbers=("events",))
         for root in roots:
-            found = root.manifest
-            size = human_size(sum(size for _, size in found.packs))
-            table.add_row(root.name, found.network.name, f"{found.count:,}", size, root.signer)
+            manifest = root.manifest
+            size = human_size(sum(size for _, size in manifest.packs))
+            table.add_row(
+                root.name, manifest.network.name, f"{manifest.count:,}", size, root.signer
+            )
         make_console().print(table)
     print_faults(faults, len(faults))
     if faults:
@@ -383,20 +385,20 @@ def verify(url: str, name: str, signers: tuple[str, ...], as_json: bool) -> None
     with errors(), step_bar() as progress:
         objects = Objects.open(url)
         root = read_root(objects, name, signers or None)
-        found = verify_snapshot(objects, root, partial(progress, "verifying"))
-    print_faults(found.faults, len(found.faults))
+        verified = verify_snapshot(objects, root, partial(progress, "verifying"))
+    print_faults(verified.faults, len(verified.faults))
     print_result(
         {
             **described(root),
-            "sound_events": found.events,
-            "fault_count": len(found.faults),
-            "faults": list(map(str, found.faults)),
+            "sound_events": verified.events,
+            "fault_count": len(verified.faults),
+            "faults": list(map(str, verified.faults)),
         },
-        f"{root.name}: {found.events:,} of {counted(root.manifest.count, 'event')} sound, "
+        f"{root.name}: {verified.events:,} of {counted(root.manifest.count, 'event')} sound, "
         f"signed by {root.signer}",
         as_json=as_json,
     )
-    if found.faults:
+    if verified.faults:
         sys.exit(1)
 
 

@@ -54,21 +54,21 @@ _SHOWN: Final = 20
 """Lines of each kind that a report prints; the rest is only counted."""
 
 
-def info_facts(found: LogInfo) -> dict[str, Any]:
+def info_facts(log_info: LogInfo) -> dict[str, Any]:
     """Return a log in a few numbers, as JSON."""
     return {
-        "file": str(found.path),
-        "network": found.network.name,
-        "schema_version": found.schema,
-        "epoch": found.epoch,
-        "events": found.events,
-        "head": found.head,
-        "waiting": found.waiting,
-        "pending": found.pending,
-        "shared_blocks": found.shared_blocks,
-        "refused": found.refused,
-        "bytes": found.size,
-        "bytes_free": found.free,
+        "file": str(log_info.path),
+        "network": log_info.network.name,
+        "schema_version": log_info.schema,
+        "epoch": log_info.epoch,
+        "events": log_info.events,
+        "head": log_info.head,
+        "waiting": log_info.waiting,
+        "pending": log_info.pending,
+        "shared_blocks": log_info.shared_blocks,
+        "refused": log_info.refused,
+        "bytes": log_info.size,
+        "bytes_free": log_info.free,
     }
 
 
@@ -178,22 +178,22 @@ def info(config: Path | None, data_dir: Path | None, as_json: bool) -> None:
       recon-node store info --data-dir /var/lib/recon-node
     """
     with _the_log_of(config, data_dir) as directory:
-        found = read_info(directory)
+        log_info = read_info(directory)
     if as_json:
-        print_json(info_facts(found))
+        print_json(info_facts(log_info))
         return
     rows = {
-        "file": found.path,
-        "network": found.network,
-        "schema version": found.schema,
-        "epoch": found.epoch,
-        "events": f"{found.events:,}",
-        "delivered (feed head)": f"{found.head:,}",
-        "waiting for their history": f"{found.waiting:,}",
-        "pending": f"{found.pending:,}",
-        "shared blocks": f"{found.shared_blocks:,}",
-        "remembered as refused": f"{found.refused:,}",
-        "size": f"{human_size(found.size)}, {human_size(found.free)} of it free",
+        "file": log_info.path,
+        "network": log_info.network,
+        "schema version": log_info.schema,
+        "epoch": log_info.epoch,
+        "events": f"{log_info.events:,}",
+        "delivered (feed head)": f"{log_info.head:,}",
+        "waiting for their history": f"{log_info.waiting:,}",
+        "pending": f"{log_info.pending:,}",
+        "shared blocks": f"{log_info.shared_blocks:,}",
+        "remembered as refused": f"{log_info.refused:,}",
+        "size": f"{human_size(log_info.size)}, {human_size(log_info.free)} of it free",
     }
     for name, value in rows.items():
         echo(f"{name:<26} {value}")
@@ -448,12 +448,12 @@ def _interests(
     stream: str | None,
 ) -> list[Interest]:
     if sort_value is None:
-        for name, given in (
+        for name, value in (
             ("--controller", controller),
             ("--controllers", controllers),
             ("--stream", stream),
         ):
-            if given is not None:
+            if value is not None:
                 raise click.UsageError(f"{name} narrows --sort-value: give that, too")
         return []
     try:

@@ -83,15 +83,15 @@ def writer_options(command: Callable[..., None]) -> Callable[..., None]:
 @contextmanager
 def client_of(node: Connection, key: Key | None = None) -> Iterator[Ceramic]:
     """Open the client of a node, whose events may be wrong."""
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         try:
             with Ceramic(node.url, key=key, token=node.token) as ceramic:
                 yield ceramic
         except (CeramicError, IpldError) as error:
             raise CommandError(str(error)) from None
         finally:
-            for each in found:
-                echo(f"Warning: {each.message}", err=True)
+            for warning in caught:
+                echo(f"Warning: {warning.message}", err=True)
 
 
 class JsonText(click.ParamType[Any]):
@@ -116,10 +116,10 @@ class JsonObject(JsonText):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Read the JSON."""
-        found = super().convert(value, param, ctx)
-        if not isinstance(found, dict):
+        converted = super().convert(value, param, ctx)
+        if not isinstance(converted, dict):
             self.fail("not a JSON object: it should begin with {", param, ctx)
-        return found
+        return converted
 
 
 def _text(value: str) -> str:

@@ -197,10 +197,10 @@ def _tangle_facts(woven: Tangle[str]) -> dict[str, Any]:
     """Return a tangle as JSON, its messages in their order."""
     return {
         "tips": list(woven.tips),
-        "messages": [{"id": each, "previous": woven.previous[each]} for each in woven.order],
+        "messages": [{"id": id_, "previous": woven.previous[id_]} for id_ in woven.order],
         "left_out": [
-            {**_left_out(each, found.rule), "previous": found.previous}
-            for each, found in woven.excluded.items()
+            {**_left_out(id_, exclusion.rule), "previous": exclusion.previous}
+            for id_, exclusion in woven.excluded.items()
         ],
     }
 
@@ -210,8 +210,8 @@ def _feed_facts(feed: ClassicFeed) -> dict[str, Any]:
     return {
         "author": feed.author,
         "tip": feed.tip,
-        "messages": [{"id": each, "sequence": at} for at, each in enumerate(feed.order, 1)],
-        "left_out": [_left_out(each, rule) for each, rule in feed.excluded.items()],
+        "messages": [{"id": id_, "sequence": at} for at, id_ in enumerate(feed.order, 1)],
+        "left_out": [_left_out(id_, rule) for id_, rule in feed.excluded.items()],
     }
 
 

@@ -176,12 +176,12 @@ class Ceramic(_Signing, Connection):
         """
         deadline = time.monotonic() + timeout
         while True:
-            found = self.anchor(event)
-            if found.time is not None:
-                return found
+            anchor = self.anchor(event)
+            if anchor.time is not None:
+                return anchor
             if time.monotonic() + anchor_times.POLL_INTERVAL > deadline:
                 raise TimeoutError(
-                    f"the event was not anchored within {timeout:g} s: {found.state}"
+                    f"the event was not anchored within {timeout:g} s: {anchor.state}"
                 )
             time.sleep(anchor_times.POLL_INTERVAL)
 
@@ -277,9 +277,9 @@ class AsyncCeramic(_Signing, AsyncConnection):
         Raises:
             NotFoundError: the node does not have it.
         """
-        while (found := await self.anchor(event)).time is None:  # noqa: ASYNC110 - another process
+        while (anchor := await self.anchor(event)).time is None:  # noqa: ASYNC110 - another process
             await anyio.sleep(anchor_times.POLL_INTERVAL)
-        return found
+        return anchor
 
     async def watch(self, stream: StreamRef) -> AsyncGenerator[Document]:
         """Read a stream, and again whenever it has changed, without end."""

@@ -62,17 +62,17 @@ def read_models(ceramic: Ceramic, models: Iterable[StreamRef]) -> dict[StreamId,
         ClientError: a model is not on the node, or the node does not answer.
         InvalidArgumentError: not the StreamID of a model.
     """
-    found: dict[StreamId, Any] = {}
+    definitions: dict[StreamId, Any] = {}
     waiting = [to_stream_id(model) for model in models]
     for model in waiting:
         if model.type != StreamType.MODEL:
             raise InvalidArgumentError(f"{model} is not the StreamID of a model")
     while waiting:
         model = waiting.pop(0)
-        if model not in found:
-            found[model] = ceramic.read(model).content
-            waiting += _related(found[model])
-    return found
+        if model not in definitions:
+            definitions[model] = ceramic.read(model).content
+            waiting += _related(definitions[model])
+    return definitions
 
 
 def typed_dicts(definitions: Mapping[StreamId, Any]) -> str:
@@ -82,7 +82,9 @@ def typed_dicts(definitions: Mapping[StreamId, Any]) -> str:
         definitions: the contents of the models' streams, by their StreamIDs.
     """
     module = _Module()
-    names = {model: module.name(_text(each, "name")) for model, each in definitions.items()}
+    names = {
+        model: module.name(_text(definition, "name")) for model, definition in definitions.items()
+    }
     ids = {str(model): name for model, name in names.items()}
     for model, definition in definitions.items():
         snake = re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", names[model]).upper()
@@ -109,12 +111,12 @@ class _Module:
         return self._unused(name)
 
     def _unused(self, name: str) -> str:
-        found, count = name, 1
-        while found in self._taken:
+        free, count = name, 1
+        while free in self._taken:
             count += 1
-            found = f"{name}{count}"
-        self._taken.add(found)
-        return found
+            free = f"{name}{count}"
+        self._taken.add(free)
+        return free
 
     def constant(self, name: str, value: str) -> None:
         line = f'{self._unused(name)}: Final = "{value}"'
@@ -172,12 +174,12 @@ class _Writer:
             return self._union([self._of_kind(kind, schema, name) for kind in kinds], name)
         for keyword_ in ("anyOf", "oneOf"):
             if isinstance(schema.get(keyword_), list):
-                return self._union([self._type(each, name) for each in schema[keyword_]], name)
+                return self._union([self._type(option, name) for option in schema[keyword_]], name)
         together = schema.get("allOf")
         if isinstance(together, list):
             # Each of them is wide enough; the first that says something is taken.
-            types = (self._type(each, name) for each in together)
-            return next((each for each in types if each != "Any"), "Any")
+            types = (self._type(part, name) for part in together)
+            return next((shown for shown in types if shown != "Any"), "Any")
         return "Any"
 
     def _of_kind(self, kind: Any, schema: dict[str, Any], name: str) -> str:
@@ -189,24 +191,24 @@ class _Writer:
             others = schema.get("additionalProperties")
             is_any = "patternProperties" in schema or not isinstance(others, dict)
             return "dict[str, Any]" if is_any else f"dict[str, {self._type(others, name)}]"
-        found = self._module.name(name)
-        self._class(found, schema, self._about_part, {})
-        return found
+        class_name = self._module.name(name)
+        self._class(class_name, schema, self._about_part, {})
+        return class_name
 
     def _reference(self, reference: str) -> str:
         """The type of what a reference names; a type that contains itself is a class."""
         if reference in self._referred:
             return self._referred[reference]
-        found = _resolved(self._schema, reference)
-        if found is None or reference in self._open or len(self._open) > _MOST_REFERENCES:
+        part = _resolved(self._schema, reference)
+        if part is None or reference in self._open or len(self._open) > _MOST_REFERENCES:
             return "Any"
         wish = reference.rpartition("/")[2].lstrip("#")
         self._open.append(reference)
-        if found.get("type") == "object" and _map(found, "properties") and "$ref" not in found:
+        if part.get("type") == "object" and _map(part, "properties") and "$ref" not in part:
             self._referred[reference] = self._module.name(wish)
-            self._class(self._referred[reference], found, self._about_part, {})
+            self._class(self._referred[reference], part, self._about_part, {})
         else:
-            self._referred[reference] = self._type(found, wish)
+            self._referred[reference] = self._type(part, wish)
         self._open.pop()
         return self._referred[reference]
 
@@ -233,8 +235,8 @@ class _Writer:
         """What a schema says that texts are, such as `date-time`."""
         if isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
             schema = _resolved(self._schema, schema["$ref"])
-        found = _text(schema, "format")
-        return found if re.fullmatch(r"[a-z0-9-]{1,30}", found) else ""
+        format_ = _text(schema, "format")
+        return format_ if re.fullmatch(r"[a-z0-9-]{1,30}", format_) else ""
 
     def _values(self, values: list[Any], name: str) -> str:
         """The type of some values: they themselves, or what kind they are."""
@@ -247,7 +249,7 @@ class _Writer:
         flat = f"Literal[{', '.join(literals)}]"
         if len(flat) <= _INLINE:
             return flat
-        lines = "".join(f"{_TAB}{each},\n" for each in literals)
+        lines = "".join(f"{_TAB}{literal},\n" for literal in literals)
         if len(literals) == 1:
             return flat
         alias = self._module.name(name)
@@ -258,13 +260,13 @@ class _Writer:
         types = list(dict.fromkeys(types))
         if "Any" in types or not types:
             return "Any"
-        types.sort(key=lambda each: each == "None")
+        types.sort(key=lambda kind: kind == "None")
         flat = " | ".join(types)
         if len(flat) <= _INLINE or len(types) == 1:
             return flat
         alias = self._module.name(name)
         # As texts: a class that contains itself is written after them.
-        lines = "".join(f"{_TAB}{_literal(each)},\n" for each in types)
+        lines = "".join(f"{_TAB}{_literal(literal)},\n" for literal in types)
         self._module.add(f"{alias}: TypeAlias = Union[\n{lines}]")
         return alias
 
@@ -320,19 +322,21 @@ def _literal(value: Any) -> str:
         return repr(value)
     quote = "'" if value.count('"') > value.count("'") else '"'
     shown = "".join(
-        f"\\{each}"
-        if each in (quote, "\\")
-        else each
-        if each.isprintable()
-        else each.encode("unicode_escape").decode()
-        for each in value
+        f"\\{character}"
+        if character in (quote, "\\")
+        else character
+        if character.isprintable()
+        else character.encode("unicode_escape").decode()
+        for character in value
     )
     return f"{quote}{shown}{quote}"
 
 
 def _said(text: str) -> str:
     """What others wrote as part of a docstring: on one line, and short."""
-    shown = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    shown = " ".join(
+        "".join(character if character.isprintable() else " " for character in text).split()
+    )
     shown = shown.replace("\\", "/").replace('"', "'")
     return shown if len(shown) <= _LONGEST_TEXT else f"{shown[:_LONGEST_TEXT].rstrip()}..."
 
@@ -370,27 +374,29 @@ def _related(definition: Any) -> list[StreamId]:
     """The models that a model relates to or implements."""
     relations = _map(definition, "relations").values()
     named = [_text(relation, "model") for relation in relations]
-    found = []
+    stream_ids = []
     for text in (*named, *_texts(_map(definition).get("implements"))):
         try:
-            found.append(StreamId.parse(text))
+            stream_ids.append(StreamId.parse(text))
         except StreamIdError:
             continue
-    return found
+    return stream_ids
 
 
 def _resolved(schema: Mapping[str, Any], reference: str) -> Mapping[str, Any] | None:
     """The part of a schema that a reference into it names, by a JSON Pointer or an anchor."""
     path = unquote(reference.removeprefix("#"))
-    found: Any = schema
+    target: Any = schema
     if path and not path.startswith("/"):
         named = (*_map(schema, "$defs").values(), *_map(schema, "definitions").values())
-        found = next((each for each in named if _text(each, "$anchor") == path), None)
+        target = next(
+            (definition for definition in named if _text(definition, "$anchor") == path), None
+        )
         path = ""
     for part in path.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if reference.startswith("#") and isinstance(found, dict) else None
+        target = target.get(key) if isinstance(target, dict) else None
+    return target if reference.startswith("#") and isinstance(target, dict) else None
 
 
 def _map(value: Any, *names: str) -> Mapping[str, Any]:
@@ -401,9 +407,9 @@ def _map(value: Any, *names: str) -> Mapping[str, Any]:
 
 
 def _text(value: Any, name: str) -> str:
-    found = value.get(name) if isinstance(value, dict) else None
-    return found if isinstance(found, str) else ""
+    text = value.get(name) if isinstance(value, dict) else None
+    return text if isinstance(text, str) else ""
 
 
 def _texts(value: Any) -> list[str]:
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []

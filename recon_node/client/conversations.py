@@ -79,7 +79,10 @@ def tangle(session: ClientSession, root: StreamRef, name: str) -> Steps[Thread]:
         name=name,
         messages=tuple(map(_read_message, messages)),
         tips=tuple(map(StreamId.parse, tips)),
-        excluded={StreamId.parse(each["id"]): str(each["reason"]) for each in excluded},
+        excluded={
+            StreamId.parse(excluded_stream["id"]): str(excluded_stream["reason"])
+            for excluded_stream in excluded
+        },
     )
 
 

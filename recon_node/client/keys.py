@@ -157,21 +157,21 @@ def _read_pem(data: bytes) -> PrivateKey:
         from cryptography.hazmat.primitives.asymmetric import ec, ed25519
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     try:
-        found = load_pem_private_key(data, password=None)
+        key = load_pem_private_key(data, password=None)
     except TypeError:
         raise KeyFileError(
             "it has a password, which is not supported: store it without one"
         ) from None
     except (ValueError, UnsupportedAlgorithm) as error:
         raise KeyFileError(f"it is not a private key as PEM ({error})") from None
-    if isinstance(found, ed25519.Ed25519PrivateKey):
-        return SigningKey(found.private_bytes_raw())
-    if isinstance(found, ec.EllipticCurvePrivateKey):
-        if isinstance(found.curve, ec.SECP256R1):
-            return found
-        if isinstance(found.curve, ec.SECP256K1):
-            return coincurve.PrivateKey.from_int(found.private_numbers().private_value)
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        return SigningKey(key.private_bytes_raw())
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        if isinstance(key.curve, ec.SECP256R1):
+            return key
+        if isinstance(key.curve, ec.SECP256K1):
+            return coincurve.PrivateKey.from_int(key.private_numbers().private_value)
         raise KeyFileError(
-            f"it is on the curve {found.curve.name}; Ceramic supports secp256k1 and P-256"
+            f"it is on the curve {key.curve.name}; Ceramic supports secp256k1 and P-256"
         )
     raise KeyFileError("Ceramic does not support its kind of key: use Ed25519, secp256k1 or P-256")

@@ -103,7 +103,8 @@ def documents(
         NotFoundError: a ceramic-one node, which has no lists.
         InvalidArgumentError: a field is to hold something else than a document or text.
     """
-    of, held = str(to_stream_id(model)), {name: _held(each) for name, each in (where or {}).items()}
+    of = str(to_stream_id(model))
+    held = {name: _held(value) for name, value in (where or {}).items()}
     request = get(
         "/ceramic/streams",
         model=of,

@@ -90,13 +90,13 @@ def to_stream_id(stream: object) -> StreamId:
     Raises:
         InvalidArgumentError: it is not one of these.
     """
-    found = getattr(stream, "id", stream)
-    if isinstance(found, StreamId):
-        return found
-    if not isinstance(found, str):
+    id_ = getattr(stream, "id", stream)
+    if isinstance(id_, StreamId):
+        return id_
+    if not isinstance(id_, str):
         raise InvalidArgumentError(f"{_shown(stream)} is not a StreamID, nor a document")
     try:
-        return StreamId.parse(found.removeprefix("ceramic://"))
+        return StreamId.parse(id_.removeprefix("ceramic://"))
     except StreamIdError as error:
         raise InvalidArgumentError(str(error)) from None
 
@@ -136,10 +136,10 @@ def to_object(content: object, what: str = "the content") -> dict[str, Any]:
     if not isinstance(content, Mapping):
         raise InvalidArgumentError(f"{what} is a JSON object, not {_shown(content)}")
     try:
-        found: dict[str, Any] = _plain(content, (), ())
+        copied: dict[str, Any] = _plain(content, (), ())
     except RecursionError:
         raise InvalidContentError([f"{what} is nested too deeply"]) from None
-    return found
+    return copied
 
 
 def to_patch(patch: object) -> list[dict[str, Any]]:
@@ -166,9 +166,9 @@ def _plain(value: Any, path: tuple[str | int, ...], inside: tuple[int, ...]) -> 
                 raise InvalidContentError(
                     [f"{_path_text(path)} has the key {name!r}, which is not text"]
                 )
-        return {name: _plain(each, (*path, name), inside) for name, each in value.items()}
+        return {name: _plain(member, (*path, name), inside) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each, (*path, number), inside) for number, each in enumerate(value)]
+        return [_plain(item, (*path, number), inside) for number, item in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidContentError([f"{_path_text(path)} is {value}, which JSON does not have"])
     if not isinstance(value, (*_SCALARS, float, CID)):
@@ -221,7 +221,9 @@ class ClientSession:
 
 def get(path: str, **params: str | int | list[str] | None) -> Request:
     """Make a GET request; parameters that are None are left out, and lists are repeated."""
-    return Request("GET", path, {name: each for name, each in params.items() if each is not None})
+    return Request(
+        "GET", path, {name: value for name, value in params.items() if value is not None}
+    )
 
 
 def segment(text: object) -> str:
@@ -268,14 +270,14 @@ def fetch_matching(
 ) -> Steps[list[Event]]:
     """Fetch the events of an interest that the node has, waiting ones among them."""
     path = f"/ceramic/experimental/events/{segment(sort_key)}/{segment(sort_value)}"
-    found: list[Event] = []
+    events: list[Event] = []
     offset, is_complete = 0, False
     while not is_complete:
         stream_id = None if stream is None else str(stream)
         answer = yield get(path, controller=controller, streamId=stream_id, offset=offset)
         entries, offset, is_complete = answer.fields("events", "resumeOffset", "isComplete")
-        found += [read_event(entry["data"]) for entry in entries]
-    return found
+        events += [read_event(entry["data"]) for entry in entries]
+    return events
 
 
 def read_event(data: object) -> Event:

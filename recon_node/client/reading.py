@@ -159,19 +159,19 @@ def fetch_events(session: ClientSession, stream: StreamId) -> Steps[Stream]:
         ) from None
     header = init.header
     if header is None or init.stream_id() != stream:
-        found = f"the stream is {init.stream_id()}" if header else "it is not an init event"
-        raise NotFoundError(404, f"the event {init.cid} does not start {stream}: {found}")
+        actual = f"the stream is {init.stream_id()}" if header else "it is not an init event"
+        raise NotFoundError(404, f"the event {init.cid} does not start {stream}: {actual}")
     if not header.sep_key:
         raise NodeError(
             400, f"the stream {stream} has no sort key: it can only be read from the feed"
         )
     listed = yield from fetch_matching(header.sep_key, header.sep_value, header.controller, stream)
-    held = [init, *(each for each in listed if each.init == init.cid)]
+    held = [init, *(event for event in listed if event.init == init.cid)]
     times: dict[CID, int] = {}
-    if any(each.kind is EventKind.TIME for each in held):
+    if any(event.kind is EventKind.TIME for event in held):
         times, delivered = yield from _fetch_times(stream)
         if delivered is not None:
-            held = [each for each in held if each.cid in delivered]
+            held = [event for event in held if event.cid in delivered]
     faults = _check_signatures(held, header)
     return Stream.of(with_whole_history(held), times, faults)
 
@@ -179,18 +179,18 @@ def fetch_events(session: ClientSession, stream: StreamId) -> Steps[Stream]:
 def with_whole_history(events: Iterable[Event]) -> tuple[Event, ...]:
     """Return those events whose history is among them, in causal order, each once."""
     left = {event.cid: event for event in events}
-    found: dict[CID, Event] = {}
+    ordered: dict[CID, Event] = {}
     ready = [event for event in left.values() if not event.prevs]
     waiting: dict[CID, list[Event]] = {}
     for event in left.values():
         for prev in event.prevs:
             waiting.setdefault(prev, []).append(event)
     for event in ready:  # grows while it is walked
-        found[event.cid] = event
-        for each in waiting.get(event.cid, ()):
-            if each.cid not in found and found.keys() >= set(each.prevs):
-                ready.append(each)
-    return tuple(found.values())
+        ordered[event.cid] = event
+        for later in waiting.get(event.cid, ()):
+            if later.cid not in ordered and ordered.keys() >= set(later.prevs):
+                ready.append(later)
+    return tuple(ordered.values())
 
 
 def _check_signatures(events: Iterable[Event], header: InitHeader) -> dict[CID, str]:

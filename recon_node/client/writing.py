@@ -253,8 +253,8 @@ def _create_or_update(
     if event is not None:
         check_accepted(after, event)
     sent = [*([init] if is_new else ()), *(() if event is None else [event])]
-    for each in sent:
-        yield from send(session, each)
+    for signed in sent:
+        yield from send(session, signed)
     return document_at(after, None if event is None else event.cid, sent)
 
 
@@ -449,9 +449,9 @@ def _preferred_tip(stream: Stream, prefer: CidRef | None) -> CID | None:
     if not tips:
         return None
     if tip not in tips:
-        some = ", ".join(map(str, tips[:_MAX_NAMED]))
+        shown = ", ".join(map(str, tips[:_MAX_NAMED]))
         more = f" and {len(tips) - _MAX_NAMED} more" if len(tips) > _MAX_NAMED else ""
-        raise InvalidArgumentError(f"{tip} is not one of the tips: {some}{more}")
+        raise InvalidArgumentError(f"{tip} is not one of the tips: {shown}{more}")
     return tip
 
 
@@ -467,15 +467,15 @@ def diverged(session: ClientSession, model: StreamRef | None = None) -> Steps[li
         events = yield from fetch_matching("model", str(to_stream_id(model)), None, None)
     for event in events:
         streams.setdefault(event.init, []).append(event)
-    found = []
+    documents = []
     for listed in streams.values():
         held = with_whole_history(listed)
         prevs = {prev for event in held for prev in event.prevs}
         if held and len({event.cid for event in held} - prevs) > 1:
             document = document_at((yield from fetch_stream(session, held[0].stream_id())))
             if document.open_tips:
-                found.append(document)
-    return found
+                documents.append(document)
+    return documents
 
 
 def _whole_feed(session: ClientSession) -> Steps[list[Event]]:

@@ -116,18 +116,18 @@ class FileTree:
         if not stat.S_ISDIR(path.lstat().st_mode):
             return self._add_other(path)
         directories = [path]
-        for each in directories:  # grows during the loop: every directory precedes those in it
-            directories += (Path(e) for e in os.scandir(each) if e.is_dir(follow_symlinks=False))
+        for folder in directories:  # grows during the loop: every directory precedes those in it
+            directories += (Path(e) for e in os.scandir(folder) if e.is_dir(follow_symlinks=False))
         trees: dict[Path, UnixFsEntry] = {}
-        for each in reversed(directories):
+        for folder in reversed(directories):
             entries: list[tuple[str, UnixFsEntry]] = []
-            for inner in each.iterdir():
+            for inner in folder.iterdir():
                 tree = trees.pop(inner) if inner in trees else self._add_other(inner)
                 if tree is None:
                     self._skipped.append(_shown(inner))
                 else:
                     entries.append((inner.name, tree))
-            trees[each] = directory(entries, self._put, self._attributes(each.stat()))
+            trees[folder] = directory(entries, self._put, self._attributes(folder.stat()))
         return trees[path]
 
     def _add_other(self, path: Path) -> UnixFsEntry | None:

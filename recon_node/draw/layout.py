@@ -140,10 +140,10 @@ def newest_first(nodes: Iterable[PictureNode]) -> list[PictureNode]:
     """
     by_id = _by_id(nodes)
     nexts = _nexts_of(by_id)
-    given = {id_: number for number, id_ in enumerate(by_id)}
+    numbers = {id_: number for number, id_ in enumerate(by_id)}
     main = _main_line(by_id)
     for above in nexts.values():
-        above.sort(key=lambda id_: (by_id[id_].tone, id_ not in main, given[id_]))
+        above.sort(key=lambda id_: (by_id[id_].tone, id_ not in main, numbers[id_]))
     order: list[PictureNode] = []
     seen: set[Hashable] = set()
     for root in [node.id for node in by_id.values() if not node.prev]:
@@ -151,7 +151,7 @@ def newest_first(nodes: Iterable[PictureNode]) -> list[PictureNode]:
         path = [(root, iter(nexts[root]))]
         while path:
             id_, following = path[-1]
-            new = next((each for each in following if each not in seen), None)
+            new = next((id_ for id_ in following if id_ not in seen), None)
             if new is None:
                 order.append(by_id[id_])
                 path.pop()
@@ -181,16 +181,16 @@ def fold_runs(nodes: Iterable[PictureNode], unit: str = "events") -> list[Pictur
         run = [node]
         while is_plain(below := by_id[run[-1].prev[0]]) and below.tone == node.tone:
             run.append(below)
-        folded.update((each.id, each) for each in run)
+        folded.update((node.id, node) for node in run)
         if len(run) >= SHORTEST_FOLD:
             instead[node.id] = _fold_of(run, unit)
         else:
-            instead.update((each.id, each) for each in run)
+            instead.update((node.id, node) for node in run)
     left = [
         instead.get(id_, node) for id_, node in by_id.items() if id_ in instead or id_ not in folded
     ]
     names = {id_: fold_.id for id_, fold_ in instead.items()}
-    return [replace(each, prev=tuple(names.get(p, p) for p in each.prev)) for each in left]
+    return [replace(node, prev=tuple(names.get(p, p) for p in node.prev)) for node in left]
 
 
 def plain(text: str) -> str:

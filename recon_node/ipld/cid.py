@@ -288,5 +288,5 @@ def digest_of(code: int, block: bytes) -> bytes | None:
         return hashlib.blake2b(block, digest_size=code - _BLAKE2B).digest()
     if MIN_DIGEST <= code - _BLAKE2S <= _BLAKE2S_SIZE:
         return hashlib.blake2s(block, digest_size=code - _BLAKE2S).digest()
-    found = FUNCTIONS.get(code)
-    return None if found is None else found[1](block)
+    function = FUNCTIONS.get(code)
+    return None if function is None else function[1](block)

@@ -65,8 +65,8 @@ def _check_depth(value: Any) -> None:
     while level:
         if depth > MAX_DEPTH:
             raise DagCborError(f"nested deeper than {MAX_DEPTH} levels")
-        maps = [each for each in level if type(each) is dict]
-        lists = [each for each in level if type(each) is list]
+        maps = [item for item in level if type(item) is dict]
+        lists = [item for item in level if type(item) is list]
         level = [*chain.from_iterable(map(dict.values, maps)), *chain.from_iterable(lists)]
         depth += 1
 

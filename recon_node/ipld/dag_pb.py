@@ -45,7 +45,7 @@ class PbNode:
 def encode(node: PbNode) -> bytes:
     """Write a node, its links stably sorted by name as the codec demands."""
     parts: list[bytes] = []
-    for link in sorted(node.links, key=lambda each: name_bytes(each.name)):
+    for link in sorted(node.links, key=lambda link: name_bytes(link.name)):
         body = b"".join(
             (
                 _field(_HASH, link.cid),

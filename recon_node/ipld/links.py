@@ -40,16 +40,16 @@ def links(cid: CID, block: bytes) -> list[CID]:
     read = _READERS.get(cid.codec)
     if read is None:
         raise LinksError(f"the links of {cid} cannot be read: the codec {cid.codec:#x} is unknown")
-    found: list[CID] = []
+    cids: list[CID] = []
     try:
         for raw in read(block):
             link = cid_of_block(raw)
-            found += links(link, link.digest) if link.hash_code == IDENTITY else [link]
+            cids += links(link, link.digest) if link.hash_code == IDENTITY else [link]
     except LinksError:
         raise
     except (IpldError, ValueError, RecursionError) as error:
         raise LinksError(f"the links of {cid} cannot be read: {error}") from None
-    return found
+    return cids
 
 
 def _none(block: bytes) -> Iterator[bytes]:

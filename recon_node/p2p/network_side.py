@@ -212,28 +212,28 @@ class P2P:
     def peers(self) -> list[PeerInfo]:
         """Return the peers that the node knows, connected ones first."""
         connected = set(self._host.connected_peers())
-        common = {each.id: self._overlap.describe(each.id) for each in self._book.peers()}
+        common = {peer.id: self._overlap.describe(peer.id) for peer in self._book.peers()}
         now = trio.current_time()
-        drawn = [each for each in self._book.peers() if each.id in connected]
-        shares = weights([each.candidate(now) for each in drawn])
-        scores = {each.id: w / sum(shares) for each, w in zip(drawn, shares, strict=True)}
+        drawn = [peer for peer in self._book.peers() if peer.id in connected]
+        shares = weights([peer.candidate(now) for peer in drawn])
+        scores = {peer.id: w / sum(shares) for peer, w in zip(drawn, shares, strict=True)}
         known = [
             PeerInfo(
-                id=each.id,
-                addresses=tuple(each.addresses),
-                connected=each.id in connected,
-                latency=self._host.latency(each.id) or each.latency,
-                last_sync=max(filter(None, (each.last_sync, each.last_visit)), default=None),
-                failures=each.failures,
-                speaks=recon_versions(self._host.known_protocols(each.id)),
-                shares=shared[0] if (shared := common[each.id]) else None,
+                id=peer.id,
+                addresses=tuple(peer.addresses),
+                connected=peer.id in connected,
+                latency=self._host.latency(peer.id) or peer.latency,
+                last_sync=max(filter(None, (peer.last_sync, peer.last_visit)), default=None),
+                failures=peer.failures,
+                speaks=recon_versions(self._host.known_protocols(peer.id)),
+                shares=shared[0] if (shared := common[peer.id]) else None,
                 covers=shared[1] if shared else None,
-                score=scores.get(each.id),
-                behind=round(each.behind.now(now), 4),
+                score=scores.get(peer.id),
+                behind=round(peer.behind.now(now), 4),
             )
-            for each in self._book.peers()
+            for peer in self._book.peers()
         ]
-        return sorted(known, key=lambda each: (not each.connected, each.id))
+        return sorted(known, key=lambda peer: (not peer.connected, peer.id))
 
     async def connect(self, multiaddr: str) -> None:
         """Connect to a peer at its multiaddr with /p2p/<peer id>, and sync with it soon.
@@ -283,7 +283,7 @@ class P2P:
             tell("Cannot sync with a peer", peer=peer_id, reason=f"it {reason}")
             return
         if not self._host.is_on_this_machine(peer_id):
-            addresses = [each for each in addresses if not is_loopback(each)]
+            addresses = [address for address in addresses if not is_loopback(address)]
         peer = self._book.heard_of(peer_id, addresses, first_hand=True)
         logger.info("Connected with a peer", peer=peer_id, addresses=peer.addresses)
         if self._discovery is not None:
@@ -311,7 +311,7 @@ class P2P:
 
         A peer without a DHT does not reveal its network before the first sync.
         """
-        recon = {each.id for each in self._versions}
+        recon = {version.id for version in self._versions}
         if self._rings is not None:
             recon |= {PEER_RING, MODEL_RING}
         if protocols.isdisjoint(recon):

@@ -148,7 +148,7 @@ class Counters:
     dials_failed: int = 0
     durations: dict[tuple[str, ...], Durations] = field(
         default_factory=lambda: {
-            each: Durations() for each in product(get_args(Role), get_args(Result))
+            labels: Durations() for labels in product(get_args(Role), get_args(Result))
         }
     )
     """Of the sessions that have ended, by role and result."""
@@ -345,5 +345,7 @@ class RendezvousReport:
 
 def recon_versions(protocols: Iterable[str]) -> tuple[str, ...]:
     """Return the versions of recon among some protocol ids, the highest first."""
-    found = {match[1]: match[2] for each in protocols if (match := _RECON.match(each))}
-    return tuple(sorted(found, key=lambda name: [*map(int, found[name].split("."))], reverse=True))
+    by_version = {match[1]: match[2] for protocol in protocols if (match := _RECON.match(protocol))}
+    return tuple(
+        sorted(by_version, key=lambda name: [*map(int, by_version[name].split("."))], reverse=True)
+    )

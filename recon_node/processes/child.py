@@ -15,8 +15,8 @@ HEAD = struct.Struct("<I?")
 
 def answer_requests(answer: Callable[[Any], Any]) -> None:
     """Be such a process: answer requests until standard input ends."""
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)
+    for stop_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(stop_signal, signal.SIG_IGN)
     requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing may print into the answers

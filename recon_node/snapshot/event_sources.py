@@ -97,7 +97,7 @@ class StoreSource:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.network = store.network
-        self.interests: Sequence[str] = [format_interest(each) for each in store.wanted.all]
+        self.interests: Sequence[str] = [format_interest(interest) for interest in store.wanted.all]
         self.ranges: Sequence[KeyRange] = list(store.wanted.ranges)
         self._matches = matcher(store.keys, self.ranges)
 

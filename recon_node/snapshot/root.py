@@ -105,7 +105,7 @@ class SnapshotFeed:
         pages = [
             SnapshotPage(
                 of_type(cid, CID, "a page"),
-                *(_number(each, "a page of its feed") for each in others),
+                *(_number(position, "a page of its feed") for position in others),
             )
             for cid, *others in of_type(fields["pages"], list, "the pages of its feed")
         ]
@@ -201,10 +201,10 @@ class SnapshotManifest:
             ahash = Sha256a(of_type(fields["ahash"], bytes, "ahash"))
             link = Link(level, LOWEST, ahash, of_type(fields["root"], CID, "root"))
             tree = Root(link, count)
-            extent = PackExtent(*(_number(each, "place") for each in fields["place"]))
+            extent = PackExtent(*(_number(number, "place") for number in fields["place"]))
         manifest = cls(
             Network.from_id(_number(fields["network"], "network")),
-            tuple(of_type(each, str, "an interest") for each in fields["interests"]),
+            tuple(of_type(interest, str, "an interest") for interest in fields["interests"]),
             _ranges(fields["ranges"]),
             _number(fields["created"], "created"),
             tree,
@@ -235,7 +235,7 @@ def _ranges(pairs: Any) -> tuple[KeyRange, ...]:
         KeyRange(*(of_type(bound, bytes, "a bound") for bound in pair)) for pair in pairs
     )
     is_in_order = all(left.upper <= right.lower for left, right in pairwise(ranges))
-    if not is_in_order or any(each.is_empty for each in ranges):
+    if not is_in_order or any(key_range.is_empty for key_range in ranges):
         raise ValueError("its key ranges are not ascending and apart")
     return ranges
 

@@ -143,8 +143,8 @@ class SnapshotReader:
 
     def forget(self, wanted: Iterable[Branch]) -> None:
         """Say that some nodes are not needed (again), so that memory does not grow with a tree."""
-        for each in wanted:
-            self._extents.pop(each.link.cid, None)
+        for branch in wanted:
+            self._extents.pop(branch.link.cid, None)
 
     def size_of(self, branch: Branch) -> int:
         """Return the bytes of a node in its pack; 0 if they are here already."""
@@ -153,7 +153,7 @@ class SnapshotReader:
 
     def is_asked(self, wanted: Sequence[Branch]) -> bool:
         """Return whether the store must be asked for any of these nodes."""
-        return any(each.link.cid not in self.root.top for each in wanted)
+        return any(branch.link.cid not in self.root.top for branch in wanted)
 
     def events(self, wanted: Sequence[tuple[bytes, PackExtent]]) -> list[tuple[EventId, bytes]]:
         """Read events, all at once; return the CARs of those that match their EventIds' CIDs.

@@ -65,7 +65,7 @@ class Snapshots:
         self._nursery = nursery
         self.latest: SnapshotSync | None = None
         self.durations: dict[tuple[str, ...], Durations] = {
-            each: Durations(_BOUNDS) for each in product(_OPERATIONS, _OUTCOMES)
+            labels: Durations(_BOUNDS) for labels in product(_OPERATIONS, _OUTCOMES)
         }
         self.created_at = 0.0
 
@@ -105,8 +105,8 @@ class Snapshots:
             logger.warning(
                 "Cannot sync from snapshots; peers have the events too", reason=str(error)
             )
-            for each in report.sources:
-                each.error = each.error or str(error)
+            for source_report in report.sources:
+                source_report.error = source_report.error or str(error)
         finally:
             self._scope = None
             self._store.filling.end()
@@ -169,9 +169,11 @@ async def open_snapshots(
 
 def _log_sync(report: SnapshotSync) -> None:
     synced = report.synced
-    for each in report.sources:
-        if each.error is not None:
-            logger.warning("Cannot use a snapshot", url=each.url, reason=each.error)
+    for source_report in report.sources:
+        if source_report.error is not None:
+            logger.warning(
+                "Cannot use a snapshot", url=source_report.url, reason=source_report.error
+            )
     for fault in synced.faults[:_LOGGED_FAULTS]:
         logger.warning("A part of a snapshot cannot be used", reason=str(fault))
     logger.info(

@@ -192,8 +192,8 @@ class _Sync:
                 wanted += missing
             waves = wave + self._reader.is_asked(part) + bool(wanted)
             self._result.waves = max(self._result.waves, waves)
-            for some in _within(wanted):
-                await self._take_events(some)
+            for batch in _within(wanted):
+                await self._take_events(batch)
             self._reader.forget(part)
         finally:
             self._slots.release()
@@ -217,12 +217,12 @@ class _Sync:
         held = self._target.keys
         missing: list[tuple[bytes, PackExtent]] = []
         for start in range(0, len(keys), _LOOKED_UP_AT_ONCE):
-            some = slice(start, start + _LOOKED_UP_AT_ONCE)
+            part = slice(start, start + _LOOKED_UP_AT_ONCE)
             missing += (
                 (key, extent)
-                for key, extent in zip(keys[some], extents[some], strict=True)
+                for key, extent in zip(keys[part], extents[part], strict=True)
                 if key not in held
-                and any(each.covers(key) for each in self._ranges)
+                and any(key_range.covers(key) for key_range in self._ranges)
                 and not self._is_ruled_out(key)
             )
             await trio.lowlevel.checkpoint()
@@ -294,7 +294,7 @@ class SnapshotSync:
     @property
     def has_failed(self) -> bool:
         """Whether it has not done, or not yet, all that it was to do."""
-        faults = self.synced.fault_count > 0 or any(each.error for each in self.sources)
+        faults = self.synced.fault_count > 0 or any(source.error for source in self.sources)
         return self.cancelled or faults
 
 
@@ -314,7 +314,7 @@ async def sync_all(
     report.cancelled = True
     try:
         roots = await _read_roots(report.sources, signers)
-        ranges = merge_ranges(each for _, root in roots for each in root.manifest.ranges)
+        ranges = merge_ranges(key_range for _, root in roots for key_range in root.manifest.ranges)
         store.filling.narrow(ranges)
         for source, root in roots:
             await _sync_one(source, root, store, report.synced, on_progress)

@@ -122,8 +122,8 @@ async def _check_redirect(source: httpx.URL, target: httpx.URL) -> None:
 async def _is_public(host: str) -> bool:
     """Return whether all addresses of a host are public; so is one that has none here."""
     with suppress(socket.gaierror):
-        found = await trio.socket.getaddrinfo(host, None)
-        addresses = (ip_address(str(each[0]).partition("%")[0]) for *_, each in found)
+        infos = await trio.socket.getaddrinfo(host, None)
+        addresses = (ip_address(str(sockaddr[0]).partition("%")[0]) for *_, sockaddr in infos)
         return all((getattr(ip, "ipv4_mapped", None) or ip).is_global for ip in addresses)
     return True
 

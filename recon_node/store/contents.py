@@ -88,7 +88,7 @@ class Filling:
         if keys is None:
             self._came.clear()
             return () if self.ranges else None
-        left = [each for each in keys if each not in self._came] if self._came else keys
+        left = [key for key in keys if key not in self._came] if self._came else keys
         self._came.difference_update(keys)
         return left
 

@@ -79,9 +79,9 @@ class DamagedEventError(DamagedLogError):
         found: the damaged events, at least one.
     """
 
-    def __init__(self, *found: Damage) -> None:
-        super().__init__(str(found[0]))
-        self.found = found
+    def __init__(self, *damages: Damage) -> None:
+        super().__init__(str(damages[0]))
+        self.found = damages
 
     @property
     def is_forgotten(self) -> bool:
@@ -199,9 +199,9 @@ class DamageWatch:
         """The events of which a sound copy is wanted."""
         return frozenset(key[0].event_cid for key in self._damaged if key[0] is not None)
 
-    def note(self, found: Iterable[Damage]) -> None:
+    def note(self, damages: Iterable[Damage]) -> None:
         """Remember damaged events and log those that were not known."""
-        for damage in found:
+        for damage in damages:
             if damage.is_forgotten:
                 continue
             name = (damage.event_id, damage.cid, damage.position)
@@ -250,7 +250,7 @@ class DamageWatch:
             DamagedEventError: one of them is still damaged.
             StoreError: the disk failed.
         """
-        event_ids = [each.event_id for each in self._between(after, upto) if each.event_id]
+        event_ids = [damage.event_id for damage in self._between(after, upto) if damage.event_id]
         if event_ids:
             cars = await self._reader.cars_for_peers(event_ids)
             sound = zip(event_ids, cars, strict=True)
@@ -265,7 +265,9 @@ class DamageWatch:
         return self.found_total
 
     def _between(self, after: int, upto: int) -> list[Damage]:
-        return [each for each in self._damaged.values() if after < (each.position or 0) <= upto]
+        return [
+            damage for damage in self._damaged.values() if after < (damage.position or 0) <= upto
+        ]
 
 
 _DIGEST: Final = slice(-32, None)

@@ -227,14 +227,14 @@ class Intake:
     async def _verify(self, batch: Sequence[_Request]) -> None:
         """Verify the events of a batch, except those that are too large."""
         limit = self._settings.max_event_bytes
-        new = [each for request in batch for each in request.events if len(each.car) <= limit]
+        new = [event for request in batch for event in request.events if len(event.car) <= limit]
         try:
-            found = await self.verifiers.verify([each.car for each in new])
+            findings = await self.verifiers.verify([submission.car for submission in new])
         except Exception:  # no thread can be had, say; the rules verify what was not verified here
             logger.exception("Events could not be verified ahead", events=len(new))
             return
-        for each, finding in zip(new, found, strict=True):
-            each.finding = finding
+        for submission, finding in zip(new, findings, strict=True):
+            submission.finding = finding
 
     async def _take(self, batch: Sequence[_Request]) -> None:
         """Judge and write a batch, and tell its callers."""

@@ -223,7 +223,7 @@ class Interests:
             InvalidInterestError: see `complete`.
             StoreError: the disk failed.
         """
-        self.configured = tuple([await self.complete(each) for each in wanted])
+        self.configured = tuple([await self.complete(interest) for interest in wanted])
         self._update()
 
     async def complete(self, wanted: Interest | StreamId) -> Interest:
@@ -244,15 +244,15 @@ class Interests:
                     f"stream is {format_interest(right)!r}"
                 )
             return wanted
-        found = await self._find(wanted)
-        if found is None:
+        interest = await self._find(wanted)
+        if interest is None:
             raise InvalidInterestError(
                 f"this node does not have the stream {wanted} yet, so its model and controller, "
                 "which its keys start with, are unknown. Give them too: "
                 f"model=STREAM_ID controller=DID stream={wanted} "
                 "(in the API: sep, sepValue, controller and streamId)"
             )
-        return found
+        return interest
 
     async def _find(self, wanted: StreamId) -> Interest | None:
         """Return the interest in one stream; None if its init event is not here."""
@@ -304,7 +304,7 @@ class Interests:
             )
         removed = await self._change(f"DELETE FROM interests WHERE {_THIS_INTEREST}", interest)
         if removed:
-            self._added = tuple(each for each in self._added if each != interest)
+            self._added = tuple(other for other in self._added if other != interest)
             self._update()
         return removed
 
@@ -392,7 +392,9 @@ def load_interests(log: EventLog) -> list[Interest]:
 
 def key_ranges(network: Network, interests: Iterable[Interest]) -> list[KeyRange]:
     """Return the ranges of all interests, ascending and apart; without any, the network's."""
-    ranges = [key_range_of(network, each) for wanted in interests for each in _spelled(wanted)]
+    ranges = [
+        key_range_of(network, spelling) for wanted in interests for spelling in _spelled(wanted)
+    ]
     return merge_ranges(ranges or [KeyRange(*network_range(network))])
 
 
@@ -404,8 +406,8 @@ def ring_ranges(network: Network, interests: Iterable[Interest]) -> list[KeyRang
     wanted = list(interests)
     if not wanted:
         return [KeyRange(*heightless_event_id.network_range(network))]
-    ranges = (ring_range_of(network, each) for one in wanted for each in _spelled(one))
-    return merge_ranges(each for each in ranges if each is not None)
+    ranges = (ring_range_of(network, spelling) for one in wanted for spelling in _spelled(one))
+    return merge_ranges(key_range for key_range in ranges if key_range is not None)
 
 
 def key_range_of(network: Network, interest: Interest) -> KeyRange:

@@ -64,7 +64,7 @@ class StreamFacts:
 
 
 def _parse_models(texts: Iterable[str]) -> frozenset[StreamId]:
-    found = set()
+    models = set()
     for text in texts:
         try:
             model = StreamId.parse(text)
@@ -72,8 +72,8 @@ def _parse_models(texts: Iterable[str]) -> frozenset[StreamId]:
             raise ValueError(str(error)) from None
         if model.type != StreamType.MODEL and model != METAMODEL:
             raise ValueError(f"{text} is not the StreamID of a model (stream type 2)")
-        found.add(model)
-    return frozenset(found)
+        models.add(model)
+    return frozenset(models)
 
 
 def _check_controllers(texts: tuple[str, ...]) -> None:
@@ -221,7 +221,9 @@ def _is_one_of(stream: StreamFacts, models: frozenset[StreamId]) -> bool:
 
 
 def _hashes_of_controllers(controllers: frozenset[str]) -> frozenset[bytes]:
-    return frozenset(short_hash(name) for each in controllers for name in did_spellings(each))
+    return frozenset(
+        short_hash(name) for controller in controllers for name in did_spellings(controller)
+    )
 
 
 REMEMBERED_VERDICTS: Final = 16_384
@@ -263,34 +265,34 @@ class PolicyGate:
             StoreError: the disk failed.
         """
         keys: dict[bytes, PolicyRefusal] = {}
-        found: dict[CID, Facts] = {}
-        for each in batch:
-            key = each.event_id or each.ring_key
+        facts_of: dict[CID, Facts] = {}
+        for submission in batch:
+            key = submission.event_id or submission.ring_key
             refusal = None if key is None else self.refusal(key)
             if key is not None and refusal is not None:
                 keys[key] = refusal
                 continue
-            event = each.finding
+            event = submission.finding
             if not isinstance(event, Facts) or (event.refusal and not event.is_invalid):
                 continue
-            if event.init not in found or event.header is not None:
-                found[event.init] = event
-        streams = {init: self._verdicts.use(init) for init in found if init in self._verdicts}
-        streams |= self._decide(await self._facts_of(found.keys() - streams.keys(), found))
+            if event.init not in facts_of or event.header is not None:
+                facts_of[event.init] = event
+        streams = {init: self._verdicts.use(init) for init in facts_of if init in self._verdicts}
+        streams |= self._decide(await self._facts_of(facts_of.keys() - streams.keys(), facts_of))
         return Judgement(keys, streams)
 
     async def _facts_of(
-        self, inits: Iterable[CID], found: Mapping[CID, Facts]
+        self, inits: Iterable[CID], facts_of: Mapping[CID, Facts]
     ) -> dict[CID, StreamFacts]:
-        """Return what the init events of streams say, as far as they are in `found` or here."""
+        """Return what the init events of streams say, as far as they are in `facts_of` or here."""
         facts: dict[CID, StreamFacts] = {}
         missing = []
         for init in inits:
-            header = found[init].header
+            header = facts_of[init].header
             if header is None:
                 missing.append(init)
             else:
-                record = StreamRecord.of(found[init])
+                record = StreamRecord.of(facts_of[init])
                 facts[init] = self._describe(record, header.model, header.stream_type)
         if missing:
             records = await self._reader.stream_headers(missing)

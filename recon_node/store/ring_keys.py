@@ -58,7 +58,7 @@ class RingKeys:
 
     def fill(self, event_ids: Iterable[bytes], left_out: Collection[bytes]) -> None:
         """Add the keys of many events of known models, except some; takes EventIds as bytes."""
-        keys = (self._key(each) for each in event_ids if each not in left_out)
+        keys = (self._key(event_id) for event_id in event_ids if event_id not in left_out)
         self.keys.load(_sorted([key for key in keys if key is not None]))
 
     def add(self, completed: Iterable[tuple[EventId, StreamId, Collection[CID], bool]]) -> None:

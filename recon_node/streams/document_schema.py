@@ -177,7 +177,7 @@ class DocumentSchema:
             for name in (content if touched is None else touched)
             if name in content
         }
-        paid = [self._pay(each, budget, name) for name, each in changed.items()]
+        paid = [self._pay(member, budget, name) for name, member in changed.items()]
         depth = 1 + max((depth for _, depth in paid), default=0)
         price = sum(price for price, _ in paid)
         return self._error_as_json(of_members, changed, _Paid(budget, price, weight, depth))
@@ -257,7 +257,7 @@ def _canonical(value: Any) -> bytes:
 def _with_integers(value: Any) -> Any:
     """The value with integers in place of floats that equal one."""
     if isinstance(value, dict):
-        return {name: _with_integers(each) for name, each in value.items()}
+        return {name: _with_integers(member) for name, member in value.items()}
     if isinstance(value, list):
         return list(map(_with_integers, value))
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _BEYOND_INTEGERS
@@ -298,11 +298,11 @@ def compiled(schema: Any) -> DocumentSchema:
     recent = _recent.get(id(schema))
     if recent is not None:
         return recent[1]
-    found = _compile(schema)
+    compiled_schema = _compile(schema)
     if len(_recent) >= _CACHED_SCHEMAS:
         _recent.clear()
-    _recent[id(schema)] = schema, found
-    return found
+    _recent[id(schema)] = schema, compiled_schema
+    return compiled_schema
 
 
 def _compile(schema: dict[str, Any]) -> DocumentSchema:
@@ -313,10 +313,10 @@ def _compile(schema: dict[str, Any]) -> DocumentSchema:
     if is_too_long:
         raise SchemaError(f"it is longer than {MAX_SCHEMA} bytes")
     text = json.dumps(schema, default=dag_json, separators=(",", ":"))
-    found = _compiled(text)
-    if isinstance(found, str):
-        raise SchemaError(found)
-    return found
+    compiled_schema = _compiled(text)
+    if isinstance(compiled_schema, str):
+        raise SchemaError(compiled_schema)
+    return compiled_schema
 
 
 # Documents of a model share its definition: finding its schema again by its text takes far longer.
@@ -330,21 +330,23 @@ _remembered: Final[dict[str, DocumentSchema | str]] = {}
 
 def _compiled(text: str) -> DocumentSchema | str:
     """The compiled schema, or what is wrong with it: both are cached."""
-    found = _remembered.pop(text, None)
-    if found is None:
+    remembered = _remembered.pop(text, None)
+    if remembered is None:
         try:
-            found = DocumentSchema(json.loads(text))
+            remembered = DocumentSchema(json.loads(text))
         except SchemaError as error:
-            found = str(error)
-    _remembered[text] = found
+            remembered = str(error)
+    _remembered[text] = remembered
     while len(_remembered) > _CACHED_SCHEMAS or _memory() > _CACHED_MEMORY:
         _recent.clear()
         del _remembered[next(iter(_remembered))]
-    return found
+    return remembered
 
 
 def _memory() -> int:
-    return sum(each.memory for each in _remembered.values() if isinstance(each, DocumentSchema))
+    return sum(
+        schema.memory for schema in _remembered.values() if isinstance(schema, DocumentSchema)
+    )
 
 
 def as_dag_json(value: Any) -> Any:

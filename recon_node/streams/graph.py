@@ -128,8 +128,8 @@ def heights_by_prevs(prevs: Mapping[Id, Sequence[Id]]) -> dict[Id, int]:
     """
     inits = [id_ for id_, below in prevs.items() if not below]
     if len(inits) != 1:
-        found = "none" if not inits else ", ".join(sorted(map(show_id, inits)))
-        raise StreamShapeError(f"a stream has exactly one init event; found: {found}")
+        names = "none" if not inits else ", ".join(sorted(map(show_id, inits)))
+        raise StreamShapeError(f"a stream has exactly one init event; found: {names}")
     try:
         return _climb(prevs)
     except KeyError:  # the given order is not causal, or an event is missing

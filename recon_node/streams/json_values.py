@@ -86,20 +86,20 @@ def measure(value: Any, max_steps: int) -> JsonSize:
     level: list[Any] = [value]
     while True:
         kinds = set(map(type, level))
-        dicts = [each for each in level if type(each) is dict] if dict in kinds else []
-        lists = [each for each in level if type(each) is list] if list in kinds else []
+        dicts = [item for item in level if type(item) is dict] if dict in kinds else []
+        lists = [item for item in level if type(item) is list] if list in kinds else []
         members = sum(map(len, dicts))
         steps += len(level) + 2 * (len(dicts) + len(lists))
         if steps + members + sum(map(len, lists)) > max_steps:
             raise BudgetError("measuring a value takes more work than its event pays for")
         weight += VALUE_WEIGHT * (len(dicts) + len(lists)) + MEMBER_WEIGHT * members
         if not kinds.isdisjoint(_ATOMS):
-            weight += _weigh_atoms([each for each in level if type(each) in _ATOMS])
+            weight += _weigh_atoms([item for item in level if type(item) in _ATOMS])
         if bytes in kinds or CID in kinds:
-            weight += sum(_weigh_bytes(each) for each in level if isinstance(each, bytes))
+            weight += sum(_weigh_bytes(item) for item in level if isinstance(item, bytes))
         texts = list(chain.from_iterable(dicts))
         if str in kinds:
-            texts += (own := [each for each in level if type(each) is str])
+            texts += (own := [item for item in level if type(item) is str])
             weight += VALUE_WEIGHT * len(own)
         text += sum(map(len, texts))
         if steps + text // TEXT_A_STEP > max_steps:
@@ -129,11 +129,11 @@ def _weigh_atoms(atoms: list[Any]) -> int:
     """The weight of numbers, booleans and nulls."""
     weight = 0
     for start in range(0, len(atoms), _ATOMS_AT_ONCE):
-        some = atoms[start : start + _ATOMS_AT_ONCE]
+        batch = atoms[start : start + _ATOMS_AT_ONCE]
         try:
-            weight += len(orjson.dumps(some)) - 1
+            weight += len(orjson.dumps(batch)) - 1
         except orjson.JSONEncodeError:  # an integer below -2^63
-            weight += sum(map(weigh_leaf, some))
+            weight += sum(map(weigh_leaf, batch))
     return weight
 
 

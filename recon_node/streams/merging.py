@@ -200,9 +200,9 @@ def _conflict(path: str, at_tip: Mapping[CID, Any], budget: Budget) -> Conflict:
     values = {}
     for cid, value in at_tip.items():
         budget.spend(WRITTEN * len(path))
-        for found in _at(value, path):
-            budget.spend(WRITTEN * measure(found, budget.left).weight)
-            values[cid] = found
+        for member in _at(value, path):
+            budget.spend(WRITTEN * measure(member, budget.left).weight)
+            values[cid] = member
     return Conflict(path, values)
 
 

@@ -304,7 +304,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _are_models(value: Any) -> bool:
-    return isinstance(value, list) and all(_is_id(each, StreamType.MODEL) for each in value)
+    return isinstance(value, list) and all(_is_id(item, StreamType.MODEL) for item in value)
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -355,14 +355,14 @@ def event_metadata(event: Event) -> dict[str, Any]:
     """
     if event.proof is not None:
         return {}
-    found: dict[str, Any] = {} if event.header is None else {"shouldIndex": True}
+    fields: dict[str, Any] = {} if event.header is None else {"shouldIndex": True}
     header = event.payload.get("header")
     if isinstance(header, dict):
         for name in _METADATA:
             if name in header:
                 value = header[name]
-                found[name] = str(value) if isinstance(value, CID) else value
-    return found
+                fields[name] = str(value) if isinstance(value, CID) else value
+    return fields
 
 
 def version_of(metadata: Mapping[str, Any], init: CID) -> CID | None:
@@ -381,8 +381,8 @@ def named_versions(events: Iterable[Event]) -> set[CID]:
     If there are more than `MAX_VERSIONS`, those with the lowest CIDs.
     """
     headers = (event.payload.get("header") for event in events if event.proof is None)
-    found = {header.get("modelVersion") for header in headers if isinstance(header, dict)}
-    return set(sorted(version for version in found if version is not None)[:MAX_VERSIONS])
+    versions = {header.get("modelVersion") for header in headers if isinstance(header, dict)}
+    return set(sorted(version for version in versions if version is not None)[:MAX_VERSIONS])
 
 
 def definitions_of(
@@ -393,10 +393,10 @@ def definitions_of(
     Returns:
         By event; an empty object for a definition that is missing or exceeds `MAX_DEFINITION`.
     """
-    found: dict[CID, Any] = {}
+    contents: dict[CID, Any] = {}
     for state in states:
         cid = state.event_cid
         if cid == init or (cid in versions and not state.validation_errors):
             is_usable = state.data.content and state.data.weight <= MAX_DEFINITION
-            found[cid] = state.data.content if is_usable else {}
-    return found
+            contents[cid] = state.data.content if is_usable else {}
+    return contents

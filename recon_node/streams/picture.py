@@ -102,9 +102,9 @@ class _Judge:
         self._time = earliest_times(event.shape for event in newest)
         self._pruned = frozenset(tip.pruned if tip else ())
         self._told = {
-            each
+            named
             for decision in (tip.reasons if tip else ())
-            for each in (decision.winner, *decision.rivals)
+            for named in (decision.winner, *decision.rivals)
         }
 
     def node(self, event: HeldEvent) -> PictureNode:
@@ -140,14 +140,14 @@ class _Judge:
         id_ = event.shape.id
         marks: list[str] = []
         if self._tip is not None:
-            told = {
+            notes = {
                 "TIP": id_ == self._tip.event,
                 "data tip": id_ in self._tip.data_tip,
                 "anchored": id_ in self._tip.anchored_at,
                 "candidate": id_ in self._tip.candidates and id_ != self._tip.event,
                 "pruned": id_ in self._pruned,
             }
-            marks += [mark for mark, holds in told.items() if holds]
+            marks += [mark for mark, holds in notes.items() if holds]
         if event.state != "delivered":
             marks.append(event.state)
         if not event.shape.valid:
@@ -194,14 +194,14 @@ def _missing(held: Iterable[HeldEvent], full: bool) -> list[PictureNode]:
     absent = {prev for shape in shapes for prev in shape.prevs} - there
     return [
         PictureNode(
-            id=each,
+            id=missing,
             shape=NodeShape.MISSING,
             tone=Tone.WAITING,
-            name=_name(each, full),
+            name=_name(missing, full),
             marks=("not here",),
             keep=True,
         )
-        for each in sorted(absent)
+        for missing in sorted(absent)
     ]
 
 

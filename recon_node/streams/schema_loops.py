@@ -215,9 +215,9 @@ def _anchors(schema: dict[str, Any]) -> Iterator[tuple[str, str]]:
             value = part.get(keyword)
             below = f"{path}/{keyword}"
             if isinstance(value, list) and not is_by_name:
-                todo += [(f"{below}/{number}", each) for number, each in enumerate(value)]
+                todo += [(f"{below}/{number}", item) for number, item in enumerate(value)]
             elif isinstance(value, dict) and is_by_name:
-                todo += [(f"{below}/{_token(name)}", each) for name, each in value.items()]
+                todo += [(f"{below}/{_token(name)}", member) for name, member in value.items()]
             else:
                 todo.append((below, value))
 
@@ -313,15 +313,15 @@ class _Walk:
         self._step(depth)
         here = below = either = 0
         for part in parts_of(schema, HERE):
-            found = self.looks(part, depth + 1)
-            here, below = here + found.here, below + found.below
+            looks = self.looks(part, depth + 1)
+            here, below = here + looks.here, below + looks.below
         for part in parts_of(schema, EITHER):
             either = max(either, sum(self.looks(part, depth + 1)))
         for part in parts_of(schema, EACH):
             below += sum(self.looks(part, depth + 1))
         if isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
-            found = self._of_reference(reference, depth + 1)
-            here, below = here + found.here, below + found.below
+            looks = self._of_reference(reference, depth + 1)
+            here, below = here + looks.here, below + looks.below
         return _Looks(here, below + either)
 
     def _of_reference(self, reference: str, depth: int) -> _Looks:
@@ -336,19 +336,19 @@ class _Walk:
         if reference not in self._here:
             self._here[reference] = None  # under way
             self._here[reference] = self._look_here(self.target(reference), depth)
-        found = self._here[reference]
-        if found is None:
+        known = self._here[reference]
+        if known is None:
             raise SchemaError(f"{reference!r} in it refers to itself without end")
-        return found
+        return known
 
     def _look_here(self, schema: Any, depth: int) -> int:
         self._step(depth)
-        found = 0
+        total = 0
         for part in parts_of(schema, HERE):
-            found += self._look_here(part, depth + 1)
+            total += self._look_here(part, depth + 1)
         if isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
-            found += (reference in self.heads) + self._here_of(reference, depth + 1)
-        return found
+            total += (reference in self.heads) + self._here_of(reference, depth + 1)
+        return total
 
     def target(self, reference: str) -> Any:
         return target_of(self._schema, reference)

@@ -143,7 +143,7 @@ class _Price(NamedTuple):
 
     def times(self, factor: int) -> _Price:
         """The price if everything is done so often."""
-        return _Price._make(factor * each for each in self)._replace(levels=self.levels)
+        return _Price._make(factor * number for number in self)._replace(levels=self.levels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,14 +285,14 @@ class _Unfolding:
     def _of_schemas(self, keyword: str, value: Any, depth: int) -> _Price:
         price = _Price()
         if isinstance(value, dict) and _SCHEMAS[keyword]:
-            for name, each in value.items():
+            for name, member in value.items():
                 price = price.plus(_Price(1 + len(name) // _TEXT_OF_A_PART))
                 if keyword == "patternProperties":
                     price = price.plus(_price_of_pattern(name))
-                price = price.plus(self._of(each, depth))
+                price = price.plus(self._of(member, depth))
         else:
-            for each in value if isinstance(value, list) else (value,):
-                price = price.plus(self._of(each, depth))
+            for member in value if isinstance(value, list) else (value,):
+                price = price.plus(self._of(member, depth))
         if keyword in ("anyOf", "oneOf"):
             return price._replace(alternatives=price.parts)
         return price
@@ -347,11 +347,11 @@ def _price_of_data(value: Any) -> _Price:
     level = [value]
     while level:
         levels += 1
-        for each in level:
-            parts += 1 + (len(each) // _TEXT_OF_A_PART if isinstance(each, str) else 0)
-            if isinstance(each, int | float):
-                price = price.plus(_price_of_number(each))
-        level = [member for each in level for member in _members(each)]
+        for part in level:
+            parts += 1 + (len(part) // _TEXT_OF_A_PART if isinstance(part, str) else 0)
+            if isinstance(part, int | float):
+                price = price.plus(_price_of_number(part))
+        level = [member for part in level for member in _members(part)]
     return price._replace(parts=parts, levels=levels)
 
 
@@ -371,9 +371,9 @@ def dearness(value: Any) -> int:
             dear += sum(map(_dearness_of, level))
         below: list[Any] = []
         if dict in kinds:
-            below += chain.from_iterable(each.values() for each in level if type(each) is dict)
+            below += chain.from_iterable(part.values() for part in level if type(part) is dict)
         if list in kinds:
-            below += chain.from_iterable(each for each in level if type(each) is list)
+            below += chain.from_iterable(part for part in level if type(part) is list)
         level = below
     return dear
 

@@ -261,12 +261,12 @@ def _parts(value: dict[str, Any] | list[Any], depth: int) -> list[str | tuple[An
     is_map = isinstance(value, dict)
     margin = "\n" + _INDENT * (depth + 1)
     parts: list[str | tuple[Any, int]] = ["{" if is_map else "["]
-    for number, each in enumerate(_keys(value) if isinstance(value, dict) else value):
+    for number, member in enumerate(_keys(value) if isinstance(value, dict) else value):
         parts.append("," + margin if number else margin)
         if isinstance(value, dict):
-            parts += [_quoted(each) + ": ", (value[each], depth + 1)]
+            parts += [_quoted(member) + ": ", (value[member], depth + 1)]
         else:
-            parts.append((each, depth + 1))
+            parts.append((member, depth + 1))
     return [*parts, "\n" + _INDENT * depth, "}" if is_map else "]"]
 
 

@@ -26,18 +26,18 @@ def tangle_picture(
     `details` are texts for columns, by message: its author and time, for example. Of an excluded
     candidate, only the links that break a rule are drawn; those of a cycle are not.
     """
-    told = details or {}
+    notes = details or {}
     tips = set(woven.tips)
     nodes: list[PictureNode] = []
     absent: dict[str, None] = {}
-    for each, exclusion in woven.excluded.items():
+    for id_, exclusion in woven.excluded.items():
         prev = () if exclusion.rule is TangleRule.CYCLE else exclusion.previous
         if exclusion.rule is TangleRule.MISSING_PREVIOUS:
             absent.update(dict.fromkeys(prev))
         mark = f"left out: {exclusion.rule.value}"
-        nodes.append(_wrong(each, prev, told.get(each, ()), mark))
-    for each in reversed(woven.order):
-        nodes.append(_member(each, woven.previous[each], told.get(each, ()), is_tip=each in tips))
+        nodes.append(_wrong(id_, prev, notes.get(id_, ()), mark))
+    for id_ in reversed(woven.order):
+        nodes.append(_member(id_, woven.previous[id_], notes.get(id_, ()), is_tip=id_ in tips))
     summary = f"{len(woven)} messages, {count_of(len(tips), 'tip')}"
     if woven.excluded:
         summary += f", {len(woven.excluded)} left out"
@@ -56,14 +56,14 @@ def feed_picture(title: str, feed: ClassicFeed, messages: Iterable[dict[str, Any
     }
     absent: dict[str, None] = {}
     nodes: list[PictureNode] = []
-    for each, rule in feed.excluded.items():
-        before = previous[each]
-        prev = (before,) if isinstance(before, str) and before != each else ()
+    for id_, rule in feed.excluded.items():
+        before = previous[id_]
+        prev = (before,) if isinstance(before, str) and before != id_ else ()
         absent.update(dict.fromkeys(p for p in prev if p not in previous))
-        nodes.append(_wrong(each, prev, (), f"left out: {rule.value}"))
-    for number, each in enumerate(feed.order, 1):
+        nodes.append(_wrong(id_, prev, (), f"left out: {rule.value}"))
+    for number, id_ in enumerate(feed.order, 1):
         before_it = feed.order[number - 2 : number - 1]
-        nodes.append(_member(each, before_it, (f"sequence {number}",), is_tip=each == feed.tip))
+        nodes.append(_member(id_, before_it, (f"sequence {number}",), is_tip=id_ == feed.tip))
     summary = f"{len(feed.order)} messages in the feed"
     if feed.excluded:
         summary += f", {len(feed.excluded)} left out"

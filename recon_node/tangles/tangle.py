@@ -91,12 +91,12 @@ class Tangle(Generic[Id]):
     @property
     def roots(self) -> tuple[Id, ...]:
         """The members without previous messages, ascending."""
-        return tuple(sorted(each for each in self.order if not self.previous[each]))
+        return tuple(sorted(id_ for id_ in self.order if not self.previous[id_]))
 
     @property
     def tips(self) -> tuple[Id, ...]:
         """The members that no member links back to, ascending: `previous` of the next message."""
-        return tuple(sorted(each for each in self.order if not self.next[each]))
+        return tuple(sorted(id_ for id_ in self.order if not self.next[id_]))
 
     def history(self, message: Id) -> frozenset[Id]:
         """Return all members before a member by its links, excluding itself.
@@ -150,47 +150,47 @@ def weave(
         TangleError: no candidate is a root, or one links to itself.
     """
     links = {
-        each: None if previous is None else tuple(sorted(set(previous)))
-        for each, previous in candidates.items()
+        id_: None if previous is None else tuple(sorted(set(previous)))
+        for id_, previous in candidates.items()
     }
-    for each, previous in links.items():
-        if previous and each in previous:
+    for id_, previous in links.items():
+        if previous and id_ in previous:
             raise TangleError(
-                f"the message {each} names itself as previous: {TangleRule.CYCLE.value}"
+                f"the message {id_} names itself as previous: {TangleRule.CYCLE.value}"
             )
     if links and all(previous is not None for previous in links.values()):
         raise TangleError("no message is a root (one without root and previous)")
     order = _order(links, timestamps or {})
     members = set(order)
     following: defaultdict[Id, list[Id]] = defaultdict(list)
-    for each in order:
-        for base in links[each] or ():
-            following[base].append(each)
+    for id_ in order:
+        for base in links[id_] or ():
+            following[base].append(id_)
     return Tangle(
         order=tuple(order),
-        previous={each: links[each] or () for each in order},
-        next={each: tuple(sorted(following[each])) for each in order},
+        previous={id_: links[id_] or () for id_ in order},
+        next={id_: tuple(sorted(following[id_])) for id_ in order},
         excluded=_exclusions(links, members),
     )
 
 
 def _order(links: Mapping[Id, tuple[Id, ...] | None], timestamps: Mapping[Id, float]) -> list[Id]:
     """Kahn's algorithm; candidates that never become free are not members."""
-    waiting = {each: len(previous) for each, previous in links.items() if previous}
+    waiting = {id_: len(previous) for id_, previous in links.items() if previous}
     following: defaultdict[Id, list[Id]] = defaultdict(list)
-    for each in waiting:
-        for base in links[each] or ():
-            following[base].append(each)
-    free = [(timestamps.get(each, 0), each) for each, base in links.items() if base is None]
+    for id_ in waiting:
+        for base in links[id_] or ():
+            following[base].append(id_)
+    free = [(timestamps.get(id_, 0), id_) for id_, base in links.items() if base is None]
     heapify(free)
     order: list[Id] = []
     while free:
         _, member = heappop(free)
         order.append(member)
-        for each in following[member]:
-            waiting[each] -= 1
-            if not waiting[each]:
-                heappush(free, (timestamps.get(each, 0), each))
+        for id_ in following[member]:
+            waiting[id_] -= 1
+            if not waiting[id_]:
+                heappush(free, (timestamps.get(id_, 0), id_))
     return order
 
 
@@ -199,22 +199,22 @@ def _exclusions(
 ) -> dict[Id, Exclusion[Id]]:
     """Why the other candidates are excluded."""
     outside = {
-        each: tuple(base for base in previous or () if base in links and base not in members)
-        for each, previous in links.items()
-        if each not in members
+        id_: tuple(base for base in previous or () if base in links and base not in members)
+        for id_, previous in links.items()
+        if id_ not in members
     }
-    straight = set(_order({each: bases or None for each, bases in outside.items()}, {}))
+    straight = set(_order({id_: bases or None for id_, bases in outside.items()}, {}))
     exclusions: dict[Id, Exclusion[Id]] = {}
-    for each in sorted(outside):
-        previous = links[each] or ()
+    for id_ in sorted(outside):
+        previous = links[id_] or ()
         missing = tuple(base for base in previous if base not in links)
-        turning = tuple(base for base in outside[each] if base not in straight)
+        turning = tuple(base for base in outside[id_] if base not in straight)
         if not previous:
-            exclusions[each] = Exclusion(TangleRule.EMPTY_PREVIOUS)
+            exclusions[id_] = Exclusion(TangleRule.EMPTY_PREVIOUS)
         elif missing:
-            exclusions[each] = Exclusion(TangleRule.MISSING_PREVIOUS, missing)
+            exclusions[id_] = Exclusion(TangleRule.MISSING_PREVIOUS, missing)
         elif turning:
-            exclusions[each] = Exclusion(TangleRule.CYCLE, turning)
+            exclusions[id_] = Exclusion(TangleRule.CYCLE, turning)
         else:
-            exclusions[each] = Exclusion(TangleRule.PREVIOUS_OUTSIDE, outside[each])
+            exclusions[id_] = Exclusion(TangleRule.PREVIOUS_OUTSIDE, outside[id_])
     return exclusions

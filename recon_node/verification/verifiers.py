@@ -66,8 +66,8 @@ _new_cid: Final[Callable[[type[CID], bytes], CID]] = bytes.__new__
 
 def check_events(cars: Sequence[bytes]) -> list[Facts | None]:
     """Return the facts of events that have nothing uncommon about them; None for all others."""
-    found = core.check([car if type(car) is bytes else b"" for car in cars], _signer)
-    return [each and _facts(car, *each) for each, car in zip(found, cars, strict=True)]
+    checked = core.check([car if type(car) is bytes else b"" for car in cars], _signer)
+    return [fields and _facts(car, *fields) for fields, car in zip(checked, cars, strict=True)]
 
 
 def _facts(
@@ -170,22 +170,22 @@ class Verifiers:
             accepted = await self._processes.in_thread(check_events, cars)
         left = [car for car, facts in zip(cars, accepted, strict=True) if facts is None]
         self.verified_total += len(cars) - len(left)
-        found = iter(await self._find(left) if left else ())
-        return [next(found) if facts is None else facts for facts in accepted]
+        findings = iter(await self._find(left) if left else ())
+        return [next(findings) if facts is None else facts for facts in accepted]
 
     async def _find(self, cars: Sequence[bytes]) -> list[Finding]:
         digests = [sha256(car).digest() for car in cars]
-        known = {each: raw for each in digests if (raw := self._memory.use(each)) is not None}
+        known = {digest: raw for digest in digests if (raw := self._memory.use(digest)) is not None}
         unknown = {
             digest: car for digest, car in zip(digests, cars, strict=True) if digest not in known
         }
-        found = dict(zip(unknown, await self._examine(list(unknown.values())), strict=True))
+        examined = dict(zip(unknown, await self._examine(list(unknown.values())), strict=True))
         self.verified_total += len(unknown)
-        for digest, new in found.items():
+        for digest, new in examined.items():
             if not isinstance(new, Broken) and len(marshal.dumps(new)) <= MAX_CACHED_SIZE:
                 self._memory[digest] = new
-        findings = found | known
-        in_order = [findings[each] for each in digests]
+        findings = examined | known
+        in_order = [findings[digest] for digest in digests]
         if len(cars) < MIN_BATCH:  # some microseconds, where another thread takes a hundred
             return _unpack(in_order, cars)
         return await self._processes.in_thread(_unpack, in_order, cars)

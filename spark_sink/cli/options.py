@@ -65,15 +65,15 @@ def _span(text: str) -> float | None:
 
 
 def _read_milliseconds(text: str) -> int:
-    if (found := _span(text)) is None:
+    if (seconds := _span(text)) is None:
         raise ValueError(f"{text!r} is not a time such as 500ms, 2s or 1m")
-    return round(found)
+    return round(seconds)
 
 
 def _read_hours(text: str) -> float:
-    if (found := _span(text)) is None:
+    if (seconds := _span(text)) is None:
         raise ValueError(f"{text!r} is not a time such as 90m, 12h or 7d")
-    return found / _HOUR
+    return seconds / _HOUR
 
 
 def _read_heap(text: str) -> str:
@@ -198,7 +198,7 @@ def nodes_options(*, url: str | None = DEFAULT_URL, url_help: str) -> Callable[[
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def wrapped(*args: Any, url: tuple[tuple[str, ...], ...], **named: Any) -> Any:
-            urls = tuple(dict.fromkeys(each for some in url for each in some))
+            urls = tuple(dict.fromkeys(single for flag in url for single in flag))
             return command(*args, urls=urls, **named)
 
         options = shared_node_options(url=url, url_help=url_help, url_type=NODE_URLS, several=True)

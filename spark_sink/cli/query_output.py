@@ -42,8 +42,8 @@ def ask(tables: Location, sql: str, at: At, *, as_json: bool, wide: bool) -> Non
     """
     try:
         with run_query(tables, sql, at) as answer:
-            found = Findings(len(answer.columns))
-            noted = replace(answer, rows=found.noted(answer.rows))
+            findings = Findings(len(answer.columns))
+            noted = replace(answer, rows=findings.noted(answer.rows))
             if as_json:
                 print_json(noted)
             elif answer.columns:
@@ -57,7 +57,7 @@ def ask(tables: Location, sql: str, at: At, *, as_json: bool, wide: bool) -> Non
     if answer.written is not None:
         echo(f"{answer.written} rows written", err=True)
     if answer.columns:
-        for hint in hints(sql, found):
+        for hint in hints(sql, findings):
             echo(f"Hint: {hint}", err=True)
 
 
@@ -164,11 +164,11 @@ class Findings:
         return self._rows == 0 or bool(self._empty)
 
 
-def hints(sql: str, found: Findings) -> Sequence[str]:
+def hints(sql: str, findings: Findings) -> Sequence[str]:
     """Return the hints for a query with these findings."""
-    texts = _bytes_as_text(sql) if found.nothing else []
+    texts = _bytes_as_text(sql) if findings.nothing else []
     json = _JSON_IN_BYTES.search(sql)
-    if json and found.no_values and not _DECODED.search(sql):
+    if json and findings.no_values and not _DECODED.search(sql):
         texts.append(f"data is bytes: use decode(data)->{json[1]}")
     return texts
 

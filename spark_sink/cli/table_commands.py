@@ -137,14 +137,16 @@ def verify(tables: Location, url: str, token: str | None, as_json: bool) -> None
         )
     else:
         for name, (node, mine) in verdict.models.items():
-            told = "equal" if node == mine else f"differs: {node.events} at the node"
-            echo(f"{name}  {mine.events} events  {mine.sha256a}  {told}")
-        for each in verdict.missing:
-            echo(f"missing in the tables: {event_of(each)}")
-        for each in verdict.extra:
-            echo(f"not at the node: {event_of(each)}")
-        told = "the node has the same" if verdict.is_equal else f"the node: {verdict.node.sha256a}"
-        echo(f"{verdict.tables.events} events up to position {verdict.upto}, {told}")
+            verdict_text = "equal" if node == mine else f"differs: {node.events} at the node"
+            echo(f"{name}  {mine.events} events  {mine.sha256a}  {verdict_text}")
+        for event in verdict.missing:
+            echo(f"missing in the tables: {event_of(event)}")
+        for event in verdict.extra:
+            echo(f"not at the node: {event_of(event)}")
+        verdict_text = (
+            "the node has the same" if verdict.is_equal else f"the node: {verdict.node.sha256a}"
+        )
+        echo(f"{verdict.tables.events} events up to position {verdict.upto}, {verdict_text}")
         echo(f"sha256a {verdict.tables.sha256a}")
     if not verdict.is_equal:
         raise SystemExit(1)
@@ -244,17 +246,17 @@ def changes(tables: Location, name: str, since: str | None, checkpoint: Path | N
         raise click.UsageError("use --since or --checkpoint, not both")
     if checkpoint is not None and checkpoint.exists():
         since = checkpoint.read_text().strip()
-    found = Changes(tables, name, None if since is None else Token.parse(since))
-    for kind, rows in found.rows():
+    change_feed = Changes(tables, name, None if since is None else Token.parse(since))
+    for kind, rows in change_feed.rows():
         if kind == "reset":
             echo(to_json({"reset": True}))
         for row in rows.to_pylist():
             echo(to_json({"row": show(row)}))
-    echo(to_json({"token": str(found.token)}))
+    echo(to_json({"token": str(change_feed.token)}))
     sys.stdout.flush()
     if checkpoint is not None:
         with draft_of(checkpoint, wait=True) as draft:
-            draft.write_text(f"{found.token}\n")
+            draft.write_text(f"{change_feed.token}\n")
             move_into_place(draft, checkpoint)
 
 

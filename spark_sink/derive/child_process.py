@@ -93,9 +93,9 @@ class ChildProcess:
         unreadable: set[bytes] = set()
         left = [list(streams)]
         while left:
-            some = left.pop()
+            batch = left.pop()
             try:
-                portion.add(self._ask(partial(compute, step, some)))
+                portion.add(self._ask(partial(compute, step, batch)))
             except ProcessDiedError as error:
                 cid, reason, is_final = self._blame(error)
                 deaths[cid] += _TRIES if is_final else 1
@@ -104,8 +104,8 @@ class ChildProcess:
                     step = replace(step, set_aside=step.set_aside | {cid})
                 elif deaths[cid] > _TRIES:
                     raise SinkError(f"cannot compute the tables: {error}") from None
-                half = len(some) // 2
-                left += [some[half:], some[:half]] if half else [some]
+                half = len(batch) // 2
+                left += [batch[half:], batch[:half]] if half else [batch]
         while reasons:
             try:
                 portion.add(self._ask(partial(_set_aside, step, reasons, frozenset(unreadable))))

@@ -162,8 +162,8 @@ class Derivation:
         if table.only_grows:
             rows = table.append(rows, upto)
         else:
-            *some, last = rows.portions(table.spec.schema, _MERGE_BYTES)
-            for part in some:
+            *earlier, last = rows.portions(table.spec.schema, _MERGE_BYTES)
+            for part in earlier:
                 table.revise(part, upto)
             table.put(last, upto)
         self._tables.on_write(name, rows)
@@ -209,9 +209,9 @@ class Derivation:
         names = (*step.names, UNPROCESSED)
         anew = replace(step, names=names, after=0, retried=frozenset(retried))
         for start in range(0, len(streams), _DOCUMENTS_PER_COMMIT):
-            some = streams[start : start + _DOCUMENTS_PER_COMMIT]
+            batch = streams[start : start + _DOCUMENTS_PER_COMMIT]
             anew = replace(anew, set_aside=self._set_aside.by_this_version)
-            for name, rows in self._computer.compute(anew, some).rows.items():
+            for name, rows in self._computer.compute(anew, batch).rows.items():
                 if name in self._tables.derived:
                     self._revise(name, rows, step.upto)
             self._set_aside = SetAsideStreams.read(self._tables.derived.get(UNPROCESSED))

@@ -237,7 +237,7 @@ def _by_stream(raw_events: pa.Table) -> Iterator[tuple[bytes, Iterator[_RawEvent
         raw_events.select(_RawEvent._fields), ("stream_cid", "position"), _ROWS_AT_ONCE
     )
     columns = ([column.to_pylist() for column in part.columns] for part in slices)
-    rows = (row for some in columns for row in map(_RawEvent, *some))
+    rows = (row for batch in columns for row in map(_RawEvent, *batch))
     return groupby(rows, attrgetter("stream_cid"))
 
 

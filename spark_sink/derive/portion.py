@@ -127,11 +127,11 @@ def compute(
     work = _Work(step, models, summaries or SummaryCache())
     whole = work.add_later(streams)
     left_out = len(whole)
-    for some in _streams_of(step, whole):
-        left_out -= len(some)
+    for batch in _streams_of(step, whole):
+        left_out -= len(batch)
         if step.needs_models:
-            models.load(some)
-        for stream in some:
+            models.load(batch)
+        for stream in batch:
             work.add(stream)
     return work.finish(len(streams) - left_out)
 
@@ -436,8 +436,8 @@ class Models:
         for cid, named in wanted.items():
             fault = "it is set aside" if cid in self._set_aside else None
             self._models[cid] = _Model(None, named, fault=fault)
-        found = self._raw.events_of(wanted.keys() - set(self._set_aside), self._upto)
-        for model in read_streams(found, models_only=True):
+        model_events = self._raw.events_of(wanted.keys() - set(self._set_aside), self._upto)
+        for model in read_streams(model_events, models_only=True):
             with killed_if_slow(model.cid, model.size):
                 self._models[model.cid] = _read(model, wanted[model.cid])
 

@@ -239,10 +239,12 @@ class _Refused:
 
     def forget(self, key: Identifier | None = None) -> None:
         """Forget those that are among the incoming rows, by the name of their key; None: all."""
-        some: Composed = SQL("").format()
+        condition: Composed = SQL("").format()
         if key is not None:
-            some = SQL("AND key IN (SELECT {}::text FROM {})").format(key, Identifier(_INCOMING))
-        command = SQL("DELETE FROM {} WHERE name = %s {}").format(self._table, some)
+            condition = SQL("AND key IN (SELECT {}::text FROM {})").format(
+                key, Identifier(_INCOMING)
+            )
+        command = SQL("DELETE FROM {} WHERE name = %s {}").format(self._table, condition)
         self._cursor.execute(command, [self._name])
 
 
@@ -316,7 +318,7 @@ class _Copy:
                 self._write(rows[:half])
                 self._write(rows[half:])
                 return
-            key = next(each for each in self._columns if each.field == self._key)
+            key = next(column for column in self._columns if column.field == self._key)
             value = key.convert(rows[0][self._key])
             self._cursor.execute(self._remove, [value])
             self._refused.add(value, error)
@@ -401,7 +403,7 @@ def _replaced(value: Any) -> Any:
     if isinstance(value, str):
         return value.replace("\0", "\ufffd")
     if isinstance(value, list):
-        return [_replaced(each) for each in value]
+        return [_replaced(item) for item in value]
     if isinstance(value, dict):
-        return {_replaced(name): _replaced(each) for name, each in value.items()}
+        return {_replaced(name): _replaced(member) for name, member in value.items()}
     return value

@@ -65,10 +65,10 @@ class Token:
             TablesError: it is not one.
         """
         try:
-            found = cls(**json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4))))
-            if not (found.version >= 0 and found.position >= 0):
+            token = cls(**json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4))))
+            if not (token.version >= 0 and token.position >= 0):
                 raise ValueError(text)
-            return found
+            return token
         except (ValueError, TypeError):
             raise TablesError(f"{text!r} is not a token of `spark-sink changes`") from None
 

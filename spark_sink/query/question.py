@@ -111,7 +111,9 @@ def run_query(directory: Location, sql: str, at: At = None) -> Iterator[QueryAns
             holds.enter_context(held(path_of(directory, name), version))
         if weaves:
             duck.do(partial(register_tangles, duck.connection))
-        written = _written([duck.do(partial(_run, duck.connection, each)) for each in before])
+        written = _written(
+            [duck.do(partial(_run, duck.connection, statement)) for statement in before]
+        )
         yield _answer(duck, last, here, written)
 
 

@@ -62,12 +62,12 @@ def tangles_of(rows: Iterable[dict[str, Any]]) -> pa.Table:
         for name, links in message.tangles.items():
             root = str(message.id) if links.root is None else links.root
             candidates[root, name][str(message.id)] = message
-    found = [
+    answer = [
         row
         for (root, name), messages in sorted(candidates.items())
         for row in _rows(root, name, messages)
     ]
-    return pa.Table.from_pylist(found, schema=SCHEMA)
+    return pa.Table.from_pylist(answer, schema=SCHEMA)
 
 
 def _message(row: dict[str, Any]) -> DocumentMessage | None:

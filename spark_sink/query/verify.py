@@ -125,7 +125,7 @@ def _differences(
     if "event_ids" in answer or len(prefix) == FIELDS_SIZE:
         theirs, mine = set(answer.get("event_ids", ())), set(_event_ids(tables, start, prefix))
         if "event_ids" in answer or not mine:
-            yield from ((each, each in theirs) for each in sorted(theirs ^ mine))
+            yield from ((key, key in theirs) for key in sorted(theirs ^ mine))
             return
         raise TablesError(
             f"a stream of more than a thousand events differs: rebuild {RAW} (spark-sink rebuild)"

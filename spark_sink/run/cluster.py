@@ -193,8 +193,8 @@ def _ask_workers(
 def _explained(error: Exception) -> Exception:
     """Return an error that says what workers lack, if Spark's message has it; else the error."""
     for pattern, advice in _FAULTS:
-        if found := re.search(pattern, str(error)):
-            return SinkError(advice.format(found[1]) + _NAME_IT)
+        if match := re.search(pattern, str(error)):
+            return SinkError(advice.format(match[1]) + _NAME_IT)
     return error
 
 

@@ -121,7 +121,7 @@ class RunNodes:
         """Return the node with the most events among those with other logs, at least one."""
         heads = [(feed, head) for feed in self._feeds if (head := self._ask(feed)) is not None]
         others = [head for head in heads if head[1].epoch not in (reading.epoch, avoid)]
-        most = max(others, key=lambda each: each[1].head, default=None)
+        most = max(others, key=lambda pair: pair[1].head, default=None)
         return most if most is not None and most[1].head else None
 
     def _ask(self, feed: Feed) -> Head | None:

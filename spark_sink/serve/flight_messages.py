@@ -126,8 +126,13 @@ def _classes() -> dict[str, type[message.Message]]:
                 added.type_name = f".{_PACKAGE}.{base}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = {name: pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in {**_FLIGHT, **_SQL}}
-    return {name: message_factory.GetMessageClass(each) for name, each in found.items()}
+    descriptors = {
+        name: pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in {**_FLIGHT, **_SQL}
+    }
+    return {
+        name: message_factory.GetMessageClass(descriptor)
+        for name, descriptor in descriptors.items()
+    }
 
 
 _CLASSES: Final = _classes()
@@ -148,19 +153,19 @@ def parsed(name: str, data: bytes) -> Message:
     Raises:
         MalformedError: the bytes are not such a message.
     """
-    found = _CLASSES[name]()
+    result = _CLASSES[name]()
     try:
-        found.ParseFromString(data)
+        result.ParseFromString(data)
     except message.DecodeError:
         raise MalformedError(f"the message is not a {name}") from None
-    return found
+    return result
 
 
 def packed(command: Message) -> bytes:
     """Return a command of Flight SQL as a serialised `Any`."""
     url = _TYPE_URL + command.DESCRIPTOR.name
-    found: bytes = new("Any", type_url=url, value=command.SerializeToString()).SerializeToString()
-    return found
+    data: bytes = new("Any", type_url=url, value=command.SerializeToString()).SerializeToString()
+    return data
 
 
 def unpacked(data: bytes) -> Message:
@@ -170,8 +175,8 @@ def unpacked(data: bytes) -> Message:
         MalformedError: it is not one, or not one that the server knows.
     """
     envelope = parsed("Any", data)
-    _, found, name = envelope.type_url.rpartition(_TYPE_URL.partition("/")[2])
-    if not found:
+    _, separator, name = envelope.type_url.rpartition(_TYPE_URL.partition("/")[2])
+    if not separator:
         raise MalformedError("the request is not a command of Flight SQL")
     if name not in _SQL:
         raise MalformedError(f"the command {name[:100]} is not supported")
@@ -180,5 +185,5 @@ def unpacked(data: bytes) -> Message:
 
 def name_of(command: Message) -> str:
     """Return the name of a message."""
-    found: str = command.DESCRIPTOR.name
-    return found
+    name: str = command.DESCRIPTOR.name
+    return name

@@ -251,14 +251,14 @@ class FlightServer:
         if self._token is None:
             return
         headers = dict(context.invocation_metadata() or ())
-        given = _token_in(str(headers.get(_AUTHORIZATION, "")))
-        if given is None:
+        token = _token_in(str(headers.get(_AUTHORIZATION, "")))
+        if token is None:
             raise RequestError(
                 "UNAUTHENTICATED",
                 "this server needs a token: send the header authorization: Bearer TOKEN, or log in "
                 "with any user name and the token as password",
             )
-        if not hmac.compare_digest(_digest(given), _digest(self._token)):
+        if not hmac.compare_digest(_digest(token), _digest(self._token)):
             raise RequestError("UNAUTHENTICATED", "the token is wrong")
 
 
@@ -374,13 +374,13 @@ def _after_first(messages: Iterator[Any], act: Callable[[], None]) -> Iterator[A
 
 def _token_in(authorization: str) -> str | None:
     """Return the token in a header; as the password, if it is that of a login."""
-    scheme, _, given = authorization.partition(" ")
+    scheme, _, credentials = authorization.partition(" ")
     if scheme.lower() == _BEARER:
-        return given.strip()
+        return credentials.strip()
     if scheme.lower() != _BASIC:
         return None
     try:
-        return base64.b64decode(given, validate=False).decode().partition(":")[2]
+        return base64.b64decode(credentials, validate=False).decode().partition(":")[2]
     except (binascii.Error, UnicodeDecodeError):
         return None
 
@@ -407,8 +407,8 @@ def _check_address(address: str) -> None:
     """Raise `SinkError` if the system does not let us listen there: gRPC would not say why."""
     host, _, port = address.rpartition(":")
     try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-        family, kind, protocol, _, where = found[0]
+        infos = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        family, kind, protocol, _, where = infos[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)

@@ -140,7 +140,11 @@ class FlightSql:
         prepared = self._prepared.get(command.prepared_statement_handle)
         try:
             rows = ipc.read_batches(
-                [(each.data_header, each.data_body) for each in received if each.data_header]
+                [
+                    (message.data_header, message.data_body)
+                    for message in received
+                    if message.data_header
+                ]
             )
         except (pa.ArrowException, OSError) as error:
             raise invalid(f"the values are not Arrow data: {error}") from None
@@ -298,7 +302,7 @@ class PreparedStatements:
         handle = secrets.token_bytes(16)
         with self._lock:
             self._forget()
-            own = [h for h, each in self._statements.items() if each.client == client]
+            own = [h for h, statement in self._statements.items() if statement.client == client]
             for old in own[: max(0, len(own) - PER_CLIENT + 1)]:
                 del self._statements[old]
             self._statements[handle] = Prepared(client, sql, plan, used=self._clock())

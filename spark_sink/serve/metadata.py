@@ -178,7 +178,7 @@ def _pattern(command: Message, field: str) -> re.Pattern[str]:
 
 def _primary_keys(command: Message, schemas: TableSchemas) -> list[dict[str, Any]]:
     """Return the primary key of a table, as rows."""
-    found = [
+    tables = [
         (schema, name)
         for schema, name in schemas
         if name == command.table
@@ -194,7 +194,7 @@ def _primary_keys(command: Message, schemas: TableSchemas) -> list[dict[str, Any
             "column_name": TABLES[name].key if name in TABLES else _KEY_OF_VIEWS,
             "key_sequence": 1,
         }
-        for schema, name in found
+        for schema, name in tables
     ]
 
 

@@ -378,11 +378,11 @@ class StatementTurns:
             return slot
 
     def _waiting_of(self, waiter: _Waiter) -> list[_Waiter]:
-        return [each for each in self._waiting if each.address_block == waiter.address_block]
+        return [other for other in self._waiting if other.address_block == waiter.address_block]
 
     def _settle(self) -> None:
         """Let those that came first take as long as they need, and those that wait look again."""
-        self._running = [each for each in self._running if not each.lost]
+        self._running = [slot for slot in self._running if not slot.lost]
         for slot in self._running[: self._lasting]:
             slot.is_busy = True
         for slot in self._running[self._lasting :]:

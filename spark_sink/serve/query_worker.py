@@ -123,8 +123,8 @@ def answer(request: QueryRequest, connection: socket.socket) -> None:
 
 
 def _table_schemas(database: Database) -> dict[tuple[str, str], bytes]:
-    found = database.table_schemas()
-    return {name: ipc.schema_bytes(schema) for name, schema in found.items()}
+    schemas = database.table_schemas()
+    return {name: ipc.schema_bytes(schema) for name, schema in schemas.items()}
 
 
 def _plan(database: Database, statement: SqlStatement) -> StatementPlan:

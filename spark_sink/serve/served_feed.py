@@ -87,8 +87,8 @@ class ServedFeed:
             if version < 0 or self._spec.rows_are_events:
                 yield from self._windows(table, last, position)
             if version >= 0 and self._spec.name not in APPENDED:
-                for each in range(version + 1, table.version() + 1):
-                    yield from self._changes(table, each)
+                for commit in range(version + 1, table.version() + 1):
+                    yield from self._changes(table, commit)
             version, last = table.version(), position
             hold(version)
 

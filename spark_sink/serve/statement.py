@@ -112,10 +112,10 @@ def query_error(error: Exception) -> RequestError:
 def _with_bytes(sql: str) -> str:
     """Write the literals X'...' as DuckDB does."""
 
-    def written(found: re.Match[str]) -> str:
-        digits = found["hex"]
+    def written(match: re.Match[str]) -> str:
+        digits = match["hex"]
         if digits is None:
-            return found[0]
+            return match[0]
         if len(digits) % 2 or not re.fullmatch("[0-9a-fA-F]*", digits):
             raise invalid(f"X'{digits[:40]}' is not bytes in hex")
         return f"unhex('{digits}')"
@@ -124,17 +124,17 @@ def _with_bytes(sql: str) -> str:
 
 
 def _tree(connection: DuckDBPyConnection, text: str) -> Node:
-    found = connection.execute(_TREE, [text]).fetchone()
-    tree: Node = json.loads(found[0]) if found else {"error": True}
+    row = connection.execute(_TREE, [text]).fetchone()
+    tree: Node = json.loads(row[0]) if row else {"error": True}
     if tree["error"]:
         raise invalid(_ONLY_SELECT)
     return tree
 
 
 def _text(connection: DuckDBPyConnection, tree: Node) -> str:
-    found = connection.execute(_TEXT, [json.dumps(tree)]).fetchone()
-    assert found is not None
-    return str(found[0])
+    row = connection.execute(_TEXT, [json.dumps(tree)]).fetchone()
+    assert row is not None
+    return str(row[0])
 
 
 def _nodes(node: Any) -> Iterator[Node]:
@@ -208,8 +208,8 @@ def _check_feed(connection: DuckDBPyConnection, root: Node, feeds: list[tuple[st
             f"{name} never ends: read it alone, as SELECT ... FROM {name} [WHERE ...] [LIMIT ...], "
             f"or read {name.removesuffix(FEED)}"
         )
-    for what, found in _endless(connection, root):
-        if found:
+    for what, is_endless in _endless(connection, root):
+        if is_endless:
             raise invalid(
                 f"{name} never ends, so that {what} would never be complete: read "
                 f"{name.removesuffix(FEED)}, or leave it out"
@@ -234,12 +234,12 @@ def _endless(connection: DuckDBPyConnection, root: Node) -> Iterator[tuple[str, 
     yield "a window function", any(node.get("class") == "WINDOW" for node in nodes)
     called = {str(node.get("function_name")).lower() for node in nodes if "function_name" in node}
     if called:
-        found = connection.execute(
+        row = connection.execute(
             "SELECT count(*) FROM duckdb_functions() "
             "WHERE function_type = 'aggregate' AND list_contains(?, function_name)",
             [list(called)],
         ).fetchone()
-        yield "an aggregate", bool(found and found[0])
+        yield "an aggregate", bool(row and row[0])
 
 
 def _parameters(connection: DuckDBPyConnection, tree: Node) -> dict[str, pa.DataType]:
@@ -248,11 +248,11 @@ def _parameters(connection: DuckDBPyConnection, tree: Node) -> dict[str, pa.Data
     DuckDB itself chooses the types only when it knows the values.
     """
     statement = tree["statements"][0]
-    numbered = sorted(statement["named_param_map"], key=lambda each: int(each["value"]))
+    numbered = sorted(statement["named_param_map"], key=lambda parameter: int(parameter["value"]))
     types: dict[str, pa.DataType] = {}
     if numbered:
         _infer(statement["node"], None, lambda e, scope: _type_of(connection, e, scope), types)
-    return {each["key"]: types.get(each["key"], pa.string()) for each in numbered}
+    return {parameter["key"]: types.get(parameter["key"], pa.string()) for parameter in numbered}
 
 
 def _infer(
@@ -297,9 +297,9 @@ def _compared(node: Node) -> tuple[list[Node], list[Node]]:
         return [node["child"]], [{**node, "child": {**value, "query_location": 0}}]
     else:
         return [], []
-    found = [member for member in members if member]
-    parameters = [member for member in found if member.get("class") == "PARAMETER"]
-    return parameters, [member for member in found if member.get("class") != "PARAMETER"]
+    present = [member for member in members if member]
+    parameters = [member for member in present if member.get("class") == "PARAMETER"]
+    return parameters, [member for member in present if member.get("class") != "PARAMETER"]
 
 
 def _type_of(

@@ -338,10 +338,10 @@ class Feed:
             raise FeedRefusedError(str(error)) from None
 
 
-def _epoch_changed(url: str, found: str, expected: str) -> FeedChangedError:
+def _epoch_changed(url: str, actual: str, expected: str) -> FeedChangedError:
     return FeedChangedError(
-        f"the node at {url} has {found}, not {expected}: it was set up from scratch, or is another "
-        f"node. Point --url at the node that the tables were made from, or {_START_AGAIN}"
+        f"the node at {url} has {actual}, not {expected}: it was set up from scratch, or is "
+        f"another node. Point --url at the node that the tables were made from, or {_START_AGAIN}"
     )
 
 

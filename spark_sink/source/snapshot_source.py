@@ -107,16 +107,16 @@ class SnapshotTableReader(DataSourceReader):
     """Reads one snapshot: the driver finds the sub-trees, Spark's workers read them."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        given = known_options("recon_snapshot", options, _OPTIONS)
-        if not given.get("url"):
+        values = known_options("recon_snapshot", options, _OPTIONS)
+        if not values.get("url"):
             raise SinkError(
                 "the source 'recon_snapshot' needs the option url, such as s3://bucket/ceramic"
             )
-        self._url = given["url"]
-        self._partitions = number(given, "partitions", PARTITIONS, int, least=1)
-        signers = given.get("signers", "").split(",")
+        self._url = values["url"]
+        self._partitions = number(values, "partitions", PARTITIONS, int, least=1)
+        signers = values.get("signers", "").split(",")
         self._signers = [signer.strip() for signer in signers if signer.strip()] or None
-        root = self._read_root(given.get("root", LATEST))
+        root = self._read_root(values.get("root", LATEST))
         self._name = root.name
         """The same snapshot for driver and workers, even if a newer one is written meanwhile."""
 
@@ -130,7 +130,7 @@ class SnapshotTableReader(DataSourceReader):
         while 0 < len(level) < self._partitions and level[0].link.level:
             level = children_of(reader.open(level))
         self._check(faults)
-        trees = [_sub_tree(each, reader.extent_of(each.link.cid)) for each in level]
+        trees = [_sub_tree(branch, reader.extent_of(branch.link.cid)) for branch in level]
         tasks = min(self._partitions, len(trees))
         cuts = [len(trees) * task // tasks for task in range(tasks + 1)]
         return [SubTrees(tuple(trees[start:end])) for start, end in pairwise(cuts)]

@@ -81,17 +81,19 @@ class SourceOptions:
             SinkError: the url is missing, an option is unknown, or a value is not of the right
                 kind.
         """
-        given = known_options("recon", options, _OPTIONS)
-        url = _url(given.get("url", ""))
-        starts, ends = _bounds(given)
-        filters = _checked({name: given[name.lower()] for name in FILTERS if name.lower() in given})
-        patience = number(given, "patience", DEFAULT_PATIENCE, float)
+        values = known_options("recon", options, _OPTIONS)
+        url = _url(values.get("url", ""))
+        starts, ends = _bounds(values)
+        filters = _checked(
+            {name: values[name.lower()] for name in FILTERS if name.lower() in values}
+        )
+        patience = number(values, "patience", DEFAULT_PATIENCE, float)
         return cls(
-            feed=Feed(url, patience, given.get("token"), filters),
+            feed=Feed(url, patience, values.get("token"), filters),
             starts=starts,
             ends=ends,
-            max_rows=number(given, "maxRowsPerBatch", MAX_ROWS_PER_BATCH, int, least=1),
-            partitions=number(given, "partitions", PARTITIONS, int, least=1),
+            max_rows=number(values, "maxRowsPerBatch", MAX_ROWS_PER_BATCH, int, least=1),
+            partitions=number(values, "partitions", PARTITIONS, int, least=1),
         )
 
     def start(self, head: Head) -> int:
@@ -268,7 +270,7 @@ def _checked(filters: dict[str, str]) -> dict[str, str]:
 
 
 def number(
-    given: Mapping[str, str],
+    values: Mapping[str, str],
     name: str,
     default: _Number,
     kind: Callable[[str], _Number],
@@ -279,7 +281,7 @@ def number(
     Raises:
         SinkError: it is something else, or too small.
     """
-    text = given.get(name.lower())
+    text = values.get(name.lower())
     if text is None:
         return default
     try:

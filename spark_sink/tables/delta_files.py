@@ -224,10 +224,10 @@ def vacuum(
 def _old_changes(location: Location, keep: timedelta, *, dry_run: bool) -> list[str]:
     """Delete files of the change data feed, which delta-rs does not vacuum."""
     before = datetime.now(UTC) - keep
-    found = [file.path for file in files_below(location, CHANGE_DATA) if file.mtime <= before]
+    expired = [file.path for file in files_below(location, CHANGE_DATA) if file.mtime <= before]
     if not dry_run:
-        concurrently(location, file_system(location).delete_file, found)
-    return found
+        concurrently(location, file_system(location).delete_file, expired)
+    return expired
 
 
 def data_files(table: DeltaTable, spec: TableSpec, location: Location) -> list[DataFile]:
@@ -311,7 +311,7 @@ def _plain(field: pa.Field) -> pa.Field:
     elif pa.types.is_list(kind):
         kind = pa.list_(_plain(kind.value_field))
     elif pa.types.is_struct(kind):
-        kind = pa.struct([_plain(each) for each in kind])
+        kind = pa.struct([_plain(member) for member in kind])
     else:
         kind = _PLAIN_TYPES.get(kind, kind)
     return field.with_type(kind)

@@ -189,7 +189,7 @@ class Leaves:
         before = old.take(place)
         pairs = zip(before.to_pylist(), new.to_pylist(), strict=True)
         differs = pa.array([one != other for one, other in pairs], pa.bool_())
-        before, after, was = (some.filter(differs) for some in (before, new, pc.is_valid(place)))
+        before, after, was = (array.filter(differs) for array in (before, new, pc.is_valid(place)))
         feed += self._changes(before.filter(was), after.filter(was), after.filter(pc.invert(was)))
         of_after = of_new.filter(differs)
         kept = pc.and_not(
@@ -339,7 +339,10 @@ def commit(
     now = round(time.time() * 1000)
     entries: list[Mapping[str, object]] = [
         {"commitInfo": {"timestamp": now, "operation": "MERGE", "operationParameters": {}}},
-        *({"txn": {"appId": each.app_id, "version": each.version}} for each in transactions),
+        *(
+            {"txn": {"appId": transaction.app_id, "version": transaction.version}}
+            for transaction in transactions
+        ),
         *actions,
     ]
     drafts.mkdir(parents=True, exist_ok=True)

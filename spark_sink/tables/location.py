@@ -221,8 +221,8 @@ def move_file(name: str, origin: Location, target: Location) -> None:
 def files_below(location: Location, name: str = "") -> list[FileInfo]:
     """List the files below a directory at a location, with their directories' files."""
     selector = FileSelector(name, allow_not_found=True, recursive=True)
-    found = file_system(location).get_file_info(selector)
-    return [file for file in found if file.type is FileType.File]
+    infos = file_system(location).get_file_info(selector)
+    return [file for file in infos if file.type is FileType.File]
 
 
 def delete_below(location: Location, name: str) -> None:

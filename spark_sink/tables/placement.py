@@ -156,10 +156,10 @@ class LogOverlap:
             return
         at = np.searchsorted(self._held, ids)
         at[at == len(self._held)] = 0
-        found = self._held[at] == ids
-        self._lacking.append(positions[~found])
-        self._delivered[at[found]] = True
-        self.missing -= int(np.count_nonzero(found))  # a log has each event once
+        is_held = self._held[at] == ids
+        self._lacking.append(positions[~is_held])
+        self._delivered[at[is_held]] = True
+        self.missing -= int(np.count_nonzero(is_held))  # a log has each event once
 
     def shrink(self) -> None:
         """Free the memory of events that the log has delivered: it will not do so again."""

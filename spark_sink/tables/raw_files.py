@@ -56,8 +56,8 @@ class RawFiles:
         """Return the streams with events at positions (after, upto], in some partitions or all."""
         between = (pc.field("position") > after) & (pc.field("position") <= upto)
         files = [f for f in self._files(partitions, upto) if f.last > after]
-        found = self._select(files, ["stream_cid"], between)["stream_cid"].unique().to_pylist()
-        return sorted(c for c in found if partitions is None or partition_of(c) in partitions)
+        cids = self._select(files, ["stream_cid"], between)["stream_cid"].unique().to_pylist()
+        return sorted(c for c in cids if partitions is None or partition_of(c) in partitions)
 
     def bytes_between(self, after: int, upto: int) -> int:
         """Return the size of the files with events at positions (after, upto], in bytes."""
@@ -68,7 +68,7 @@ class RawFiles:
         by_partition = _by_partition(streams)
         size = sum(file.size for file in self._files(by_partition, upto))
         number = max(1, min(size // _READ_BYTES, len(streams) // _MIN_STREAMS))
-        ordered = [cid for some in by_partition.values() for cid in some]
+        ordered = [cid for batch in by_partition.values() for cid in batch]
         ends = [len(ordered) * i // number for i in range(number + 1)]
         return [ordered[start:end] for start, end in pairwise(ends)]
 
@@ -79,11 +79,11 @@ class RawFiles:
         until = pc.field("position") <= upto
         parts = [RAW_EVENTS.empty_table().select(columns)]
         small: list[DataFile] = []
-        for partition, some in by_partition.items():
+        for partition, cids in by_partition.items():
             files = self._files({partition}, upto)
             small += (file for file in files if file.size <= _SMALL_BYTES)
             large = [file for file in files if file.size > _SMALL_BYTES]
-            parts += [self._select(large, columns, until & _one_of(some))] if large else []
+            parts += [self._select(large, columns, until & _one_of(cids))] if large else []
         wanted = pa.array(streams, pa.binary())
         parts += _small_files.select(self.location, small, wanted, upto)
         return pa.concat_tables(parts)

@@ -92,9 +92,11 @@ class Leftovers:
         """Take in what the commits up to a version have left behind."""
         new = range(self._seen + 1, version + 1)
         now = self._clock()
-        for found, commit in zip(new, concurrently(self._location, self._read, new), strict=True):
+        for commit_version, commit in zip(
+            new, concurrently(self._location, self._read, new), strict=True
+        ):
             for name, size in commit.items():
-                self._files.append(_Leftover(name, size, found, now))
+                self._files.append(_Leftover(name, size, commit_version, now))
                 self.size += size
         self._seen = version
         self._follow_log()
@@ -125,15 +127,15 @@ class Leftovers:
             return 0
         before = self._clock() - self._grace
         held = oldest_held(self._location)
-        some: list[str] = []
+        paths: list[str] = []
         while self._files and self.size > limit:
             file = self._files[0]
             if file.since > before or (held is not None and file.version > held):
                 break
             self.size -= self._files.popleft().size
-            some.append(file.name)
-        concurrently(self._location, self._delete, some)
-        return len(some)
+            paths.append(file.name)
+        concurrently(self._location, self._delete, paths)
+        return len(paths)
 
     def _read(self, version: int) -> Mapping[str, int]:
         """Return what a commit left behind, with sizes; nothing if its file is gone."""

@@ -31,8 +31,8 @@ NAME: Final = re.compile("[a-z][a-z0-9_]{0,62}")
 def view_names(directory: Location) -> list[str]:
     """Return the names of the views among the tables in a directory."""
     try:
-        found = file_system(directory).get_file_info(FileSelector(VIEWS, allow_not_found=True))
-        names = (entry.base_name for entry in found if entry.type is FileType.Directory)
+        entries = file_system(directory).get_file_info(FileSelector(VIEWS, allow_not_found=True))
+        names = (entry.base_name for entry in entries if entry.type is FileType.Directory)
         usable = (name for name in names if NAME.fullmatch(name))
         return sorted(name for name in usable if is_delta(directory / VIEWS / name))
     except FAULTS as error:

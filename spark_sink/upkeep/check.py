@@ -139,7 +139,7 @@ class _Rows:
             with pq.ParquetFile(file.path, filesystem=file_system(self.path)) as parquet:
                 for batch in parquet.iter_batches(_ROWS):  # all columns: any may be damaged
                     count += batch.num_rows
-                    keys, cids = (batch[each] for each in (columns[0], columns[-1]))
+                    keys, cids = (batch[column] for column in (columns[0], columns[-1]))
                     self.streams.update(cids.to_pylist())
                     if self.spec.rows_are_events:
                         self._keys.append(keys.to_numpy())
@@ -154,8 +154,8 @@ class _Rows:
 
     def check_positions(self, position: int) -> None:
         """Check that each position up to this one is there."""
-        found = np.unique(np.concatenate([np.empty(0, np.int64), *self._keys]))
-        missing = np.setdiff1d(np.arange(1, position + 1), found)
+        positions = np.unique(np.concatenate([np.empty(0, np.int64), *self._keys]))
+        missing = np.setdiff1d(np.arange(1, position + 1), positions)
         if len(missing):
             self._wrong(f"{len(missing)} positions are missing, the first is {missing[0]}")
 

@@ -103,9 +103,9 @@ def list_views(directory: Location) -> list[ViewStatus]:
 
 def _status(spec: TableSpec, table: DeltaTable) -> ViewStatus:
     counts = "count(*) AS rows, count(*) FILTER (WHERE array_length(misfits) > 0) AS misfits"
-    (found,) = query({"t": table}, f"SELECT {counts} FROM t").to_pylist()
+    (row,) = query({"t": table}, f"SELECT {counts} FROM t").to_pylist()
     position = position_of(table, epoch_of(table))
-    return ViewStatus(spec.name, str(spec.model), position, **found)
+    return ViewStatus(spec.name, str(spec.model), position, **row)
 
 
 def _schema(definition: Mapping[str, Any]) -> pa.Schema:
@@ -117,8 +117,8 @@ def _definition(states: Changes, model: StreamId) -> dict[str, Any] | None:
     cid = bytes(model.cid)
     where = f"stream_cid_partition = {partition_of(cid)} AND stream_cid = X'{cid.hex()}'"
     where += f" AND stream_type = {StreamType.MODEL.value}"
-    found = query({"t": states.table}, f"SELECT data FROM t WHERE {where}")["data"].to_pylist()
-    content = _content(found[0])[0] if found else None
+    contents = query({"t": states.table}, f"SELECT data FROM t WHERE {where}")["data"].to_pylist()
+    content = _content(contents[0])[0] if contents else None
     return content if isinstance(content, dict) else None
 
 
@@ -259,8 +259,8 @@ class _View:
 
         def rows() -> Iterator[pa.Table]:
             nonlocal count
-            for some in states.all_rows():
-                mine = _of_model(some, self._model)
+            for batch in states.all_rows():
+                mine = _of_model(batch, self._model)
                 count += mine.num_rows
                 yield self._rows(mine)
 

@@ -123,12 +123,12 @@ class Columns:
         row = _Row(limit)
         if content is not None and not isinstance(content, dict):
             row.note("$", content, "an object")
-        found = _mapping(content)
+        members = _mapping(content)
         values = {}
         for column in self.columns:
             path: Path = ("$", column.member)
             try:
-                values[column.name] = _converted(column.kind, found.get(column.member), path, row)
+                values[column.name] = _converted(column.kind, members.get(column.member), path, row)
             except _TooManyError:
                 values[column.name] = None
                 reason = f"the row would have more than {limit:,} values"
@@ -304,10 +304,10 @@ class _SchemaReader:
             if name is None or "type" in part or "properties" in part:
                 return part, above  # alternatives would only narrow it
             options = part[name] if isinstance(part[name], list) else []
-            some = [option for option in options if option != {"type": "null"}]
-            if len(some) != 1:
+            others = [option for option in options if option != {"type": "null"}]
+            if len(others) != 1:
                 return None, above
-            part, above = some[0], (*above, "")
+            part, above = others[0], (*above, "")
         return None, above
 
     def _referred(self, reference: str) -> Any:
@@ -350,7 +350,7 @@ def _list_of(item: Kind) -> Kind:
             row.note(path, value, "a list")
             return None
         row.take(len(value))
-        return [_converted(item, each, (path, index), row) for index, each in enumerate(value)]
+        return [_converted(item, member, (path, index), row) for index, member in enumerate(value)]
 
     return Kind(pa.list_(pa.field("element", item.type)), convert)
 
@@ -378,6 +378,8 @@ def _map_of(item: Kind) -> Kind:
             row.note(path, value, "an object")
             return None
         row.take(len(value))
-        return [(name, _converted(item, each, (path, name), row)) for name, each in value.items()]
+        return [
+            (name, _converted(item, member, (path, name), row)) for name, member in value.items()
+        ]
 
     return Kind(pa.map_(pa.string(), pa.field("value", item.type)), convert)

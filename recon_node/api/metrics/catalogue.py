@@ -260,5 +260,5 @@ REQUESTS_IN_PROGRESS: Final = gauge(
     "recon_http_requests_in_progress", "HTTP requests that are not fully answered yet."
 )
 
-FAMILIES: Final = [each for each in globals().values() if isinstance(each, Family)]
+FAMILIES: Final = [family for family in globals().values() if isinstance(family, Family)]
 """All of them, in this order."""

@@ -109,12 +109,12 @@ def _peers(peers: P2P) -> Iterator[Metric]:
     yield from _worth(connected)
     yield m.PEERS_STATING.of(peers.counters.gossip.peers)
     every = peers.rendezvous()
-    announced = sum(each.told > 0 for each in every)
+    announced = sum(report.told > 0 for report in every)
     yield m.RENDEZVOUS.by_one({"announced": announced, "not_announced": len(every) - announced})
     yield m.RENDEZVOUS_FOUND.by_one(
         {
-            "network": sum(each.found for each in every if each.sort_value is None),
-            "interests": sum(each.found for each in every if each.sort_value is not None),
+            "network": sum(report.found for report in every if report.sort_value is None),
+            "interests": sum(report.found for report in every if report.sort_value is not None),
         }
     )
     yield m.PROVIDER_RECORDS.of(peers.provider_records)
@@ -130,13 +130,13 @@ _UNKNOWN: Final = "unknown"
 def _worth(connected: Sequence[PeerInfo]) -> Iterator[Metric]:
     """Yield what connected peers are worth, as numbers of peers: their ids would be labels without
     a bound."""
-    latencies = [each.latency for each in connected]
+    latencies = [peer.latency for peer in connected]
     yield m.PEERS_BY_LATENCY.by_one(_counted(latencies, _LATENCIES) | _unknown(latencies))
-    yield m.PEERS_BY_LAG.by_one(_counted([each.behind for each in connected], _LAGS))
-    overlaps = [each.covers for each in connected]
+    yield m.PEERS_BY_LAG.by_one(_counted([peer.behind for peer in connected], _LAGS))
+    overlaps = [peer.covers for peer in connected]
     yield m.PEERS_BY_OVERLAP.by_one(_counted(overlaps, _OVERLAPS) | _unknown(overlaps))
-    yield m.PEERS_FAILING.of(sum(each.failures > 0 for each in connected))
-    yield m.LARGEST_SCORE.of(max((each.score or 0.0 for each in connected), default=0.0))
+    yield m.PEERS_FAILING.of(sum(peer.failures > 0 for peer in connected))
+    yield m.LARGEST_SCORE.of(max((peer.score or 0.0 for peer in connected), default=0.0))
 
 
 def _counted(values: Sequence[float | None], bins: Mapping[float, str]) -> dict[str, float]:

@@ -95,10 +95,10 @@ class Access:
 
     def is_token(self, authorization: str | None) -> bool:
         """Whether an Authorization header has the token; takes the same time either way."""
-        scheme, _, given = (authorization or "").partition(" ")
+        scheme, _, token = (authorization or "").partition(" ")
         if self.token is None or scheme.lower() != "bearer":
             return False
-        return hmac.compare_digest(_digest(given.strip()), _digest(self.token))
+        return hmac.compare_digest(_digest(token.strip()), _digest(self.token))
 
     def is_foreign(self, headers: Headers) -> bool:
         """Whether these are the headers of a request by a web page whose origin is not allowed."""
@@ -231,12 +231,12 @@ class Guard:
         need = next(special, usual_need(method))
         asks_token = method != "OPTIONS" and self._access.asks_token(need)
         if asks_token and not self._access.is_token(headers.get("authorization")):
-            given = "authorization" in headers
-            error = ', error="invalid_token"' if given else ""
+            has_token = "authorization" in headers
+            error = ', error="invalid_token"' if has_token else ""
             return (
                 HTTPStatus.UNAUTHORIZED,
                 "the token is wrong"
-                if given
+                if has_token
                 else "this needs the node's token: send the header Authorization: Bearer TOKEN",
                 {"www-authenticate": f'Bearer realm="recon-node"{error}'},
             )

@@ -395,13 +395,13 @@ def _address_of(scope: Scope) -> str:
 
 def _replay(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that returns `body` once, and then what follows it: the disconnect."""
-    given = False
+    was_given = False
 
     async def replayed() -> Message:
-        nonlocal given
-        if given:
+        nonlocal was_given
+        if was_given:
             return await receive()
-        given = True
+        was_given = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replayed

@@ -183,8 +183,8 @@ _MAX_ROOT: Final = 4096
 
 def _read_car(body: bytes) -> tuple[StreamId, CID]:
     try:
-        found = car.decode(body)
-        block = found.block(found.roots[0]) or b""
+        request = car.decode(body)
+        block = request.block(request.roots[0]) or b""
         if len(block) > _MAX_ROOT:
             raise bad_request(f"its root has more than {_MAX_ROOT} bytes: it is not a request")
         root = dag_cbor.decode(block)

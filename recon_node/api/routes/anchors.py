@@ -195,10 +195,10 @@ async def get_anchor_requests(call: Call[RequestsQuery]) -> AnchorRequestsBody:
 
     wanted = call.parameters.state
     states = [state for state in RequestState if wanted in (None, _STATES[state])]
-    found = await anchoring_of(call.services).requests(
+    requests = await anchoring_of(call.services).requests(
         states, min(call.parameters.limit, _MAX_LISTED)
     )
-    return AnchorRequestsBody(requests=list(map(_request, found)))
+    return AnchorRequestsBody(requests=list(map(_request, requests)))
 
 
 @endpoint("GET", "/ceramic/anchors/events/{event_id}", errors=(404,), own=True)
@@ -209,12 +209,12 @@ async def get_event_anchor(call: Call[EventPath]) -> EventAnchorBody:
     if init is None:
         raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {cid}")
     states = await services.store.reader.progress([cid])
-    found = None
+    anchor = None
     if any(state is State.DELIVERED for state, _ in states.values()):
-        found = await compute(services, str(cid), init, None, partial(_anchor_of, cid))
-    if found is None:
+        anchor = await compute(services, str(cid), init, None, partial(_anchor_of, cid))
+    if anchor is None:
         return await _requested(services, cid)
-    time, covering, event = found
+    time, covering, event = anchor
     return EventAnchorBody(
         str(cid),
         "anchored",

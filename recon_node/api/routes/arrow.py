@@ -134,18 +134,22 @@ async def get_arrow(call: Call[ArrowQuery]) -> Response:
     These are the rows after position `after` up to and with `upto`, of the log `epoch`; 410
     if that is not this log. Without the column `car` it takes a third to a half of the time.
     """
-    services, given = call.services, call.parameters
-    after, upto = _range(given, services.store)
+    services, parameters = call.services, call.parameters
+    after, upto = _range(parameters, services.store)
     wanted = FeedFilter(
-        given.sort_key, given.sort_value, given.controller, given.stream_id, given.controllers
+        parameters.sort_key,
+        parameters.sort_value,
+        parameters.controller,
+        parameters.stream_id,
+        parameters.controllers,
     )
     if call.request.method == "HEAD":
         return Response(media_type=MEDIA_TYPE)
-    if not wanted and _CAR in given.columns:
+    if not wanted and _CAR in parameters.columns:
         await services.store.damage.check_range(after, upto)
     query = call.request.query_params
     filters = {name: query[name] for name in FILTERS if name in query}
-    return await _answer(stream(services, after, upto, wanted, filters, given.columns))
+    return await _answer(stream(services, after, upto, wanted, filters, parameters.columns))
 
 
 @endpoint(
@@ -168,17 +172,17 @@ async def post_arrow(call: Call[ColumnsQuery]) -> Response:
 
 
 def _read_cids(body: bytes) -> list[CID]:
-    found: list[CID] = []
+    cids: list[CID] = []
     at = 0
     while at < len(body):
-        if len(found) == MAX_CIDS:
+        if len(cids) == MAX_CIDS:
             raise bad_request(f"the body names more than {MAX_CIDS} events")
         try:
             cid, at = read_cid(body, at)
         except CidError as error:
             raise bad_request(f"the body should be binary CIDs and nothing else: {error}") from None
-        found.append(cid)
-    return found
+        cids.append(cid)
+    return cids
 
 
 async def _answer(body: AsyncGenerator[bytes | memoryview]) -> Response:
@@ -314,10 +318,10 @@ def record_batch(rows: FeedColumns, columns: frozenset[str]) -> memoryview:
     return memoryview(batch.serialize())
 
 
-def _range(given: ArrowQuery, store: Store) -> tuple[int, int]:
-    check_epoch(store, given.epoch)
-    head, after = store.head, given.after
-    upto = head if given.upto is None else given.upto
+def _range(query: ArrowQuery, store: Store) -> tuple[int, int]:
+    check_epoch(store, query.epoch)
+    head, after = store.head, query.after
+    upto = head if query.upto is None else query.upto
     if upto > head:
         raise bad_request(f"upto is {upto}, but the feed ends at position {head}")
     if after > upto:

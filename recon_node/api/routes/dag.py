@@ -190,27 +190,27 @@ class DagEntryBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/dag/{cid}/entry", errors=(404,), own=True)
 async def get_entry(call: Call[EntryQuery]) -> Annotated[Response, DagEntryBody]:
     """Look into a DAG: list a directory, or read the beginning of a file."""
-    given = call.parameters
-    path = tuple(part for part in given.path.split("/") if part)
+    query = call.parameters
+    path = tuple(part for part in query.path.split("/") if part)
     if len(path) > MAX_PATH_PARTS:
         raise bad_request(f"the path has more than {MAX_PATH_PARTS} parts")
     try:
-        found = await dag_side(call.services).look(given.cid, path)
+        entry = await dag_side(call.services).look(query.cid, path)
     except (DagError, IpldError) as error:
         raise ApiError(HTTPStatus.NOT_FOUND, str(error)) from None
-    return await call.services.in_thread(partial(_render_entry, found))
+    return await call.services.in_thread(partial(_render_entry, entry))
 
 
-def _render_entry(found: DagEntry) -> Response:
+def _render_entry(entry: DagEntry) -> Response:
     return reply(
         DagEntryBody(
-            kind=found.kind,
-            cid=found.cid,
-            size=found.size,
-            text=found.text,
-            value=Raw(dag_json.encode(found.value)),
-            entries=DirectoryEntryBody.of_objects(found.entries),
-            is_cut=found.is_cut,
+            kind=entry.kind,
+            cid=entry.cid,
+            size=entry.size,
+            text=entry.text,
+            value=Raw(dag_json.encode(entry.value)),
+            entries=DirectoryEntryBody.of_objects(entry.entries),
+            is_cut=entry.is_cut,
         )
     )
 
@@ -237,9 +237,9 @@ async def get_replicas(call: Call[RootPath]) -> Annotated[Response, DagReplicasB
             f"the replicas of the DAG have more than {MAX_REPLICA_BYTES} bytes, too many for one "
             "answer: read them as events, with the sort key dag"
         )
-    found = replicas.values()
+    all_replicas = replicas.values()
     return await call.services.in_thread(
-        lambda: reply(DagReplicasBody(root, DagReplicaBody.of_objects(found)))
+        lambda: reply(DagReplicasBody(root, DagReplicaBody.of_objects(all_replicas)))
     )
 
 
@@ -257,8 +257,10 @@ class DagContainsBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/dag/{cid}/contained/{replica}", own=True)
 async def get_contains(call: Call[ReplicaPath]) -> DagContainsBody:
     """Ask whether the DAG that a replica describes contains a block."""
-    found = await dag_side(call.services).contains(call.parameters.replica, call.parameters.cid)
-    return DagContainsBody.of_object(found)
+    containment = await dag_side(call.services).contains(
+        call.parameters.replica, call.parameters.cid
+    )
+    return DagContainsBody.of_object(containment)
 
 
 class DagPendingBody(Body, frozen=True):
@@ -307,22 +309,22 @@ class DagPublicationBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/dag/publish/{did}", own=True)
 async def get_publication(call: Call[IdentifierPath]) -> Annotated[Response, DagPublicationBody]:
     """Ask what is published under an identifier."""
-    found = await dag_side(call.services).resolve(call.parameters.did)
-    return await call.services.in_thread(partial(_render_publication, found))
+    publication = await dag_side(call.services).resolve(call.parameters.did)
+    return await call.services.in_thread(partial(_render_publication, publication))
 
 
-def _render_publication(found: Publication) -> Response:
-    current, pending = found.current, found.pending
+def _render_publication(publication: Publication) -> Response:
+    current, pending = publication.current, publication.pending
     return reply(
         DagPublicationBody(
-            id=str(found.identifier),
+            id=str(publication.identifier),
             link=None if current is None else current.link,
             origin=None if current is None else current.origin,
             pending=None if pending is None else DagPendingBody.of_object(pending),
-            order=list(found.order),
-            waiting_for=list(found.waiting_for),
-            refused=[RefusedPublishBody(cid, reason) for cid, reason in found.faults.items()],
-            ignored=found.ignored,
+            order=list(publication.order),
+            waiting_for=list(publication.waiting_for),
+            refused=[RefusedPublishBody(cid, reason) for cid, reason in publication.faults.items()],
+            ignored=publication.ignored,
         )
     )
 
@@ -385,10 +387,10 @@ class DagListBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/dag", own=True)
 async def get_dags(call: Call[SubjectsQuery]) -> DagListBody:
     """List the DAGs of which something is here."""
-    given = call.parameters
-    found = await dag_side(call.services).dags(given.after, given.size + 1)
-    dags = ListedDagBody.of_objects(found[: given.size])
-    return DagListBody(dags, given.following([str(dag.root) for dag in found]))
+    query = call.parameters
+    listed = await dag_side(call.services).dags(query.after, query.size + 1)
+    dags = ListedDagBody.of_objects(listed[: query.size])
+    return DagListBody(dags, query.following([str(dag.root) for dag in listed]))
 
 
 class ListedIdentifierBody(Body, frozen=True):
@@ -416,11 +418,13 @@ class PublishListBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/dag/publish", own=True)
 async def get_publishes(call: Call[SubjectsQuery]) -> PublishListBody:
     """List the identifiers under which something was published."""
-    given = call.parameters
-    found = await dag_side(call.services).identifiers(given.after, given.size + 1)
+    query = call.parameters
+    identifiers = await dag_side(call.services).identifiers(query.after, query.size + 1)
     listed = [
-        ListedIdentifierBody(str(each.identifier), each.publishes, each.refused, each.judged)
-        for each in found
+        ListedIdentifierBody(
+            str(identifier.identifier), identifier.publishes, identifier.refused, identifier.judged
+        )
+        for identifier in identifiers
     ]
-    following = given.following([each.id for each in listed])
-    return PublishListBody(listed[: given.size], following)
+    following = query.following([body.id for body in listed])
+    return PublishListBody(listed[: query.size], following)

@@ -96,7 +96,9 @@ async def _warnings(services: Services, verdicts: Iterable[Verdict]) -> dict[Eve
     """Return what to say of those events that no peer gets from this node."""
     if not services.store.wanted.all:
         return {}  # it wants everything
-    kept = [each.event_id for each in verdicts if each.status != "refused" and each.event_id]
+    kept = [
+        verdict.event_id for verdict in verdicts if verdict.status != "refused" and verdict.event_id
+    ]
     outside = await services.store.wanted.outside(kept)
     return {
         event: f"this node has no interest that covers {name or 'the stream'}: it keeps the event, "
@@ -126,9 +128,9 @@ async def _post_events(call: Call[Parameters], body: bytes) -> Response:
     cars = [line for line in lines if isinstance(line, bytes)]
     verdicts = await services.store.admit_local(cars)
     warnings = await _warnings(services, verdicts)
-    each = iter(verdicts)
-    found = [next(each) if isinstance(line, bytes) else line for line in lines]
-    return await services.in_thread(partial(_render_verdicts, found, warnings))
+    remaining = iter(verdicts)
+    outcomes = [next(remaining) if isinstance(line, bytes) else line for line in lines]
+    return await services.in_thread(partial(_render_verdicts, outcomes, warnings))
 
 
 def _read_lines(body: bytes) -> list[bytes | str]:
@@ -157,8 +159,10 @@ def _car_of(text: bytes, name: str) -> bytes:
         raise bad_request(f"Invalid event data: {error}") from None
 
 
-def _render_verdicts(found: Sequence[Verdict | str], warnings: Mapping[EventId, str]) -> Response:
-    return reply([_describe(each, warnings) for each in found])
+def _render_verdicts(
+    outcomes: Sequence[Verdict | str], warnings: Mapping[EventId, str]
+) -> Response:
+    return reply([_describe(outcome, warnings) for outcome in outcomes])
 
 
 def _describe(verdict: Verdict | str, warnings: Mapping[EventId, str]) -> EventVerdictBody:
@@ -250,11 +254,11 @@ class EventBlocksBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/events/{event_id}/blocks", errors=(404,), own=True)
 async def get_event_blocks(call: Call[EventPath]) -> Annotated[Response, EventBlocksBody]:
     """Read an event as DAG-JSON, delivered or not."""
-    found = await call.services.store.reader.car(call.parameters.event_id)
-    if found is None:
+    data = await call.services.store.reader.car(call.parameters.event_id)
+    if data is None:
         text = call.request.path_params["event_id"]
         raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {text}")
-    return await call.services.in_thread(lambda: reply(_describe_block(parse_event(found))))
+    return await call.services.in_thread(lambda: reply(_describe_block(parse_event(data))))
 
 
 def _describe_block(event: Event) -> EventBlocksBody:

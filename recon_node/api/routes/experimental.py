@@ -76,20 +76,20 @@ async def get_interest_events(
     Waiting ones are among them, but for those that are badly signed. `offset` counts keys, so a
     page follows the one before only if no event arrives in between.
     """
-    services, given = call.services, call.parameters
+    services, query = call.services, call.parameters
     interest = make_interest(
-        given.sep, given.sep_value, given.controller, given.stream_id, given.controllers
+        query.sep, query.sep_value, query.controller, query.stream_id, query.controllers
     )
-    limit = min(given.limit, services.limits.feed_events)
+    limit = min(query.limit, services.limits.feed_events)
     store = services.store
     ranges = key_ranges(store.network, [interest])
-    keys = await _page(store.keys, ranges, given.offset, limit + 1)
+    keys = await _page(store.keys, ranges, query.offset, limit + 1)
     cars, seen = await _read_cars(store, keys[:limit], services.limits.feed_bytes)
 
     def render() -> Response:
         events = [EventBody(str(key.event_cid), multibase.encode(car)) for key, car in cars]
         is_complete = seen == len(keys)
-        return reply(EventsGetBody(events, given.offset + seen, is_complete))
+        return reply(EventsGetBody(events, query.offset + seen, is_complete))
 
     return await services.in_thread(render)
 
@@ -141,14 +141,14 @@ async def get_interests(call: Call[PeerQuery]) -> InterestsGetBody:
     if theirs != own:
         ranges = () if peers is None or wanted is None else peers.interests_of(wanted)
         data = (encode_range(_MODEL, theirs, range_) for range_ in ranges)
-        return InterestsGetBody([ListedInterestBody(_text(each)) for each in data])
+        return InterestsGetBody([ListedInterestBody(_text(interest)) for interest in data])
     return InterestsGetBody(
         [
             ListedInterestBody(
-                _text(encode_interest(store.network, own, each)),
-                **asdict(describe_interest(each, store.wanted.configured)),
+                _text(encode_interest(store.network, own, interest)),
+                **asdict(describe_interest(interest, store.wanted.configured)),
             )
-            for each in store.wanted.all
+            for interest in store.wanted.all
         ]
     )
 
@@ -173,22 +173,22 @@ def encode_range(sort_key: bytes, peer_id: bytes, key_range: KeyRange) -> bytes:
 
 
 async def _page(keys: KeyView, ranges: list[KeyRange], offset: int, limit: int) -> list[EventId]:
-    found: list[EventId] = []
+    event_ids: list[EventId] = []
     for number, key in enumerate(chain.from_iterable(map(keys.keys, ranges))):
         if number >= offset + limit:
             break
         if number >= offset:
-            found.append(EventId(key))
+            event_ids.append(EventId(key))
         if number % _KEYS_A_TURN == 0:
             await trio.lowlevel.checkpoint()
-    return found
+    return event_ids
 
 
 async def _read_cars(
     store: Store, keys: Sequence[EventId], max_bytes: int
 ) -> tuple[list[tuple[EventId, bytes]], int]:
     """Return the CARs of the first keys, up to `max_bytes`, and how many keys that were."""
-    found: list[tuple[EventId, bytes]] = []
+    pairs: list[tuple[EventId, bytes]] = []
     size = 0
     for start in range(0, len(keys), _CARS_A_READ):
         batch = keys[start : start + _CARS_A_READ]
@@ -196,8 +196,8 @@ async def _read_cars(
         for number, (key, car) in enumerate(zip(batch, cars, strict=True), start + 1):
             if car is None:  # it turned out wrong since its key was read
                 continue
-            found.append((key, car))
+            pairs.append((key, car))
             size += len(car)
             if size >= max_bytes:
-                return found, number
-    return found, len(keys)
+                return pairs, number
+    return pairs, len(keys)

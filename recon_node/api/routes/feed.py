@@ -126,12 +126,12 @@ async def get_events(call: Call[FeedQuery]) -> Annotated[Response, EventFeedBody
 
     410 for a token beyond the feed's end: it belongs to a log that no longer exists.
     """
-    services, given = call.services, call.parameters
-    after, include_data = given.resume_at, given.include_data == "full"
+    services, query = call.services, call.parameters
+    after, include_data = query.resume_at, query.include_data == "full"
     most = services.limits.feed_events
-    if include_data and given.limit > most:
+    if include_data and query.limit > most:
         raise bad_request(
-            f"The limit value must be at most {most} when including data ({given.limit})"
+            f"The limit value must be at most {most} when including data ({query.limit})"
         )
     if after > services.store.head:
         raise ApiError(
@@ -139,22 +139,22 @@ async def get_events(call: Call[FeedQuery]) -> Annotated[Response, EventFeedBody
             f"The resume token '{after}' is beyond the feed's end, {services.store.head}: it "
             "belongs to a log that no longer exists (repaired, or another backup). Start from 0",
         )
-    await _long_poll(call.request, services, after, given.wait)
+    await _long_poll(call.request, services, after, query.wait)
     async with services.reading_pages.taken():
-        return await _read_page(services, given, after)
+        return await _read_page(services, query, after)
 
 
-async def _read_page(services: Services, given: FeedQuery, after: int) -> Response:
-    limits, include_data = services.limits, given.include_data == "full"
+async def _read_page(services: Services, query: FeedQuery, after: int) -> Response:
+    limits, include_data = services.limits, query.include_data == "full"
     rows = await services.store.reader.feed(
-        after, min(given.limit, limits.feed_events), max_bytes=limits.feed_bytes
+        after, min(query.limit, limits.feed_events), max_bytes=limits.feed_bytes
     )
     token = str(rows[-1].position) if rows else str(after)
-    streams = await _streams_of(services.store, rows) if given.streams else {}
+    streams = await _streams_of(services.store, rows) if query.streams else {}
 
     def render() -> Response:
         events = [
-            _event(row, include_data, given.details, streams.get(row.stream_cid, {}))
+            _event(row, include_data, query.details, streams.get(row.stream_cid, {}))
             for row in rows
         ]
         return reply(EventFeedBody(events, token))
@@ -248,10 +248,12 @@ async def get_position(call: Call[PositionQuery]) -> FeedPositionBody:
     """
     store = call.services.store
     try:
-        found = await store.find_time(call.parameters.time)
+        feed_time = await store.find_time(call.parameters.time)
     except UnknownTimeError as error:
         raise bad_request(str(error)) from None
-    return FeedPositionBody(epoch=store.epoch, position=found.position, final=found.is_final)
+    return FeedPositionBody(
+        epoch=store.epoch, position=feed_time.position, final=feed_time.is_final
+    )
 
 
 async def _streams_of(store: Store, rows: Sequence[FeedRow]) -> dict[CID, dict[str, Any]]:
@@ -259,13 +261,13 @@ async def _streams_of(store: Store, rows: Sequence[FeedRow]) -> dict[CID, dict[s
     inits = list({row.stream_cid for row in rows})
     ids = await store.reader.stream_ids(inits)
     return {
-        each.init: {
-            "stream": str(ids[each.init]),
-            "model": None if each.model is None else str(each.model),
-            "controller": each.controller,
+        header.init: {
+            "stream": str(ids[header.init]),
+            "model": None if header.model is None else str(header.model),
+            "controller": header.controller,
         }
-        for each in await store.reader.stream_headers(inits)
-        if each.init in ids  # else its init event is damaged
+        for header in await store.reader.stream_headers(inits)
+        if header.init in ids  # else its init event is damaged
     }
 
 
@@ -382,14 +384,14 @@ async def get_feed_hash(call: Call[HashQuery]) -> FeedHashBody:
 
     Takes about 3 s for a million events; 400 if they have more than 10,000 parts.
     """
-    store, given = call.services.store, call.parameters
-    check_epoch(store, given.epoch)
-    upto = store.head if given.upto is None else given.upto
+    store, query = call.services.store, call.parameters
+    check_epoch(store, query.epoch)
+    upto = store.head if query.upto is None else query.upto
     if upto > store.head:
         raise bad_request(f"upto is {upto}, but the feed ends at position {store.head}")
     start = len(rendezvous(store.network))
-    prefix = given.prefix or b""
-    end = start + min(len(prefix) + given.size, FIELDS_SIZE)
+    prefix = query.prefix or b""
+    end = start + min(len(prefix) + query.size, FIELDS_SIZE)
     lower, upper = map(bytes, prefix_range(store.network, prefix))
     lanes: dict[bytes, int] = {}
     listed: list[bytes] = []
@@ -411,10 +413,10 @@ async def get_feed_hash(call: Call[HashQuery]) -> FeedHashBody:
         count=whole >> COUNT_SHIFT,
         sha256a=str(Sha256a.from_lanes(whole)),
         parts=[
-            HashPartBody(part.hex(), each >> COUNT_SHIFT, str(Sha256a.from_lanes(each)))
-            for part, each in lanes.items()
+            HashPartBody(part.hex(), total >> COUNT_SHIFT, str(Sha256a.from_lanes(total)))
+            for part, total in lanes.items()
         ],
-        event_ids=[each.hex() for each in listed] if len(listed) <= MAX_LISTED else UNSET,
+        event_ids=[event_id.hex() for event_id in listed] if len(listed) <= MAX_LISTED else UNSET,
     )
 
 

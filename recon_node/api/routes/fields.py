@@ -60,21 +60,21 @@ async def streams_where(
         wanted, fields.values(), before, min(limit, _MAX_COMPUTED), 2 * services.limits.stream_bytes
     )
     deadline = time.monotonic() + _MAX_SECONDS
-    found: list[ListedStream] = []
-    for each in page.streams:
-        if await _is_match(services, each, partial(_holds, fields, indexed)):
-            found.append(each)
-        if time.monotonic() > deadline and each is not page.streams[-1]:
-            return replace(page, streams=found, next=each.row)
-    return replace(page, streams=found)
+    matching: list[ListedStream] = []
+    for stream in page.streams:
+        if await _is_match(services, stream, partial(_holds, fields, indexed)):
+            matching.append(stream)
+        if time.monotonic() > deadline and stream is not page.streams[-1]:
+            return replace(page, streams=matching, next=stream.row)
+    return replace(page, streams=matching)
 
 
 def _read_fields(where: Sequence[str]) -> dict[str, str]:
     fields: dict[str, str] = {}
-    for each in where:
-        field, _, text = each.partition("=")
-        if not field or not text or len(each) > _MAX_FIELD:
-            raise bad_request(f"where: {each[:100]!r} is not of the form FIELD=TEXT")
+    for condition in where:
+        field, _, text = condition.partition("=")
+        if not field or not text or len(condition) > _MAX_FIELD:
+            raise bad_request(f"where: {condition[:100]!r} is not of the form FIELD=TEXT")
         fields[field] = text
     if len(where) > _MAX_FIELDS or len(fields) < len(where):
         raise bad_request(f"where: give up to {_MAX_FIELDS} fields, each once")

@@ -113,7 +113,9 @@ async def delete_interest(call: Call[InterestBody]) -> Response:
     stream = _stream_alone(call.parameters)
     if stream is not None:
         description = call.parameters.stream_id or ""
-        return await _remove(call.services, lambda each: each.stream_id == stream, description)
+        return await _remove(
+            call.services, lambda interest: interest.stream_id == stream, description
+        )
     return await _remove_one(call.services, _from_fields(call.parameters))
 
 
@@ -161,29 +163,29 @@ def describe_interest(interest: Interest, configured: Collection[Interest]) -> N
     )
 
 
-def _from_path(given: InterestPath) -> Interest:
+def _from_path(path: InterestPath) -> Interest:
     return make_interest(
-        given.sort_key, given.sort_value, given.controller, given.stream_id, given.controllers
+        path.sort_key, path.sort_value, path.controller, path.stream_id, path.controllers
     )
 
 
-def _from_fields(given: InterestBody) -> Interest:
-    if given.sep is UNSET:
+def _from_fields(body: InterestBody) -> Interest:
+    if body.sep is UNSET:
         raise bad_request("'sep' is missing")
-    if given.sep_value is UNSET:
+    if body.sep_value is UNSET:
         raise bad_request("'sepValue' is missing")
-    controller = None if given.controller is UNSET else given.controller
-    stream_id = None if given.stream_id is UNSET else given.stream_id
-    controllers = None if given.controllers is UNSET else given.controllers
-    return make_interest(given.sep, given.sep_value, controller, stream_id, controllers)
+    controller = None if body.controller is UNSET else body.controller
+    stream_id = None if body.stream_id is UNSET else body.stream_id
+    controllers = None if body.controllers is UNSET else body.controllers
+    return make_interest(body.sep, body.sep_value, controller, stream_id, controllers)
 
 
-def _stream_alone(given: InterestBody) -> StreamId | None:
+def _stream_alone(body: InterestBody) -> StreamId | None:
     """The stream, if nothing else is given: its init event names the rest."""
-    others = (given.sep, given.sep_value, given.controller)
-    if not isinstance(given.stream_id, str) or any(other is not UNSET for other in others):
+    others = (body.sep, body.sep_value, body.controller)
+    if not isinstance(body.stream_id, str) or any(other is not UNSET for other in others):
         return None
-    return _stream_id(given.stream_id)
+    return _stream_id(body.stream_id)
 
 
 def _stream_id(text: str) -> StreamId:
@@ -220,14 +222,14 @@ async def _add(services: Services, wanted: Interest | StreamId) -> Response:
 
 
 async def _remove_one(services: Services, wanted: Interest) -> Response:
-    return await _remove(services, lambda each: each == wanted, format_interest(wanted))
+    return await _remove(services, lambda interest: interest == wanted, format_interest(wanted))
 
 
 async def _remove(
     services: Services, is_meant: Callable[[Interest], bool], description: str
 ) -> Response:
     wanted = services.store.wanted
-    meant = [each for each in wanted.all if is_meant(each)]
+    meant = [interest for interest in wanted.all if is_meant(interest)]
     if not meant:
         raise ApiError(
             HTTPStatus.NOT_FOUND,

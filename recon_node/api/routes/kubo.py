@@ -80,17 +80,17 @@ async def post_id(call: Call[PeerIdQuery]) -> KuboIdBody:
         )
     peer_id_bytes(wanted)
     try:
-        found = await peers.identify(wanted)
+        identity = await peers.identify(wanted)
     except PeerError as error:
         raise kubo_error(str(error)) from None
-    if found is None:
+    if identity is None:
         raise kubo_error(f"this node is not connected to peer {wanted}")
     return KuboIdBody(
-        peer_id=found.id,
-        addresses=with_peer_id(found.addresses, found.id),
-        agent_version=found.agent_version,
-        protocol_version=found.protocol_version,
-        protocols=sorted(found.protocols),
+        peer_id=identity.id,
+        addresses=with_peer_id(identity.addresses, identity.id),
+        agent_version=identity.agent_version,
+        protocol_version=identity.protocol_version,
+        protocols=sorted(identity.protocols),
     )
 
 
@@ -283,11 +283,11 @@ class PinAddQuery(PathQuery, frozen=True):
 )
 async def post_block_get(call: Call[BlockGetQuery]) -> Response:
     """Read a block."""
-    given = call.parameters
-    if not given.offline:
+    query = call.parameters
+    if not query.offline:
         raise bad_request("only offline mode is supported")
-    with trio.move_on_after(math.inf if given.timeout is None else given.timeout):
-        block = await _block(call.services.store, given.arg)
+    with trio.move_on_after(math.inf if query.timeout is None else query.timeout):
+        block = await _block(call.services.store, query.arg)
         return Response(block, headers=_AS_TEXT)
     raise kubo_error(TOO_SLOW)
 

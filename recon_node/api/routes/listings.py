@@ -132,13 +132,13 @@ class StreamListBody(PageBody, frozen=True):
 @endpoint("GET", "/ceramic/streams", own=True)
 async def get_streams(call: Call[StreamsQuery]) -> StreamListBody:
     """List streams, the latest first."""
-    services, given = call.services, call.parameters
-    if (given.where or given.indexed) and given.size:
+    services, query = call.services, call.parameters
+    if (query.where or query.indexed) and query.size:
         page = await streams_where(
-            services, _filter(given), given.where, given.indexed, given.after, given.size
+            services, _filter(query), query.where, query.indexed, query.after, query.size
         )
     else:
-        page = await services.store.reader.streams(_filter(given), given.after, given.size)
+        page = await services.store.reader.streams(_filter(query), query.after, query.size)
     described = await describe_streams(services, page.streams)
     return StreamListBody(streams=described, total=page.total, next=page.next)
 
@@ -172,8 +172,8 @@ class ModelListBody(PageBody, frozen=True):
 @endpoint("GET", "/ceramic/models", own=True)
 async def get_models(call: Call[PageQuery]) -> ModelListBody:
     """List models, the latest first, and how much there is of each."""
-    services, given = call.services, call.parameters
-    page = await services.store.reader.models(given.after, given.size)
+    services, query = call.services, call.parameters
+    page = await services.store.reader.models(query.after, query.size)
     described = await describe_models(services, page.streams)
     return ModelListBody(models=described, total=page.total, next=page.next)
 
@@ -208,17 +208,17 @@ async def describe_models(
 ) -> list[ListedModelBody]:
     """Describe models by the names of the API, with how much there is of each."""
     store = services.store
-    counts = await store.reader.count_streams(str(each.id) for each in models)
+    counts = await store.reader.count_streams(str(model.id) for model in models)
     return [
         ListedModelBody(
-            id=str(each.id),
-            init=str(each.id.cid),
-            name=each.name,
-            controller=each.controller,
-            streams=counts[str(each.id)],
-            events=store.keys.count(KeyRange(*sort_value_range(store.network, str(each.id)))),
+            id=str(model.id),
+            init=str(model.id.cid),
+            name=model.name,
+            controller=model.controller,
+            streams=counts[str(model.id)],
+            events=store.keys.count(KeyRange(*sort_value_range(store.network, str(model.id)))),
         )
-        for each in models
+        for model in models
     ]
 
 
@@ -226,17 +226,17 @@ def _is_document(stream: ListedStream) -> bool:
     return stream.sort_key == DEFAULT_SORT_KEY and stream.sort_value != str(METAMODEL)
 
 
-def _filter(given: StreamsQuery) -> StreamFilter:
-    if (given.where or given.indexed) and given.model is None:
+def _filter(query: StreamsQuery) -> StreamFilter:
+    if (query.where or query.indexed) and query.model is None:
         raise bad_request("`where` and `indexed` are about documents: give their `model`, too")
-    if given.model is not None and (given.sort_key or given.sort_value):
+    if query.model is not None and (query.sort_key or query.sort_value):
         raise bad_request("give `model`, or `sortKey` and `sortValue`, not both")
-    if (given.sort_key is None) is not (given.sort_value is None):
+    if (query.sort_key is None) is not (query.sort_value is None):
         raise bad_request("give `sortKey` and `sortValue` together")
-    if given.sort_key is not None:
-        return StreamFilter(given.sort_key, given.sort_value, given.controller)
-    value = None if given.model is None else str(given.model)
-    return StreamFilter(sort_value=value, controller=given.controller)
+    if query.sort_key is not None:
+        return StreamFilter(query.sort_key, query.sort_value, query.controller)
+    value = None if query.model is None else str(query.model)
+    return StreamFilter(sort_value=value, controller=query.controller)
 
 
 _MAX_FOUND: Final = 100

@@ -280,7 +280,9 @@ async def get_recon(call: Call[Parameters]) -> ReconStateBody:
     """Ask what the node holds, whom it knows and how its latest syncs went."""
     store, peers = call.services.store, call.services.peers
     summary = store.keys.summarize()
-    interests = [describe_interest(each, store.wanted.configured) for each in store.wanted.all]
+    interests = [
+        describe_interest(interest, store.wanted.configured) for interest in store.wanted.all
+    ]
     return ReconStateBody(
         network=store.network.name,
         events=summary.count,
@@ -374,8 +376,8 @@ class SyncsBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/recon/syncs", own=True)
 async def get_syncs(call: Call[SyncsQuery]) -> SyncsBody:
     """List the latest syncs, or the latest that moved events."""
-    peers, given = call.services.peers, call.parameters
+    peers, query = call.services.peers, call.parameters
     kept: Sequence[SyncReport] = ()
     if peers is not None:
-        kept = peers.transfers if given.of == "transfers" else peers.sync_reports
-    return SyncsBody(list(kept)[::-1][: given.limit])
+        kept = peers.transfers if query.of == "transfers" else peers.sync_reports
+    return SyncsBody(list(kept)[::-1][: query.limit])

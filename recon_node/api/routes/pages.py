@@ -94,7 +94,7 @@ class StaticPath(Parameters, frozen=True):
 @endpoint(
     "GET",
     "/static/{folder}/{file}",
-    *(Answer("The file.", str, media_type=each) for each in _TYPES.values()),
+    *(Answer("The file.", str, media_type=media_type) for media_type in _TYPES.values()),
     NOT_MODIFIED,
     errors=(404,),
     own=True,
@@ -146,10 +146,10 @@ def _static_files() -> frozenset[str]:
     """What is served of the folder `static`, as folder and name."""
     root = resources.files("recon_node.api").joinpath("static")
     return frozenset(
-        f"{folder}/{each.name}"
+        f"{folder}/{file.name}"
         for folder in get_args(get_type_hints(StaticPath)["folder"])
-        for each in root.joinpath(folder).iterdir()
-        if PurePath(each.name).suffix in _TYPES
+        for file in root.joinpath(folder).iterdir()
+        if PurePath(file.name).suffix in _TYPES
     )
 
 

@@ -169,33 +169,33 @@ async def compute_held(
 
 async def _read(services: Services, init: CID, stream_id: StreamId | None) -> Held:
     delivered = await read_delivered(services, init, services.limits.stream_listed)
-    found = None if delivered is None else delivered.events[0].stream_id()
-    if delivered is None or found is None or stream_id not in (None, found):
-        raise not_found(str(stream_id or init), found)
+    actual = None if delivered is None else delivered.events[0].stream_id()
+    if delivered is None or actual is None or stream_id not in (None, actual):
+        raise not_found(str(stream_id or init), actual)
     room = max(0, services.limits.stream_listed - len(delivered.events))
     copies = await services.store.reader.time_copies(init, services.limits.stream_listed)
     rows = {row.event_cid: row for row in copies if row.event_cid not in delivered.rows}
     rows = dict(islice(rows.items(), room))
     events = [*delivered.events, *(event_of(init, row) for row in rows.values())]
     delivered = replace(delivered, events=events, rows={**delivered.rows, **rows})
-    return Held(found, delivered, await _undelivered(services, init, room - len(rows)))
+    return Held(actual, delivered, await _undelivered(services, init, room - len(rows)))
 
 
 async def _undelivered(services: Services, init: CID, room: int) -> list[_Listed]:
     """The events of a stream that are not delivered: first the controller's own."""
     reader, most = services.store.reader, services.limits.stream_bytes
-    found: dict[CID, _Listed] = {}  # one with an unknown height may have several EventIds
+    listed: dict[CID, _Listed] = {}  # one with an unknown height may have several EventIds
     for well_signed in (True, False):
         max_bytes = most if well_signed else most // _STRANGERS_SHARE
         rows = await reader.undelivered_events(init, room, max_bytes, well_signed=well_signed)
         parsed = await services.in_long_thread(partial(_parse_held, rows))
-        found |= {each.event.cid: each for each in parsed[: room - len(found)]}
+        listed |= {item.event.cid: item for item in parsed[: room - len(listed)]}
         if well_signed:
             times = await reader.undelivered_times(init, room)
-            for row in times[: room - len(found)]:
+            for row in times[: room - len(listed)]:
                 state: Progress = "pending" if row.is_pending else "waiting"
-                found[row.event_cid] = _Listed(event_of(init, row), row.event_id, state, None)
-    return sorted(found.values(), key=lambda each: each.event_id.height)
+                listed[row.event_cid] = _Listed(event_of(init, row), row.event_id, state, None)
+    return sorted(listed.values(), key=lambda item: item.event_id.height)
 
 
 def _parse_held(rows: Sequence[HeldRow]) -> list[_Listed]:
@@ -397,8 +397,8 @@ def _describe_drawn(stream_id: StreamId, drawn: StreamPicture, svg: str) -> Stre
         pruned=_texts(tip.pruned[:MAX_PRUNED] if tip else ()),
         diverged=tip is not None and tip.diverged,
         decisions=[
-            TipDecisionBody(each.rule.value, str(each.winner), _texts(each.rivals))
-            for each in (tip.reasons if tip else ())
+            TipDecisionBody(decision.rule.value, str(decision.winner), _texts(decision.rivals))
+            for decision in (tip.reasons if tip else ())
         ],
         merge=_texts(drawn.merge),
     )

@@ -409,12 +409,12 @@ def _describe_proposal(stream_id: StreamId, proposal: MergeProposal | None) -> M
         prev=[str(prev) for prev in proposal.prevs],
         payload=multibase.encode(dag_cbor.encode(proposal.payload()), "base64url"),
         content=as_raw(as_dag_json(proposal.content)),
-        patch=[as_raw(each) for each in as_dag_json(proposal.patch)],
+        patch=[as_raw(operation) for operation in as_dag_json(proposal.patch)],
         conflicts=[_describe_conflict(conflict, proposal.prevs) for conflict in proposal.conflicts],
         left=proposal.left,
         expired=[
-            ExpiredBody(str(prev), str(each.event), each.expires, each.time)
-            for prev, each in proposal.expired.items()
+            ExpiredBody(str(prev), str(expired.event), expired.expires, expired.time)
+            for prev, expired in proposal.expired.items()
         ],
     )
 

@@ -204,12 +204,12 @@ class TangleBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/tangles", errors=(404,), own=True)
 async def get_tangles(call: Call[TanglesQuery]) -> TangleListBody:
     """List the tangles that documents name."""
-    given = call.parameters
-    size = min(given.limit, MAX_PAGE)
-    found = await _tangles(call.services).all(given.after, size + 1)
-    page = found[:size]
+    query = call.parameters
+    size = min(query.limit, MAX_PAGE)
+    rows = await _tangles(call.services).all(query.after, size + 1)
+    page = rows[:size]
     tangles = [ListedTangleBody(id_, init, name, count) for init, name, count, id_ in page]
-    last = f"{page[-1][0]}.{page[-1][1]}" if len(found) > size else None
+    last = f"{page[-1][0]}.{page[-1][1]}" if len(rows) > size else None
     return TangleListBody(tangles, last)
 
 
@@ -227,12 +227,12 @@ async def get_tangle_names(call: Call[TanglePath]) -> TangleNamesBody:
 @endpoint("GET", "/ceramic/tangles/{name}/{root}", errors=(404,), own=True)
 async def get_tangle(call: Call[TangleQuery]) -> Annotated[Response, TangleBody]:
     """Read a tangle: its messages in order, its tips, and what is excluded from it."""
-    services, given = call.services, call.parameters
-    subject = Subject(given.root.cid, given.name)
+    services, query = call.services, call.parameters
+    subject = Subject(query.root.cid, query.name)
 
     async def attempt() -> Response:
-        read = await _read(services, given.root, given.name)
-        job = partial(_answer, given, read)
+        read = await _read(services, query.root, query.name)
+        job = partial(_answer, query, read)
         size = sum(len(car) for car, _ in read.messages)
         return await services.evaluation.of_stream(subject, len(read.messages), job, size)
 
@@ -252,17 +252,23 @@ class _Read:
 
 async def _read(services: Services, root: StreamId, name: str) -> _Read:
     reader = services.store.reader
-    found, is_cut = await _tangles(services).candidates(root.cid, name, MAX_MESSAGES, MAX_BYTES)
+    candidates, is_cut = await _tangles(services).candidates(
+        root.cid, name, MAX_MESSAGES, MAX_BYTES
+    )
     messages: list[tuple[bytes, int | None]] = []
-    for start in range(0, len(found), _READ_AT_ONCE):
-        some = found[start : start + _READ_AT_ONCE]
-        cars = await reader.cars_by_cid([each.cid for each in some])
+    for start in range(0, len(candidates), _READ_AT_ONCE):
+        batch = candidates[start : start + _READ_AT_ONCE]
+        cars = await reader.cars_by_cid([candidate.cid for candidate in batch])
         messages += [
-            (car, each.received) for each, car in zip(some, cars, strict=True) if car is not None
+            (car, candidate.received)
+            for candidate, car in zip(batch, cars, strict=True)
+            if car is not None
         ]
     models: dict[CID, Delivered | str] = {}
     left = MAX_BYTES
-    for cid in dict.fromkeys(each.model for each in found if each.model is not None):
+    for cid in dict.fromkeys(
+        candidate.model for candidate in candidates if candidate.model is not None
+    ):
         try:
             model = await read_delivered(services, cid, services.limits.stream_events, left)
         except ApiError:
@@ -274,7 +280,7 @@ async def _read(services: Services, root: StreamId, name: str) -> _Read:
     return _Read(messages, models, is_cut)
 
 
-def _answer(given: TangleQuery, read: _Read) -> Response:
+def _answer(query: TangleQuery, read: _Read) -> Response:
     deadline, models = time.monotonic() + _SECONDS, _Models(read.models)
     messages: dict[str, DocumentMessage] = {}
     contents: dict[str, Raw] = {}
@@ -285,15 +291,15 @@ def _answer(given: TangleQuery, read: _Read) -> Response:
         event = parse_event(car)
         if (message := message_of(event)) is not None:
             id_, errors = str(message.id), models.errors(event)
-            if given.content:
+            if query.content:
                 contents[id_] = as_raw(from_json(data_json({}, message.content))["content"])
             # Without its content, which takes up to a hundred times its bytes.
             messages[id_] = replace(message, content={}, received=received, errors=errors)
     try:
-        tangle = tangle_of_documents(messages.values(), given.name, given.root, given.ties)
+        tangle = tangle_of_documents(messages.values(), query.name, query.root, query.ties)
     except TangleError as error:
         raise ApiError(HTTPStatus.NOT_FOUND, str(error)) from None
-    return reply(_render(given, tangle, messages, contents, truncated=read.is_cut))
+    return reply(_render(query, tangle, messages, contents, truncated=read.is_cut))
 
 
 class _Models:
@@ -341,7 +347,7 @@ class _Models:
 
 
 def _render(
-    given: TangleQuery,
+    query: TangleQuery,
     tangle: Tangle[str],
     messages: Mapping[str, DocumentMessage],
     contents: Mapping[str, Raw],
@@ -349,8 +355,8 @@ def _render(
     truncated: bool,
 ) -> TangleBody:
     return TangleBody(
-        root=str(given.root),
-        name=given.name,
+        root=str(query.root),
+        name=query.name,
         tips=list(tangle.tips),
         messages=[
             _describe(messages[id_], tangle.previous[id_], contents.get(id_, _NULL))
@@ -366,13 +372,13 @@ def _render(
             for id_, exclusion in tangle.excluded.items()
         ],
         truncated=truncated,
-        svg=_draw(given, tangle, messages) if given.drawn else UNSET,
+        svg=_draw(query, tangle, messages) if query.drawn else UNSET,
     )
 
 
-def _draw(given: TangleQuery, tangle: Tangle[str], messages: Mapping[str, DocumentMessage]) -> str:
+def _draw(query: TangleQuery, tangle: Tangle[str], messages: Mapping[str, DocumentMessage]) -> str:
     authors = {id_: (short_name(message.author),) for id_, message in messages.items()}
-    picture = tangle_picture(f"Tangle {given.name!r} of {given.root}", tangle, authors)
+    picture = tangle_picture(f"Tangle {query.name!r} of {query.root}", tangle, authors)
     return draw_svg(picture, lay_out(fold_runs(picture.nodes, picture.unit), _ROWS))
 
 

@@ -52,16 +52,19 @@ class UndeliveredBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/undelivered", own=True)
 async def get_undelivered(call: Call[Parameters]) -> UndeliveredBody:
     """Ask how much the feed does not have."""
-    found = await call.services.store.reader.hindrances()
+    hindrances = await call.services.store.reader.hindrances()
     provided = _provided(call.services)
     chains = [
         PendingChainBody(
             chain_id=chain_id, has_provider=chain_id in provided, proofs=proofs, next_due=due
         )
-        for chain_id, proofs, due in found.proofs
+        for chain_id, proofs, due in hindrances.proofs
     ]
     return UndeliveredBody(
-        waiting=found.waiting, pending=found.pending, refused=found.refused, chains=chains
+        waiting=hindrances.waiting,
+        pending=hindrances.pending,
+        refused=hindrances.refused,
+        chains=chains,
     )
 
 
@@ -123,17 +126,17 @@ class UndeliveredEventsBody(PageBody, frozen=True):
 @endpoint("GET", "/ceramic/undelivered/waiting", own=True)
 async def get_waiting(call: Call[PageQuery]) -> UndeliveredEventsBody:
     """List events that wait for one that they build on."""
-    given = call.parameters
-    found = await call.services.store.reader.waiting(given.after, given.size + 1)
-    return _page(call.services, found, given.size)
+    query = call.parameters
+    events = await call.services.store.reader.waiting(query.after, query.size + 1)
+    return _page(call.services, events, query.size)
 
 
 @endpoint("GET", "/ceramic/undelivered/pending", own=True)
 async def get_pending(call: Call[PageQuery]) -> UndeliveredEventsBody:
     """List events that are pending: they lack the lookup of an anchor, or build on one."""
-    given = call.parameters
-    found = await call.services.store.reader.pending(given.after, given.size + 1)
-    return _page(call.services, found, given.size)
+    query = call.parameters
+    events = await call.services.store.reader.pending(query.after, query.size + 1)
+    return _page(call.services, events, query.size)
 
 
 class RefusedEventBody(Body, frozen=True):
@@ -161,19 +164,19 @@ class RefusedEventsBody(PageBody, frozen=True):
 @endpoint("GET", "/ceramic/undelivered/refused", own=True)
 async def get_refused(call: Call[PageQuery]) -> RefusedEventsBody:
     """List events of peers that were refused for good."""
-    given = call.parameters
-    found = await call.services.store.reader.refused(given.after, given.size + 1)
+    query = call.parameters
+    refused = await call.services.store.reader.refused(query.after, query.size + 1)
     events = [
         RefusedEventBody(
-            cid=str(each.cid),
-            event_id=str(each.event_id),
-            height=each.event_id.height,
-            inherent=each.inherent,
-            reason=each.reason,
+            cid=str(refused_event.cid),
+            event_id=str(refused_event.event_id),
+            height=refused_event.event_id.height,
+            inherent=refused_event.inherent,
+            reason=refused_event.reason,
         )
-        for each in found[: given.size]
+        for refused_event in refused[: query.size]
     ]
-    return RefusedEventsBody(events=events, next=_next(found, given.size))
+    return RefusedEventsBody(events=events, next=_next(refused, query.size))
 
 
 class UnprocessedStreamBody(Body, frozen=True):
@@ -205,8 +208,8 @@ async def get_unprocessed(call: Call[Parameters]) -> UnprocessedBody:
     """List the streams of which nothing is computed."""
     return UnprocessedBody(
         [
-            UnprocessedStreamBody(*each.subject, each.events, each.reason, each.since)
-            for each in call.services.evaluation.aside
+            UnprocessedStreamBody(*stream.subject, stream.events, stream.reason, stream.since)
+            for stream in call.services.evaluation.aside
         ]
     )
 
@@ -216,14 +219,16 @@ def _provided(services: Services) -> set[str]:
     return set() if services.anchors is None else {r.chain_id for r in services.anchors.reports}
 
 
-def _page(services: Services, found: Sequence[Undelivered], size: int) -> UndeliveredEventsBody:
+def _page(
+    services: Services, undelivered: Sequence[Undelivered], size: int
+) -> UndeliveredEventsBody:
     provided = _provided(services)
-    events = [_describe(each, provided) for each in found[:size]]
-    return UndeliveredEventsBody(events=events, next=_next(found, size))
+    events = [_describe(event, provided) for event in undelivered[:size]]
+    return UndeliveredEventsBody(events=events, next=_next(undelivered, size))
 
 
-def _next(found: Sequence[Undelivered | RefusedEvent], size: int) -> int | None:
-    return found[size - 1].row if len(found) > size > 0 else None
+def _next(entries: Sequence[Undelivered | RefusedEvent], size: int) -> int | None:
+    return entries[size - 1].row if len(entries) > size > 0 else None
 
 
 def _describe(event: Undelivered, provided: set[str]) -> UndeliveredEventBody:

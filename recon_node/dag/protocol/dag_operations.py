@@ -120,7 +120,7 @@ def check_fields(
         ReplicaError: not a map, or a field is missing or unknown.
     """
     if not isinstance(value, dict) or not required <= value.keys() <= required.union(optional):
-        perhaps = "".join(f", and perhaps {each}" for each in sorted(optional))
+        perhaps = "".join(f", and perhaps {name}" for name in sorted(optional))
         raise ReplicaError(f"{what} is a map of {', '.join(sorted(required))}{perhaps}")
     return value
 
@@ -150,7 +150,7 @@ def _decode_publish(value: Any) -> Publish:
 
 
 def _links(value: Any, what: str) -> tuple[CID, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, CID) for each in value):
+    if not isinstance(value, list) or not all(isinstance(link, CID) for link in value):
         raise ReplicaError(f"{what} are a list of links")
     return tuple(value)
 

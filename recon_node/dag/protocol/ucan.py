@@ -142,7 +142,7 @@ def check_ucan(ucan: Ucan, capability: UcanCapability, now: int | None = None) -
     if now is not None:
         _check_time(ucan, now)
     _check_signature(ucan)
-    is_named = any(each.covers(capability) for each in ucan.capabilities)
+    is_named = any(granted.covers(capability) for granted in ucan.capabilities)
     proofs = ucan.proofs if is_named else ucan.passed_on
     if not is_named and not proofs:
         raise UcanError(
@@ -185,8 +185,8 @@ def issue_ucan(
         UcanError: a proof cannot be read.
     """
     granted = [parse_ucan(proof) for proof in proofs]
-    ends = [FOREVER if expires is None else expires, *(each.expires for each in granted)]
-    starts = [not_before, *(each.not_before for each in granted)]
+    ends = [FOREVER if expires is None else expires, *(ucan.expires for ucan in granted)]
+    starts = [not_before, *(ucan.not_before for ucan in granted)]
     start = max((start for start in starts if start is not None), default=None)
     payload = {
         "iss": controller_of(key),

@@ -180,9 +180,13 @@ class PeerBook:
             peer = self._peers[peer_id] = Peer(peer_id)
             self.version += 1
         named = dict.fromkeys(
-            each if "/p2p/" in each else f"{each}/p2p/{peer_id}" for each in addresses
+            address if "/p2p/" in address else f"{address}/p2p/{peer_id}" for address in addresses
         )
-        fresh = [each for each in named if each not in peer.addresses and _is_usable(each, peer_id)]
+        fresh = [
+            address
+            for address in named
+            if address not in peer.addresses and _is_usable(address, peer_id)
+        ]
         if fresh:
             kept = 1 if first_hand else MAX_ADDRESSES
             known = peer.addresses
@@ -194,7 +198,7 @@ class PeerBook:
         """Note the address at which a peer was reached; it is the first to be tried next time."""
         peer = self.heard_of(peer_id, ())
         if peer.addresses[:1] != [address]:
-            others = [each for each in peer.addresses if each != address]
+            others = [other for other in peer.addresses if other != address]
             peer.addresses = [address, *others][:MAX_ADDRESSES]
             self.version += 1
 
@@ -319,7 +323,9 @@ class PeerBook:
         now = trio.current_time()
         peer.interests = _with_range(peer.interests, key_range, now)
         peer.declined = [
-            (until, each) for until, each in peer.declined if each.intersect(key_range) is None
+            (until, declined)
+            for until, declined in peer.declined
+            if declined.intersect(key_range) is None
         ]
 
     def answered(self, peer_id: str, asked: KeyRange, answered: KeyRange | None) -> None:
@@ -340,8 +346,8 @@ class PeerBook:
             peer.declined = _with_range(peer.declined, declined, now)
             peer.interests = [  # it may have wanted more before
                 (until, part)
-                for until, each in peer.interests
-                for part in subtract_ranges([each], [declined])
+                for until, interest in peer.interests
+                for part in subtract_ranges([interest], [declined])
             ]
 
     def _observe(self, peer: Peer) -> None:
@@ -380,12 +386,12 @@ class PeerBook:
         """
         now = trio.current_time()
         if among is None:
-            among = [each for each in self._peers.values() if each.addresses]
-        able = [each for each in among if each.not_before <= now]
-        found = weights([each.candidate(now) for each in able])
-        blocks = [each.address_block or each.id for each in able]
-        drawn = [able[i] for i in draw_by_block(found, blocks, len(able), self._random)]
-        earned = next((each for each in drawn if now < each.moved + LATELY), None)
+            among = [peer for peer in self._peers.values() if peer.addresses]
+        able = [peer for peer in among if peer.not_before <= now]
+        shares = weights([peer.candidate(now) for peer in able])
+        blocks = [peer.address_block or peer.id for peer in able]
+        drawn = [able[i] for i in draw_by_block(shares, blocks, len(able), self._random)]
+        earned = next((peer for peer in drawn if now < peer.moved + LATELY), None)
         if earned is not None:  # one of them comes first: addresses cost little, either
             drawn.remove(earned)
             drawn.insert(0, earned)
@@ -395,13 +401,13 @@ class PeerBook:
         """Return what should outlive a restart."""
         return [
             {
-                "id": each.id,
-                "addresses": each.addresses,
-                "latency": each.latency,
-                "last_sync": each.last_sync,
+                "id": peer.id,
+                "addresses": peer.addresses,
+                "latency": peer.latency,
+                "last_sync": peer.last_sync,
             }
-            for each in self._peers.values()
-            if each.addresses and each.failures < HOPELESS_FAILURES
+            for peer in self._peers.values()
+            if peer.addresses and peer.failures < HOPELESS_FAILURES
         ]
 
     def load(self, rows: Any) -> None:
@@ -411,7 +417,7 @@ class PeerBook:
             ValueError, TypeError, LookupError: `rows` is something else.
         """
         for row in rows:
-            peer = self.heard_of(str(row["id"]), [str(each) for each in row["addresses"]])
+            peer = self.heard_of(str(row["id"]), [str(address) for address in row["addresses"]])
             if not peer.addresses:  # earlier versions also kept addresses that cannot be dialled
                 self.forget(peer.id)
                 continue
@@ -451,13 +457,13 @@ def _with_range(
     ranges: Iterable[tuple[float, KeyRange]], key_range: KeyRange, now: float
 ) -> list[tuple[float, KeyRange]]:
     """Add or renew a range; ranges that no longer count are left out."""
-    others = [(until, each) for until, each in ranges if until > now and each != key_range]
+    others = [(until, other) for until, other in ranges if until > now and other != key_range]
     return [*others, (now + INTEREST_LIFETIME, key_range)][-MAX_OBSERVED:]
 
 
 def _live(ranges: Iterable[tuple[float, KeyRange]]) -> list[KeyRange]:
     now = trio.current_time()
-    return merge_ranges(each for until, each in ranges if until > now)
+    return merge_ranges(key_range for until, key_range in ranges if until > now)
 
 
 def _uselessness(peer: Peer) -> tuple[bool, int, float]:

@@ -99,7 +99,7 @@ class Candidates:
         """
         if peer_id == self._host.peer_id:  # others tell of this node, too
             return False
-        others = [each for each in addresses if not is_loopback(each)]
+        others = [address for address in addresses if not is_loopback(address)]
         if len(others) < len(addresses) and not all(map(is_loopback, self._host.addresses)):
             addresses = others
         if self._book.get(peer_id) is None and not any(map(is_dialable, addresses)):
@@ -108,7 +108,7 @@ class Candidates:
         now = trio.current_time()
         if sort_value is not None:
             self._remember(peer_id, sort_value, now)
-        self._dialling = {each: until for each, until in self._dialling.items() if until > now}
+        self._dialling = {other: until for other, until in self._dialling.items() if until > now}
         if peer_id in self._dialling or peer.not_before > now or not peer.addresses:
             return False
         connected = {*self._host.connected_peers(), *self._dialling}
@@ -130,7 +130,7 @@ class Candidates:
             return known
         now = trio.current_time()
         places = self._found_at if sort_value is None else self._found_at.keys() & {sort_value}
-        return any(self._found_at[each].get(peer_id, 0.0) > now for each in places)
+        return any(self._found_at[place].get(peer_id, 0.0) > now for place in places)
 
     def has_enough(self, sort_value: str | None) -> bool:
         """Return whether enough peers are connected that share an interest; None: of any kind."""
@@ -141,35 +141,39 @@ class Candidates:
 
     def has_some(self, sort_value: str) -> bool:
         """Return whether a connected peer shares an interest."""
-        return any(self.shares(each, sort_value) for each in self._host.connected_peers())
+        return any(self.shares(peer_id, sort_value) for peer_id in self._host.connected_peers())
 
     def is_needed(self, peer_id: str) -> bool:
         """Return whether a connected peer is one of too few that share one of our interests."""
-        connected = [each for each in self._host.connected_peers() if each != peer_id]
-        sort_values = {each.sort_value for each in self._wanted.all}
+        connected = [other for other in self._host.connected_peers() if other != peer_id]
+        sort_values = {interest.sort_value for interest in self._wanted.all}
         if not sort_values:
             return not self._are_enough(connected, None)
         return any(
-            self.shares(peer_id, each) and not self._are_enough(connected, each)
-            for each in sort_values
+            self.shares(peer_id, sort_value) and not self._are_enough(connected, sort_value)
+            for sort_value in sort_values
         )
 
     def _are_enough(self, peers: Collection[str], sort_value: str | None) -> bool:
         """Return whether enough peers are connected of the kind that is found at a rendezvous."""
-        sort_values = {each.sort_value for each in self._wanted.all}
+        sort_values = {interest.sort_value for interest in self._wanted.all}
         if not sort_values:
             return len(peers) >= ENOUGH_SHARING
         if sort_value is None:
-            others = (each for each in peers if not self.shares(each, None))
+            others = (other for other in peers if not self.shares(other, None))
             return _has(ENOUGH_OTHERS, others)
         a_share = max(FEWEST_SHARING, ENOUGH_IN_ALL // len(sort_values))
-        sharing = (each for each in peers if self.shares(each, sort_value))
+        sharing = (other for other in peers if self.shares(other, sort_value))
         return _has(min(ENOUGH_SHARING, a_share), sharing)
 
     def _remember(self, peer_id: str, sort_value: str, now: float) -> None:
         if sort_value not in self._found_at:
-            wanted = {each.sort_value for each in self._wanted.all}
-            kept = {each: found for each, found in self._found_at.items() if each in wanted}
+            wanted = {interest.sort_value for interest in self._wanted.all}
+            kept = {
+                sort_value: peers
+                for sort_value, peers in self._found_at.items()
+                if sort_value in wanted
+            }
             self._found_at = {**kept, sort_value: Latest(MAX_FOUND_PEERS)}
         self._found_at[sort_value][peer_id] = now + LIFETIME
 

@@ -107,8 +107,8 @@ class LivenessCheck:
     def _listed(self) -> dict[ID, list[Multiaddr]]:
         """Return all peers that the DHT's answers may name, and their addresses."""
         listed: dict[ID, list[Multiaddr]] = {}
-        for each in self._table.get_peer_infos():
-            listed.setdefault(each.peer_id, []).extend(each.addrs)
+        for info in self._table.get_peer_infos():
+            listed.setdefault(info.peer_id, []).extend(info.addrs)
         for provider in self._records.each_provider():
             addresses = listed.setdefault(ID.from_string(provider.peer_id), [])
             addresses.extend(map(Multiaddr, provider.addresses))
@@ -117,7 +117,7 @@ class LivenessCheck:
     async def _check_one(self, peer: ID, addresses: Iterable[Multiaddr]) -> None:
         peer_id = str(peer)
         with trio.move_on_after(CHECK_LIMIT):
-            for address in dict.fromkeys(str(each) for each in addresses):
+            for address in dict.fromkeys(str(listed_address) for listed_address in addresses):
                 transport_address = address.removesuffix(f"/p2p/{peer_id}")
                 try:
                     await self._host.connect(f"{transport_address}/p2p/{peer_id}")
@@ -203,7 +203,7 @@ class LibraryDht:
         closest: list[ID] = self._dht.routing_table.find_local_closest_peers(key, KNOWN)
         with trio.move_on_after(WALK_LIMIT):
             closest += await self._dht.peer_routing.find_closest_peers_network(key, CLOSEST)
-        return [each for each in dict.fromkeys(map(str, closest)) if each != self.peer_id]
+        return [peer_id for peer_id in dict.fromkeys(map(str, closest)) if peer_id != self.peer_id]
 
     async def exchange(
         self, peer_id: str, announce: Sequence[bytes], ask: Sequence[bytes]
@@ -222,7 +222,9 @@ class LibraryDht:
         stream = await self._host.open_stream(peer_id, self._protocol, dial=True)
         try:
             frames = FrameStream(stream, MAX_ANSWER, account=stream.account)
-            await frames.send([each.SerializeToString() for each in requests], REQUEST_TIMEOUT)
+            await frames.send(
+                [request.SerializeToString() for request in requests], REQUEST_TIMEOUT
+            )
             answers = {key: await _answer(frames, Message.GET_PROVIDERS, key) for key in ask}
             if not ask:
                 await _answer(frames, Message.PING)
@@ -244,8 +246,8 @@ class LibraryDht:
     def known_providers(self, key: bytes) -> list[FoundProvider]:
         """Return the providers of a key that have announced themselves to this node."""
         return [
-            FoundProvider(each.peer_id, _dialable(each.addresses))
-            for each in self.records.providers(key, trio.current_time())
+            FoundProvider(provider.peer_id, _dialable(provider.addresses))
+            for provider in self.records.providers(key, trio.current_time())
         ]
 
     def _may_speak_dht(self, peer_id: str) -> bool:
@@ -258,7 +260,8 @@ class LibraryDht:
             return []
         addresses = self._host.libp2p.get_addrs()[:MAX_ADDRESSES]  # takes a while
         here = Message.Peer(
-            id=self._host.libp2p.get_id().to_bytes(), addrs=[each.to_bytes() for each in addresses]
+            id=self._host.libp2p.get_id().to_bytes(),
+            addrs=[address.to_bytes() for address in addresses],
         )
         return [Message(type=Message.ADD_PROVIDER, key=key, providerPeers=[here]) for key in keys]
 
@@ -283,9 +286,9 @@ async def _answer(frames: FrameStream, kind: int, key: bytes = b"") -> Message:
 
 
 def _found_in(answer: Message) -> Iterable[FoundProvider]:
-    for each in answer.providerPeers:
-        if len(each.id) <= MAX_PEER_ID:
-            yield FoundProvider(str(ID(each.id)), _dialable(each.addrs))
+    for peer in answer.providerPeers:
+        if len(peer.id) <= MAX_PEER_ID:
+            yield FoundProvider(str(ID(peer.id)), _dialable(peer.addrs))
 
 
 def _dialable(addresses: Iterable[bytes]) -> tuple[str, ...]:

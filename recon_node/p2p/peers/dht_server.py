@@ -104,7 +104,7 @@ class ProviderRecords:
     def providers(self, key: bytes, now: float) -> list[Provider]:
         """Return the providers of a key, those that announced themselves longest ago first."""
         self.expire(now)
-        return [self._records[each].provider for each in self._of_key.get(key, ())]
+        return [self._records[record].provider for record in self._of_key.get(key, ())]
 
     def each_provider(self) -> Iterable[Provider]:
         """Return each provider once, as it announced itself for one of its keys."""
@@ -190,17 +190,19 @@ class RecordStore(ProviderStore):
     def add_provider(self, key: bytes, provider: PeerInfo) -> None:
         """Add a provider; the library has checked that it has announced itself."""
         connections = self.host.get_network().get_connections(provider.peer_id)
-        remotes = [cast(Any, each.muxed_conn).get_remote_address() for each in connections]
+        remotes = [
+            cast(Any, connection.muxed_conn).get_remote_address() for connection in connections
+        ]
         source = next((remote[0] for remote in remotes if remote), "")
-        addresses = [each.to_bytes() for each in filter(is_dialable, provider.addrs)]
+        addresses = [address.to_bytes() for address in filter(is_dialable, provider.addrs)]
         self.records.add(key, str(provider.peer_id), addresses, source, trio.current_time())
 
     def get_providers(self, key: bytes) -> list[PeerInfo]:
         """Return a few providers of a key, and this node itself if it is one."""
         known = self.records.providers(key, trio.current_time())
         providers = [
-            PeerInfo(ID.from_string(each.peer_id), list(map(Multiaddr, each.addresses)))
-            for each in random.sample(known, min(len(known), PROVIDERS_ANSWERED))
+            PeerInfo(ID.from_string(provider.peer_id), list(map(Multiaddr, provider.addresses)))
+            for provider in random.sample(known, min(len(known), PROVIDERS_ANSWERED))
         ]
         if key in self.own_keys:
             providers.append(PeerInfo(self.local_peer_id, self.host.get_addrs()[:MAX_ADDRESSES]))
@@ -252,7 +254,7 @@ def protocol_of(network: Network) -> TProtocol:
 
 def networks_in(protocols: Iterable[str]) -> set[str]:
     """Return the names of the Ceramic networks whose DHTs are among some protocol ids."""
-    return {match[1] for each in protocols if (match := _PROTOCOL.fullmatch(each))}
+    return {match[1] for protocol in protocols if (match := _PROTOCOL.fullmatch(protocol))}
 
 
 def use_protocol_of(network: Network) -> None:

@@ -172,13 +172,13 @@ class Discovery:
 
         return [
             RendezvousReport(
-                sort_value=each.sort_value,
+                sort_value=rendezvous.sort_value,
                 key=key.hex(),
                 announced_at=(outcome := self._outcomes[key]).announced_at,
                 told=recent(outcome.announced_to),
                 found=recent(outcome.found),
             )
-            for key, each in self._rendezvous.items()
+            for key, rendezvous in self._rendezvous.items()
         ]
 
     @property
@@ -193,14 +193,14 @@ class Discovery:
             await self._wanted.wait_for_change(known)
             for _ in range(AT_LEISURE):
                 await trio.sleep(GATHER)
-                of = {each.sort_value for each in known}
-                new = {each.sort_value for each in self._wanted.all} - of
+                of = {interest.sort_value for interest in known}
+                new = {interest.sort_value for interest in self._wanted.all} - of
                 if not new or not all(map(self._has_some, new)):
                     break
 
     def _follow(self, interests: Sequence[Interest]) -> None:
         points = all_rendezvous(self._network, interests)
-        self._rendezvous = {each.key: each for each in points}
+        self._rendezvous = {rendezvous.key: rendezvous for rendezvous in points}
         self._outcomes = {key: self._outcomes.get(key, _Outcome()) for key in self._rendezvous}
         now = trio.current_time()
         self._around.change(self._rendezvous, now)
@@ -300,7 +300,9 @@ class Discovery:
         lately = max(self._announced_anew_at, trio.current_time() - self._interval * STILL_NEWS)
         outcomes = ((key, self._outcomes[key]) for key in keys if key in self._outcomes)
         return [
-            key for key, each in outcomes if each.announced_to.get(peer_id, -math.inf) <= lately
+            key
+            for key, outcome in outcomes
+            if outcome.announced_to.get(peer_id, -math.inf) <= lately
         ]
 
     async def _exchange(self, peer_id: str, announce: list[bytes], ask: list[bytes]) -> None:
@@ -313,25 +315,25 @@ class Discovery:
             if (outcome := self._outcomes.get(key)) is not None:  # else no longer of interest
                 outcome.announced_at = time.time()
                 _note(outcome.announced_to, [peer_id])
-        for key, found in answers.items():
-            self._report(key, found)
+        for key, providers in answers.items():
+            self._report(key, providers)
 
-    def _report(self, key: bytes, found: Sequence[FoundProvider]) -> None:
+    def _report(self, key: bytes, providers: Sequence[FoundProvider]) -> None:
         """Pass on a few of the peers found at a rendezvous: anybody can make up any number."""
         rendezvous = self._rendezvous.get(key)
         if rendezvous is None:  # no longer of interest
             return
         known, now = self._outcomes[key].found, trio.current_time()
-        few = self._random.sample(found, min(len(found), MAX_NEW))
+        few = self._random.sample(providers, min(len(providers), MAX_NEW))
         news = [
-            each
-            for each in few
-            if each.peer_id != self._dht.peer_id
-            and known.get(each.peer_id, -math.inf) + NEWS_AGAIN <= now
+            provider
+            for provider in few
+            if provider.peer_id != self._dht.peer_id
+            and known.get(provider.peer_id, -math.inf) + NEWS_AGAIN <= now
         ]
-        _note(known, [each.peer_id for each in news])
-        for each in news:
-            self._on_found(each.peer_id, each.addresses, rendezvous.sort_value)
+        _note(known, [provider.peer_id for provider in news])
+        for provider in news:
+            self._on_found(provider.peer_id, provider.addresses, rendezvous.sort_value)
 
 
 def _note(times: dict[str, float], peers: Iterable[str]) -> None:

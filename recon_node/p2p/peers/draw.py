@@ -54,10 +54,12 @@ class PeerCandidate:
 
 def weights(candidates: Sequence[PeerCandidate]) -> list[float]:
     """Return the weights of peers. Unless there are none, at least one is positive."""
-    largest = max((each.attraction for each in candidates), default=0.0) or 1.0
+    largest = max((candidate.attraction for candidate in candidates), default=0.0) or 1.0
     return [
-        max(each.attraction / largest, FLOOR) * (1 + each.behind) / (1 + each.failures)
-        for each in candidates
+        max(candidate.attraction / largest, FLOOR)
+        * (1 + candidate.behind)
+        / (1 + candidate.failures)
+        for candidate in candidates
     ]
 
 

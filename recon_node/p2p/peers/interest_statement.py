@@ -66,9 +66,9 @@ class InterestStatement:
     def ranges(self, network: Network) -> list[KeyRange]:
         """Return the ranges of keys, ascending and apart; prefixes side by side are one range."""
         spans: list[tuple[bytes, bytes]] = []
-        for each in self.prefixes:
-            rest = FIELDS_SIZE - len(each)
-            first, last = each + bytes(rest), each + b"\xff" * rest
+        for prefix in self.prefixes:
+            rest = FIELDS_SIZE - len(prefix)
+            first, last = prefix + bytes(rest), prefix + b"\xff" * rest
             if spans and int.from_bytes(spans[-1][1]) + 1 == int.from_bytes(first):
                 first = spans.pop()[0]
             spans.append((first, last))
@@ -81,10 +81,10 @@ class InterestStatement:
     def _interests(self) -> bytes:
         out = bytearray(varint.encode(self.network_id) + varint.encode(len(self.prefixes)))
         last = b""
-        for each in self.prefixes:
-            shared = common_prefix(last, each)
-            out += bytes((shared, len(each) - shared)) + each[shared:]
-            last = each
+        for prefix in self.prefixes:
+            shared = common_prefix(last, prefix)
+            out += bytes((shared, len(prefix) - shared)) + prefix[shared:]
+            last = prefix
         return bytes(out)
 
 
@@ -99,7 +99,7 @@ def state(
     start = len(rendezvous(network))
     fields = slice(start, start + FIELDS_SIZE)
     bounds = ((lower[fields], upper[fields]) for lower, upper in ranges)
-    prefixes = [each for first, last in bounds for each in _prefixes(first, last)]
+    prefixes = [prefix for first, last in bounds for prefix in _prefixes(first, last)]
     return InterestStatement(network.id, tuple(_few(prefixes)), known)
 
 
@@ -141,14 +141,14 @@ def decode(data: bytes) -> InterestStatement:
         shared, size = data[at], data[at + 1]
         at += 2
         rest = data[at : at + size]
-        each = last[:shared] + rest
-        if len(each) != shared + size or len(each) > FIELDS_SIZE:
+        prefix = last[:shared] + rest
+        if len(prefix) != shared + size or len(prefix) > FIELDS_SIZE:
             raise PeerProtocolError("a statement of interests with a prefix of the wrong size")
         if prefixes and not (shared < len(last) and rest[:1] > last[shared : shared + 1]):
             raise PeerProtocolError("a statement of interests whose prefixes are out of order")
         at += size
-        prefixes.append(each)
-        last = each
+        prefixes.append(prefix)
+        last = prefix
     if at != len(data):
         raise PeerProtocolError("a statement of interests with bytes after its end")
     return InterestStatement(network_id, tuple(prefixes), known)
@@ -156,18 +156,18 @@ def decode(data: bytes) -> InterestStatement:
 
 def _few(prefixes: Iterable[bytes]) -> Sequence[bytes]:
     """Return the fewest prefixes of the same keys, ascending; shorten them if they are too many."""
-    found = _apart(prefixes)
+    separate = _apart(prefixes)
     length = FIELDS_SIZE
-    while len(found) > MAX_PREFIXES:
+    while len(separate) > MAX_PREFIXES:
         length -= 1
-        found = _apart(each[:length] for each in found)
-    return found
+        separate = _apart(prefix[:length] for prefix in separate)
+    return separate
 
 
 def _apart(prefixes: Iterable[bytes]) -> list[bytes]:
     """Leave out every prefix that starts with another one."""
     kept: list[bytes] = []
-    for each in sorted(set(prefixes)):
-        if not (kept and each.startswith(kept[-1])):
-            kept.append(each)
+    for prefix in sorted(set(prefixes)):
+        if not (kept and prefix.startswith(kept[-1])):
+            kept.append(prefix)
     return kept

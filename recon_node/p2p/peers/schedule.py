@@ -70,8 +70,8 @@ def sort_value_rendezvous_of(network: Network, sort_value: str) -> Rendezvous:
 
 def all_rendezvous(network: Network, interests: Iterable[Interest]) -> list[Rendezvous]:
     """Return the rendezvous of a node: the network's, then those of its interests' sort values."""
-    sort_values = dict.fromkeys(each.sort_value for each in interests)
-    theirs = [sort_value_rendezvous_of(network, each) for each in sort_values]
+    sort_values = dict.fromkeys(interest.sort_value for interest in interests)
+    theirs = [sort_value_rendezvous_of(network, sort_value) for sort_value in sort_values]
     return [network_rendezvous(network), *theirs]
 
 
@@ -118,7 +118,7 @@ class Schedule:
         if self._restart_at <= now:  # else one is under way
             self._restart_at = max(now, self._restart_at + RESTART_PAUSE)
         first, *others = self._turns.values()
-        for turn in [first, *sorted(others, key=lambda each: each.at)][:MAX_QUICK]:
+        for turn in [first, *sorted(others, key=lambda turn: turn.at)][:MAX_QUICK]:
             turn.at, turn.rounds = min(turn.at, self._restart_at), 0
 
     def settle(self, now: float, has_enough: Callable[[bytes], bool]) -> None:

@@ -151,7 +151,7 @@ class FetchTable:
         try:
             yield claim
         finally:
-            claim.release([key for key, each in self._claims.items() if each is claim])
+            claim.release([key for key, holder in self._claims.items() if holder is claim])
 
     def claimed(self, keys: Iterable[bytes], peer: str) -> list[bytes]:
         """Return the keys that a session with this peer has to leave to others."""

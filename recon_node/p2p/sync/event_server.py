@@ -196,12 +196,12 @@ async def _send_cars(
         size = sum(len(car) for car in cars if car is not None)
         frames.account.hold("events", _MEMORY_A_BYTE * size)
         pairs = list(zip(part, cars, strict=True))
-        found = [head_of(each) + car for each, car in pairs if car is not None]
-        missing += [each for each, car in pairs if car is None]
+        answers = [head_of(event_id) + car for event_id, car in pairs if car is not None]
+        missing += [event_id for event_id, car in pairs if car is None]
         at += len(part)
         count = min(_READ_AT_ONCE, 2 * count, max(1, _READ_BYTES * len(part) // max(1, size)))
         del cars, pairs
-        await frames.send(found, patience)
-        del found
+        await frames.send(answers, patience)
+        del answers
     frames.account.hold("events", 0)
     return missing

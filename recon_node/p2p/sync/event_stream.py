@@ -65,7 +65,7 @@ async def fetch_events(
         for index, request in enumerate(awaited):
             # One request ahead, so that the line is never idle between two.
             ahead = awaited[index + 1 if index else 0 : index + 2]
-            await frames.send([each.request for each in ahead], patience)
+            await frames.send([item.request for item in ahead], patience)
             missing += await _receive_answer(frames, arrived, request, batches, patience)
         if arrived:
             raise PeerProtocolError("the peer sent more after the end of its last answer")

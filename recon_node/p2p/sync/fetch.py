@@ -255,10 +255,14 @@ class Fetcher:
         self._note_asked(len(missing.ids))
         way = ById(self._store, self._table, missing)
         await self._obtain(way, missing.ids)
-        found = [way.find(each) for each in missing.ids]
-        refused = [each for each in found if each is not None and each not in self._store.keys]
-        pairs = zip(missing.ids, found, strict=True)
-        return refused, [id_ for id_, each in pairs if each is None]
+        event_ids = [way.find(id_) for id_ in missing.ids]
+        refused = [
+            event_id
+            for event_id in event_ids
+            if event_id is not None and event_id not in self._store.keys
+        ]
+        pairs = zip(missing.ids, event_ids, strict=True)
+        return refused, [id_ for id_, event_id in pairs if event_id is None]
 
     def _note_unwanted(self, keys: list[EventId]) -> None:
         if not keys:
@@ -396,7 +400,11 @@ class ByKey:
         """Return the EventIds that are neither held nor refused."""
         store = self._store
         wanted = map(EventId, keys)
-        return [each for each in wanted if each not in store.keys and not store.is_ruled_out(each)]
+        return [
+            event_id
+            for event_id in wanted
+            if event_id not in store.keys and not store.is_ruled_out(event_id)
+        ]
 
     def note(self, event_id: EventId) -> bytes:
         """Return the key of an event that has come. The store knows that it has."""
@@ -425,14 +433,14 @@ class ById:
         """Return the ids of events that have not come, to this session or lately to another."""
         known = self.fetched.keys() & ids
         known |= self._store.refused_among(ids) | self._table.fetched_among(ids)
-        return [each for each in ids if each not in known or self.find(each) is None]
+        return [id_ for id_ in ids if id_ not in known or self.find(id_) is None]
 
     def find(self, id_: bytes) -> EventId | None:
         """Return the EventId of an id, if its event has come, or need not come."""
-        if (found := self.fetched.get(id_) or self._store.find_refused(id_)) is not None:
-            return found
-        found = self._table.find_fetched(id_)
-        return found if found in self._store.keys else None  # it may have been damaged since
+        if (event_id := self.fetched.get(id_) or self._store.find_refused(id_)) is not None:
+            return event_id
+        event_id = self._table.find_fetched(id_)
+        return event_id if event_id in self._store.keys else None  # it may have been damaged since
 
     def note(self, event_id: EventId) -> bytes:
         """Take note that an event has come; return its id."""

@@ -90,9 +90,9 @@ class Searches:
         looked_at = self._keys.count(wanted.key_range)
         self._rate_limit.spend(address, looked_at)
         ids = np.frombuffer(b"".join(wanted.ids), "<u8")
-        found = await in_steps(find(self._keys, wanted.key_range, ids))
-        self._rate_limit.spend(address, -min(looked_at, KEYS_AN_EVENT * len(found)))
-        return [EventId(key) for _, key in found]
+        pairs = await in_steps(find(self._keys, wanted.key_range, ids))
+        self._rate_limit.spend(address, -min(looked_at, KEYS_AN_EVENT * len(pairs)))
+        return [EventId(key) for _, key in pairs]
 
 
 async def in_steps(steps: Steps[T]) -> T:

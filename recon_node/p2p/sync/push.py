@@ -197,15 +197,15 @@ def sort_news(
         common: the ranges in common with each peer.
         sources_of: returns the peers that listed a key.
     """
-    bounds = sorted({bound for ranges in common for each in ranges for bound in each})
+    bounds = sorted({bound for ranges in common for key_range in ranges for bound in key_range})
     if keys is None:
         unknown = MAX_AGAIN + 1
         return [News(key, key, (), unknown) for key in (bound + b"\0" for bound in bounds)]
     parts: defaultdict[tuple[int, frozenset[str]], list[bytes]] = defaultdict(list)
     for key in keys:
         parts[bisect_left(bounds, key), frozenset(sources_of(key))].append(key)
-    found = (News(min(of), max(of), sources, len(of)) for (_, sources), of in parts.items())
-    return sorted(found, key=_first)
+    pieces = (News(min(of), max(of), sources, len(of)) for (_, sources), of in parts.items())
+    return sorted(pieces, key=_first)
 
 
 def wanted_of(
@@ -219,18 +219,18 @@ def wanted_of(
     wanted: list[bytes] = []
     few: dict[int, tuple[bytes, bytes]] = {}
     many: dict[int, tuple[bytes, bytes]] = {}
-    for index, each in _concerning(news, ranges):
-        if peer_id not in each.sources:
-            wanted.append(each.first)
-            changed = many if each.number > MAX_AGAIN else few
-            first, last = changed.get(index, (each.first, each.last))
-            changed[index] = min(first, each.first), max(last, each.last)
+    for index, item in _concerning(news, ranges):
+        if peer_id not in item.sources:
+            wanted.append(item.first)
+            changed = many if item.number > MAX_AGAIN else few
+            first, last = changed.get(index, (item.first, item.last))
+            changed[index] = min(first, item.first), max(last, item.last)
 
     def changed_ranges(changed: Mapping[int, tuple[bytes, bytes]]) -> Sequence[KeyRange]:
         if whole:
             return [ranges[index] for index in changed]
         streams = (streams_range(EventId(first), EventId(last)) for first, last in changed.values())
-        return intersect_ranges(ranges, (KeyRange(*each) for each in streams))
+        return intersect_ranges(ranges, (KeyRange(*bounds) for bounds in streams))
 
     return PushedPart(wanted, changed_ranges(few), changed_ranges(many))
 
@@ -238,15 +238,15 @@ def wanted_of(
 def _concerning(news: Sequence[News], ranges: Sequence[KeyRange]) -> Iterator[tuple[int, News]]:
     """Yield the news that lie in one of the ranges, with its index; by whichever are fewer."""
     if len(news) < len(ranges):
-        for each in news:
-            index = bisect_left(ranges, each.first, key=_lower) - 1
-            if index >= 0 and ranges[index].covers(each.first):
-                yield index, each
+        for item in news:
+            index = bisect_left(ranges, item.first, key=_lower) - 1
+            if index >= 0 and ranges[index].covers(item.first):
+                yield index, item
     else:
         for index, (lower, upper) in enumerate(ranges):
             start = bisect_right(news, lower, key=_first)
-            for each in news[start : bisect_left(news, upper, start, key=_first)]:
-                yield index, each
+            for item in news[start : bisect_left(news, upper, start, key=_first)]:
+                yield index, item
 
 
 def _lower(key_range: KeyRange) -> bytes:

@@ -130,7 +130,7 @@ class RingEvents:
         events |= {event.key.event_cid: event for event in self._take_dependents(events)}
         order = TopologicalSorter({cid: event.depends_on for cid, event in events.items()})
         ordered = [events[cid] for cid in order.static_order() if cid in events]
-        verdicts = await self._store.admit_from_ring([(each.key, each.car) for each in ordered])
+        verdicts = await self._store.admit_from_ring([(event.key, event.car) for event in ordered])
         for event, verdict in zip(ordered, verdicts, strict=True):
             if verdict.status == "refused" and verdict.cause == "history":
                 self._set_aside(event)
@@ -160,8 +160,8 @@ class RingEvents:
     async def _in_order(self, keys: list[bytes]) -> list[bytes]:
         """Sort events so that each comes after those of its stream that it builds on."""
         cids = {key: HeightlessEventId(key).event_cid for key in keys}
-        found = await self._store.reader.event_ids(list(cids.values()))
-        return sorted(cids, key=lambda key: (*found.get(cids[key], (b"",))[:1], key))
+        event_ids = await self._store.reader.event_ids(list(cids.values()))
+        return sorted(cids, key=lambda key: (*event_ids.get(cids[key], (b"",))[:1], key))
 
     def end(self) -> None:
         """Refuse what is still set aside: the peer does not hold its history either.

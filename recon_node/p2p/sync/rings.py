@@ -55,8 +55,8 @@ MAX_KEPT_BOUND: Final = 64
 class Rings:
     """Keeps the rings of this node equal to those of its peers.
 
-    `found` is called with each node that the peer ring tells of, and its addresses. With peers that
-    speak a protocol in `better`, events are exchanged by that instead.
+    `on_found` is called with each node that the peer ring tells of, and its addresses. With peers
+    that speak a protocol in `better`, events are exchanged by that instead.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Rings:
         peer_ring: PeerRing,
         sessions: Sessions,
         memory: PeerMemory,
-        found: Callable[[str, list[str]], None],
+        on_found: Callable[[str, list[str]], None],
         better: Sequence[str],
     ) -> None:
         settings = self._settings = context.settings
@@ -73,7 +73,7 @@ class Rings:
         self._peer_ring = peer_ring
         self._sessions = sessions
         self._memory = memory
-        self._found = found
+        self._found = on_found
         self._better = frozenset(better)
         self.slots = PeerSlots(settings.max_sessions, settings.max_sessions_per_peer)
         """For the sessions that peers start."""
@@ -165,8 +165,12 @@ class Rings:
     def note_interests(self, peer_id: str, ranges: list[KeyRange]) -> None:
         """Note what a peer has said to be interested in, as long as it is connected."""
         connected = set(self._host.connected_peers())
-        kept = {each: known for each, known in self._peer_interests.items() if each in connected}
-        short = (each for each in ranges if max(map(len, each)) <= MAX_KEPT_BOUND)
+        kept = {
+            peer_id: known
+            for peer_id, known in self._peer_interests.items()
+            if peer_id in connected
+        }
+        short = (key_range for key_range in ranges if max(map(len, key_range)) <= MAX_KEPT_BOUND)
         self._peer_interests = {**kept, peer_id: list(islice(short, MAX_INTERESTS))}
 
     def end(self, run: RingRun, exchange: Exchange, *, hung_up: bool) -> None:
@@ -187,9 +191,9 @@ class Rings:
 class PeerEntries:
     """Takes and gives the entries of a session of the peer ring."""
 
-    def __init__(self, peer_ring: PeerRing, found: Callable[[PeerEntry], None]) -> None:
+    def __init__(self, peer_ring: PeerRing, on_found: Callable[[PeerEntry], None]) -> None:
         self._peer_ring = peer_ring
-        self._found = found
+        self._found = on_found
         self.tally = Tally()
 
     async def perform(self, action: Fetch | FetchById | Admit) -> Failed | None:

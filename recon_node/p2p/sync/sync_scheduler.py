@@ -218,7 +218,7 @@ class SyncScheduler:
 
     async def _sync_from_time_to_time(self) -> None:
         while True:
-            near = [each for each in self._near() if self._overlap.ranges(each.id)]
+            near = [peer for peer in self._near() if self._overlap.ranges(peer.id)]
             connected = set(self._host.connected_peers())
             known = self._book.peers()
             far = [peer for peer in known if peer.addresses and peer.id not in connected]
@@ -252,10 +252,12 @@ class SyncScheduler:
 
     async def _mend_damage(self) -> None:
         """Fetch damaged events again: their keys have left the key store, so any sync does it."""
-        found = 0
+        seen = 0
         while True:
-            found = await self._store.damage.wait(found)
-            peers = [each for each in self._host.connected_peers() if self._overlap.ranges(each)]
+            seen = await self._store.damage.wait(seen)
+            peers = [
+                peer_id for peer_id in self._host.connected_peers() if self._overlap.ranges(peer_id)
+            ]
             for peer_id in random.sample(peers, min(self._settings.sync_peers, len(peers))):
                 self.request(peer_id)
             await trio.sleep(MENDING_PAUSE)
@@ -433,7 +435,9 @@ class SyncScheduler:
     async def _reconcile(
         self, peer_id: str, ranges: Sequence[KeyRange], news: Sequence[KeyRange]
     ) -> int:
-        return sum([await self._reconciler.reconcile(peer_id, each, news) for each in ranges])
+        return sum(
+            [await self._reconciler.reconcile(peer_id, key_range, news) for key_range in ranges]
+        )
 
     async def _attempt(self, peer_id: str, sync: Awaitable[T]) -> T | None:
         """Return what a sync returns; None if it fails, which the book has then."""
@@ -473,4 +477,4 @@ class SyncScheduler:
         ours = self._store.wanted.ranges
         if due is None:
             return ours
-        return sorted(ours, key=lambda each: not intersect_ranges([each], due))
+        return sorted(ours, key=lambda key_range: not intersect_ranges([key_range], due))

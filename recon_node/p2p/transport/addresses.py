@@ -76,7 +76,7 @@ def check_dialable(address: Multiaddr) -> None:
     It may be of another transport, or its host may be unspecified (0.0.0.0) or not a single one,
     or its port 0.
     """
-    names = [each.name for each in address.protocols()]
+    names = [protocol.name for protocol in address.protocols()]
     if names in ([DNSADDR], [DNSADDR, "p2p"]):
         return
     if names[1:] not in (["tcp"], ["tcp", "p2p"]) or names[0] not in ("ip4", "ip6", *_DNS_FAMILIES):
@@ -171,14 +171,14 @@ async def resolve(address: Multiaddr) -> list[Multiaddr]:
         return [address]
     name = address.value_for_protocol(first.name)
     try:
-        found = await trio.socket.getaddrinfo(
+        infos = await trio.socket.getaddrinfo(
             name, None, family=_DNS_FAMILIES[first.name], type=socket.SOCK_STREAM
         )
     except OSError as error:
         raise PeerError(f"cannot find the host {name} of {address}: {error.strerror}") from None
     rest = str(address).removeprefix(f"/{first.name}/{name}")
     versions = {socket.AF_INET: "ip4", socket.AF_INET6: "ip6"}
-    ips = [f"/{versions[family]}/{at[0]}" for family, *_, at in found if family in versions]
+    ips = [f"/{versions[family]}/{at[0]}" for family, *_, at in infos if family in versions]
     return [Multiaddr(ip + rest) for ip in dict.fromkeys(ips)][:MAX_RESOLVED]
 
 
@@ -187,12 +187,12 @@ async def _resolve_dnsaddr(address: Multiaddr) -> list[Multiaddr]:
 
     name = address.value_for_protocol(DNSADDR)
     try:
-        found = await DNSResolver().resolve(address)
+        resolved = await DNSResolver().resolve(address)
     except Exception as error:  # the library's own, and those of dnspython
         raise PeerError(f"cannot look up the TXT records of _dnsaddr.{name}: {error}") from None
-    if found is None:
+    if resolved is None:
         raise PeerError(f"the DNS did not answer for _dnsaddr.{name}: try again later")
-    usable = [each for each in found if is_dialable(each)]
+    usable = [candidate for candidate in resolved if is_dialable(candidate)]
     if not usable:
         raise PeerError(
             f"the TXT records of _dnsaddr.{name} have no TCP address for {address}: check the name "
@@ -206,7 +206,7 @@ def check_port(address: Multiaddr) -> None:
 
     The library would not notice, since it shares ports (SO_REUSEPORT).
     """
-    names = [each.name for each in address.protocols()]
+    names = [protocol.name for protocol in address.protocols()]
     if len(names) != 2 or names[0] not in ("ip4", "ip6") or names[1] != "tcp":
         raise P2PError(
             f"cannot listen on {address}: it must be /ip4/.../tcp/<port> or /ip6/.../tcp/<port>"
@@ -229,12 +229,12 @@ def reachable(candidates: Iterable[Multiaddr]) -> list[Multiaddr]:
 
     The result may be empty. A machine without a network only has its loopback address.
     """
-    found: dict[Multiaddr, None] = {}
+    spelled_out: dict[Multiaddr, None] = {}
     for candidate in candidates:
-        for each in _spelled_out(candidate):
-            if is_dialable(each):
-                found[each] = None
-    return list(found)
+        for spelling in _spelled_out(candidate):
+            if is_dialable(spelling):
+                spelled_out[spelling] = None
+    return list(spelled_out)
 
 
 def _spelled_out(candidate: Multiaddr) -> list[Multiaddr]:

@@ -67,14 +67,18 @@ class Dialler:
     async def _resolve(self, address: Multiaddr) -> list[Multiaddr]:
         """Return what an address stands for: nothing on this machine, unless it says so itself, or
         this node is for this machine only. Whoever gives a name chooses what it resolves to."""
-        found = await resolve(address)
+        resolved = await resolve(address)
         if not self._is_local and not is_loopback(str(address)):
-            found = [each for each in found if not is_loopback(str(each)) and is_dialable(each)]
-        if not found:
+            resolved = [
+                candidate
+                for candidate in resolved
+                if not is_loopback(str(candidate)) and is_dialable(candidate)
+            ]
+        if not resolved:
             raise PeerError(
                 f"{address} cannot be dialled: it resolves to this machine; use its IP address"
             )
-        return found
+        return resolved
 
     async def _dial_first(self, addresses: Sequence[Multiaddr], peer_id: ID) -> Multiaddr:
         """Dial addresses in turn. Return the one that worked, or raise the error of the last

@@ -181,13 +181,13 @@ class GuardedPeerStore(PeerStore):
         """Add those addresses of a peer that can be dialled and for which there is room."""
         known = self.peer_data_map.get(peer_id)
         room = MAX_PEER_ADDRESSES - (len(known.get_addrs()) if known else 0)
-        short = [each for each in addrs if len(each.to_bytes()) <= MAX_ADDRESS]
+        short = [address for address in addrs if len(address.to_bytes()) <= MAX_ADDRESS]
         super().add_addrs(peer_id, list(filter(is_dialable, short))[: max(0, room)], ttl)
 
     def add_protocols(self, peer_id: ID, protocols: Sequence[str]) -> None:
         """Add the protocols of a peer, as far as their number and length are plausible."""
         few = list(protocols)[:MAX_PEER_PROTOCOLS]
-        super().add_protocols(peer_id, [each for each in few if len(each) <= MAX_PROTOCOL_NAME])
+        super().add_protocols(peer_id, [name for name in few if len(name) <= MAX_PROTOCOL_NAME])
 
 
 class _PeerData(dict[ID, PeerData]):
@@ -204,7 +204,7 @@ class _PeerData(dict[ID, PeerData]):
 
     def __setitem__(self, key: ID, value: PeerData) -> None:
         if key not in self and len(self) >= MAX_PEERS:
-            oldest = next((each for each in self if not self._keeps(each)), None)
+            oldest = next((peer for peer in self if not self._keeps(peer)), None)
             if oldest is not None:
                 del self[oldest]
         super().__setitem__(key, value)
@@ -317,13 +317,18 @@ class GuardedSwarm(Swarm):
         """Return the connection to use and keep: the one that the smaller peer id has dialled."""
         ours = self.get_peer_id().to_bytes() < peer_id.to_bytes()
         wanted = Direction.OUTBOUND if ours else Direction.INBOUND
-        return next((each for each in connections if _direction(each) == wanted), connections[0])
+        return next(
+            (connection for connection in connections if _direction(connection) == wanted),
+            connections[0],
+        )
 
     async def notify_connected(self, conn: INetConn) -> None:
         """Announce a new connection, and retire superfluous ones."""
         await super().notify_connected(conn)
         peer_id = conn.muxed_conn.peer_id
-        live = [each for each in self.get_connections(peer_id) if not each.is_closed]
+        live = [
+            connection for connection in self.get_connections(peer_id) if not connection.is_closed
+        ]
         if len(live) < 2:
             return
         lasting = self._select_connection(live, peer_id)
@@ -455,9 +460,13 @@ class GuardedHost(BasicHost):
         connection before the old one closed, it may have restarted: it is asked again.
         """
         peer_id = conn.muxed_conn.peer_id
-        remaining = [each for each in self._network.get_connections(peer_id) if not each.is_closed]
+        remaining = [
+            connection
+            for connection in self._network.get_connections(peer_id)
+            if not connection.is_closed
+        ]
         restarted_after = _began(conn) + _TWINS_WITHIN
-        if all(_began(each) > restarted_after for each in remaining):
+        if all(_began(connection) > restarted_after for connection in remaining):
             super()._on_notifee_disconnected(conn)
         if remaining:  # it may have been asked on the connection that has closed
             self._schedule_identify(peer_id, reason="a connection closed")

@@ -142,11 +142,11 @@ class Host:
     @property
     def addresses(self) -> list[str]:
         """The multiaddrs at which peers can reach this node, each with its peer id."""
-        return [str(each) for each in self.libp2p.get_addrs()]
+        return [str(address) for address in self.libp2p.get_addrs()]
 
     def connected_peers(self) -> list[str]:
         """Return the peers that we have a live connection with."""
-        return [str(each) for each in self._swarm.connections if self._live(each)]
+        return [str(peer) for peer in self._swarm.connections if self._live(peer)]
 
     def is_connected(self, peer_id: str) -> bool:
         """Return whether there is a live connection with a peer."""
@@ -154,23 +154,23 @@ class Host:
 
     def is_on_this_machine(self, peer_id: str) -> bool:
         """Return whether a connected peer runs on this machine, judging by its IP address."""
-        ours = {host_of(each) for each in self.addresses}
-        remotes = [each.get_remote_address() for each in self._muxers(peer_id)]
+        ours = {host_of(address) for address in self.addresses}
+        remotes = [muxer.get_remote_address() for muxer in self._muxers(peer_id)]
         return any(remote[0] in ours or is_loopback_ip(remote[0]) for remote in remotes if remote)
 
     def address_block(self, peer_id: str) -> str:
         """Return the address block (`recon_node.slots`) from which a peer is connected,
         as its connection shows it, whatever it says; empty if there is none."""
-        remotes = [each.get_remote_address() for each in self._muxers(peer_id)]
+        remotes = [muxer.get_remote_address() for muxer in self._muxers(peer_id)]
         return next((address_block_of(remote[0]) for remote in remotes if remote), "")
 
     def has_dialled(self, peer_id: str) -> bool:
         """Return whether this node has dialled a connection with a peer."""
-        return any(each.is_initiator for each in self._muxers(peer_id))
+        return any(muxer.is_initiator for muxer in self._muxers(peer_id))
 
     def has_streams(self, peer_id: str) -> bool:
         """Tell whether any stream is open with a peer."""
-        return any(each.get_streams() for each in self._live(_id(peer_id)))
+        return any(connection.get_streams() for connection in self._live(_id(peer_id)))
 
     def note_supply(self, peer_id: str) -> None:
         """Note that a peer has supplied events, so that its connection is kept before others."""
@@ -180,7 +180,7 @@ class Host:
 
     def latency(self, peer_id: str) -> float | None:
         """Return the round-trip time to a connected peer in seconds; None before the first ping."""
-        return min(filter(None, (each.rtt() for each in self._muxers(peer_id))), default=None)
+        return min(filter(None, (muxer.rtt() for muxer in self._muxers(peer_id))), default=None)
 
     def on_identified(self, callback: Callable[[str, list[str]], None]) -> None:
         """Call back with each peer, and the addresses it gives, once it has identified itself."""
@@ -188,7 +188,7 @@ class Host:
 
     def _identified(self, peer_id: ID) -> None:
         try:
-            addresses = [str(each) for each in self._swarm.peerstore.addrs(peer_id)]
+            addresses = [str(address) for address in self._swarm.peerstore.addrs(peer_id)]
         except PeerStoreError:  # it gave none, or is gone again
             addresses = []
         for callback in self._on_identified:
@@ -262,7 +262,9 @@ class Host:
     @property
     def own_protocols(self) -> frozenset[str]:
         """The protocols whose streams this node serves."""
-        return frozenset(str(each) for each in self.libp2p.get_mux().get_protocols() if each)
+        return frozenset(
+            str(protocol) for protocol in self.libp2p.get_mux().get_protocols() if protocol
+        )
 
     async def protocols_of(self, peer_id: str) -> frozenset[str]:
         """Return the protocols of a connected peer, once it has identified itself.
@@ -295,7 +297,7 @@ class Host:
         try:
             with trio.fail_after(self._settings.dial_timeout):
                 stream = await self.libp2p.new_stream(
-                    _id(peer_id), [TProtocol(each) for each in protocols]
+                    _id(peer_id), [TProtocol(protocol) for protocol in protocols]
                 )
         except trio.TooSlowError:
             raise PeerError(
@@ -310,14 +312,20 @@ class Host:
 
     async def disconnect(self, peer_id: str) -> None:
         """Close all connections with a peer."""
-        for each in self._live(_id(peer_id)):
-            await _close_connection(each)
+        for connection in self._live(_id(peer_id)):
+            await _close_connection(connection)
 
     def _muxers(self, peer_id: str) -> list[GuardedYamux]:
-        return [cast(GuardedYamux, each.muxed_conn) for each in self._live(_id(peer_id))]
+        return [
+            cast(GuardedYamux, connection.muxed_conn) for connection in self._live(_id(peer_id))
+        ]
 
     def _live(self, peer_id: ID) -> list[INetConn]:
-        return [each for each in self._swarm.get_connections(peer_id) if not each.is_closed]
+        return [
+            connection
+            for connection in self._swarm.get_connections(peer_id)
+            if not connection.is_closed
+        ]
 
 
 @lru_cache(maxsize=4096)
@@ -327,13 +335,13 @@ def _id(peer_id: str) -> ID:
 
 
 async def _listen(swarm: GuardedSwarm, addresses: Sequence[str]) -> None:
-    parsed = [parse_address(each) for each in addresses]
-    for each in parsed:
-        check_port(each)
+    parsed = [parse_address(address) for address in addresses]
+    for address in parsed:
+        check_port(address)
     await swarm.listen(*parsed)
-    for each in parsed:
-        if str(each) not in swarm.listeners:
-            raise P2PError(f"cannot listen on {each}: the address is not one of this machine's")
+    for address in parsed:
+        if str(address) not in swarm.listeners:
+            raise P2PError(f"cannot listen on {address}: the address is not one of this machine's")
 
 
 async def _close(libp2p_host: GuardedHost, swarm: GuardedSwarm) -> None:
@@ -342,8 +350,8 @@ async def _close(libp2p_host: GuardedHost, swarm: GuardedSwarm) -> None:
         async with trio.open_nursery() as nursery:
             for listener in list(swarm.listeners.values()):
                 nursery.start_soon(listener.close)
-            for each in swarm.get_connections():
-                nursery.start_soon(_close_connection, each)
+            for connection in swarm.get_connections():
+                nursery.start_soon(_close_connection, connection)
         await libp2p_host.close()
 
 
@@ -382,7 +390,7 @@ def build_host(
     upgrader = TransportUpgrader({NOISE: noise}, {})
     upgrader.muxer_multistream = GuardedMuxing(settings.connection, budget)
     peer_id = ID.from_pubkey(identity.public_key)
-    peerstore = GuardedPeerStore(lambda each: each == peer_id or each in swarm.connections)
+    peerstore = GuardedPeerStore(lambda id_: id_ == peer_id or id_ in swarm.connections)
     peerstore.add_key_pair(peer_id, identity)
     swarm = GuardedSwarm(
         peer_id,
@@ -402,9 +410,9 @@ def build_host(
         allowed=AllowList(settings.always_admit),
         swarm_key=swarm_key,
     )
-    announced = [parse_address(each) for each in settings.announce]
-    for each in announced:
-        check_dialable(each)
+    announced = [parse_address(address) for address in settings.announce]
+    for address in announced:
+        check_dialable(address)
     host = GuardedHost(
         swarm,
         addrs_factory=lambda candidates: announced or candidates,

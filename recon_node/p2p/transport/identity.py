@@ -126,8 +126,8 @@ _bounded_base58.__set_name__(ID, "base58")
 def _from_base58(kind: type[ID], text: str) -> ID:
     if len(text) > 2 * MAX_PEER_ID:
         raise ValueError(f"a peer id of {len(text)} characters")
-    found: ID = _stock_from_base58(kind, text)
-    return found
+    peer: ID = _stock_from_base58(kind, text)
+    return peer
 
 
 def _short_part(self: Any, proto: Any, buf: bytes) -> str:

@@ -180,16 +180,16 @@ class MemoryBudget:
 
     def _greediest(self, asking: _Holder, more: int) -> tuple[str, _Holder]:
         by_address = Counter({asking.address: more})
-        for each in self._holders.values():
-            if not each.leaving:
-                by_address[each.address] += each.held
+        for holder in self._holders.values():
+            if not holder.leaving:
+                by_address[holder.address] += holder.held
         (address, _), *_ = by_address.most_common(1)
         there = {
-            name: each.held + (more if each is asking else 0)
-            for name, each in self._holders.items()
-            if each.address == address and not each.leaving
+            name: holder.held + (more if holder is asking else 0)
+            for name, holder in self._holders.items()
+            if holder.address == address and not holder.leaving
         }
-        name = max(there, key=lambda each: there[each])
+        name = max(there, key=lambda holder: there[holder])
         return name, self._holders[name]
 
     def _cut(self, peer: str, holder: _Holder, more: int) -> None:

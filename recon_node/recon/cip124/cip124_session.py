@@ -125,8 +125,8 @@ class Session10(TurnSession[Cip124Message]):
         """Return some new keys: the last one of each stream with any (CIP-124, "Abstract")."""
         assert self.side.key_range is not None
         ranges = intersect_ranges([self.side.key_range], self.side.news)[:_MAX_NEWS]
-        found = map(self.side.keys.last, ranges)
-        return [key for key in found if key is not None]
+        last_keys = map(self.side.keys.last, ranges)
+        return [key for key in last_keys if key is not None]
 
     def receive(self, message: Cip124Message) -> Actions[Cip124Message]:
         """Take the peer's message, and answer it."""
@@ -343,7 +343,11 @@ class Session10(TurnSession[Cip124Message]):
         bound = message.bounds[0]
         if not self._may_go_beyond(bound):
             return bound
-        beyond = [each.lower for each in self.side.interests if each.lower < bound <= each.upper]
+        beyond = [
+            interest.lower
+            for interest in self.side.interests
+            if interest.lower < bound <= interest.upper
+        ]
         return (beyond and self.side.keys.first(KeyRange(beyond[0], bound))) or bound
 
     def _last_bound(self, message: Cip124Message) -> bytes:
@@ -351,7 +355,11 @@ class Session10(TurnSession[Cip124Message]):
         bound = message.bounds[-1]
         if not self._may_go_beyond(bound):
             return bound
-        beyond = [each.upper for each in self.side.interests if each.lower <= bound < each.upper]
+        beyond = [
+            interest.upper
+            for interest in self.side.interests
+            if interest.lower <= bound < interest.upper
+        ]
         return (beyond and self.side.keys.last(KeyRange(bound, beyond[0]))) or bound
 
     def _may_go_beyond(self, bound: bytes) -> bool:

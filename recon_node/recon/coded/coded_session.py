@@ -190,52 +190,52 @@ class CodedSession(TurnSession[Message]):
 
     def _fetch_by_id(self) -> Generator[FetchById | None, Failed | None, TurnFindings]:
         """Have what the peer's turn names by id fetched; return what it names."""
-        found = TurnFindings()
-        yield from self._find_missing(found)
+        findings = TurnFindings()
+        yield from self._find_missing(findings)
         failed: list[bytes] = []
-        in_order = found.difference is None
-        for ids in found.we_lack:
+        in_order = findings.difference is None
+        for ids in findings.we_lack:
             size = FETCHED_AT_ONCE if in_order else max(1, len(ids))  # symbols are few
             for start in range(0, len(ids), size):
-                some = ids[start : start + size]
-                result = yield FetchById(Missing(found.where, _as_names(some), in_order))
+                batch = ids[start : start + size]
+                result = yield FetchById(Missing(findings.where, _as_names(batch), in_order))
                 if result is None:  # they are asked for in full
-                    found.failed = np.concatenate([NO_IDS, *found.we_lack])
-                    return found
+                    findings.failed = np.concatenate([NO_IDS, *findings.we_lack])
+                    return findings
                 self.side.leave_out(result.unwanted)
                 self.side.give_up(result.keys)
-                self._note_not_supplied(len(result.ids), len(some))
+                self._note_not_supplied(len(result.ids), len(batch))
                 failed += result.ids
         if failed:
-            found.failed = np.frombuffer(b"".join(failed), "<u8").astype(np.uint64)
-        return found
+            findings.failed = np.frombuffer(b"".join(failed), "<u8").astype(np.uint64)
+        return findings
 
-    def _find_missing(self, found: TurnFindings) -> Steps[None]:
+    def _find_missing(self, findings: TurnFindings) -> Steps[None]:
         """Find out what the peer holds and we lack."""
         key_range, keys = self.side.key_range, self.side.keys
         if key_range is None:
             return
-        found.where, turn = key_range, self._turn.messages
+        findings.where, turn = key_range, self._turn.messages
         last = turn[-1]
         if turn[0].key_range not in (None, key_range):
             return  # to be trimmed: what it lists may lie elsewhere
         if last.symbols is not None:
-            found.difference = yield from self._decode(key_range, last)
+            findings.difference = yield from self._decode(key_range, last)
             if last.estimate is not None:
-                found.parts = compare(keys, key_range, last.estimate)
-                found.compared_at = keys.total
-            if found.difference is not None:
-                ours, theirs = found.difference
+                findings.parts = compare(keys, key_range, last.estimate)
+                findings.compared_at = keys.total
+            if findings.difference is not None:
+                ours, theirs = findings.difference
                 if len(ours) > _ASKED_AT_ONCE:  # symbols have no order
                     ours = yield from in_key_order(keys, key_range, ours)
-                found.difference = Difference(ours, theirs)
-                found.we_lack = [theirs]
-                found.where = where_they_differ(key_range, found.parts)
+                findings.difference = Difference(ours, theirs)
+                findings.we_lack = [theirs]
+                findings.where = where_they_differ(key_range, findings.parts)
         else:
             unchanged = self._keys_then == keys.total
-            yield from look_up_lists(found, keys, turn, unchanged=unchanged)
-        if found.we_lack:
-            found.leave_out((yield from ids_of_keys(self.side.given_up)))
+            yield from look_up_lists(findings, keys, turn, unchanged=unchanged)
+        if findings.we_lack:
+            findings.leave_out((yield from ids_of_keys(self.side.given_up)))
 
     def _note_not_supplied(self, number: int, of: int) -> None:
         """Take note that events whose ids the peer named could not be fetched.
@@ -251,7 +251,7 @@ class CodedSession(TurnSession[Message]):
                 f"peer named {self._not_supplied} ids for which it delivered no event"
             )
 
-    def _respond(self, found: TurnFindings) -> Steps[list[Message]]:
+    def _respond(self, findings: TurnFindings) -> Steps[list[Message]]:
         """Answer the peer's turn."""
         self.side.respond()
         turn, self._turn = self._turn.messages, PeerTurn(self.side)
@@ -263,7 +263,7 @@ class CodedSession(TurnSession[Message]):
             return [(yield from self._open(key_range))]  # trimmed
         if (agreed := (yield from self._end(key_range, turn[-1]))) is not None:
             return [agreed]
-        return (yield from self._answer(key_range, turn, found))
+        return (yield from self._answer(key_range, turn, findings))
 
     def _open(self, key_range: KeyRange) -> Steps[Message]:
         """Return an opening: with the number of our keys, and their ids if they are few."""
@@ -313,10 +313,10 @@ class CodedSession(TurnSession[Message]):
         return LeftOut(len(left_out), ours.digest())
 
     def _answer(
-        self, key_range: KeyRange, turn: list[Message], found: TurnFindings
+        self, key_range: KeyRange, turn: list[Message], findings: TurnFindings
     ) -> Steps[list[Message]]:
         """Answer by symbols if they help, else by ranges."""
-        coded = yield from self._answer_by_symbols(key_range, turn[-1], found)
+        coded = yield from self._answer_by_symbols(key_range, turn[-1], findings)
         if coded is not None:
             return [coded]
         yield from self._settle_salt(key_range, turn)
@@ -329,14 +329,14 @@ class CodedSession(TurnSession[Message]):
             salt=None if self._salted is None else self._salted.salt,
         )
         self._list_up_to = 0
-        yield from self._answer_by_ranges(reply, key_range, turn, found)
+        yield from self._answer_by_ranges(reply, key_range, turn, findings)
         messages = reply.finish()
         if not reply.asks:
             yield from self._close(key_range, messages[-1])
         return messages
 
     def _answer_by_symbols(
-        self, key_range: KeyRange, last: Message, found: TurnFindings
+        self, key_range: KeyRange, last: Message, findings: TurnFindings
     ) -> Steps[Message | None]:
         """Return an estimate, or the symbols that an estimate asks for; None if ranges are better.
 
@@ -348,35 +348,35 @@ class CodedSession(TurnSession[Message]):
                 self._dense = False
                 return make_estimate(self.side.keys, key_range, sketch)
         elif last.symbols is not None:
-            if found.difference is None:
-                symbols = yield from self._more_symbols(key_range, last, found)
+            if findings.difference is None:
+                symbols = yield from self._more_symbols(key_range, last, findings)
                 return None if symbols is None else Message(symbols=symbols)
         elif self._symbols_sent:
             self._dense = True  # the peer has seen our estimate, and goes by ranges
         return None
 
     def _answer_by_ranges(
-        self, reply: CodedReply, key_range: KeyRange, turn: list[Message], found: TurnFindings
+        self, reply: CodedReply, key_range: KeyRange, turn: list[Message], findings: TurnFindings
     ) -> Iterator[None]:
         """Say what we hold where the sides differ, as far as the peer's turn tells."""
         last = turn[-1]
-        if found.difference is not None:
-            differing = [part for part in found.parts if part.differs]
+        if findings.difference is not None:
+            differing = [part for part in findings.parts if part.differs]
             if differing and differing[0].lower != key_range.lower:
                 reply.agree(differing[0].lower)
-            end = END if found.where.upper == key_range.upper else found.where.upper
-            reply.exchange(end, found.difference.ours, found.still_lacking(0))
+            end = END if findings.where.upper == key_range.upper else findings.where.upper
+            reply.exchange(end, findings.difference.ours, findings.still_lacking(0))
         elif last.estimate is not None:
             keys = self.side.keys
-            unchanged = found.compared_at == keys.total
-            parts = found.parts if unchanged else compare(keys, key_range, last.estimate)
+            unchanged = findings.compared_at == keys.total
+            parts = findings.parts if unchanged else compare(keys, key_range, last.estimate)
             reply.answer_hints(parts)
         elif last.symbols is not None:
             reply.narrow_down(END)
         elif last.closes_only:
             yield from self._answer_closing(reply, last.count)
         else:
-            yield from self._answer_gaps(reply, turn, found)
+            yield from self._answer_gaps(reply, turn, findings)
 
     def _settle_salt(self, key_range: KeyRange, turn: Sequence[Message]) -> Iterator[None]:
         """Take the peer's salt, or choose one if too many closings were wrong."""
@@ -400,7 +400,7 @@ class CodedSession(TurnSession[Message]):
             reply.narrow_down(END)
 
     def _answer_gaps(
-        self, reply: CodedReply, turn: Sequence[Message], found: TurnFindings
+        self, reply: CodedReply, turn: Sequence[Message], findings: TurnFindings
     ) -> Iterator[None]:
         """Answer what the peer says of gaps, one after the other."""
         at = 0
@@ -421,9 +421,11 @@ class CodedSession(TurnSession[Message]):
                 else:
                     reply.agree(upper)
             elif say is KEYS:
-                reply.answer_list(upper, body, lists[at], found.still_lacking(at))
+                reply.answer_list(upper, body, lists[at], findings.still_lacking(at))
             elif say is LACKING:
-                reply.exchange(upper, NO_IDS, found.still_lacking(at), found.asked_in_full[at])
+                reply.exchange(
+                    upper, NO_IDS, findings.still_lacking(at), findings.asked_in_full[at]
+                )
             else:
                 reply.agree(upper)
             at += say is KEYS or say is LACKING
@@ -442,14 +444,14 @@ class CodedSession(TurnSession[Message]):
         return None
 
     def _more_symbols(
-        self, key_range: KeyRange, received: Message, found: TurnFindings
+        self, key_range: KeyRange, received: Message, findings: TurnFindings
     ) -> Steps[Symbols | None]:
         """Return as many of our symbols as it takes, or None if ranges are better."""
         sketch = yield from self.side.keys.sketch(key_range)
         if sketch is None or received.symbols is None:
             return None
         if received.estimate is not None:
-            chosen = plan(sketch, found.parts, received)
+            chosen = plan(sketch, findings.parts, received)
             number, self._dense = chosen.symbols, chosen.dense
             self._list_up_to = chosen.list_up_to
         elif self._symbols_sent == FIRST_SYMBOLS:  # else the peer's were the second attempt

@@ -172,18 +172,18 @@ class TurnFindings:
     def leave_out(self, ids: Ids) -> None:
         """Do not lack what we leave out."""
         if len(ids):
-            self.we_lack = [each[~among(each, ids)] for each in self.we_lack]
+            self.we_lack = [lacking[~among(lacking, ids)] for lacking in self.we_lack]
 
 
 def look_up_lists(
-    found: TurnFindings, keys: OrderedKeys, turn: Iterable[Message], *, unchanged: bool
+    findings: TurnFindings, keys: OrderedKeys, turn: Iterable[Message], *, unchanged: bool
 ) -> Iterator[None]:
     """Find which ids of the peer's lists we lack, and the keys that it asks for in full.
 
     `found.where` is the session's range before. If `unchanged`, our keys are those of our last
     turn.
     """
-    key_range = found.where
+    key_range = findings.where
     lower, with_lower, first = key_range.lower, False, key_range.lower
     for message in turn:
         lists = iter(message.lists())
@@ -203,12 +203,12 @@ def look_up_lists(
                         keys, gap, np.concatenate([check, listed.wanted]), with_lower=with_lower
                     )
                     we_lack, asked_in_full = _split(held, distinct(listed.ids), listed.wanted)
-                found.we_lack.append(we_lack)
-                found.asked_in_full.append(asked_in_full)
-                if len(found.asked_in_full) == 1:  # the first list
+                findings.we_lack.append(we_lack)
+                findings.asked_in_full.append(asked_in_full)
+                if len(findings.asked_in_full) == 1:  # the first list
                     # A gap has its lower bound, and a range has not. A prefix is less.
                     first = lower[:-1] if with_lower else lower
-                found.where = KeyRange(max(first, key_range.lower), upper)
+                findings.where = KeyRange(max(first, key_range.lower), upper)
             lower, with_lower = upper, True
 
 
@@ -217,8 +217,8 @@ def _split(held: list[tuple[int, bytes]], ids: Ids, wanted: Ids) -> tuple[Ids, t
     if not held:
         return ids, NO_KEYS
     sought = set(wanted.tolist())
-    asked_in_full = tuple(key for each, key in held if each in sought)
-    return ids[~among(ids, np.array([each for each, _ in held], np.uint64))], asked_in_full
+    asked_in_full = tuple(key for id_, key in held if id_ in sought)
+    return ids[~among(ids, np.array([id_ for id_, _ in held], np.uint64))], asked_in_full
 
 
 def ids_of_keys(keys: Sequence[bytes]) -> Steps[Ids]:

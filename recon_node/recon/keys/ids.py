@@ -103,9 +103,9 @@ def find(
 
     In steps; a key that comes or goes meanwhile may be found or not. Two keys may share an id.
     """
-    found: list[tuple[int, bytes]] = []
+    pairs: list[tuple[int, bytes]] = []
     if not len(ids):
-        return found
+        return pairs
     later = groups(keys, key_range, with_lower=with_lower)
     first = list(islice(later, 2))
     among = keys.count(key_range) if len(first) > 1 else 0
@@ -113,10 +113,10 @@ def find(
     for number, group in enumerate(chain(first, later)):
         right = indices_of(group.ids)
         if len(right):
-            found += zip(group.ids[right].tolist(), group.keys(right), strict=True)
+            pairs += zip(group.ids[right].tolist(), group.keys(right), strict=True)
         if number % _GROUPS_A_STEP == _GROUPS_A_STEP - 1:
             yield
-    return found
+    return pairs
 
 
 def _searcher(wanted: Ids, among: int) -> Callable[[Ids], NDArray[np.intp]]:

@@ -208,8 +208,8 @@ class Sketches:
         if not passed:
             return
         digests = b"".join([self._digests[start + index] for index in passed])
-        each = [self._signs[start + index] for index in passed]
-        signs = np.array(each, np.int64) if -1 in each else None
+        taken = [self._signs[start + index] for index in passed]
+        signs = np.array(taken, np.int64) if -1 in taken else None
         if isinstance(kept.sum, Sketch):
             kept.sum.add(ids_of(digests), signs)
         else:

@@ -431,9 +431,9 @@ class OrderedKeys:
         start, end = self._ranks(key_range)
         if not 0 <= index < end - start:
             raise IndexError(f"no key {index} among the {max(0, end - start)} of the range")
-        found: list[bytes] = []
-        select(self.root, [start + index], found)
-        return found[0]
+        selected: list[bytes] = []
+        select(self.root, [start + index], selected)
+        return selected[0]
 
     def keys(self, key_range: KeyRange, limit: int | None = None) -> Iterator[bytes]:
         """Iterate over the keys of a range in order, at most `limit` of them, lazily.

@@ -40,12 +40,12 @@ def merge_ranges(ranges: Iterable[KeyRange]) -> list[KeyRange]:
     Ranges that only touch stay separate: the bound that they share is in neither.
     """
     merged: list[KeyRange] = []
-    for each in sorted(each for each in ranges if not each.is_empty):
-        if merged and each.lower < merged[-1].upper:
+    for key_range in sorted(key_range for key_range in ranges if not key_range.is_empty):
+        if merged and key_range.lower < merged[-1].upper:
             last = merged[-1]
-            merged[-1] = KeyRange(last.lower, max(last.upper, each.upper))
+            merged[-1] = KeyRange(last.lower, max(last.upper, key_range.upper))
         else:
-            merged.append(each)
+            merged.append(key_range)
     return merged
 
 
@@ -70,18 +70,18 @@ def subtract_ranges(ours: Iterable[KeyRange], theirs: Iterable[KeyRange]) -> lis
     taken = merge_ranges(theirs)
     left: list[KeyRange] = []
     at = 0
-    for each in merge_ranges(ours):
-        while at < len(taken) and taken[at].upper <= each.lower:
+    for key_range in merge_ranges(ours):
+        while at < len(taken) and taken[at].upper <= key_range.lower:
             at += 1
-        start = each.lower
+        start = key_range.lower
         for other in islice(taken, at, None):
-            if other.lower >= each.upper:
+            if other.lower >= key_range.upper:
                 break
             if start < other.lower:
                 left.append(KeyRange(start, other.lower))
             start = other.upper
-        if start < each.upper:
-            left.append(KeyRange(start, each.upper))
+        if start < key_range.upper:
+            left.append(KeyRange(start, key_range.upper))
     return left
 
 

@@ -107,13 +107,13 @@ def mix(ids: Ids) -> Ids:
     return mixed
 
 
-def mix_one(each: int) -> int:
+def mix_one(id_: int) -> int:
     """Return the same of one id."""
-    each ^= each >> 30
-    each = each * _MIX_1 & _64_BITS
-    each ^= each >> 27
-    each = each * _MIX_2 & _64_BITS
-    return each ^ each >> 31
+    id_ ^= id_ >> 30
+    id_ = id_ * _MIX_1 & _64_BITS
+    id_ ^= id_ >> 27
+    id_ = id_ * _MIX_2 & _64_BITS
+    return id_ ^ id_ >> 31
 
 
 def distinct(ids: Ids) -> Ids:
@@ -181,22 +181,22 @@ class Symbols(NamedTuple):
         sums, counts = ids * signs.astype(_U), signs.astype(np.uint8)
         checks *= signs.astype(np.uint32)
         for start in range(0, len(ids), _IDS_AT_ONCE):
-            some = slice(start, start + _IDS_AT_ONCE)
-            of, indices = _all_indices(ids[some], len(self))
-            np.add.at(self.sums, indices, sums[some][of])
-            np.add.at(self.checks, indices, checks[some][of])
-            np.add.at(self.counts, indices, counts[some][of])
+            part = slice(start, start + _IDS_AT_ONCE)
+            of, indices = _all_indices(ids[part], len(self))
+            np.add.at(self.sums, indices, sums[part][of])
+            np.add.at(self.checks, indices, checks[part][of])
+            np.add.at(self.counts, indices, counts[part][of])
 
     def _add_each(self, ids: Ids, checks: NDArray[np.uint32], signs: Signs) -> None:
         """Do the same for a few ids, one after the other."""
-        for each, check, sign in zip(ids, checks, signs, strict=True):
-            indices = indices_of(int(each), len(self))
+        for id_, check, sign in zip(ids, checks, signs, strict=True):
+            indices = indices_of(int(id_), len(self))
             if sign > 0:
-                self.sums[indices] += each
+                self.sums[indices] += id_
                 self.checks[indices] += check
                 self.counts[indices] += np.uint8(1)
             else:
-                self.sums[indices] -= each
+                self.sums[indices] -= id_
                 self.checks[indices] -= check
                 self.counts[indices] -= np.uint8(1)
 
@@ -221,9 +221,9 @@ def _all_indices(ids: Ids, limit: int) -> tuple[Signs, Signs]:
     return np.concatenate(owners), np.concatenate(indices)
 
 
-def indices_of(each: int, limit: int) -> list[int]:
+def indices_of(id_: int, limit: int) -> list[int]:
     """Return which of the first symbols have an id."""
-    indices, index, state = [0], 0, each
+    indices, index, state = [0], 0, id_
     while True:
         state = state * _STEP & _64_BITS
         index += max(1, ceil((index + 1.5) * (_TWO_32 / sqrt(state + 1.0) - 1)))
@@ -330,23 +330,23 @@ def decode(symbols: Symbols) -> Iterator[Difference | None]:
         yield from _decode_few(symbols)
         return
     rest = symbols.copy()
-    found: list[Ids] = []
+    batches: list[Ids] = []
     signs: list[Signs] = []
     seen: set[int] = set()
     while True:
         ids, counts = _pure(rest)
-        new = [index for index, each in enumerate(ids.tolist()) if each not in seen]
-        if len(new) < len(ids) or len(found) > _MAX_STEPS:
+        new = [index for index, id_ in enumerate(ids.tolist()) if id_ not in seen]
+        if len(new) < len(ids) or len(batches) > _MAX_STEPS:
             return  # taken out before: these are not the symbols of a set
         if not len(ids):
             break
         seen.update(ids.tolist())
         rest.add(ids, -counts)
-        found.append(ids)
+        batches.append(ids)
         signs.append(counts)
         yield None
     if len(rest) and rest.are_empty:
-        every, sign = np.concatenate([np.zeros(0, _U), *found]), np.concatenate([[0][:0], *signs])
+        every, sign = np.concatenate([np.zeros(0, _U), *batches]), np.concatenate([[0][:0], *signs])
         yield Difference(every[sign > 0], every[sign < 0])
 
 
@@ -365,32 +365,32 @@ def _decode_few(symbols: Symbols) -> Iterator[Difference]:
     """Do the same with Python's integers, for a few symbols, and at once."""
     sums, checks, counts = (column.tolist() for column in symbols)
     size = len(sums)
-    found: dict[int, int] = {}
+    signs_of: dict[int, int] = {}
     while True:
         pure: dict[int, int] = {}
         for total, check, count in zip(sums, checks, counts, strict=True):
             if count == 1 or count == COUNTS - 1:
                 sign = 1 if count == 1 else -1
-                each = sign * total & _64_BITS
-                if each in pure:  # most are in several
+                id_ = sign * total & _64_BITS
+                if id_ in pure:  # most are in several
                     continue
-                if mix_one(each) & _32_BITS == sign * check & _32_BITS:
-                    pure[each] = sign
+                if mix_one(id_) & _32_BITS == sign * check & _32_BITS:
+                    pure[id_] = sign
         if not pure:
             break
-        if len(found) > size or not found.keys().isdisjoint(pure):
+        if len(signs_of) > size or not signs_of.keys().isdisjoint(pure):
             return  # these are not the symbols of a set
-        for each, sign in sorted(pure.items()):
-            found[each] = sign
-            check = mix_one(each) & _32_BITS
-            for index in indices_of(each, size):
-                sums[index] = sums[index] - sign * each & _64_BITS
+        for id_, sign in sorted(pure.items()):
+            signs_of[id_] = sign
+            check = mix_one(id_) & _32_BITS
+            for index in indices_of(id_, size):
+                sums[index] = sums[index] - sign * id_ & _64_BITS
                 checks[index] = checks[index] - sign * check & _32_BITS
                 counts[index] = (counts[index] - sign) % COUNTS
     if size and not (any(sums) or any(checks) or any(counts)):
         yield Difference(
-            np.array([each for each, sign in found.items() if sign > 0], _U),
-            np.array([each for each, sign in found.items() if sign < 0], _U),
+            np.array([id_ for id_, sign in signs_of.items() if sign > 0], _U),
+            np.array([id_ for id_, sign in signs_of.items() if sign < 0], _U),
         )
 
 

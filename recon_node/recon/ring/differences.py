@@ -121,11 +121,11 @@ class _Sent:
 
     def refused(self, lacking: set[bytes], batch: int) -> list[bytes]:
         """Return the keys of values that the peer has refused, if it lacks some."""
-        found = sorted((self.order[key], key) for key in lacking if key in self.order)
-        if found and self.ending is Ending.PEER_HUNG_UP:
-            end = (found[0][0] // batch + 1) * batch
-            found = [(rank, key) for rank, key in found if rank < end]
-        return [key for _, key in found]
+        places = sorted((self.order[key], key) for key in lacking if key in self.order)
+        if places and self.ending is Ending.PEER_HUNG_UP:
+            end = (places[0][0] // batch + 1) * batch
+            places = [(rank, key) for rank, key in places if rank < end]
+        return [key for _, key in places]
 
 
 class Differences:
@@ -147,7 +147,7 @@ class Differences:
         """What earlier sessions have sent, and no later one has decided about."""
 
     def __len__(self) -> int:
-        return len(self._tries) + sum(len(each.order) for each in self._unsettled)
+        return len(self._tries) + sum(len(sent.order) for sent in self._unsettled)
 
     def begin(self, held: KeyView) -> Exchange:
         """Begin a session."""
@@ -188,7 +188,7 @@ class Differences:
     def add_sent(self, sent: _Sent) -> None:
         """Remember what a session has sent; the oldest sessions make room."""
         self._unsettled.append(sent)
-        while sum(len(each.order) for each in self._unsettled) > MAX_SENT:
+        while sum(len(earlier.order) for earlier in self._unsettled) > MAX_SENT:
             del self._unsettled[0]
 
 
@@ -221,7 +221,7 @@ class Exchange:
         for key in keys:
             if self._differences.refused_here.discard(key):  # it has them no more
                 continue
-            if any(key in each.order for each in self._earlier):
+            if any(key in sent.order for sent in self._earlier):
                 self._lacking.add(key)
             else:
                 chosen.append(key)

@@ -168,7 +168,7 @@ def _parse_payload(payload: dict[str, Any]) -> PeerEntry:
     if (
         not isinstance(addresses, list)
         or len(addresses) > MAX_ADDRESSES
-        or not all(type(each) is str and len(each) <= MAX_ADDRESS for each in addresses)
+        or not all(type(address) is str and len(address) <= MAX_ADDRESS for address in addresses)
     ):
         raise PeerEntryError(f"a peer entry whose addresses are not at most {MAX_ADDRESSES} texts")
     return PeerEntry(public_key, expiry, tuple(addresses))

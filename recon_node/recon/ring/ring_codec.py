@@ -117,11 +117,11 @@ def _encode_body(message: Message, keys: KeyForm) -> bytes:
     if isinstance(message, Finished):
         return _text("Finished")
     if isinstance(message, InterestRequest | InterestResponse):
-        content = _array(_encode_interest(each, keys) for each in message.interests)
+        content = _array(_encode_interest(interest, keys) for interest in message.interests)
     elif isinstance(message, RangeRequest):
         content = _encode_range(message.range, keys)
     elif isinstance(message, RangeResponse):
-        content = _array(_encode_range(each, keys) for each in message.ranges)
+        content = _array(_encode_range(range_hash, keys) for range_hash in message.ranges)
     else:
         integers = dag_cbor.encode(list(message.value))  # a canonical encoding, as serde's is
         content = _struct(key=_string(message.key, keys), value=integers)
@@ -132,12 +132,14 @@ def _encode_interest(interest: KeyRange, keys: KeyForm) -> bytes:
     return _struct(start=_string(interest.lower, keys), end=_string(interest.upper, keys))
 
 
-def _encode_range(each: RangeHash, keys: KeyForm) -> bytes:
-    digest = each.summary.hash.digest if each.summary.count else b""
+def _encode_range(range_hash: RangeHash, keys: KeyForm) -> bytes:
+    digest = range_hash.summary.hash.digest if range_hash.summary.count else b""
     summary = _struct(
-        hash=_head(BYTES, len(digest)) + digest, count=_head(UINT, each.summary.count)
+        hash=_head(BYTES, len(digest)) + digest, count=_head(UINT, range_hash.summary.count)
     )
-    return _struct(first=_string(each.first, keys), hash=summary, last=_string(each.last, keys))
+    return _struct(
+        first=_string(range_hash.first, keys), hash=summary, last=_string(range_hash.last, keys)
+    )
 
 
 def _struct(**fields: bytes) -> bytes:
@@ -432,8 +434,8 @@ class _PieceReader:
         return bytes(self._data[self.position - size : self.position])
 
     def _head_of(self, major: int, what: str) -> int:
-        found, number = self._head(what)
-        if found != major:
+        actual, number = self._head(what)
+        if actual != major:
             raise self._error(f"{what} that is not {_NAME_OF_MAJOR[major]}")
         return number
 

@@ -258,9 +258,9 @@ class Initiator(RingSession):
             elif comparison.outcome is Outcome.DIFFER:
                 if asked.depth == MAX_DEPTH:
                     raise RemoteProtocolError(f"a range was cut into parts {MAX_DEPTH} times")
-                smaller += (_Request(each, asked.depth + 1) for each in comparison.parts)
+                smaller += (_Request(half, asked.depth + 1) for half in comparison.parts)
         self._waiting += reversed(smaller)
-        self._waiting_size += sum(each.size for each in smaller)
+        self._waiting_size += sum(request.size for request in smaller)
         if len(self._waiting) > MAX_WAITING:
             raise RemoteProtocolError(f"{len(self._waiting)} parts of ranges that differ")
         yield from self._go_on()
@@ -354,7 +354,7 @@ class Responder(RingSession):
 
 
 def _size(ranges: list[KeyRange]) -> int:
-    return sum(len(each.lower) + len(each.upper) + _OVERHEAD for each in ranges)
+    return sum(len(key_range.lower) + len(key_range.upper) + _OVERHEAD for key_range in ranges)
 
 
 def _is_inside(ranges: list[KeyRange], asked: RangeHash) -> bool:

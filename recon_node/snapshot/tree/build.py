@@ -125,7 +125,7 @@ def _cuts(ranks: list[bytes], *, at_end: bool) -> list[int]:
 
 def _leaf(keys: list[bytes], ranks: Sequence[bytes], lower: bytes) -> NewNode:
     """Make a leaf; the rank of a key ends with its sha2-256 digest, which the Ahash adds up."""
-    total = sum(spread(each[-DIGEST_SIZE:]) for each in ranks)
+    total = sum(spread(key[-DIGEST_SIZE:]) for key in ranks)
     return _new(0, lower, Sha256a.from_lanes(total), LeafNode(keys))
 
 

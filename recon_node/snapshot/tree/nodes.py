@@ -297,10 +297,10 @@ def _packed_keys(keys: Sequence[bytes]) -> Iterator[bytes]:
     for key in keys:
         shared = common_prefix(before, key)
         kind, rest = 0, key[shared:]
-        for each in (1, 2):
-            start = len(key) - DIGEST_SIZE - len(_HEADS[each])
-            if start >= shared and key.startswith(_HEADS[each], start):
-                kind, rest = each, key[shared:start] + key[-DIGEST_SIZE:]
+        for candidate in (1, 2):
+            start = len(key) - DIGEST_SIZE - len(_HEADS[candidate])
+            if start >= shared and key.startswith(_HEADS[candidate], start):
+                kind, rest = candidate, key[shared:start] + key[-DIGEST_SIZE:]
                 break
         yield varint.encode(shared << _KIND_BITS | kind)
         yield varint.encode(len(rest))

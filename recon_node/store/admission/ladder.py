@@ -410,15 +410,15 @@ class Ladder:
 
     def _cover(self, uncovered: list[Record]) -> Steps[None]:
         """Move what a valid data event covers, from the bottom up."""
-        found: dict[CID, Record] = {}
+        reached: dict[CID, Record] = {}
         while uncovered:
             record = uncovered.pop()
-            if record.cid not in found:
-                found[record.cid] = record
+            if record.cid not in reached:
+                reached[record.cid] = record
                 yield Want(events=record.builds_on)
                 uncovered += self._uncovered_below(record)
-        self._covered.update(found)
-        for record in sorted(found.values(), key=lambda each: each.height):
+        self._covered.update(reached)
+        for record in sorted(reached.values(), key=lambda record: record.height):
             if (yield from self._move_held(record)):
                 self._released.append(record.cid)
 

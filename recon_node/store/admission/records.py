@@ -377,8 +377,8 @@ class Known:
 
     def waiters(self, cids: Iterable[CID]) -> list[Record]:
         """Return the undelivered records that build on one of these events, each once."""
-        found = {record: None for cid in cids for record in self._waiters.get(cid, ())}
-        return [record for record in found if record.state is not State.DELIVERED]
+        waiters = {record: None for cid in cids for record in self._waiters.get(cid, ())}
+        return [record for record in waiters if record.state is not State.DELIVERED]
 
     def car(self, record: Record) -> bytes:
         """Return the CAR of a record.

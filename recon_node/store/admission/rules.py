@@ -99,9 +99,13 @@ class Rules:
     def judge(self, batch: Sequence[Submission]) -> Steps[list[Verdict]]:
         """Judge all events, in order, and move those that are accepted."""
         known = self._known
-        yield Want(event_ids=[each.event_id for each in batch if each.event_id is not None])
+        yield Want(
+            event_ids=[
+                submission.event_id for submission in batch if submission.event_id is not None
+            ]
+        )
         screened = [self._screen(submission) for submission in batch]
-        events = [each for each in screened if isinstance(each, Facts)]
+        events = [outcome for outcome in screened if isinstance(outcome, Facts)]
         yield Want(
             events=[cid for event in events for cid in (event.cid, event.init, *event.prevs)],
             proofs=[event.proof_cid for event in events if event.proof_cid is not None],
@@ -109,26 +113,28 @@ class Rules:
         # Those of an event that is here are loaded when it moves: anyone can offer it once more.
         yield Want(waiters=[event.cid for event in events if not known.records_of(event.cid)])
         outcomes: list[_Recorded | Verdict] = []
-        for submission, each in zip(batch, screened, strict=True):
-            if isinstance(each, Facts):
-                outcomes.append((yield from self._place(submission, each)))
+        for submission, outcome in zip(batch, screened, strict=True):
+            if isinstance(outcome, Facts):
+                outcomes.append((yield from self._place(submission, outcome)))
             else:
-                outcomes.append(each)
+                outcomes.append(outcome)
         # Those that would have had to wait and found no room are judged again, history first: so
         # an event whose history is here or in the batch is never refused for want of room.
         late = sorted(
-            (each.record.height, at)
-            for at, each in enumerate(outcomes)
-            if isinstance(each, _Recorded) and _is_temporary(each.record.refusal)
+            (outcome.record.height, at)
+            for at, outcome in enumerate(outcomes)
+            if isinstance(outcome, _Recorded) and _is_temporary(outcome.record.refusal)
         )
         for _, at in late:
             event = screened[at]
             assert isinstance(event, Facts)
             outcomes[at] = yield from self._place(batch[at], event)
-        for submission, each in zip(batch, outcomes, strict=True):
-            if isinstance(each, _Recorded) and _is_written(submission, each.record):
-                self.own_streams.add(each.record.init)
-        return [each if isinstance(each, Verdict) else _verdict(each) for each in outcomes]
+        for submission, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, _Recorded) and _is_written(submission, outcome.record):
+                self.own_streams.add(outcome.record.init)
+        return [
+            outcome if isinstance(outcome, Verdict) else _verdict(outcome) for outcome in outcomes
+        ]
 
     def _screen(self, submission: Submission) -> Facts | _Recorded | Verdict:
         """Look at a submission alone."""
@@ -148,17 +154,15 @@ class Rules:
                 f"{self._max_event_bytes}"
             )
             return _refused(event_id, reason, "car")
-        found = submission.finding or check_event(submission.car)
-        if isinstance(found, Unreadable):
-            return _refused(event_id, found.reason, "car")
-        if isinstance(found, Broken):
-            return _refused(event_id, found.reason, "node")
-        if named is not None and found.cid != named.event_cid:
-            reason = (
-                f"the EventId is that of the event {named.event_cid}, but the CAR holds {found.cid}"
-            )
-            return _refused(event_id, reason, "car")
-        return found
+        finding = submission.finding or check_event(submission.car)
+        if isinstance(finding, Unreadable):
+            return _refused(event_id, finding.reason, "car")
+        if isinstance(finding, Broken):
+            return _refused(event_id, finding.reason, "node")
+        if named is not None and finding.cid != named.event_cid:
+            ids = f"the event {named.event_cid}, but the CAR holds {finding.cid}"
+            return _refused(event_id, f"the EventId is that of {ids}", "car")
+        return finding
 
     def _screen_event_id(self, event_id: EventId) -> _Recorded | Verdict | None:
         """Look at a peer's EventId alone; what it settles needs no look at the CAR."""

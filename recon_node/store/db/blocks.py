@@ -142,7 +142,7 @@ def references(stored: bytes) -> list[int]:
         return []
     try:
         count = _HEAD.unpack_from(stored)[2]
-        return [each & _ID_MASK for each in struct.unpack_from(f"<{count}Q", stored, _HEAD.size)]
+        return [id_ & _ID_MASK for id_ in struct.unpack_from(f"<{count}Q", stored, _HEAD.size)]
     except struct.error as error:
         raise CarError(f"broken packed CAR: {error}") from None
 
@@ -157,11 +157,11 @@ def unpack(stored: bytes, sections_of: Mapping[int, bytes]) -> bytes:
         return stored
     try:
         _, size, count = _HEAD.unpack_from(stored)
-        found = struct.unpack_from(f"<{count}Q", stored, _HEAD.size)
+        rows = struct.unpack_from(f"<{count}Q", stored, _HEAD.size)
         rest = stored[_HEAD.size + 8 * count :]
         parts: list[bytes] = []
         done = 0
-        for reference in found:
+        for reference in rows:
             offset = reference >> _ID_BITS
             parts += (rest[done:offset], sections_of[reference & _ID_MASK])
             done = offset
@@ -183,7 +183,7 @@ _CACHE_BYTES: Final = 4 * 1024 * 1024
 def cut_out_shared(connection: sqlite3.Connection, events: Sequence[Event | Facts]) -> list[bytes]:
     """Keep what events share, within a transaction; return what is to be stored as their CARs."""
     shared = [shareable(event) for event in events]
-    blocks = {cid: block for each in shared for cid, block in each.items()}
+    blocks = {cid: block for in_car in shared for cid, block in in_car.items()}
     rows = _rows_of(connection, blocks) if blocks else {}
     return [
         pack(event.car, {cid: rows[cid] for cid in cids})
@@ -194,12 +194,12 @@ def cut_out_shared(connection: sqlite3.Connection, events: Sequence[Event | Fact
 def _rows_of(connection: sqlite3.Connection, blocks: dict[CID, bytes]) -> dict[CID, int]:
     """Return the rows of these blocks; new ones are written."""
     sql = "SELECT cid, id, block FROM blocks WHERE cid IN (?)"
-    found = list(select_in(connection, sql, list(blocks)))
-    rows = {CID(cid): row for cid, row, _ in found}
+    stored_blocks = list(select_in(connection, sql, list(blocks)))
+    rows = {CID(cid): row for cid, row, _ in stored_blocks}
     # A damaged copy is replaced by the one at hand, which was checked: for all events with it.
     connection.executemany(
         "UPDATE blocks SET block = ? WHERE id = ?",
-        ((blocks[CID(cid)], row) for cid, row, block in found if block != blocks[CID(cid)]),
+        ((blocks[CID(cid)], row) for cid, row, block in stored_blocks if block != blocks[CID(cid)]),
     )
     missing = [cid for cid in blocks if cid not in rows]
     if missing:
@@ -233,19 +233,19 @@ class BlockReader:
         Raises:
             CarError: one is damaged, or a block that it refers to is damaged or missing.
         """
-        packed = [each for each in stored if each[:1] == b"\0"]
+        packed = [car for car in stored if car[:1] == b"\0"]
         if not packed:
             return list(stored)
-        sections = self._load({row for each in packed for row in references(each)})
-        return [unpack(each, sections) for each in stored]
+        sections = self._load({row for car in packed for row in references(car)})
+        return [unpack(car, sections) for car in stored]
 
     def restore_each(self, stored: Sequence[bytes | None]) -> list[bytes | CarError]:
         """Do the same, with an error in the place of each CAR that cannot be restored."""
-        whole = [each for each in stored if each is not None]
+        whole = [car for car in stored if car is not None]
         if len(whole) == len(stored):
             with suppress(CarError):
                 return list(self.restore(whole))
-        return [self._restore_one(each) for each in stored]
+        return [self._restore_one(car) for car in stored]
 
     def _restore_one(self, stored: bytes | None) -> bytes | CarError:
         if stored is None:
@@ -265,10 +265,10 @@ class BlockReader:
         rows = references(stored)
         sections = self._load(rows)
         try:
-            found = [sections[row] for row in rows]
+            parts = [sections[row] for row in rows]
         except KeyError as error:
             raise CarError(f"the shared block in row {error} is damaged or missing") from None
-        return [read_cid(each, varint.decode(each)[1])[0] for each in found]
+        return [read_cid(data, varint.decode(data)[1])[0] for data in parts]
 
     def _load(self, rows: Iterable[int]) -> dict[int, bytes]:
         if not self._remember or self._bytes > _CACHE_BYTES:

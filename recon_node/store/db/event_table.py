@@ -109,15 +109,15 @@ def _exchange(connection: sqlite3.Connection) -> None:
 
 def _copy(connection: sqlite3.Connection) -> None:
     (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()
-    told = time.monotonic()
+    reported = time.monotonic()
     while True:
         (done,) = connection.execute("SELECT coalesce(max(id), 0) FROM slim").fetchone()
         copied = connection.execute(f"{_COPY} id > ? ORDER BY id LIMIT {_COPIED_AT_ONCE}", (done,))
         if not copied.rowcount:
             return
         _commit(connection)
-        if time.monotonic() - told > REPORT_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - reported > REPORT_SECONDS:
+            reported = time.monotonic()
             logger.info("Making the rows of events smaller", done=done, of=last)
 
 

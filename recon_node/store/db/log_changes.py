@@ -130,7 +130,7 @@ class BatchLoader:
         records = select_records_of(self._connection, missing)
         self._adopt(records)
         inits = list({record.cid for record in records if record.kind is EventKind.INIT})
-        known.streams |= {each.init: each for each in select_streams(self._connection, inits)}
+        known.streams |= {stream.init: stream for stream in select_streams(self._connection, inits)}
         sql = "SELECT cid, reason FROM refused WHERE inherent AND cid IN (?)"
         for raw, reason in select_in(self._connection, sql, missing if self._any_refused else ()):
             known.refused[CID(raw)] = reason
@@ -145,11 +145,11 @@ class BatchLoader:
             return
         sql = "SELECT DISTINCT event FROM waits WHERE cid IN (?)"
         # Two parts of a long list may find the same row: such a list must not pass for a whole one.
-        found = [
+        stored_rows = [
             row for (row,) in islice(select_in(self._connection, sql, missing), self._room + 1)
         ]
-        rows = sorted(set(found))
-        if len(found) <= self._room:  # nearly always
+        rows = sorted(set(stored_rows))
+        if len(stored_rows) <= self._room:  # nearly always
             self._room -= len(rows)
             self._load_records("id IN (?) ORDER BY id", rows)
         else:

@@ -162,8 +162,8 @@ def _check_file(connection: sqlite3.Connection, path: Path) -> None:
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application_id != APPLICATION_ID or version < 1:
-        found = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-        if {"events", "cars", "waits", "streams"} <= found:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+        if {"events", "cars", "waits", "streams"} <= tables:
             raise damaged(path, f"its header says {application_id} and {version}")
         raise StoreError(
             f"{path} is a SQLite file of another program: move it away, or choose another data "

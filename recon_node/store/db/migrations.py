@@ -58,19 +58,21 @@ def migrate(connection: sqlite3.Connection, migrations: tuple[Migration, ...]) -
 def cut_out_shared_blocks(connection: sqlite3.Connection) -> None:
     """Give all CARs the form that `blocks` describes, except those that are damaged."""
     (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM cars").fetchone()
-    row, told = 0, time.monotonic()
+    row, reported = 0, time.monotonic()
     while rows := connection.execute(
         "SELECT id, car FROM cars WHERE id > ? ORDER BY id LIMIT ?", (row, MIGRATED_AT_ONCE)
     ).fetchall():
-        candidates = [(each, event) for each, car in rows if (event := _sharing(car)) is not None]
+        candidates = [
+            (row_id, event) for row_id, car in rows if (event := _sharing(car)) is not None
+        ]
         stored = blocks.cut_out_shared(connection, [event for _, event in candidates])
         connection.executemany(
             "UPDATE cars SET car = ? WHERE id = ?",
-            ((car, each) for car, (each, _) in zip(stored, candidates, strict=True)),
+            ((car, row_id) for car, (row_id, _) in zip(stored, candidates, strict=True)),
         )
         row = rows[-1][0]
-        if time.monotonic() - told > REPORT_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - reported > REPORT_SECONDS:
+            reported = time.monotonic()
             logger.info("Storing shared blocks only once", done=row, of=last)
 
 

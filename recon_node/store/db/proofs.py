@@ -328,7 +328,7 @@ def note_statements(connection: sqlite3.Connection, records: Iterable[Record]) -
         and record.state >= State.UNCOVERED
         and (record.logged_state is None or record.logged_state < State.UNCOVERED)
     ]
-    for record in sorted(known, key=lambda each: each.height):
+    for record in sorted(known, key=lambda record: record.height):
         _note(connection, record.row, _BELOW)
 
 
@@ -338,15 +338,15 @@ _BELOW_BEFORE: Final = "cid = anchors.prev"
 
 
 def _note(connection: sqlite3.Connection, row: int, below: str) -> None:
-    found = connection.execute(
+    rows = connection.execute(
         "SELECT chain_id, tx_hash, prev, (SELECT statement FROM events "
         f"JOIN anchors AS below ON below.event = events.id WHERE {below} "
         "AND statement NOTNULL) FROM anchors JOIN proofs USING (proof) WHERE event = ?",
         (row,),
     ).fetchone()
-    if found is None or found[2] is None:  # damaged
+    if rows is None or rows[2] is None:  # damaged
         return
-    chain_id, tx_hash, prev, stated = found
+    chain_id, tx_hash, prev, stated = rows
     transaction = chain_id.encode() + CID(tx_hash).digest  # whatever the codec that its CID names
     statement = sha256(transaction + (stated or prev)).digest()
     connection.execute("UPDATE anchors SET statement = ? WHERE event = ?", (statement, row))

@@ -166,7 +166,7 @@ def insert_records(
         ((r.row, cid) for r in records if r.state < State.DELIVERED for cid in r.builds_on),
     )
     insert_faults(connection, _faults(records))
-    streams = [StreamRecord.of(each) for each in events.values() if each.kind is EventKind.INIT]
+    streams = [StreamRecord.of(init) for init in events.values() if init.kind is EventKind.INIT]
     insert_rows(
         connection,
         "INSERT INTO streams (init_cid, controller, sep_key, sep_value) VALUES",
@@ -262,8 +262,8 @@ def faults_of(
     if connection.execute("SELECT 1 FROM faults LIMIT 1").fetchone() is None:  # nearly all logs
         return none
     signed = [at for at, kind in zip(positions, kinds, strict=True) if kind == EventKind.DATA.value]
-    found = dict(select_in(connection, _OF_POSITIONS, signed))
-    return [found.get(at) for at in positions] if found else none
+    by_position = dict(select_in(connection, _OF_POSITIONS, signed))
+    return [by_position.get(at) for at in positions] if by_position else none
 
 
 def forgotten_streams(connection: sqlite3.Connection) -> frozenset[bytes]:

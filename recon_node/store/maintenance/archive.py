@@ -120,15 +120,15 @@ class ArchivePage:
         events, shared = fields.get("events"), fields.get("shared")
         if not isinstance(events, list) or not _all_cids(shared):
             raise ArchiveFormatError("a page is invalid")
-        found = []
+        pairs = []
         for entry in events:
             if not (isinstance(entry, list) and len(entry) == 2 and _all_cids(entry[1])):
                 raise ArchiveFormatError("a page has an invalid list of events")
             try:
-                found.append((EventId(entry[0]), entry[1]))
+                pairs.append((EventId(entry[0]), entry[1]))
             except (EventIdError, TypeError) as error:
                 raise ArchiveFormatError(f"a page has an invalid EventId: {error}") from None
-        return cls(found, shared)
+        return cls(pairs, shared)
 
 
 def cid_of(block: bytes) -> CID:
@@ -157,7 +157,7 @@ def _map(block: bytes, what: str) -> dict[str, Any]:
 
 
 def _all_cids(value: Any) -> TypeGuard[list[CID]]:
-    return isinstance(value, list) and all(isinstance(each, CID) for each in value)
+    return isinstance(value, list) and all(isinstance(item, CID) for item in value)
 
 
 @dataclass(slots=True)

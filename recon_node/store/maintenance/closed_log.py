@@ -212,13 +212,13 @@ def streams_in(data_dir: Path, names: Collection[str]) -> set[CID]:
         StoreError: a stream is not in the log, or there is no log.
     """
     controllers = [name for name in names if name.startswith("did:")]
-    found = {StreamId.parse(name).cid: name for name in names if name not in controllers}
+    names_by_init = {StreamId.parse(name).cid: name for name in names if name not in controllers}
     with opened_log(data_dir) as log:
-        for init, name in found.items():
+        for init, name in names_by_init.items():
             sql = "SELECT 1 FROM streams WHERE init_cid = ?"
             if log.connection.execute(sql, (init,)).fetchone() is None:
                 raise StoreError(f"there is no stream {name} in {log.path}")
-        streams = set(found)
+        streams = set(names_by_init)
         for did in controllers:
             for spelling in did_spellings(did):
                 sql = "SELECT init_cid FROM streams WHERE controller = ?"

@@ -227,7 +227,7 @@ class EventChecker:
         waits = self._waits([row for row, _ in events])
         bases = self._bases([event for _, event in events])
         inits = {event.init for _, event in events}
-        streams = {each.init: each for each in select_streams(self._connection, list(inits))}
+        streams = {stream.init: stream for stream in select_streams(self._connection, list(inits))}
         for row, event in events:
             try:
                 self._check_waits(row, event, waits[row.id])
@@ -270,8 +270,8 @@ class EventChecker:
         if event.kind is EventKind.INIT and stream != StreamRecord.of(event):
             raise _WrongError("`streams` does not agree with it")
         if (row.state == State.ORPHAN) is not (stream is None):
-            found = "is missing" if stream is None else "is here"
-            raise _WrongError(f"its state is {row.state}, but its init event {found}")
+            verdict = "is missing" if stream is None else "is here"
+            raise _WrongError(f"its state is {row.state}, but its init event {verdict}")
         if row.fault is not None and event.kind is not EventKind.DATA:
             raise _WrongError("it is not a data event, but among the badly signed ones in `faults`")
         if row.state >= State.UNCOVERED and stream is not None:

@@ -132,19 +132,21 @@ async def _admit(store: Store, piece: list[Salvaged], repaired: Repaired) -> boo
     for (intact, named), run in groupby(piece, _kind):
         events = list(run)
         if not intact:
-            repaired.lost += (each.event_id for each in events if each.event_id)
+            repaired.lost += (event.event_id for event in events if event.event_id)
             repaired.nameless += 0 if named else len(events)
-            kept &= all(each.position is None for each in events)
+            kept &= all(event.position is None for event in events)
             continue
         if named:
-            offers = [(each.event_id, each.car) for each in events if each.event_id and each.car]
+            offers = [
+                (event.event_id, event.car) for event in events if event.event_id and event.car
+            ]
             verdicts = await store.admit_remote(offers)
         else:
-            verdicts = await store.admit_local([each.car for each in events if each.car])
-        for each, verdict in zip(events, verdicts, strict=True):
+            verdicts = await store.admit_local([event.car for event in events if event.car])
+        for event, verdict in zip(events, verdicts, strict=True):
             if verdict.status == "refused":
-                repaired.refused.append((each.event_id, verdict.reason or ""))
-            kept &= each.position in (None, verdict.position)
+                repaired.refused.append((event.event_id, verdict.reason or ""))
+            kept &= event.position in (None, verdict.position)
     return kept
 
 

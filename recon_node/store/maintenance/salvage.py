@@ -84,8 +84,8 @@ class Salvage:
     @property
     def network_id(self) -> int | None:
         """The network of most events; if there are none, the one that the log states."""
-        some = self._plan.execute("SELECT event_id FROM plan WHERE event_id NOTNULL LIMIT 100")
-        named = Counter(EventId(event_id).network_id for (event_id,) in some)
+        sample = self._plan.execute("SELECT event_id FROM plan WHERE event_id NOTNULL LIMIT 100")
+        named = Counter(EventId(event_id).network_id for (event_id,) in sample)
         if named:
             return named.most_common(1)[0][0]
         stored = self._meta("network_id")
@@ -152,10 +152,12 @@ class Salvage:
     def _car(self, row: int, event_id: EventId | None) -> bytes | None:
         """The CAR of an event, if it is intact and belongs to it."""
         try:
-            found = self._connection.execute("SELECT car FROM cars WHERE id = ?", (row,)).fetchone()
-            if found is None or not isinstance(found[0], bytes):
+            stored = self._connection.execute(
+                "SELECT car FROM cars WHERE id = ?", (row,)
+            ).fetchone()
+            if stored is None or not isinstance(stored[0], bytes):
                 return None
-            [car] = self._blocks.restore(found)
+            [car] = self._blocks.restore(stored)
             event = parse_event(car)
         except (*_UNREADABLE, CarError, InvalidEventError):
             return None
@@ -259,16 +261,16 @@ def _mend_list(path: Path, fresh: Path) -> None:
         connection.execute(f"PRAGMA page_size = {log_schema.PAGE_SIZE}")
         connection.execute(f"PRAGMA application_id = {log_schema.APPLICATION_ID}")
         migrate(connection, MIGRATIONS)
-    right, found = _read_list(fresh), _read_list(path)
+    right, actual = _read_list(fresh), _read_list(path)
     roots = {name: row[-1] for name, row in right.items()}
-    if len(found) == len(right) and _sql_of(found) == _sql_of(right):
-        others = [name for name in roots if found[name][-1] != roots[name]]
+    if len(actual) == len(right) and _sql_of(actual) == _sql_of(right):
+        others = [name for name in roots if actual[name][-1] != roots[name]]
         if len(others) != 1:
             return  # the list is sound, or the log was compacted and no root can be judged alone
     else:
-        same = sum(found[name][-1] == roots[name] for name in roots if name in found)
+        same = sum(actual[name][-1] == roots[name] for name in roots if name in actual)
         if same < len(roots) - _MAX_LOST_ROOTS:
-            roots = _own_roots(found, roots) or roots
+            roots = _own_roots(actual, roots) or roots
     _set_roots(fresh, roots)
     with path.open("rb") as file:
         before = file.read(log_schema.PAGE_SIZE)
@@ -303,25 +305,25 @@ def _child_pointers(first: bytearray) -> list[int]:
     return [*cells, _LAST_CHILD]
 
 
-def _own_roots(found: _List, right: dict[bytes, object]) -> dict[bytes, object]:
+def _own_roots(actual: _List, right: dict[bytes, object]) -> dict[bytes, object]:
     """The roots that a broken list names; empty if they are ambiguous."""
-    lost, strange = right.keys() - found.keys(), found.keys() - right.keys()
+    lost, strange = right.keys() - actual.keys(), actual.keys() - right.keys()
     if len(lost) != len(strange) or len(lost) > 1:
         return {}
-    roots = {name: row[-1] for name, row in found.items() if name in right}
-    return roots | {name: found[other][-1] for name, other in zip(lost, strange, strict=True)}
+    roots = {name: row[-1] for name, row in actual.items() if name in right}
+    return roots | {name: actual[other][-1] for name, other in zip(lost, strange, strict=True)}
 
 
 def _has_events(path: Path) -> bool:
     """Can events and their CARs be read by this list?"""
     with closing(sqlite3.connect(path)) as connection:
         try:
-            found = connection.execute(
+            first = connection.execute(
                 "SELECT event_id, car FROM events NOT INDEXED JOIN cars USING (id) LIMIT 1"
             ).fetchone()
         except (sqlite3.Error, UnicodeDecodeError):
             return False
-    return found is not None and all(isinstance(each, bytes) for each in found)
+    return first is not None and all(isinstance(value, bytes) for value in first)
 
 
 def _sql_of(rows: _List) -> dict[bytes, tuple[object, ...]]:

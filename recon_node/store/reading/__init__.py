@@ -50,6 +50,6 @@ class Reader:
         """Return the last position that may be shown, at most `upto`."""
         return self.head if upto is None else min(upto, self.head)
 
-    def report(self, found: Iterable[Damage | object]) -> None:
+    def report(self, results: Iterable[Damage | object]) -> None:
         """Report those of some results that are damaged events."""
-        self.damaged += [each for each in found if isinstance(each, Damage)]
+        self.damaged += [result for result in results if isinstance(result, Damage)]

@@ -189,11 +189,11 @@ def _hindrances(reader: Reader, rows: Sequence[int]) -> dict[int, list[tuple[CID
     sql = "SELECT event, cid FROM waits WHERE event IN (?)"
     waits = list(select_in(reader.connection, sql, rows))
     states = read_progress(reader, [CID(cid) for _, cid in waits])
-    found: defaultdict[int, list[tuple[CID, Hindrance]]] = defaultdict(list)
+    hindrances: defaultdict[int, list[tuple[CID, Hindrance]]] = defaultdict(list)
     for row, cid in waits:
         state, _ = states.get(CID(cid), (None, None))
         if state is None:
-            found[row].append((CID(cid), "missing"))
+            hindrances[row].append((CID(cid), "missing"))
         elif state is not State.DELIVERED:
-            found[row].append((CID(cid), "pending" if state is State.PENDING else "waiting"))
-    return found
+            hindrances[row].append((CID(cid), "pending" if state is State.PENDING else "waiting"))
+    return hindrances

@@ -65,8 +65,8 @@ class BlockIndex:
             positions = self._open().execute(
                 "SELECT position FROM places WHERE digest = ?", (cid.digest[:_PREFIX],)
             )
-            found = [position for (position,) in positions]
-        for position in found:
+            candidates = [position for (position,) in positions]
+        for position in candidates:
             for row in read_feed(reader, position - 1, 1, upto=position):
                 if row.car and (block := block_of(row.car, cid)) is not None:
                     return block
@@ -159,16 +159,16 @@ def read_block(reader: Reader, cid: CID) -> bytes | None:
     ).fetchall()
     restored = reader.blocks.restore_each([stored for *_, stored in undelivered])
     for (event_id, event_cid, _), stored in zip(undelivered, restored, strict=True):
-        found = check_stored(stored, event_id, event_cid, None)
-        if isinstance(found, bytes) and (block := block_of(found, cid)) is not None:
+        checked = check_stored(stored, event_id, event_cid, None)
+        if isinstance(checked, bytes) and (block := block_of(checked, cid)) is not None:
             return block
     return None
 
 
 def block_of(car: bytes, cid: CID) -> bytes | None:
     """Return a block of a sound CAR; None if it is not in it."""
-    for each, _, start, end in sections(car):
-        if each == cid:
+    for section_cid, _, start, end in sections(car):
+        if section_cid == cid:
             return car[start:end]
     return None
 

@@ -89,10 +89,10 @@ def read_columns(
         raise DamagedEventError(hole)
     if not cars:
         return _with_anchors(reader, columns, ())
-    found, damaged = _sound(reader, columns)
+    sound, damaged = _sound(reader, columns)
     if any(damaged):
         raise DamagedEventError(*filter(None, damaged))
-    return _with_anchors(reader, columns, found)
+    return _with_anchors(reader, columns, sound)
 
 
 def read_columns_of(reader: Reader, cids: Sequence[CID], max_bytes: int) -> tuple[FeedColumns, int]:
@@ -103,13 +103,13 @@ def read_columns_of(reader: Reader, cids: Sequence[CID], max_bytes: int) -> tupl
     """
     sql, values = _rows_of(len(cids)), (*cids, reader.head)
     *columns, places = select(reader, sql, values, max_bytes, _WIDTH + 1)
-    found, damaged = _sound(reader, columns)
+    sound, damaged = _sound(reader, columns)
     done = places[-1] + 1 if places else len(cids)
     if any(damaged):
-        whole = [each is None for each in damaged]
+        whole = [damage is None for damage in damaged]
         columns = [list(compress(column, whole)) for column in columns]
     reader.damaged += filter(None, damaged)
-    return _with_anchors(reader, columns, found), done
+    return _with_anchors(reader, columns, sound), done
 
 
 @lru_cache(maxsize=8)
@@ -222,10 +222,12 @@ def anchors(
     if time_event not in kinds:
         return none, none
     anchored = [at for at, kind in zip(positions, kinds, strict=True) if kind == time_event]
-    found = {
+    anchored_at = {
         at: (time, chain) for at, time, chain in select_in(reader.connection, _ANCHORS, anchored)
     }
-    times, chains = zip(*(found.get(each, (None, None)) for each in positions), strict=True)
+    times, chains = zip(
+        *(anchored_at.get(position, (None, None)) for position in positions), strict=True
+    )
     return times, chains
 
 
@@ -251,5 +253,5 @@ def first_hole(positions: Sequence[int], after: int) -> Damage | None:
     """Return the first hole in the positions behind `after`: each must have an event."""
     if not positions or positions[-1] - after == len(positions):
         return None
-    expected = next(at for at, found in enumerate(positions, after + 1) if at != found)
+    expected = next(at for at, actual in enumerate(positions, after + 1) if at != actual)
     return Damage("no event has this position", position=expected)

@@ -46,16 +46,16 @@ def read_streams_with(
     have more than `max_bytes` are left out.
     """
     page = read_streams(reader, wanted, before, _MAX_SCANNED)
-    found: list[ListedStream] = []
+    matching: list[ListedStream] = []
     left = _MAX_SCANNED_BYTES
-    for each in page.streams:
-        size = _size_of(reader, each)
-        if size <= max_bytes and _has_texts(reader, each, texts):
-            found.append(each)
-        left -= size + _OF_A_ROW * each.events
-        if (left <= 0 or len(found) >= limit) and each is not page.streams[-1]:
-            return StreamPage(found, page.total, each.row)
-    return StreamPage(found, page.total, page.next)
+    for stream in page.streams:
+        size = _size_of(reader, stream)
+        if size <= max_bytes and _has_texts(reader, stream, texts):
+            matching.append(stream)
+        left -= size + _OF_A_ROW * stream.events
+        if (left <= 0 or len(matching) >= limit) and stream is not page.streams[-1]:
+            return StreamPage(matching, page.total, stream.row)
+    return StreamPage(matching, page.total, page.next)
 
 
 def _size_of(reader: Reader, stream: ListedStream) -> int:

@@ -75,15 +75,15 @@ def read_feed(
     """
     sql = ROWS + "WHERE position > ? AND position <= ? ORDER BY position LIMIT ?"
     values = (min(after, MOST), reader.within_head(upto), min(limit, MOST))
-    found, damage = read_rows(reader, sql, values, max_bytes)
-    hole = first_hole([row.position for row in found], after)
+    rows, damage = read_rows(reader, sql, values, max_bytes)
+    hole = first_hole([row.position for row in rows], after)
     if hole is not None and hole.position is not None:
-        found, damage = found[: hole.position - after - 1], hole
+        rows, damage = rows[: hole.position - after - 1], hole
     if damage is not None:
-        if not found:
+        if not rows:
             raise DamagedEventError(damage)
         reader.damaged.append(damage)  # mended while the caller deals with what is before it
-    return found
+    return rows
 
 
 def read_head(reader: Reader) -> int:
@@ -109,7 +109,7 @@ def read_keys(reader: Reader, lower: bytes, upper: bytes, upto: int, limit: int)
         "ORDER BY event_id LIMIT ?"
     )
     bounds = (lower, upper, reader.within_head(upto), limit)
-    return [each for (each,) in reader.connection.execute(sql, bounds)]
+    return [position for (position,) in reader.connection.execute(sql, bounds)]
 
 
 def read_sort_key(
@@ -142,13 +142,13 @@ def read_whole_rows(
     Raises:
         DamagedEventError: one of them is damaged.
     """
-    found, damage = read_rows(reader, sql, values, max_bytes)
+    rows, damage = read_rows(reader, sql, values, max_bytes)
     if damage is not None:
         raise DamagedEventError(damage)
-    for row in found:
+    for row in rows:
         if not row.car:
             raise DamagedEventError(forgotten(row.event_id, row.event_cid, row.position))
-    return found
+    return rows
 
 
 def read_rows(
@@ -157,7 +157,7 @@ def read_rows(
     """Return the rows before the first damaged one, and the damage."""
     columns = select(reader, sql, values, max_bytes)
     positions, _, _, _, kinds, stored, delivered = columns
-    found: list[FeedRow] = []
+    rows_read: list[FeedRow] = []
     for position, event_id, cid, init, kind, car, *facts in zip(
         *columns[:5],
         reader.blocks.restore_each(stored),
@@ -168,15 +168,15 @@ def read_rows(
     ):
         damage = damage_of(position, event_id, cid, init, kind, car)
         if isinstance(car, CarError) or damage is not None:
-            return found, damage
+            return rows_read, damage
         try:
             key, init_cid = EventId(event_id), CID(init)
         except ValueError as error:
-            return found, name_damage(str(error), None, cid, position)
+            return rows_read, name_damage(str(error), None, cid, position)
         if car == FORGOTTEN:
             car, facts = b"", [None, None, facts[2], None]
-        found.append(FeedRow(position, key, CID(cid), init_cid, EventKind(kind), car, *facts))
-    return found, None
+        rows_read.append(FeedRow(position, key, CID(cid), init_cid, EventKind(kind), car, *facts))
+    return rows_read, None
 
 
 def find_time(connection: sqlite3.Connection, time: int, now: float, head: int) -> FeedTime:
@@ -193,9 +193,9 @@ def find_time(connection: sqlite3.Connection, time: int, now: float, head: int) 
     if timed_from > 1 and (earliest is None or time < earliest):
         raise UnknownTimeError(_unknown(timed_from, earliest))
     sql = f"{_DELIVERIES} WHERE delivered_at >= ? ORDER BY delivered_at LIMIT 1"
-    found = connection.execute(sql, (time,)).fetchone()
-    if found is not None:  # what comes later has a later time
-        return FeedTime(found[0] - 1, is_final=True)
+    later = connection.execute(sql, (time,)).fetchone()
+    if later is not None:  # what comes later has a later time
+        return FeedTime(later[0] - 1, is_final=True)
     return FeedTime(head, is_final=time <= int(now * 1000))
 
 
@@ -253,7 +253,7 @@ def read_undelivered(
         "ORDER BY state DESC, id LIMIT ?",
         (short(init), init, well_signed, limit),
     ).fetchall()
-    found: list[HeldRow] = []
+    held: list[HeldRow] = []
     left = max_bytes
     for row, event_id, cid, state, fault in rows:
         stored = reader.connection.execute("SELECT car FROM cars WHERE id = ?", (row,)).fetchone()
@@ -261,11 +261,11 @@ def read_undelivered(
         car = check_stored(restored, event_id, cid, None)
         if isinstance(car, Damage):
             raise DamagedEventError(car)
-        found.append(HeldRow(EventId(event_id), car, State(state) is State.PENDING, fault))
+        held.append(HeldRow(EventId(event_id), car, State(state) is State.PENDING, fault))
         left -= len(car)
         if left <= 0:
             break
-    return found
+    return held
 
 
 def read_time_statements(reader: Reader, init: CID, limit: int) -> list[TimeRow]:
@@ -286,14 +286,14 @@ def read_time_statements(reader: Reader, init: CID, limit: int) -> list[TimeRow]
 
 def read_time_events(reader: Reader, cids: Iterable[CID]) -> list[TimeRow]:
     """Return those of some events that are delivered time events, and those on which they build."""
-    found: dict[CID, TimeRow] = {}
+    times: dict[CID, TimeRow] = {}
     wanted = set(cids)
     while wanted:
         rows = _named_times(reader, list(wanted))
         new = [_time_row(row) for row in rows if row[2] is not None and row[2] <= reader.head]
-        found.update((row.event_cid, row) for row in new)
-        wanted = {row.prev for row in new} - found.keys()
-    return list(found.values())
+        times.update((row.event_cid, row) for row in new)
+        wanted = {row.prev for row in new} - times.keys()
+    return list(times.values())
 
 
 def read_time_copies(reader: Reader, init: CID, limit: int) -> list[TimeRow]:

@@ -114,7 +114,7 @@ class LogReader:
 
     def __init__(self, data_dir: Path, network: Network, epoch: str, head: int, size: int) -> None:
         self.head = head
-        self.on_damage: Callable[[Iterable[Damage]], None] = lambda found: None
+        self.on_damage: Callable[[Iterable[Damage]], None] = lambda damage: None
         self._data_dir = data_dir
         self._network = network
         self._limiter = trio.CapacityLimiter(size)

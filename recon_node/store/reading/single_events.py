@@ -34,12 +34,12 @@ def read_car(reader: Reader, cid: CID) -> bytes | None:
     Raises:
         DamagedEventError: the event is damaged.
     """
-    found = _read(reader, [cid], _CID)  # several, where peers claimed several EventIds
-    for _, _, car in found:
+    events = _read(reader, [cid], _CID)  # several, where peers claimed several EventIds
+    for _, _, car in events:
         if isinstance(car, bytes):
             return car
-    if found:
-        raise DamagedEventError(*_damaged(found))
+    if events:
+        raise DamagedEventError(*_damaged(events))
     return None
 
 
@@ -57,18 +57,18 @@ def read_cars(reader: Reader, event_ids: Sequence[EventId]) -> list[bytes | None
 
 def read_cars_for_peers(reader: Reader, event_ids: Sequence[EventId]) -> list[bytes | None]:
     """Do the same for peers, to whom a damaged event is not here."""
-    found = _read(reader, event_ids, _EVENT_ID)
-    reader.damaged += _damaged(found)
-    cars = {event_id: car for event_id, _, car in found if isinstance(car, bytes)}
+    events = _read(reader, event_ids, _EVENT_ID)
+    reader.damaged += _damaged(events)
+    cars = {event_id: car for event_id, _, car in events if isinstance(car, bytes)}
     return [cars.get(event_id) for event_id in event_ids]
 
 
 def read_cars_by_cid(reader: Reader, cids: Sequence[CID]) -> list[bytes | None]:
     """Return the CARs of some events, in their order, to peers: None for those that are not here or
     are damaged."""
-    found = _read(reader, cids, _CID)
-    reader.damaged += _damaged(found)
-    cars = {cid: car for _, cid, car in found if isinstance(car, bytes)}
+    events = _read(reader, cids, _CID)
+    reader.damaged += _damaged(events)
+    cars = {cid: car for _, cid, car in events if isinstance(car, bytes)}
     return [cars.get(cid) for cid in cids]
 
 
@@ -161,5 +161,5 @@ def _read(
     ]
 
 
-def _damaged(found: Sequence[tuple[bytes, bytes, bytes | Damage]]) -> list[Damage]:
-    return [car for *_, car in found if isinstance(car, Damage)]
+def _damaged(events: Sequence[tuple[bytes, bytes, bytes | Damage]]) -> list[Damage]:
+    return [car for *_, car in events if isinstance(car, Damage)]

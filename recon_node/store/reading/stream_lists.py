@@ -146,7 +146,8 @@ def count_streams(reader: Reader, sort_values: Iterable[str]) -> dict[str, int]:
     """Return how many streams have each of some sort values."""
     index, terms = "by_sort_value", f"AND {SORT_VALUE} = ? "
     return {
-        each: _count(reader.connection, index, terms, (short_hash(each),)) for each in sort_values
+        sort_value: _count(reader.connection, index, terms, (short_hash(sort_value),))
+        for sort_value in sort_values
     }
 
 
@@ -158,14 +159,14 @@ def read_sort_values(reader: Reader) -> set[tuple[str, str]]:
         f"WHERE kind = 'init' AND position IS NOT NULL AND {SORT_VALUE} > ? "
         f"ORDER BY {SORT_VALUE} LIMIT 1"
     )
-    found: set[tuple[str, str]] = set()
+    sort_values: set[tuple[str, str]] = set()
     after = b""
-    while len(found) < _MAX_SORT_VALUES and (
+    while len(sort_values) < _MAX_SORT_VALUES and (
         row := reader.connection.execute(sql, (after,)).fetchone()
     ):
         after = row[0]
-        found.add((row[1], row[2]))
-    return found
+        sort_values.add((row[1], row[2]))
+    return sort_values
 
 
 def streams_of(reader: Reader, inits: Sequence[CID]) -> list[ListedStream]:
@@ -176,15 +177,15 @@ def streams_of(reader: Reader, inits: Sequence[CID]) -> list[ListedStream]:
         for init in dict.fromkeys(inits)
         for row in reader.connection.execute(sql, (short(init), init, 1)).fetchall()
     ]
-    return sorted(_listed(reader, rows), key=lambda each: -each.row)
+    return sorted(_listed(reader, rows), key=lambda stream: -stream.row)
 
 
 def find_events(reader: Reader, prefix: str, limit: int) -> list[FoundEvent]:
     """Return events whose CIDs start with some characters, at least 10, in base32."""
-    found: list[FoundEvent] = []
+    events: list[FoundEvent] = []
     for first, last in cid_ranges(prefix) if len(prefix) >= MIN_PREFIX else ():
-        found += _find_by_cid(reader, first, last, limit - len(found))
-    return found
+        events += _find_by_cid(reader, first, last, limit - len(events))
+    return events
 
 
 def find_streams(reader: Reader, prefix: str, limit: int) -> list[ListedStream]:
@@ -193,8 +194,8 @@ def find_streams(reader: Reader, prefix: str, limit: int) -> list[ListedStream]:
     for first, last in init_ranges(prefix) if len(prefix) >= MIN_PREFIX else ():
         # A range has the init events of streams of every type; few prefixes are so short that it
         # has more than these.
-        found = _find_by_cid(reader, first, last, _SEARCHED_INITS, kind=EventKind.INIT)
-        inits += [each.cid for each in found if str(each.stream).startswith(prefix)]
+        init_events = _find_by_cid(reader, first, last, _SEARCHED_INITS, kind=EventKind.INIT)
+        inits += [event.cid for event in init_events if str(event.stream).startswith(prefix)]
     return streams_of(reader, inits[:limit])
 
 
@@ -211,8 +212,8 @@ def _find_by_cid(
     ).fetchall()
     streams = stream_ids(reader, [CID(init) for *_, init in rows])
     return [
-        FoundEvent(CID(cid), EventKind(found), State(state), streams.get(CID(init)))
-        for cid, found, state, init in rows
+        FoundEvent(CID(cid), EventKind(event_kind), State(state), streams.get(CID(init)))
+        for cid, event_kind, state, init in rows
     ]
 
 
@@ -220,17 +221,18 @@ def find_models(reader: Reader, part: str, limit: int) -> list[ListedStream]:
     """Return the models whose names contain a text in any case, of the latest 1,000 models."""
     page = read_models(reader, None, _SEARCHED_MODELS)
     wanted = part.casefold()
-    return [each for each in page.streams if each.name and wanted in each.name.casefold()][:limit]
+    models = [model for model in page.streams if model.name and wanted in model.name.casefold()]
+    return models[:limit]
 
 
 def stream_ids(reader: Reader, inits: Iterable[CID]) -> dict[CID, StreamId]:
     """Return the StreamIDs of those of some streams that are here, by their init events."""
     sql = "SELECT init_cid, sep_key, sep_value FROM streams WHERE init_cid IN (?)"
-    found = {
+    sort_pairs = {
         CID(init): (key, value)
         for init, key, value in select_in(reader.connection, sql, list(dict.fromkeys(inits)))
     }
-    return {init: each[0] for init, each in _identify(reader, found).items()}
+    return {init: identity[0] for init, identity in _identify(reader, sort_pairs).items()}
 
 
 def names_of(reader: Reader, models: Iterable[StreamId]) -> dict[StreamId, str]:
@@ -304,14 +306,14 @@ def _identify(
     Models and their documents are known by their sort keys; of others, the init event tells the
     type.
     """
-    found: dict[CID, tuple[StreamId, str | None]] = {}
+    identities: dict[CID, tuple[StreamId, str | None]] = {}
     others: dict[CID, bool] = {}
     for init, (sort_key, sort_value) in streams.items():
         if sort_key == DEFAULT_SORT_KEY and sort_value != str(METAMODEL):
-            found[init] = (StreamId(StreamType.MODEL_INSTANCE, init), None)
+            identities[init] = (StreamId(StreamType.MODEL_INSTANCE, init), None)
         else:
             others[init] = sort_key == DEFAULT_SORT_KEY
-    return found | _named(reader, others)
+    return identities | _named(reader, others)
 
 
 def _named(reader: Reader, inits: Mapping[CID, bool]) -> dict[CID, tuple[StreamId, str | None]]:
@@ -322,8 +324,8 @@ def _named(reader: Reader, inits: Mapping[CID, bool]) -> dict[CID, tuple[StreamI
     used, no name is read. `inits` says whether each is known to start a model.
     """
     with _KNOWN_LOCK:
-        found = {init: known for init in inits if (known := _KNOWN.use(init)) is not None}
-    unknown = [init for init in inits if init not in found]
+        identities = {init: known for init in inits if (known := _KNOWN.use(init)) is not None}
+    unknown = [init for init in inits if init not in identities]
     for start in range(0, len(unknown), _READ_AT_ONCE):
         for cid, car in _read_inits(reader, unknown[start : start + _READ_AT_ONCE]):
             if inits[cid] and len(car) > _LARGEST_NAMED:
@@ -333,10 +335,10 @@ def _named(reader: Reader, inits: Mapping[CID, bool]) -> dict[CID, tuple[StreamI
             else:
                 stream_id = event.stream_id()
                 known = stream_id, _name(event) if stream_id.type == StreamType.MODEL else None
-            found[cid] = known
+            identities[cid] = known
             with _KNOWN_LOCK:
                 _KNOWN[cid] = known
-    return found
+    return identities
 
 
 _LARGEST_NAMED: Final = 256 * 1024
@@ -394,8 +396,8 @@ def cid_ranges(prefix: str) -> Iterator[Range]:
         bits = 8 * (len(head) + _DIGEST)
         digits = -(-bits // 5)
         spare = digits * 5 - bits  # bits: zeros at the end of the text
-        found = _numbers(prefix[1:], BASE32, digits)
-        yield from _within(head, found and (found[0] >> spare, found[1] >> spare))
+        numbers = _numbers(prefix[1:], BASE32, digits)
+        yield from _within(head, numbers and (numbers[0] >> spare, numbers[1] >> spare))
 
 
 def init_ranges(prefix: str) -> Iterator[Range]:
@@ -404,8 +406,8 @@ def init_ranges(prefix: str) -> Iterator[Range]:
         name = varint.encode(STREAM_ID_CODEC) + varint.encode(stream_type)
         for head in _HEADS:
             lowest = int.from_bytes(name + head + bytes(_DIGEST), "big")
-            found = _numbers(prefix[1:], BASE36, _digits_of(lowest))
-            for first, last in _within(name + head, found):
+            numbers = _numbers(prefix[1:], BASE36, _digits_of(lowest))
+            for first, last in _within(name + head, numbers):
                 yield first[len(name) :], last[len(name) :]
 
 
