@@ -27,7 +27,7 @@ from spark_sink.run.run_nodes import RunNodes
 from spark_sink.run.spark_session import Java, find_java, java_exit, start_session, translate
 from spark_sink.schema import DERIVED, RAW, TABLES, UNPROCESSED
 from spark_sink.source.feed_client import Feed, Head
-from spark_sink.tables.delta_state import Reading
+from spark_sink.tables.commits import Reading
 from spark_sink.tables.directory import CHECKPOINT_DIR, SCRATCH_DIR, Tables, lock
 from spark_sink.tables.location import Location, absolute, local_directory
 from spark_sink.tables.staging import Staged

@@ -20,13 +20,13 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.errors import other_rules
 from spark_sink.schema import TableSpec, partition_of
-from spark_sink.tables.commits import STAGED_DIR, Commits
-from spark_sink.tables.delta_files import LOG, added, data_files, placed, query, removed, vacuum
-from spark_sink.tables.delta_state import (
+from spark_sink.tables.commits import (
     FORGOT,
     PROPERTIES,
     READING_PROPERTY,
     RULES_PROPERTY,
+    STAGED_DIR,
+    Commits,
     Reading,
     add_missing_columns,
     excludes_dags,
@@ -34,6 +34,7 @@ from spark_sink.tables.delta_state import (
     rules_of,
     times_forgot,
 )
+from spark_sink.tables.delta_files import LOG, added, data_files, placed, query, removed, vacuum
 from spark_sink.tables.location import Location, delete_below, file_system, files_below
 from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import Staged, Stager, read_file

@@ -28,9 +28,9 @@ import pyarrow.compute as pc
 from recon_node.files import open_locked
 from spark_sink.errors import ConflictError, TablesError, other_dags
 from spark_sink.schema import DERIVED, FORMER, RAW, TABLES
+from spark_sink.tables.commits import Reading
 from spark_sink.tables.dags import LeaveOut, forgotten_streams
 from spark_sink.tables.delta import FeedTable
-from spark_sink.tables.delta_state import Reading
 from spark_sink.tables.location import (
     Location,
     concurrently,

@@ -14,8 +14,7 @@ from deltalake import DeltaTable
 
 from spark_sink.errors import TablesError, another_log, cannot_open, damaged, one_line
 from spark_sink.schema import TABLES, UNPROCESSED
-from spark_sink.tables.delta_files import listed, query
-from spark_sink.tables.delta_state import (
+from spark_sink.tables.commits import (
     Reading,
     epoch_of,
     excludes_dags,
@@ -23,6 +22,7 @@ from spark_sink.tables.delta_state import (
     position_of,
     reading_of,
 )
+from spark_sink.tables.delta_files import listed, query
 from spark_sink.tables.location import (
     FAULTS,
     Location,

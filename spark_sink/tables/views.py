@@ -13,7 +13,7 @@ from pyarrow.fs import FileSelector, FileType
 
 from spark_sink.errors import TablesError, cannot_open
 from spark_sink.schema import TABLES, TableSpec
-from spark_sink.tables.delta_state import MODEL_PROPERTY
+from spark_sink.tables.commits import MODEL_PROPERTY
 from spark_sink.tables.location import (
     FAULTS,
     Location,

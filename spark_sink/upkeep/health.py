@@ -9,7 +9,7 @@ from recon_node.terminal_text import echo
 from spark_sink.errors import SinkError
 from spark_sink.schema import RAW
 from spark_sink.source.feed_client import Feed, Head
-from spark_sink.tables.delta_state import Reading
+from spark_sink.tables.commits import Reading
 from spark_sink.tables.location import Location
 from spark_sink.tables.status import (
     Origin,

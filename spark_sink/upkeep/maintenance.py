@@ -37,9 +37,9 @@ from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.source.feed_client import Feed
 from spark_sink.tables import delta_files
+from spark_sink.tables.commits import epoch_of
 from spark_sink.tables.dags import LeaveOut, forgotten_streams, leave_out_for_good
 from spark_sink.tables.delta import FeedTable
-from spark_sink.tables.delta_state import epoch_of
 from spark_sink.tables.directory import STAGING_DIR, Tables, delete_abandoned
 from spark_sink.tables.location import FAULTS, Location, delete_below
 from spark_sink.tables.status import (

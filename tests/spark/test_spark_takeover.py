@@ -30,7 +30,7 @@ from spark_sink.run.run_nodes import RunNodes
 from spark_sink.schema import FEED
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.source.feed_client import Feed, Head
-from spark_sink.tables.delta_state import Reading
+from spark_sink.tables.commits import Reading
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
 from spark_sink.tables.placement import LogOverlap, Placement, all_ids, ids_of
