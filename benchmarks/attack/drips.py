@@ -21,7 +21,7 @@ from benchmarks.attack.hostile import RING, attacker, cut_off, hostile_host, pee
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import varint
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
-from recon_node.p2p.sync.event_frames import EVENTS_PROTOCOL
+from recon_node.p2p.sync.event_stream import EVENTS_PROTOCOL
 from recon_node.p2p.sync.rings import MODEL_RING
 from recon_node.p2p.transport.hardening import IdentifyPushes
 from recon_node.p2p.transport.host import Host

@@ -18,8 +18,8 @@ from benchmarks.attack.field import NETWORK as NETWORK_NAME
 from recon_node.ceramic import EventId, Network, heightless_event_id, network_range
 from recon_node.ipld import CID, car, dag_cbor, varint
 from recon_node.p2p import P2PSettings
-from recon_node.p2p.sync.event_frames import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.p2p.sync.event_server import serve_events, serve_events_by_id
+from recon_node.p2p.sync.event_stream import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.p2p.sync.reconciler import FrameWire
 from recon_node.p2p.sync.sessions import Tally, converse
 from recon_node.p2p.transport.framing import FrameStream, PeerStream

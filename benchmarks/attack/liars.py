@@ -24,8 +24,8 @@ from recon_node.ceramic import EventId
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.p2p import P2PSettings
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL, NOTHING_KNOWN, state
-from recon_node.p2p.sync.event_frames import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.p2p.sync.event_server import serve_events, serve_events_by_id
+from recon_node.p2p.sync.event_stream import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.p2p.sync.reconciler import FrameWire
 from recon_node.p2p.sync.sessions import Tally, converse
 from recon_node.p2p.transport.framing import FrameStream, PeerStream

@@ -13,7 +13,7 @@ from benchmarks.simulate.store import Library, MemoryStore
 from recon_node.ceramic import EventId
 from recon_node.ipld import varint
 from recon_node.p2p import PeerError
-from recon_node.p2p.sync.event_frames import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
+from recon_node.p2p.sync.event_stream import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.p2p.transport.framing import PeerStream
 from recon_node.recon import Version
 

@@ -24,7 +24,7 @@ from recon_node.p2p.peers.dht import LibraryDht
 from recon_node.p2p.peers.dht_server import ProviderRecords
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
 from recon_node.p2p.peers.schedule import network_rendezvous
-from recon_node.p2p.sync.event_frames import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
+from recon_node.p2p.sync.event_stream import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import VERSIONS, Version, intersect_ranges
 from recon_node.store import Store

@@ -47,8 +47,8 @@ from recon_node.p2p.reports import (
     recon_versions,
 )
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.sync.event_frames import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.p2p.sync.event_server import EventServer
+from recon_node.p2p.sync.event_stream import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.reconciler import Reconciler
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING, Rings

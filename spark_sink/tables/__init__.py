@@ -3,7 +3,8 @@
 - `location`: where they are, a directory or an object store, and the files there
 - `directory`: all tables of a log, in a directory that one process writes
 - `delta`: one table; `delta_files`: its files
-- `commits`: its commits, and what it knows about itself; `leaves`: changing its rows; `tidying`, `retention`: keeping it small
+- `commits`: what it knows about itself, and its commits; `leaves`: changing its rows
+- `tidying`, `retention`: keeping it small
 - `staging`: rows on their way into a table; `raw_files`: reading `raw_events` back
 - `status`, `versions`: the current state of the tables; older versions
 """

@@ -18,7 +18,7 @@ from p2p_support import NETWORK, encode_frame
 from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import varint
 from recon_node.p2p.errors import PeerError
-from recon_node.p2p.sync.event_frames import EVENTS_PROTOCOL
+from recon_node.p2p.sync.event_stream import EVENTS_PROTOCOL
 from recon_node.p2p.transport.framing import PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import KeyRange

@@ -12,9 +12,8 @@ from trio.testing import memory_stream_pair
 from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import CID, RAW, car
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
-from recon_node.p2p.sync.event_frames import CAR, END, parse_request, root_of
 from recon_node.p2p.sync.event_server import serve_events, serve_events_by_id
-from recon_node.p2p.sync.event_stream import fetch_events
+from recon_node.p2p.sync.event_stream import CAR, END, fetch_events, parse_request, root_of
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit, Searches
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.recon import KeyRange, KeyStore, Missing, id_of

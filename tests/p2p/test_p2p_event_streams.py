@@ -7,8 +7,7 @@ from p2p_support import LOOPBACK, PATIENCE, connect, eventually, loopback_host, 
 from recon_node.ipld import CID
 from recon_node.p2p.errors import PeerGoneError, StaleStreamError
 from recon_node.p2p.sync import event_server
-from recon_node.p2p.sync.event_frames import EVENTS_PROTOCOL
-from recon_node.p2p.sync.event_stream import EVENTS_USED_FOR, EventStreams
+from recon_node.p2p.sync.event_stream import EVENTS_PROTOCOL, EVENTS_USED_FOR, EventStreams
 from recon_node.p2p.transport.framing import FrameStream
 
 

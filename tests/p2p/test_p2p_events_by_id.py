@@ -34,15 +34,15 @@ from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import varint
 from recon_node.p2p import network_side
 from recon_node.p2p.errors import PeerError, PeerGoneError, PeerProtocolError
-from recon_node.p2p.sync.event_frames import (
+from recon_node.p2p.sync.event_server import serve_events_by_id
+from recon_node.p2p.sync.event_stream import (
     CAR,
     END,
     EVENTS_BY_ID_PROTOCOL,
     EVENTS_PROTOCOL,
+    fetch_events,
     parse_id_request,
 )
-from recon_node.p2p.sync.event_server import serve_events_by_id
-from recon_node.p2p.sync.event_stream import fetch_events
 from recon_node.p2p.sync.key_rate_limit import KEYS_AN_EVENT, KeyRateLimit, Searches
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host

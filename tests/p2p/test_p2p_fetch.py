@@ -28,8 +28,8 @@ from recon_node.p2p.sync.claims import (
     STALLED_AFTER,
     FetchTable,
 )
-from recon_node.p2p.sync.event_frames import EVENTS_BY_ID_PROTOCOL
 from recon_node.p2p.sync.event_server import serve_events, serve_events_by_id
+from recon_node.p2p.sync.event_stream import EVENTS_BY_ID_PROTOCOL
 from recon_node.p2p.sync.fetch import Fetcher
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.memory_budget import unlimited

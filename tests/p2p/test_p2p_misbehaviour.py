@@ -28,7 +28,7 @@ from recon_node.ceramic import EventId, network_range, parse_event
 from recon_node.ipld import varint
 from recon_node.p2p import ANOTHER_NETWORK, open_p2p
 from recon_node.p2p.errors import MISBEHAVED, PeerError
-from recon_node.p2p.sync.event_frames import CAR, END, EVENTS_PROTOCOL, parse_request
+from recon_node.p2p.sync.event_stream import CAR, END, EVENTS_PROTOCOL, parse_request
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
 from recon_node.recon import ZERO, KeyRange, SessionSettings, Sha256a

@@ -19,7 +19,7 @@ from recon_node.p2p.context import Context
 from recon_node.p2p.errors import BROKEN_PROTOCOL, MISBEHAVED, PEER_FAILURES, describe_error
 from recon_node.p2p.reports import GAVE_WAY
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.sync.event_frames import (
+from recon_node.p2p.sync.event_stream import (
     CAR,
     END,
     EVENTS_BY_ID_PROTOCOL,

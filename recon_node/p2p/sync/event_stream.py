@@ -1,30 +1,55 @@
-"""The requests of event streams (event_frames.py), and the streams that are kept for them."""
+"""Event streams: events are asked for by their EventIds, or by ids. The frames, the requests, and the
+streams that are kept for them.
+
+`/ceramic/events/1.0.0`, by EventIds:
+
+    request:   EventId+                      one frame, at most 1000 of them
+    answer:    00 CARv1                      a frame for each event that is held, in any order
+               01 EventId*                   the end: the EventIds that are not held
+
+`/ceramic/events/1.1.0`, by ids. An id is the first 8 bytes of an EventId's sha2-256, which is
+all that a session of recon/1.2.0 tells of most keys. The answer has the rest of the EventId:
+
+    request:   bound bound id+               one frame: where the EventIds lie, and at most 1000 ids
+    answer:    00 head CARv1                 the head is the EventId without the event's CID,
+                                             which is the root of the CAR
+               01 id*                        the end: the ids of events that are not held
+
+Bounds and heads begin with their size, a varint. After the end of an answer the next request may
+follow on the same stream; a requester may send it earlier, to keep the line busy. An event that was
+not asked for, or an end that leaves a request unanswered, is a protocol error.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import Final
 
 import trio
 
-from recon_node.ceramic import EventId
+from recon_node.ceramic import CeramicError, EventId, EventIdError, Network, scan
+from recon_node.ipld import CID, IpldError, VarintError, varint
+from recon_node.ipld.car import read_header
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError, StaleStreamError
 from recon_node.p2p.settings import MAX_REQUEST
-from recon_node.p2p.sync.event_frames import (
-    CAR,
-    END,
-    EVENTS_BY_ID_PROTOCOL,
-    EVENTS_PROTOCOL,
-    AwaitedIds,
-    AwaitedKeys,
-)
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.kept_streams import KeptStreams, OpenStream
-from recon_node.recon import Missing
+from recon_node.recon import ID_SIZE, KeyRange, Missing, id_of
 
+EVENTS_PROTOCOL: Final = "/ceramic/events/1.0.0"
+EVENTS_BY_ID_PROTOCOL: Final = "/ceramic/events/1.1.0"
+CAR: Final = b"\x00"
+"""First byte of a frame with a CAR."""
+END: Final = b"\x01"
+"""First byte of the frame that ends an answer."""
+_MAX_BOUND: Final = 256
+"""Maximum bytes of a bound or a head."""
+_MAX_CAR_HEADER: Final = 4096
+"""Bytes of the header of a CAR with an event: it names one root, or a few."""
 BATCH_EVENTS: Final = 1000
 _BATCH_BYTES: Final = 2 << 20
 """Maximum events, and bytes, of a batch: as many as the store takes at once."""
@@ -32,9 +57,161 @@ _BATCHES_HELD: Final = 6
 """Maximum batches of fetched events held in memory: arriving, or being written."""
 _STEP: Final = 16 * 1024
 """Bytes of memory that a batch is charged at a time."""
+EVENTS_USED_FOR: Final = 90.0
+"""Seconds after which an event stream is no longer used again: servers close theirs after
+`event_server.EVENTS_KEPT_FOR`, and those of earlier versions after `turn_timeout`, as long by
+default."""
 
 FetchedEvents = list[tuple[EventId, bytes]]
 HandOver = Callable[[FetchedEvents], Awaitable[None]]
+
+
+class AwaitedKeys:
+    """A request for events by their EventIds, and those that have not come."""
+
+    def __init__(self, keys: Sequence[EventId]) -> None:
+        self.request = b"".join(keys)
+        self._awaited: dict[CID, list[EventId]] = defaultdict(list)
+        for event_id in keys:
+            self._awaited[event_id.event_cid].append(event_id)
+
+    def take(self, frame: bytes) -> tuple[EventId, bytes]:
+        """Return the EventId and the CAR of an event that has come."""
+        car = frame[len(CAR) :]
+        root = root_of(car)
+        event_ids = self._awaited.get(root)
+        if not event_ids:
+            raise PeerProtocolError(f"a CAR with the root {root}, which was not asked for")
+        return event_ids.pop(), car
+
+    def end(self, content: bytes) -> list[bytes]:
+        """Return what the end of the answer names, which is what has not come."""
+        missing = chain.from_iterable(self._awaited.values())
+        return _checked_end([*_scan_all(content, "the end of an answer")], [*missing])
+
+
+class AwaitedIds:
+    """A request for events by the ids of their EventIds, and those that have not come."""
+
+    def __init__(self, key_range: KeyRange, ids: Sequence[bytes]) -> None:
+        self.request = b"".join([*map(_sized, key_range), *ids])
+        self._range = key_range
+        self._awaited = set(ids)
+        self._taken: dict[EventId, bytes] = {}
+        """What has come, with its ids."""
+
+    def take(self, frame: bytes) -> tuple[EventId, bytes]:
+        """Return the EventId and the CAR of an event that has come."""
+        event_id, car = _parse_event(frame)
+        name = id_of(event_id)
+        is_new = event_id not in self._taken and self._range.covers(event_id)
+        if not is_new or name not in self._awaited:
+            raise PeerProtocolError(f"the event {event_id}, which was not asked for")
+        self._taken[event_id] = name
+        return event_id, car
+
+    def end(self, content: bytes) -> list[bytes]:
+        """Return what the end of the answer names, which is what has not come."""
+        named = [content[at : at + ID_SIZE] for at in range(0, len(content), ID_SIZE)]
+        return _checked_end(named, [*self._awaited.difference(self._taken.values())])
+
+
+def _checked_end(named: list[bytes], missing: list[bytes]) -> list[bytes]:
+    if sorted(named) != sorted(missing):
+        raise PeerProtocolError(
+            f"the end of an answer names {len(named)} missing events, but {len(missing)} did not "
+            "arrive"
+        )
+    return named
+
+
+def parse_request(request: bytes, network: Network) -> list[EventId]:
+    """Return the EventIds of a request.
+
+    Raises:
+        PeerProtocolError: there are none or too many, or one does not parse, is a fencepost, or
+            belongs to another network.
+    """
+    wanted = list(_scan_all(request, "a request for events"))
+    if not 0 < len(wanted) <= MAX_REQUEST:
+        raise PeerProtocolError(
+            f"a request for {len(wanted)} events; it must be for 1 to {MAX_REQUEST}"
+        )
+    for event_id in wanted:
+        if event_id.network_id != network.id or event_id.is_fencepost:
+            raise PeerProtocolError(
+                f"a request for {event_id}, which is not an event of the network {network}"
+            )
+    return wanted
+
+
+def root_of(car: bytes) -> CID:
+    """Return the root that a CAR's header names. The rest of the CAR is not read.
+
+    Raises:
+        PeerProtocolError: there is no such header.
+    """
+    try:
+        roots, _ = read_header(car[:_MAX_CAR_HEADER])
+        return roots[0]
+    except (IpldError, LookupError) as error:
+        raise PeerProtocolError(f"an event frame that is not a CAR: {error}") from None
+
+
+def _scan_all(data: bytes, what: str) -> Iterator[EventId]:
+    offset = 0
+    while offset < len(data):
+        try:
+            event_id, offset = scan(data, offset)
+        except CeramicError as error:
+            raise PeerProtocolError(f"{what} that does not parse: {error}") from None
+        yield event_id
+
+
+def head_frame(event_id: EventId) -> bytes:
+    """Return the start of the frame with an event: all before its CAR."""
+    return CAR + _sized(event_id[: -len(event_id.event_cid)])
+
+
+def _sized(part: bytes) -> bytes:
+    return varint.encode(len(part)) + part
+
+
+def parse_id_request(request: bytes) -> Missing:
+    """Return the ids of a request, and where their EventIds lie.
+
+    Raises:
+        PeerProtocolError: there are none or too many, or it does not parse.
+    """
+    lower, at = _read_sized(request, 0)
+    upper, at = _read_sized(request, at)
+    number, rest = divmod(len(request) - at, ID_SIZE)
+    if rest or not 0 < number <= MAX_REQUEST or lower >= upper:
+        raise PeerProtocolError(
+            f"a request for events with {len(request) - at} bytes of ids; it must have 1 to "
+            f"{MAX_REQUEST} ids of {ID_SIZE} bytes, and bounds that ascend"
+        )
+    ids = [request[start : start + ID_SIZE] for start in range(at, len(request), ID_SIZE)]
+    return Missing(KeyRange(lower, upper), ids)
+
+
+def _parse_event(frame: bytes) -> tuple[EventId, bytes]:
+    head, at = _read_sized(frame, len(CAR))
+    car = frame[at:]
+    try:
+        return EventId(head + root_of(car)), car
+    except EventIdError as error:
+        raise PeerProtocolError(f"an event whose head does not parse: {error}") from None
+
+
+def _read_sized(data: bytes, at: int) -> tuple[bytes, int]:
+    try:
+        size, at = varint.decode(data, at)
+    except VarintError as error:
+        raise PeerProtocolError(f"an event frame that does not parse: {error}") from None
+    if size > _MAX_BOUND or at + size > len(data):
+        raise PeerProtocolError(f"an event frame with a bound or head of {size} bytes")
+    return data[at : at + size], at + size
 
 
 async def fetch_events(
@@ -137,12 +314,6 @@ class _Batches:
         if batch:
             await self._hand_over(batch)
             self._held.append(0)
-
-
-EVENTS_USED_FOR: Final = 90.0
-"""Seconds after which an event stream is no longer used again: servers close theirs after
-`event_server.EVENTS_KEPT_FOR`, and those of earlier versions after `turn_timeout`, as long by
-default."""
 
 
 class EventStreams:

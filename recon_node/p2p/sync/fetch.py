@@ -24,9 +24,10 @@ from recon_node.p2p.errors import CutShortError, StaleStreamError
 from recon_node.p2p.reports import Counters
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import Claim, FetchTable
-from recon_node.p2p.sync.event_frames import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.p2p.sync.event_stream import (
     BATCH_EVENTS,
+    EVENTS_BY_ID_PROTOCOL,
+    EVENTS_PROTOCOL,
     FetchedEvents,
     HandOver,
     fetch_events,
