@@ -19,8 +19,7 @@ from p2p_support import (
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import network_range, sort_value_range
-from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.kept_streams import RECON_USED_FOR, KeptStreams, OpenStream
+from recon_node.p2p.transport.framing import RECON_USED_FOR, FrameStream, KeptStreams, OpenStream
 from recon_node.recon import RECON_1_0, RECON_1_2, KeyRange, KeyStore, Side, turn_of
 from recon_node.recon.coded.messages import Message, MessageFlag
 from recon_node.store import Interest

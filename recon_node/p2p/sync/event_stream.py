@@ -1,5 +1,5 @@
-"""Event streams: events are asked for by their EventIds, or by ids. The frames, the requests, and the
-streams that are kept for them.
+"""Event streams: their frames, the requests for events by EventIds or by ids, and the streams that
+are kept for them.
 
 `/ceramic/events/1.0.0`, by EventIds:
 
@@ -35,9 +35,8 @@ from recon_node.ipld import CID, IpldError, VarintError, varint
 from recon_node.ipld.car import read_header
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError, StaleStreamError
 from recon_node.p2p.settings import MAX_REQUEST
-from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.framing import FrameStream, KeptStreams, OpenStream
 from recon_node.p2p.transport.host import Host
-from recon_node.p2p.transport.kept_streams import KeptStreams, OpenStream
 from recon_node.recon import ID_SIZE, KeyRange, Missing, id_of
 
 EVENTS_PROTOCOL: Final = "/ceramic/events/1.0.0"

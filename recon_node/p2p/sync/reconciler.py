@@ -27,8 +27,7 @@ from recon_node.p2p.sync.fetch import Fetcher, is_refused_or_declined
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.sessions import Meter, PeerSlots, SessionRun, Sessions
-from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.kept_streams import OpenStream
+from recon_node.p2p.transport.framing import FrameStream, OpenStream
 from recon_node.recon import KeyRange, Send, Side, Version, intersect_ranges
 from recon_node.recon.session import SendValues, TurnSession
 from recon_node.slots import address_block_of

@@ -28,7 +28,7 @@ from recon_node.p2p.reports import AGREED, NO_COMMON_INTEREST, SyncReport
 from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.ring_events import RingEvents, RingWire
 from recon_node.p2p.sync.sessions import PeerSlots, SessionRun, Sessions, Tally
-from recon_node.p2p.transport.kept_streams import OpenStream
+from recon_node.p2p.transport.framing import OpenStream
 from recon_node.recon import Failed, Fetch, FetchById, KeyRange
 from recon_node.recon.ring.differences import Ending, Exchange
 from recon_node.recon.ring.peer_ring import MAX_ENTRIES, EntryVerdict, PeerEntry, PeerRing

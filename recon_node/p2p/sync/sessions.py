@@ -41,8 +41,13 @@ from recon_node.p2p.errors import (
 )
 from recon_node.p2p.reports import CANCELLED, GAVE_WAY, Role, SyncHistory, SyncReport
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit
-from recon_node.p2p.transport.framing import FrameStream, PeerStream
-from recon_node.p2p.transport.kept_streams import RECON_KEPT_FOR, KeptStreams, OpenStream
+from recon_node.p2p.transport.framing import (
+    RECON_KEPT_FOR,
+    FrameStream,
+    KeptStreams,
+    OpenStream,
+    PeerStream,
+)
 from recon_node.recon import Actions, Failed, Fetch, FetchById, KeyView, Send, Session
 from recon_node.recon.session import Admit, SendValues
 from recon_node.slots import GiveWay, Slots, address_block_of

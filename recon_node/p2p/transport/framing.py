@@ -7,12 +7,15 @@ streams of `trio.testing`; a `Libp2pStream` is a libp2p stream in that shape.
 frames on a byte stream, with a time limit on every wait, and counts the bytes in both directions.
 A frame above the size limit is refused by its length, before its bytes are read. An end of the
 stream within a frame is an error: on libp2p a lost connection looks like an end.
+
+`KeptStreams` are kept between two uses, because opening one costs more than a short session.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import trio
@@ -27,6 +30,10 @@ from recon_node.p2p.transport.memory_budget import MemoryAccount, MemoryBudget, 
 
 _CLOSE_LIMIT: Final = 2.0
 """Seconds that ending a stream may take."""
+RECON_KEPT_FOR: Final = 300.0
+"""Seconds for which a responder keeps a stream for the initiator's next session."""
+RECON_USED_FOR: Final = 240.0
+"""Seconds after which an initiator no longer relies on that."""
 
 
 def shielded(seconds: float) -> trio.CancelScope:
@@ -354,3 +361,62 @@ class FrameStream:
             raise PeerProtocolError(f"the peer took no data for {patience:g} s")
         self.bytes_sent += len(data)
         self._on_sent(len(data))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStream:
+    """A stream of a protocol of ours, opened by either side, with its frames."""
+
+    stream: PeerStream
+    frames: FrameStream
+    has_served: bool = False
+    """Whether it was kept: a session, or a fetch, has ended on it."""
+
+
+class KeptStreams:
+    """The streams that this node has opened and keeps between two uses, at most one for each peer.
+
+    A recon stream may carry one session after another, because opening a stream costs both sides
+    more than the rest of a session that finds nothing to do. A stream that is kept takes no slot.
+
+    Args:
+        used_for: seconds after which a kept stream is ended.
+    """
+
+    def __init__(self, used_for: float = RECON_USED_FOR) -> None:
+        self._used_for = used_for
+        self._kept: dict[str, tuple[float, OpenStream]] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    async def take(self, peer_id: str) -> OpenStream | None:
+        """Return the stream kept with a peer, if it can still be used."""
+        await self._end_useless()
+        _, kept = self._kept.pop(peer_id, (0.0, None))
+        return kept
+
+    async def put(self, open_stream: OpenStream) -> None:
+        """Keep a stream after a session; end it if another one is kept with its peer."""
+        peer_id, stream = open_stream.stream.peer_id, open_stream.stream
+        if peer_id in self._kept or not stream.is_open:
+            await stream.aclose()
+            return
+        used = OpenStream(stream, open_stream.frames, has_served=True)
+        self._kept[peer_id] = trio.current_time(), used
+
+    async def _end_useless(self) -> None:
+        """End the streams that are lost or were not used for long, all at once.
+
+        Ending one may take a while if the peer is frozen.
+        """
+        expired = trio.current_time() - self._used_for
+        useless = [
+            peer_id
+            for peer_id, (since, kept) in self._kept.items()
+            if since <= expired or not kept.stream.is_open
+        ]
+        async with trio.open_nursery() as nursery:
+            for peer_id in useless:
+                _, kept = self._kept.pop(peer_id)
+                nursery.start_soon(kept.stream.aclose)
