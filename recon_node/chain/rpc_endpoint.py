@@ -27,7 +27,7 @@ import trio
 from recon_node.backoff import Backoff
 from recon_node.bodies import read_body
 from recon_node.chain.settings import ChainSettings, url_host
-from recon_node.durations import Durations
+from recon_node.timing import Durations
 
 logger = structlog.get_logger(__name__)
 

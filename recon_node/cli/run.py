@@ -21,7 +21,7 @@ from recon_node.node import fatal_messages, run_node
 from recon_node.program import allow_files
 from recon_node.settings import unknown_variables
 from recon_node.store.db.saved_keys import SAVING
-from recon_node.tracing import TracesError, traces
+from recon_node.timing import TracesError, traces
 
 SHUTDOWN_LIMIT: Final = 4.5
 """Seconds after which an orderly shutdown is cut short. What was acknowledged is on disk."""

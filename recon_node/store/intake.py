@@ -26,7 +26,6 @@ from typing import Final
 import structlog
 import trio
 
-from recon_node.durations import Durations
 from recon_node.ipld import CID
 from recon_node.store.contents import Writer
 from recon_node.store.damage import DamageWatch
@@ -35,7 +34,7 @@ from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.kept_interests import Interests
 from recon_node.store.policy import PolicyGate
 from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Verdict
-from recon_node.tracing import span
+from recon_node.timing import Durations, span
 from recon_node.turns import InTurn, Turns
 from recon_node.verification.verifiers import NATIVE_VERSION, Verifiers
 

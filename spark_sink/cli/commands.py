@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recon_node import tracing
+from recon_node import timing
 from recon_node.program import stop_signals
 from recon_node.terminal_text import ByteSize, echo, shown
 from spark_sink.cli.event_printer import EventPrinter, json_lines_option
@@ -304,11 +304,11 @@ def run(
     runner = Runner(settings, printer, log.begin)
     _stop_on_signals(runner)
     try:
-        with tracing.traces("spark-sink", on=traces):
+        with timing.traces("spark-sink", on=traces):
             runner.run()
     except SinkError as error:
         raise SinkError(f"{error}{log.hint()}") from error
-    except tracing.TracesError as error:
+    except timing.TracesError as error:
         raise SinkError(str(error)) from None
     if printer.is_closed:
         raise SystemExit(1)

@@ -19,7 +19,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from recon_node.durations import Durations
+from recon_node.timing import Durations
 
 Kind = Literal["counter", "gauge", "histogram"]
 

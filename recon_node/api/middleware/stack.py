@@ -34,7 +34,7 @@ from recon_node.api.errors import error_response, refuse
 from recon_node.api.metrics import Metrics
 from recon_node.api.services import Limits
 from recon_node.slots import AllowList, Slot, Slots, address_block_of
-from recon_node.tracing import span
+from recon_node.timing import span
 from recon_node.turns import ASKER
 
 logger = structlog.get_logger(__name__)

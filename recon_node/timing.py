@@ -1,10 +1,13 @@
-"""OpenTelemetry traces: spans of requests, syncs, transactions and the pipeline's batches.
+"""How long things take: histograms for the metrics, and OpenTelemetry traces.
 
-Off unless the setting `traces` is on, and then the only part that imports OpenTelemetry, which is
-installed by the extra `otel`. A span is made when its work has ended, from what is counted and
-logged of it anyway. So spans have no children here, but a request that carries a `traceparent` (W3C
-Trace Context) has its span in its client's trace. Where spans go, by which name, and how many of
-them, is up to OpenTelemetry's own environment variables (OTEL_*).
+Histograms need no metrics library here; `recon_node.api.metrics` writes them down for Prometheus.
+
+Traces are spans of requests, syncs, transactions and the pipeline's batches. They are off unless
+the setting `traces` is on, and then the only part that imports OpenTelemetry, which is installed by
+the extra `otel`. A span is made when its work has ended, from what is counted and logged of it
+anyway. So spans have no children here, but a request that carries a `traceparent` (W3C Trace
+Context) has its span in its client's trace. Where spans go, by which name, and how many of them, is
+up to OpenTelemetry's own environment variables (OTEL_*).
 """
 
 from __future__ import annotations
@@ -12,11 +15,48 @@ from __future__ import annotations
 import os
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from recon_node import __version__
+
+BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of the buckets, in seconds, unless others are given."""
+
+
+class Durations:
+    """Counts durations in seconds.
+
+    Args:
+        bounds: the upper bounds of the buckets, ascending. The last bucket has none.
+    """
+
+    __slots__ = ("_bounds", "_counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...] = BOUNDS) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+        """The sum of all durations, in seconds."""
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration. One that equals a bound belongs to the bucket below it."""
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self.sum += seconds
+
+    @property
+    def count(self) -> int:
+        """The number of durations."""
+        return sum(self._counts)
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Return each upper bound, and how many durations were not longer; the last is `+Inf`."""
+        bounds = [*map(str, self._bounds), "+Inf"]
+        return list(zip(bounds, accumulate(map(float, self._counts)), strict=True))
+
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -12,20 +12,40 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
+from prometheus_client import CollectorRegistry, Histogram
 from support import sdk_sample
 
 from recon_node.api import Services, create_app
 from recon_node.ceramic import Network
 from recon_node.p2p.reports import Counters, SyncHistory, SyncReport
 from recon_node.store import open_store
-from recon_node.tracing import TracesError, span, traced_by, traces
+from recon_node.timing import BOUNDS, Durations, TracesError, span, traced_by, traces
+
+
+@given(st.lists(st.one_of(st.sampled_from(BOUNDS), st.floats(0, 100))))
+def test_the_buckets_are_those_of_prometheus(seconds: list[float]) -> None:
+    oracle = Histogram("h", "h", buckets=BOUNDS, registry=CollectorRegistry())
+    durations = Durations()
+    for each in seconds:
+        oracle.observe(each)
+        durations.observe(each)
+    [family] = oracle.collect()
+    expected = [
+        (sample.labels["le"], sample.value) for sample in family.samples if "le" in sample.labels
+    ]
+    assert durations.cumulative() == expected
+    assert durations.count == len(seconds)
+    assert durations.sum == pytest.approx(sum(seconds))
+
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -118,7 +138,7 @@ def test_they_are_sent_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setattr("recon_node.tracing.FLUSH", 60.0)
+        monkeypatch.setattr("recon_node.timing.FLUSH", 60.0)
         with traces("spark-sink", on=True):
             span("pipeline batch", 0.5, lambda: {"recon.rows": 930})
         server.shutdown()
