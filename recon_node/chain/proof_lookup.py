@@ -38,7 +38,6 @@ from typing import Final
 import structlog
 import trio
 
-from recon_node.backoff import Backoff
 from recon_node.ceramic import (
     ChainAnswerError,
     InvalidEventError,
@@ -51,6 +50,7 @@ from recon_node.chain.rpc_answers import Block, Transaction
 from recon_node.chain.rpc_endpoint import ChainError, ChainReport, CoolingError, NoAnswerError
 from recon_node.chain.settings import ChainSettings
 from recon_node.latest import Latest
+from recon_node.pacing import Backoff
 from recon_node.store import PendingProof, Store, StoreError
 
 logger = structlog.get_logger(__name__)

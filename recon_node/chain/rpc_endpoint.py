@@ -24,9 +24,9 @@ import httpx
 import structlog
 import trio
 
-from recon_node.backoff import Backoff
 from recon_node.bodies import read_body
 from recon_node.chain.settings import ChainSettings, url_host
+from recon_node.pacing import Backoff
 from recon_node.timing import Durations
 
 logger = structlog.get_logger(__name__)

@@ -28,8 +28,8 @@ from urllib.parse import quote
 import httpx
 import trio
 
-from recon_node.backoff import Backoff
 from recon_node.bodies import read_body
+from recon_node.pacing import Backoff
 
 _MAX_CONNECTIONS: Final = 32
 """Connections."""

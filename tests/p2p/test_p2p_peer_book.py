@@ -13,7 +13,6 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.backoff import SPREAD
 from recon_node.files import draft_of
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.network_side import PEERS_FILE, load_peers, save_peers
@@ -26,6 +25,7 @@ from recon_node.p2p.peers.book import (
     MISLED_HALF_LIFE,
     PeerBook,
 )
+from recon_node.pacing import SPREAD
 from recon_node.recon import KeyRange
 from recon_node.slots import LATELY
 

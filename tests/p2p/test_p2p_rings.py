@@ -9,7 +9,6 @@ from nacl.signing import SigningKey
 from p2p_support import NETWORK, Node, eventually, node
 from support import sdk_sample
 
-from recon_node.backoff import Backoff
 from recon_node.ceramic import METAMODEL, InvalidEventError, parse_event
 from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost
@@ -21,6 +20,7 @@ from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.ring_events import RingEvents
 from recon_node.p2p.sync.rings import MODEL_RING
 from recon_node.p2p.transport.memory_budget import unlimited
+from recon_node.pacing import Backoff
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.recon.ring import differences
 from recon_node.recon.ring.differences import Ending

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from p2p_support import NETWORK
 
-from recon_node.backoff import SPREAD
 from recon_node.ceramic import METAMODEL
 from recon_node.p2p.peers.schedule import (
     FIRST_ROUNDS,
@@ -20,6 +19,7 @@ from recon_node.p2p.peers.schedule import (
     Schedule,
     all_rendezvous,
 )
+from recon_node.pacing import SPREAD
 from recon_node.store import Interest
 
 INTERVAL = 600.0

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import trio
 
-from recon_node.backoff import Backoff
 from recon_node.latest import Latest
 from recon_node.p2p.peers.draw import PeerCandidate, draw_by_block, weights
 from recon_node.p2p.transport.addresses import is_dialable
+from recon_node.pacing import Backoff
 from recon_node.recon import KeyRange, merge_ranges, subtract_ranges
 from recon_node.slots import LATELY
 

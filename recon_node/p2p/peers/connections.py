@@ -36,7 +36,6 @@ from typing import Final
 import structlog
 import trio
 
-from recon_node.backoff import Backoff
 from recon_node.latest import Latest
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.peers.book import PeerBook
@@ -44,6 +43,7 @@ from recon_node.p2p.peers.dht_server import LIFETIME
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import is_dialable, is_loopback
 from recon_node.p2p.transport.host import Host
+from recon_node.pacing import Backoff
 from recon_node.store.kept_interests import Interests
 
 ENOUGH_SHARING: Final = 5

@@ -28,7 +28,6 @@ from typing import Final
 import structlog
 import trio
 
-from recon_node.backoff import Backoff
 from recon_node.exception_groups import unwrapped
 from recon_node.p2p.context import Context
 from recon_node.p2p.errors import (
@@ -48,8 +47,8 @@ from recon_node.p2p.peers.interest_statement import (
     state,
 )
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
+from recon_node.pacing import Backoff, TokenBucket
 from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
-from recon_node.token_buckets import TokenBucket
 
 logger = structlog.get_logger(__name__)
 
