@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import recon_node.api.routes.stream_events  # noqa: F401  # what is asked for, before it is
-from recon_node.processes.child import answer_requests
+from recon_node.processes.process import answer_requests
 
 MEMORY: Final = 2 * 1024**3
 """Bytes of address space that are more than any answer takes."""

@@ -30,8 +30,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
-from recon_node.processes.child import answer_requests
-from recon_node.processes.process import Process, ProcessDiedError
+from recon_node.processes.process import Process, ProcessDiedError, answer_requests
 from recon_node.program import no_garbage_collection
 from spark_sink.derive.feed_streams import SummaryCache
 from spark_sink.derive.portion import Models, Portion, Step, compute, portion_of_set_aside
