@@ -16,7 +16,7 @@ from benchmarks import ceramic_one
 from benchmarks.negentropy import Items, Negentropy
 from benchmarks.pairs import Pair
 from recon_node.ceramic import IN_MEMORY, network_range
-from recon_node.ipld import varint
+from recon_node.ipld import encode_varint
 from recon_node.p2p.settings import MIB
 from recon_node.recon import (
     DEFAULT_SETTINGS,
@@ -100,7 +100,7 @@ def recon(protocol: Version[Any], pair: Pair, settings: SessionSettings = DEFAUL
             turns.reverse()
             for message in messages:
                 data = protocol.encode(message)
-                _count(cost, len(varint.encode(len(data))) + len(data), sent=receiver is answering)
+                _count(cost, len(encode_varint(len(data))) + len(data), sent=receiver is answering)
                 fetch = partial(_fetch, timer, store, turns[0][1])
                 answer = turn_of(receiver.receive(protocol.decode(data)), fetch)
             messages = answer

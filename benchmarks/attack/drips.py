@@ -19,7 +19,7 @@ from benchmarks.attack.field import NETWORK as NETWORK_NAME
 from benchmarks.attack.field import Field, make_model
 from benchmarks.attack.hostile import RING, attacker, cut_off, hostile_host, peer_id
 from recon_node.ceramic.builder import init_event
-from recon_node.ipld import varint
+from recon_node.ipld import encode_varint
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
 from recon_node.p2p.sync.event_stream import EVENTS_PROTOCOL
 from recon_node.p2p.sync.rings import MODEL_RING
@@ -74,7 +74,7 @@ async def _bytes_of_frames(address: str) -> None:
             with cut_off():
                 stream: Any = await host.open_stream(peer_id(address), protocol)
                 muxed = stream._stream.muxed_stream
-                await stream.send_all(varint.encode(60_000))
+                await stream.send_all(encode_varint(60_000))
                 byte = struct.pack("!BBHII", 0, 0, 0, muxed.stream_id, 1) + b"\x00"
                 for _ in range(100):
                     await muxed.muxed_conn.secured_conn.write(byte * 500)
@@ -92,7 +92,7 @@ async def _pushes(address: str) -> None:
         message.listen_addrs.append(address_of.to_bytes())
         message.protocols.append(f"/protocol/{number}")
     raw = message.SerializeToString()
-    push = varint.encode(len(raw)) + raw
+    push = encode_varint(len(raw)) + raw
 
     async def send(host: Host) -> None:
         while True:

@@ -22,7 +22,7 @@ from benchmarks.attack.field import NETWORK as NETWORK_NAME
 from benchmarks.attack.field import OWNER, Field, add, make_model
 from benchmarks.attack.hostile import NETWORK, WHOLE, attacker, cut_off, hostile_host, peer_id
 from benchmarks.attack.measuring import Row
-from recon_node.ipld import varint
+from recon_node.ipld import encode_varint
 from recon_node.p2p.peers.interest_statement import (
     INTERESTS_PROTOCOL,
     MAX_PREFIXES,
@@ -109,7 +109,7 @@ async def _lookups(host: Host, victim: str) -> None:
         for _ in range(300):
             message = KadMessage(type=KadMessage.MessageType.FIND_NODE, key=os.urandom(32))
             raw = message.SerializeToString()
-            await stream.send_all(varint.encode(len(raw)) + raw)
+            await stream.send_all(encode_varint(len(raw)) + raw)
         nursery.cancel_scope.cancel()
     await stream.reset()
 

@@ -16,7 +16,7 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 
 from benchmarks.attack.field import NETWORK as NETWORK_NAME
 from recon_node.ceramic import EventId, Network, heightless_event_id, network_range
-from recon_node.ipld import CID, car, dag_cbor, varint
+from recon_node.ipld import CID, car, dag_cbor, encode_varint
 from recon_node.p2p import P2PSettings
 from recon_node.p2p.sync.event_server import serve_events, serve_events_by_id
 from recon_node.p2p.sync.event_stream import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
@@ -143,7 +143,7 @@ class _Nothing:
 def made_up(init: CID, prev: CID, number: int) -> tuple[CID, bytes]:
     """A time event that names a transaction which does not exist; nobody has to sign it."""
     digest = struct.pack("<Q", number) + bytes(24)
-    transaction = CID(varint.encode(1) + varint.encode(0x93) + bytes([0x1B, 32]) + digest)
+    transaction = CID(encode_varint(1) + encode_varint(0x93) + bytes([0x1B, 32]) + digest)
     proof = dag_cbor.encode(
         {
             "chainId": "eip155:11155111",

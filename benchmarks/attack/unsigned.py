@@ -20,7 +20,7 @@ from recon_node.ceramic.builder import (
     deterministic_init_event,
     init_event,
 )
-from recon_node.ipld import CID, car, dag_cbor, varint
+from recon_node.ipld import CID, car, dag_cbor, encode_varint
 
 _MEMBER: Final = SigningKey(b"a member of the network's list..")
 _MEMBERS_MODEL: Final = make_model(_MEMBER)
@@ -41,7 +41,7 @@ def _anchored(
     init: CID, prev: CID, path: str, transaction: bytes, *nodes: tuple[CID, bytes]
 ) -> Event:
     """A time event by a tree whose root is the first of its nodes."""
-    tx_hash = CID(varint.encode(1) + varint.encode(0x93) + bytes([0x1B, 32]) + transaction)
+    tx_hash = CID(encode_varint(1) + encode_varint(0x93) + bytes([0x1B, 32]) + transaction)
     proof, proof_block = _block(
         {"chainId": CHAIN, "root": nodes[0][0], "txHash": tx_hash, "txType": "f(bytes32)"}
     )

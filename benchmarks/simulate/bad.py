@@ -11,7 +11,7 @@ import trio
 from benchmarks.simulate.host import SimulatedHost
 from benchmarks.simulate.store import Library, MemoryStore
 from recon_node.ceramic import EventId
-from recon_node.ipld import varint
+from recon_node.ipld import encode_varint
 from recon_node.p2p import PeerError
 from recon_node.p2p.sync.event_stream import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.p2p.transport.framing import PeerStream
@@ -64,7 +64,7 @@ async def flood(
     async def pour(peer_id: str) -> None:
         try:
             stream = await host.open_stream(peer_id, *(each.id for each in versions))
-            await stream.send_all(varint.encode(GARBAGE) + rng.randbytes(GARBAGE))
+            await stream.send_all(encode_varint(GARBAGE) + rng.randbytes(GARBAGE))
             await stream.aclose()
         except (PeerError, trio.BrokenResourceError):
             return

@@ -18,7 +18,7 @@ from recon_node.ceramic.auth.did import DID_KEY, PrivateKey, algorithm_of, contr
 from recon_node.ceramic.auth.envelope import Envelope
 from recon_node.ceramic.event import Event, parse_event
 from recon_node.ceramic.header import METAMODEL, StreamId
-from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor, varint
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor, encode_varint
 
 _ETH_TX: Final = 0x93
 _KECCAK_256: Final = 0x1B
@@ -149,7 +149,7 @@ def time_event(
 def proof_block(chain_id: str, root: CID, tx_hash: bytes) -> tuple[CID, bytes]:
     """Return the proof that a contract call anchored `root`: a block, and its CID."""
     tx_cid = CID(
-        varint.encode(1) + varint.encode(_ETH_TX) + bytes([_KECCAK_256, len(tx_hash)]) + tx_hash
+        encode_varint(1) + encode_varint(_ETH_TX) + bytes([_KECCAK_256, len(tx_hash)]) + tx_hash
     )
     proof = {"chainId": chain_id, "root": root, "txHash": tx_cid, "txType": "f(bytes32)"}
     return _block(DAG_CBOR, proof)

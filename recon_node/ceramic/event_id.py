@@ -30,14 +30,24 @@ from typing import Final, NamedTuple, Self
 from recon_node.ceramic.errors import EventIdError
 from recon_node.ceramic.header import STREAM_ID_CODEC
 from recon_node.ceramic.network import Network
-from recon_node.ipld import CID, DAG_CBOR, IDENTITY, RAW, IpldError, dag_cbor, read_cid, varint
+from recon_node.ipld import (
+    CID,
+    DAG_CBOR,
+    IDENTITY,
+    RAW,
+    IpldError,
+    dag_cbor,
+    decode_varint,
+    encode_varint,
+    read_cid,
+)
 
 EVENT_ID_TYPE: Final = 0x05
 MAX_HEIGHT: Final = 2**64 - 2
 FENCEPOST_CID: Final = CID(bytes([0x01, RAW, IDENTITY, 0x00]))
 
-EVENT_ID_HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(EVENT_ID_TYPE)
-_RENDEZVOUS_HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(DAG_CBOR)
+EVENT_ID_HEAD: Final = encode_varint(STREAM_ID_CODEC) + encode_varint(EVENT_ID_TYPE)
+_RENDEZVOUS_HEAD: Final = encode_varint(STREAM_ID_CODEC) + encode_varint(DAG_CBOR)
 _RENDEZVOUS_HASH: Final = 16
 """Bytes of the sort value's hash in its rendezvous."""
 MAX_CACHED_SIZE: Final = 512
@@ -71,7 +81,7 @@ def network_id_of(bound: bytes) -> int | None:
     if not bound.startswith(EVENT_ID_HEAD):
         return None
     try:
-        return varint.decode(bound, len(EVENT_ID_HEAD))[0]
+        return decode_varint(bound, len(EVENT_ID_HEAD))[0]
     except IpldError:
         return None
 
@@ -117,7 +127,7 @@ class EventId(bytes):
     @property
     def network_id(self) -> int:
         """The id of the network, as in `Network.id`."""
-        return varint.decode(self, len(EVENT_ID_HEAD))[0]
+        return decode_varint(self, len(EVENT_ID_HEAD))[0]
 
     @property
     def separator(self) -> bytes:
@@ -260,12 +270,12 @@ def sort_value_rendezvous(network: Network, sort_value: str) -> bytes:
     Raises:
         EventIdError: the sort value is not valid Unicode.
     """
-    return _RENDEZVOUS_HEAD + varint.encode(network.id) + _hash(sort_value)[-_RENDEZVOUS_HASH:]
+    return _RENDEZVOUS_HEAD + encode_varint(network.id) + _hash(sort_value)[-_RENDEZVOUS_HASH:]
 
 
 def _fenceposts(prefix: bytes) -> tuple[EventId, EventId]:
     """The bounds of all keys that start with `prefix`, which has the network id at least."""
-    missing = FIELDS_SIZE + varint.decode(prefix, len(EVENT_ID_HEAD))[1] - len(prefix)
+    missing = FIELDS_SIZE + decode_varint(prefix, len(EVENT_ID_HEAD))[1] - len(prefix)
     lower = prefix + bytes(missing) + _LOWEST + FENCEPOST_CID
     upper = prefix + b"\xff" * missing + _HIGHEST + FENCEPOST_CID
     return bytes.__new__(EventId, lower), bytes.__new__(EventId, upper)
@@ -281,7 +291,7 @@ def _check(data: bytes, offset: int) -> int:
             f"no EventId at byte {offset}: it does not start with {EVENT_ID_HEAD.hex()}"
         )
     try:
-        _, position = varint.decode(data, offset + len(EVENT_ID_HEAD))
+        _, position = decode_varint(data, offset + len(EVENT_ID_HEAD))
         position += FIELDS_SIZE
         height, position = _read_height(data, position)
         cid, end = read_cid(data, position)
@@ -321,7 +331,7 @@ def _read_height(data: bytes, offset: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _network_prefix(network_id: int) -> bytes:
-    return EVENT_ID_HEAD + varint.encode(network_id)
+    return EVENT_ID_HEAD + encode_varint(network_id)
 
 
 def stream_prefix(network: Network, sort_value: str, controller: str, init_cid: CID) -> bytes:

@@ -24,7 +24,15 @@ from typing import Any, Final, Self
 from recon_node.ceramic import strict
 from recon_node.ceramic.auth.did import is_did
 from recon_node.ceramic.errors import InvalidEventError, StreamIdError
-from recon_node.ipld import CID, IpldError, MultibaseError, multibase, read_cid, varint
+from recon_node.ipld import (
+    CID,
+    IpldError,
+    MultibaseError,
+    decode_varint,
+    encode_varint,
+    multibase,
+    read_cid,
+)
 
 STREAM_ID_CODEC: Final = 0xCE
 
@@ -66,12 +74,12 @@ class StreamId:
             StreamIdError: not a StreamID, or bytes are left over.
         """
         try:
-            codec, offset = varint.decode(data)
+            codec, offset = decode_varint(data)
             if codec != STREAM_ID_CODEC:
                 raise StreamIdError(
                     f"a StreamID starts with the codec 0xce, not {codec:#x} (is it complete?)"
                 )
-            stream_type, offset = varint.decode(data, offset)
+            stream_type, offset = decode_varint(data, offset)
             cid, offset = read_cid(data, offset)
         except IpldError as error:
             raise StreamIdError(f"broken StreamID: {error}") from None
@@ -83,7 +91,7 @@ class StreamId:
 
     def to_bytes(self) -> bytes:
         """The binary form."""
-        return varint.encode(STREAM_ID_CODEC) + varint.encode(self.type) + self.cid
+        return encode_varint(STREAM_ID_CODEC) + encode_varint(self.type) + self.cid
 
     def __str__(self) -> str:
         return multibase.encode(self.to_bytes(), "base36")

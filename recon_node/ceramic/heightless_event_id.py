@@ -32,7 +32,7 @@ from recon_node.ceramic.event_id import (
 )
 from recon_node.ceramic.header import StreamId
 from recon_node.ceramic.network import Network
-from recon_node.ipld import CID, IDENTITY, IpldError, read_cid, varint
+from recon_node.ipld import CID, IDENTITY, IpldError, decode_varint, encode_varint, read_cid
 
 _SORT_KEY: Final = b"model"
 _STREAM_SIZE: Final = 4
@@ -173,7 +173,7 @@ def _fields_start(raw: bytes) -> int:
     if not raw.startswith(EVENT_ID_HEAD):
         raise EventIdError(f"not an EventId: it does not start with {EVENT_ID_HEAD.hex()}")
     try:
-        return varint.decode(raw, len(EVENT_ID_HEAD))[1]
+        return decode_varint(raw, len(EVENT_ID_HEAD))[1]
     except IpldError as error:
         raise EventIdError(f"not an EventId: {error}") from None
 
@@ -192,7 +192,7 @@ def _check(raw: bytes) -> None:
 
 @lru_cache(maxsize=64)
 def _network_prefix(network_id: int) -> bytes:
-    return EVENT_ID_HEAD + varint.encode(network_id)
+    return EVENT_ID_HEAD + encode_varint(network_id)
 
 
 @lru_cache(maxsize=1024)

@@ -432,7 +432,7 @@ def tree(
                 continue
             if number == 0:
                 out.write(ipld.car.encode([cid], {}))
-            out.write(ipld.varint.encode(len(cid) + len(block)) + cid + block)
+            out.write(ipld.encode_varint(len(cid) + len(block)) + cid + block)
 
 
 @snapshot.command("gc")

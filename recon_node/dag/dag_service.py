@@ -38,7 +38,17 @@ from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.unixfs import DIRECTORIES, NodeType, Read, directory_entries, read_node
 from recon_node.feed_index import FeedIndex, FeedIndexError, open_feed_index
-from recon_node.ipld import CID, DAG_CBOR, DAG_PB, IDENTITY, MAX_INLINE, RAW, car, dag_cbor, varint
+from recon_node.ipld import (
+    CID,
+    DAG_CBOR,
+    DAG_PB,
+    IDENTITY,
+    MAX_INLINE,
+    RAW,
+    car,
+    dag_cbor,
+    encode_varint,
+)
 from recon_node.latest import Latest
 from recon_node.store import FeedRow, Store
 
@@ -164,7 +174,7 @@ class Dags:
                 for located in blocks:
                     block = (await self._shard(located.event, shards))[located.cid]
                     size = len(located.cid) + len(block)
-                    yield b"".join((varint.encode(size), located.cid, block))
+                    yield b"".join((encode_varint(size), located.cid, block))
 
     async def _shard(self, event: CID, shards: Latest[CID, dict[CID, bytes]]) -> dict[CID, bytes]:
         """The blocks of the shard in an event."""

@@ -24,7 +24,16 @@ from enum import IntEnum
 from typing import Final
 
 from recon_node.dag.errors import DagError, UnixFsError
-from recon_node.ipld import CID, DAG_PB, IDENTITY, RAW, VarintError, dag_pb, varint
+from recon_node.ipld import (
+    CID,
+    DAG_PB,
+    IDENTITY,
+    RAW,
+    VarintError,
+    dag_pb,
+    decode_varint,
+    encode_varint,
+)
 from recon_node.ipld.dag_pb import PbLink, PbNode
 
 CHUNK_SIZE: Final = 256 * 1024
@@ -122,14 +131,14 @@ def encode(value: UnixFs) -> bytes:
     """Encode a node's data as go-unixfs does: fields in order, without absent ones."""
     parts = [bytes([_TYPE, value.type])]
     if value.data:
-        parts.append(bytes([_DATA]) + varint.encode(len(value.data)) + value.data)
+        parts.append(bytes([_DATA]) + encode_varint(len(value.data)) + value.data)
     if value.file_size is not None:
-        parts.append(bytes([_FILE_SIZE]) + varint.encode(value.file_size))
-    parts += (bytes([_BLOCK_SIZE]) + varint.encode(size) for size in value.block_sizes)
+        parts.append(bytes([_FILE_SIZE]) + encode_varint(value.file_size))
+    parts += (bytes([_BLOCK_SIZE]) + encode_varint(size) for size in value.block_sizes)
     numbers = {_HASH_TYPE: value.hash_type, _FANOUT: value.fanout, _MODE: value.attributes.mode}
     for tag, number in numbers.items():
         if number is not None:
-            parts.append(bytes([tag]) + varint.encode(number))
+            parts.append(bytes([tag]) + encode_varint(number))
     if value.attributes.mtime is not None:
         time = _encode_time(value.attributes.mtime)
         parts.append(bytes([_MTIME, len(time)]) + time)
@@ -248,10 +257,10 @@ def _fields(data: bytes) -> Iterable[tuple[int, int, bytes]]:
     """The fields of a message: tag, and the value as a number or as bytes."""
     offset = 0
     while offset < len(data):
-        tag, offset = varint.decode(data, offset)
+        tag, offset = decode_varint(data, offset)
         if tag & _WIRE_TYPE not in (_VARINT, _DELIMITED):
             raise UnixFsError(f"a field of the wire type {tag & _WIRE_TYPE}")
-        value, offset = varint.decode(data, offset)
+        value, offset = decode_varint(data, offset)
         if tag & _WIRE_TYPE == _VARINT:
             yield tag, value, b""
             continue

@@ -1,10 +1,10 @@
-"""Floor 1, IPLD: varints, CIDs, DAG-CBOR, DAG-PB, CARs and multibase.
+"""Floor 1, IPLD: CIDs and varints, DAG-CBOR, DAG-PB, CARs and multibase.
 
 Pure functions over `bytes`. All input is checked; what is refused raises an `IpldError` whose
 message is user-facing.
 """
 
-from recon_node.ipld import car, dag_cbor, dag_json, dag_pb, multibase, varint
+from recon_node.ipld import car, dag_cbor, dag_json, dag_pb, multibase
 from recon_node.ipld.car import Car
 from recon_node.ipld.cid import (
     CID,
@@ -14,10 +14,13 @@ from recon_node.ipld.cid import (
     IDENTITY,
     MAX_DIGEST,
     MAX_INLINE,
+    MAX_VARINT,
     RAW,
     SHA2_256,
     cid_head,
     cid_of_block,
+    decode_varint,
+    encode_varint,
     read_cid,
 )
 from recon_node.ipld.errors import (
@@ -40,6 +43,7 @@ __all__ = [
     "IDENTITY",
     "MAX_DIGEST",
     "MAX_INLINE",
+    "MAX_VARINT",
     "RAW",
     "SHA2_256",
     "Car",
@@ -57,8 +61,9 @@ __all__ = [
     "dag_cbor",
     "dag_json",
     "dag_pb",
+    "decode_varint",
+    "encode_varint",
     "links",
     "multibase",
     "read_cid",
-    "varint",
 ]

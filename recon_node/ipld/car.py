@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from recon_node.ipld import dag_cbor, varint
+from recon_node.ipld import dag_cbor
 from recon_node.ipld.cid import (
     CID,
     DAG_CBOR,
@@ -39,8 +39,11 @@ from recon_node.ipld.cid import (
     IDENTITY,
     MAX_DIGEST,
     MAX_INLINE,
+    MAX_VARINT,
     cid_head,
     cid_of_block,
+    decode_varint,
+    encode_varint,
     read_cid,
 )
 from recon_node.ipld.errors import CarError, CidError, DagCborError, IpldError, VarintError
@@ -94,15 +97,15 @@ def decode(data: bytes, restore: Restore | None = None, *, max_digest: int = MAX
 def encode(roots: Iterable[CID], blocks: Mapping[CID, bytes]) -> bytes:
     """Write a CARv1 with these roots and blocks, in the given order. Nothing is checked."""
     header = dag_cbor.encode({"roots": list(roots), "version": 1})
-    parts = [varint.encode(len(header)), header]
+    parts = [encode_varint(len(header)), header]
     for cid, block in blocks.items():
-        parts += (varint.encode(len(cid) + len(block)), cid, block)
+        parts += (encode_varint(len(cid) + len(block)), cid, block)
     return b"".join(parts)
 
 
 def _read_section(data: bytes, offset: int, what: str) -> tuple[int, int]:
     """The start and end of the section whose length is at `offset`."""
-    length, start = varint.decode(data, offset)
+    length, start = decode_varint(data, offset)
     if length > len(data) - start:
         raise CarError(
             f"broken CAR: the {what} at byte {offset} claims {length} bytes, "
@@ -212,7 +215,7 @@ BEGINNING_SIZE: Final = 32
 
 _MAX_HEADER: Final = 1024 * 1024
 """Bytes of a CARv1's header."""
-_MAX_HEAD: Final = 5 * varint.MAX_BYTES + MAX_INLINE
+_MAX_HEAD: Final = 5 * MAX_VARINT + MAX_INLINE
 """Bytes of a section's length and CID."""
 
 
@@ -255,7 +258,7 @@ def read_layout(file: BinaryIO) -> CarLayout:
     at, end = _inner(beginning, end) if beginning.startswith(_PRAGMA) else (0, end)
     with _placed(at):
         file.seek(at)
-        length, start = varint.decode(file.read(varint.MAX_BYTES)) if at < end else (0, 0)
+        length, start = decode_varint(file.read(MAX_VARINT)) if at < end else (0, 0)
         if length > _MAX_HEADER:
             raise CarError(f"its header claims {length} bytes; the limit is {_MAX_HEADER}")
         file.seek(at)
@@ -288,7 +291,7 @@ def sections(file: BinaryIO, layout: CarLayout) -> Iterator[Section]:
         left = layout.end - at
         head = file.read(min(_MAX_HEAD, left))
         with _placed(at):
-            length, start = varint.decode(head)
+            length, start = decode_varint(head)
             if length > left - start:
                 raise CarError(
                     f"the block at byte 0 claims {length} bytes, {left - start} are left"

@@ -1,4 +1,8 @@
-"""CIDs: self-describing content addresses, kept as their raw bytes.
+"""CIDs, self-describing content addresses, kept as their raw bytes; and varints, their numbers.
+
+An unsigned varint is little-endian base 128, seven bits a byte; the high bit means "more"
+(https://github.com/multiformats/unsigned-varint). A number has exactly one encoding, the shortest,
+of at most nine bytes (63 bits).
 
 A CIDv1 is `varint(1) varint(codec) multihash`, and a multihash is
 `varint(hash code) varint(length) digest` (https://github.com/multiformats/cid). `CID` is a
@@ -19,8 +23,82 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Final, Self
 
-from recon_node.ipld import multibase, varint
+from recon_node.ipld import multibase
 from recon_node.ipld.errors import CidError, MultibaseError, VarintError, required_for
+
+MAX_VARINT: Final = 9
+"""Bytes of a varint."""
+MAX_VARINT_VALUE: Final = 2**63 - 1
+MAX_VARINT_64: Final = 10
+"""Bytes of a number of 64 bits, which some read."""
+_BITS_64: Final = 64
+
+# In each byte, 0x80 says that more bytes follow and 0x7F are the seven bits of the number. They are
+# written out because a lookup of a name would be a good part of the cost.
+
+
+def encode_varint(value: int) -> bytes:
+    """Encode `value` in its shortest form.
+
+    Raises:
+        VarintError: `value` is negative or does not fit in 63 bits.
+    """
+    if 0 <= value < 0x80:
+        return value.to_bytes(1, "little")
+    if 0 < value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if 0 < value < 0x20_0000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    if not 0 <= value <= MAX_VARINT_VALUE:
+        raise VarintError(f"{value} is not an unsigned varint: it must be from 0 to 2^63 - 1")
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def decode_varint(
+    data: bytes | bytearray | memoryview, offset: int = 0, max_bytes: int = MAX_VARINT
+) -> tuple[int, int]:
+    """Read the varint at `offset`; return its value and the offset after it.
+
+    It has at most `max_bytes`: `MAX_VARINT`, or `MAX_VARINT_64` for any number of 64 bits.
+
+    Raises:
+        VarintError: the bytes end within it, it is too long, or not in its shortest form.
+    """
+    # Nearly all have one byte or two, and there are several in every block of a CAR.
+    if 0 <= offset < len(data) - 1:
+        first = data[offset]
+        if first < 0x80:
+            return first, offset + 1
+        second = data[offset + 1]
+        if 0 < second < 0x80:
+            return first & 0x7F | second << 7, offset + 2
+    return _decode_any_varint(data, offset, max_bytes)
+
+
+def _decode_any_varint(
+    data: bytes | bytearray | memoryview, offset: int, max_bytes: int = MAX_VARINT
+) -> tuple[int, int]:
+    if offset < 0:
+        raise VarintError(f"a varint cannot start at the negative offset {offset}")
+    value = 0
+    window = data[offset : offset + max_bytes]
+    for index, byte in enumerate(window):
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            if byte == 0 and index:
+                raise VarintError(f"the varint at byte {offset} is not in its shortest form")
+            if value >> _BITS_64:
+                raise VarintError(f"the varint at byte {offset} does not fit in 64 bits")
+            return value, offset + index + 1
+    if len(window) < max_bytes:
+        raise VarintError(f"the bytes end within the varint at byte {offset}")
+    raise VarintError(f"the varint at byte {offset} is longer than {max_bytes} bytes")
+
 
 DAG_CBOR: Final = 0x71
 DAG_JOSE: Final = 0x85
@@ -50,7 +128,7 @@ _BASE58: Final = "z"
 @lru_cache(maxsize=64)
 def cid_head(codec: int) -> bytes:
     """Return what precedes the digest in every CID of that codec with sha2-256, and in no other."""
-    return varint.encode(_VERSION) + varint.encode(codec) + _SHA2_256_HEAD
+    return encode_varint(_VERSION) + encode_varint(codec) + _SHA2_256_HEAD
 
 
 # The first bytes of nearly all CIDs.
@@ -74,7 +152,7 @@ class CID(bytes):
 
     def __new__(cls, raw: bytes) -> Self:  # noqa: D102 - the class docstring speaks for it
         if not raw.startswith(_COMMON_HEADS_BY_SIZE.get(len(raw), ())):
-            end = _end_of_cid(raw, 0, max_bytes=varint.MAX_BYTES_64)
+            end = _end_of_cid(raw, 0, max_bytes=MAX_VARINT_64)
             if end != len(raw):
                 raise CidError(f"{len(raw) - end} extra bytes after the CID {_shown(raw[:end])}")
         return bytes.__new__(cls, raw)
@@ -126,7 +204,7 @@ class CID(bytes):
         return self[self._number(offset)[1] :]
 
     def _number(self, offset: int) -> tuple[int, int]:
-        return varint.decode(self, offset, varint.MAX_BYTES_64)
+        return decode_varint(self, offset, MAX_VARINT_64)
 
     def matches(self, block: bytes) -> bool:
         """Is this the CID of `block`?
@@ -191,17 +269,17 @@ def cid_of_block(raw: bytes) -> CID:
 
 
 def _end_of_cid(
-    data: bytes, offset: int, limit: int = MAX_DIGEST, max_bytes: int = varint.MAX_BYTES
+    data: bytes, offset: int, limit: int = MAX_DIGEST, max_bytes: int = MAX_VARINT
 ) -> int:
     if data[offset : offset + 2] == _SHA2_256_HEAD:
         return _checked_end(data, offset, offset + _CID_V0_SIZE)
     try:
-        version, position = varint.decode(data, offset)
+        version, position = decode_varint(data, offset)
         if version != _VERSION:
             raise CidError(f"no CIDv1 at byte {offset}: its version is {version}")
-        _, position = varint.decode(data, position, max_bytes)
-        _, position = varint.decode(data, position, max_bytes)
-        length, position = varint.decode(data, position)
+        _, position = decode_varint(data, position, max_bytes)
+        _, position = decode_varint(data, position, max_bytes)
+        length, position = decode_varint(data, position)
     except VarintError as error:
         raise CidError(f"no CID at byte {offset}: {error}") from None
     if length > limit:

@@ -16,8 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from recon_node.ipld import varint
-from recon_node.ipld.cid import CID, cid_of_block
+from recon_node.ipld.cid import CID, cid_of_block, decode_varint, encode_varint
 from recon_node.ipld.errors import CidError, DagPbError, VarintError
 
 _DATA, _LINK = 0x0A, 0x12  # the tags of PBNode's fields 1 and 2, both length-delimited
@@ -50,7 +49,7 @@ def encode(node: PbNode) -> bytes:
             (
                 _field(_HASH, link.cid),
                 _field(_NAME, name_bytes(link.name)),
-                bytes([_SIZE]) + varint.encode(link.size),
+                bytes([_SIZE]) + encode_varint(link.size),
             )
         )
         parts.append(_field(_LINK, body))
@@ -104,7 +103,7 @@ def _decode_link(body: bytes) -> PbLink:
         elif tag == _NAME:
             name = value.decode(errors=_OTHER_BYTES)
         else:
-            size, _ = varint.decode(value)
+            size, _ = decode_varint(value)
     if cid is None:
         raise DagPbError("not DAG-PB: a link without its hash")
     return PbLink(cid, name, size)
@@ -116,7 +115,7 @@ def _fields(data: bytes, delimited: set[int], numbers: set[int]) -> Iterable[tup
         tag = data[offset]
         if tag not in delimited | numbers:
             raise DagPbError(f"not DAG-PB: an unknown field at byte {offset}")
-        value, start = varint.decode(data, offset + 1)
+        value, start = decode_varint(data, offset + 1)
         if tag in numbers:
             yield tag, data[offset + 1 : start]
             offset = start
@@ -128,4 +127,4 @@ def _fields(data: bytes, delimited: set[int], numbers: set[int]) -> Iterable[tup
 
 
 def _field(tag: int, value: bytes) -> bytes:
-    return bytes([tag]) + varint.encode(len(value)) + value
+    return bytes([tag]) + encode_varint(len(value)) + value

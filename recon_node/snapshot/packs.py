@@ -25,7 +25,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from recon_node.ipld import CID, CarError, IpldError, VarintError, car, varint
+from recon_node.ipld import CID, CarError, IpldError, VarintError, car, decode_varint, encode_varint
 from recon_node.ipld.cid import IDENTITY, RAW
 from recon_node.recon import Sha256a
 from recon_node.snapshot.objects import (
@@ -122,14 +122,14 @@ def encode_locator(extents: Iterable[PackExtent]) -> bytes:
         head = extent.size << _KIND_BITS
         if extent.pack != before.pack or gap < 0:
             parts += (
-                varint.encode(head | _EXPLICIT),
-                varint.encode(extent.pack),
-                varint.encode(extent.offset),
+                encode_varint(head | _EXPLICIT),
+                encode_varint(extent.pack),
+                encode_varint(extent.offset),
             )
         elif gap == 0:
-            parts.append(varint.encode(head | _BEHIND))
+            parts.append(encode_varint(head | _BEHIND))
         else:
-            parts += (varint.encode(head | _AFTER_GAP), varint.encode(gap))
+            parts += (encode_varint(head | _AFTER_GAP), encode_varint(gap))
         before = extent
     return b"".join(parts)
 
@@ -144,13 +144,13 @@ def decode_locator(data: bytes, count: int) -> list[PackExtent]:
     before, at = PackExtent(-1, 0, 0), 0
     try:
         for _ in range(count):
-            head, at = varint.decode(data, at)
+            head, at = decode_varint(data, at)
             kind, pack, offset = head & _KINDS, before.pack, before.end
             if kind == _EXPLICIT:
-                pack, at = varint.decode(data, at)
-                offset, at = varint.decode(data, at)
+                pack, at = decode_varint(data, at)
+                offset, at = decode_varint(data, at)
             elif kind == _AFTER_GAP:
-                gap, at = varint.decode(data, at)
+                gap, at = decode_varint(data, at)
                 offset += gap
             before = PackExtent(pack, offset, head >> _KIND_BITS)
             extents.append(before)

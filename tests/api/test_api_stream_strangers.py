@@ -14,7 +14,7 @@ from recon_node.api import Limits, Services
 from recon_node.api.routes.streams import read_delivered
 from recon_node.ceramic import Event, parse_event
 from recon_node.ceramic.builder import data_event
-from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor, varint
+from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor, encode_varint
 from recon_node.store import Store
 from recon_node.streams import statements_of
 
@@ -31,7 +31,7 @@ def anchors(
     node = dag_cbor.encode(links)
     root = CID.of(DAG_CBOR, node)
     digest = b"\x1b\x20" + transaction.to_bytes(32)
-    tx_hash = CID(varint.encode(1) + varint.encode(codec) + digest)
+    tx_hash = CID(encode_varint(1) + encode_varint(codec) + digest)
     proof = dag_cbor.encode(
         {"chainId": "eip155:1", "root": root, "txHash": tx_hash, "txType": "f(bytes32)"}
     )

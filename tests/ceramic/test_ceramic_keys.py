@@ -35,7 +35,7 @@ from recon_node.ceramic.auth.did import (
 )
 from recon_node.ceramic.auth.low_s import has_low_s, with_low_s
 from recon_node.ceramic.builder import controller_of, data_event, init_event
-from recon_node.ipld import multibase, varint
+from recon_node.ipld import encode_varint, multibase
 
 ORDERS = {
     "ES256K": 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141,
@@ -157,7 +157,7 @@ def test_dids_of_the_specifications(did: str, kind: str) -> None:
     ids=["none", "short", "zero", "off the curve", "uncompressed", "other"],
 )
 def test_points_that_are_none(codec: int, point: bytes) -> None:
-    did = "did:key:" + multibase.encode(varint.encode(codec) + point, "base58btc")
+    did = "did:key:" + multibase.encode(encode_varint(codec) + point, "base58btc")
     with pytest.raises(DidError, match="broken DID"):
         public_key(did)
 

@@ -42,7 +42,17 @@ from recon_node.dag.protocol.publishing import make_publish, statement_of
 from recon_node.dag.protocol.replica import Replica, join
 from recon_node.dag.protocol.shards import CAR, CarShard, appends, split, walk
 from recon_node.feed_index import FeedIndexError
-from recon_node.ipld import CID, DAG_CBOR, DAG_PB, IDENTITY, RAW, car, dag_cbor, dag_pb, varint
+from recon_node.ipld import (
+    CID,
+    DAG_CBOR,
+    DAG_PB,
+    IDENTITY,
+    RAW,
+    car,
+    dag_cbor,
+    dag_pb,
+    encode_varint,
+)
 from recon_node.ipld.dag_pb import PbNode
 from recon_node.store import FeedRow, Store, StoreSettings, open_store
 from recon_node.turns import ASKER
@@ -150,7 +160,7 @@ async def test_blocks_named_by_cid_v0_are_those_of_the_cid_v1(tmp_path: Path) ->
     leaf = dag_pb.encode(PbNode((), b"leaf"))
     leaf_cid = CID.of(DAG_PB, leaf)
     body = b"\x0a\x22" + leaf_cid[2:] + b"\x12\x00\x18\x00"
-    node = b"\x12" + varint.encode(len(body)) + body
+    node = b"\x12" + encode_varint(len(body)) + body
     root = CID.of(DAG_PB, node)
     blocks = {CID(root[2:]): node, CID(leaf_cid[2:]): leaf}
     async with opened(tmp_path) as (store, dags):

@@ -17,7 +17,7 @@ from recon_node.dag.errors import DagError
 from recon_node.dag.protocol.shards import NO_ROOT, block_room, split, walk
 from recon_node.dag.unixfs import CHUNK_SIZE, NodeType, UnixFs
 from recon_node.dag.unpack import unpack_dag
-from recon_node.ipld import CID, RAW, car, dag_cbor, varint
+from recon_node.ipld import CID, RAW, car, dag_cbor, encode_varint
 
 
 @given(dags(), st.randoms(use_true_random=False))
@@ -120,7 +120,7 @@ def test_a_root_inside_its_cid_with_other_blocks_is_an_error(tmp_path: Path) -> 
     assert list(pushed(open_source(path, block))) == [block]
 
     linking = dag_cbor.encode([block])
-    root = CID(b"\x01\x71\x00" + varint.encode(len(linking)) + linking)
+    root = CID(b"\x01\x71\x00" + encode_varint(len(linking)) + linking)
     path.write_bytes(car.encode([root], {}))
     with pytest.raises(DagError, match="such a root cannot have links here"):
         open_source(path)

@@ -19,7 +19,7 @@ from recon_node.ipld import (
     VarintError,
     car,
     dag_cbor,
-    varint,
+    encode_varint,
 )
 
 BLOCK = dag_cbor.encode({"hello": "world"})
@@ -37,7 +37,7 @@ block_sets = st.dictionaries(
 
 
 def section(data: bytes) -> bytes:
-    return varint.encode(len(data)) + data
+    return encode_varint(len(data)) + data
 
 
 def with_header(header: object) -> bytes:
@@ -106,8 +106,8 @@ def test_a_changed_bit_never_passes_for_the_same(
         (with_header(HEADER) + section(ROOT[:20]), "end within the CID"),
         (with_header(HEADER) + section(ROOT[:20]) + bytes(50), "shorter than its CID"),
         (with_header(HEADER) + section(b"\x12\x20" + bytes(32) + b"x"), "does not match its CID"),
-        (varint.encode(2**62) + b"x", r"claims \d+ bytes, 1 are left"),
-        (with_header(HEADER) + varint.encode(2**62) + b"x", r"claims \d+ bytes, 1 are left"),
+        (encode_varint(2**62) + b"x", r"claims \d+ bytes, 1 are left"),
+        (with_header(HEADER) + encode_varint(2**62) + b"x", r"claims \d+ bytes, 1 are left"),
         (with_header(HEADER) + section(b"\x01\x71\x22\x08" + bytes(8)), "cannot check a block"),
     ],
 )
@@ -177,4 +177,4 @@ def test_a_header_has_no_megabytes() -> None:
     lists = b"\x9a" + (100_000).to_bytes(4, "big") + b"\x80" * 100_000
     header = b"\xa2\x65roots" + lists + b"\x67version\x01"
     with pytest.raises(CarError, match="its header has"):
-        car.decode(varint.encode(len(header)) + header)
+        car.decode(encode_varint(len(header)) + header)

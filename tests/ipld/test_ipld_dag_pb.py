@@ -8,7 +8,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.ipld import CID, DAG_PB, RAW, DagPbError, dag_pb, multibase, varint
+from recon_node.ipld import CID, DAG_PB, RAW, DagPbError, dag_pb, encode_varint, multibase
 from recon_node.ipld.dag_pb import PbLink, PbNode
 
 
@@ -78,8 +78,8 @@ def test_anything_is_read_or_refused(data: bytes) -> None:
 
 
 def _link(name: bytes = b"") -> bytes:
-    body = b"\x0a\x24" + FILE + b"\x12" + varint.encode(len(name)) + name + b"\x18\x00"
-    return b"\x12" + varint.encode(len(body)) + body
+    body = b"\x0a\x24" + FILE + b"\x12" + encode_varint(len(name)) + name + b"\x18\x00"
+    return b"\x12" + encode_varint(len(body)) + body
 
 
 FILE = CID.of(RAW, b"")
@@ -94,7 +94,7 @@ def test_data_may_come_before_the_links() -> None:
 def test_a_link_by_cid_v0_is_the_cid_v1_of_the_same_block() -> None:
     target = CID.of(DAG_PB, b"")
     body = b"\x0a\x22" + target[2:]
-    [link] = dag_pb.decode(b"\x12" + varint.encode(len(body)) + body).links
+    [link] = dag_pb.decode(b"\x12" + encode_varint(len(body)) + body).links
     assert link == PbLink(target)
 
 

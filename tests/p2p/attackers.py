@@ -16,7 +16,7 @@ from libp2p.identity.identify.pb.identify_pb2 import Identify
 from p2p_support import NETWORK, encode_frame
 
 from recon_node.ceramic import EventId, network_range
-from recon_node.ipld import varint
+from recon_node.ipld import encode_varint
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.sync.event_stream import EVENTS_PROTOCOL
 from recon_node.p2p.transport.framing import PeerStream
@@ -62,7 +62,7 @@ def identify_of(size: int, unique: int) -> bytes:
     message.listen_addrs.append(address + bytes(size // 2))
     message.protocols.extend([""] * (size // 4))
     raw: bytes = message.SerializeToString()
-    return varint.encode(len(raw)) + raw
+    return encode_varint(len(raw)) + raw
 
 
 def identify_push_flood(size: int = MIB - 64, at_once: int = 16, rounds: int = 16) -> Attack:

@@ -16,7 +16,7 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from support.waiting import eventually as eventually
 
 from recon_node.ceramic import EventId, Network
-from recon_node.ipld import varint
+from recon_node.ipld import encode_varint
 from recon_node.p2p import AGREED, P2P, P2PSettings, open_p2p
 from recon_node.p2p.sync.rings import PEER_RING
 from recon_node.p2p.transport.host import Host, open_host
@@ -42,7 +42,7 @@ async def loopback_host(**changes: Any) -> AsyncIterator[Host]:
 
 def encode_frame(data: bytes) -> bytes:
     """Put the length before a frame's bytes."""
-    return varint.encode(len(data)) + data
+    return encode_varint(len(data)) + data
 
 
 async def read_to_end(stream: Any) -> None:

@@ -14,7 +14,7 @@ from multiaddr import Multiaddr
 from p2p_support import NETWORK, PATIENCE, eventually, loopback_host, read_to_end
 
 from recon_node.ceramic import TESTNET_CLAY
-from recon_node.ipld import varint
+from recon_node.ipld import encode_varint
 from recon_node.p2p.errors import PeerError, PeerGoneError
 from recon_node.p2p.peers import dht, dht_server
 from recon_node.p2p.peers.dht import LibraryDht, LivenessCheck, admit_connected_only
@@ -199,7 +199,7 @@ async def test_a_large_request_is_not_read():
     ):
         await client.connect(server.addresses[0])
         stream = await client.open_stream(server.peer_id, protocol_of(NETWORK))
-        await stream.send_all(varint.encode(MAX_REQUEST + 1))
+        await stream.send_all(encode_varint(MAX_REQUEST + 1))
         with suppress(trio.BrokenResourceError):
             await read_to_end(stream)
 

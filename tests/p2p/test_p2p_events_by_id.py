@@ -31,7 +31,7 @@ from p2p_support import (
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import EventId, network_range
-from recon_node.ipld import varint
+from recon_node.ipld import encode_varint
 from recon_node.p2p import network_side
 from recon_node.p2p.errors import PeerError, PeerGoneError, PeerProtocolError
 from recon_node.p2p.sync.event_server import serve_events_by_id
@@ -55,7 +55,7 @@ CUT_OFF = (PeerError, PeerGoneError, PeerProtocolError, trio.BrokenResourceError
 
 
 def sized(part: bytes) -> bytes:
-    return varint.encode(len(part)) + part
+    return encode_varint(len(part)) + part
 
 
 def request(ids: list[bytes], key_range: KeyRange = WHOLE) -> bytes:
@@ -129,7 +129,7 @@ BAD_REQUESTS = {
     "too many ids": request([NO_ID] * 1001),
     "bounds that do not ascend": request([NO_ID], KeyRange(b"b", b"a")),
     "a bound of 257 bytes": request([NO_ID], KeyRange(b"a", b"b" * 257)),
-    "a bound of 2^60 bytes": varint.encode(2**60) + bytes(100),
+    "a bound of 2^60 bytes": encode_varint(2**60) + bytes(100),
     "a bound that is cut": b"\x40" + bytes(20),
     "EventIds, as in 1.0.0": WHOLE.lower + WHOLE.upper,
 }
@@ -144,7 +144,7 @@ def test_requests_that_are_none_are_refused(name):
 async def test_bad_requests_cost_their_own_stream(tmp_path, sdk_cars):
     async with victim_and_peer(tmp_path, sdk_cars[:20]) as (victim, peer):
         good = await open_events(peer, victim)
-        for sent in (encode_frame(BAD_REQUESTS["garbage"]), varint.encode(2**60)):
+        for sent in (encode_frame(BAD_REQUESTS["garbage"]), encode_varint(2**60)):
             before = victim.failures(peer.peer_id)
             stream = await peer.open_stream(victim.p2p.peer_id, EVENTS_BY_ID_PROTOCOL)
             with suppress(*CUT_OFF):
@@ -171,7 +171,7 @@ def bad_answers(asked: Held, other: Held) -> list[tuple[list[bytes], str]]:
         ([event_frame((another_head, asked[1]))], "was not asked for"),
         ([CAR + asked[1]], "head|not a CAR"),
         ([CAR + sized(b"garbage") + asked[1]], "head does not parse"),
-        ([CAR + varint.encode(2**60)], "bound or head of"),
+        ([CAR + encode_varint(2**60)], "bound or head of"),
         ([CAR + head], "not a CAR"),
         ([end_frame()], "names 0 missing"),
         ([end_frame(name, name)], "names 2 missing"),

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from p2p_support import PATIENCE, encode_frame
 from trio.testing import memory_stream_pair
 
-from recon_node.ipld import varint
+from recon_node.ipld import encode_varint
+from recon_node.ipld.cid import MAX_VARINT_VALUE
 from recon_node.p2p import P2PSettings
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.settings import MAX_FRAME, MESSAGE_OVERRUN, MIB
@@ -67,10 +68,10 @@ def test_any_bytes_are_frames_or_a_framing_error(wire):
     assert wire.startswith(b"".join(map(encode_frame, received)))
 
 
-@given(st.integers(65, varint.MAX_VALUE))
+@given(st.integers(65, MAX_VARINT_VALUE))
 def test_a_longer_frame_is_refused_by_its_length_alone(length):
     decoder = FrameDecoder(64)
-    decoder.feed(varint.encode(length))
+    decoder.feed(encode_varint(length))
     with pytest.raises(FramingError, match=rf"{length} bytes was announced; at most 64"):
         decoder.next_frame()
 
@@ -108,7 +109,7 @@ async def test_a_stream_carries_frames_and_counts_their_bytes(sent):
 async def test_all_frames_that_are_here_come_at_once(sent):
     left, right = memory_stream_pair()
     await FrameStream(left, 300).send([*sent, b"the last one"], PATIENCE)
-    await left.send_all(varint.encode(301))  # which is refused after the frames before it
+    await left.send_all(encode_varint(301))  # which is refused after the frames before it
     receiver = FrameStream(right, 300)
     assert await receiver.receive_all(PATIENCE) == [*sent, b"the last one"]
     with pytest.raises(FramingError, match="at most 300"):
@@ -130,7 +131,7 @@ async def test_a_peer_without_a_complete_frame_is_given_up_on(autojump_clock, nu
             await left.send_all(b"x")
             await trio.sleep(1)
 
-    await left.send_all(varint.encode(100) + b"hello")
+    await left.send_all(encode_varint(100) + b"hello")
     if trickles:
         nursery.start_soon(trickle)
     started = trio.current_time()

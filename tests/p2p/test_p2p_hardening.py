@@ -31,7 +31,7 @@ from multiaddr import Multiaddr
 from p2p_support import PATIENCE, eventually, loopback_host, only_connection, read_to_end
 from trio.testing import wait_all_tasks_blocked
 
-from recon_node.ipld import varint
+from recon_node.ipld import encode_varint
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.settings import ConnectionLimits
 from recon_node.p2p.transport import hardening
@@ -83,8 +83,8 @@ def test_a_peer_id_of_any_length_is_written_at_once():
     assert len({str(each) for each in long}) == 2
     with pytest.raises(ValueError, match="4194304 characters"):
         ID.from_base58("Q" * (1 << 22))
-    part = b"\x01\x72\x00" + varint.encode(1 << 22) + bytes(1 << 22)
-    address = Multiaddr(b"\xa5\x03" + varint.encode(len(part)) + part)
+    part = b"\x01\x72\x00" + encode_varint(1 << 22) + bytes(1 << 22)
+    address = Multiaddr(b"\xa5\x03" + encode_varint(len(part)) + part)
     with pytest.raises(ValueError, match="in an address"):
         str(address)
 
@@ -367,7 +367,7 @@ async def test_an_endless_negotiation_line_is_refused_unread(monkeypatch):
     async with loopback_host() as b:
         port = int(b.addresses[0].split("/")[4])
         async with await trio.open_tcp_stream("127.0.0.1", port) as raw:
-            await raw.send_all(MULTISTREAM + varint.encode(1 << 33) + b"x")
+            await raw.send_all(MULTISTREAM + encode_varint(1 << 33) + b"x")
             with suppress(trio.BrokenResourceError):
                 await read_to_end(raw)
 

@@ -25,7 +25,7 @@ from p2p_support import (
 )
 
 from recon_node.ceramic import EventId, network_range, parse_event
-from recon_node.ipld import varint
+from recon_node.ipld import encode_varint
 from recon_node.p2p import ANOTHER_NETWORK, open_p2p
 from recon_node.p2p.errors import MISBEHAVED, PeerError
 from recon_node.p2p.sync.event_stream import CAR, END, EVENTS_PROTOCOL, parse_request
@@ -68,7 +68,7 @@ async def test_garbage_on_the_recon_stream(tmp_path, sdk_cars):
     async with node(tmp_path / "victim", sdk_cars[:20], **QUIET) as victim:
         for sends, outcome in (
             (encode_frame(b"garbage"), "does not parse"),
-            (varint.encode(MAX_FRAME + 1), "at most 1048576 are accepted"),
+            (encode_varint(MAX_FRAME + 1), "at most 1048576 are accepted"),
         ):
             async with loopback_host() as peer:
                 stream = await open_recon(peer, victim)

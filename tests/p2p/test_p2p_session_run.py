@@ -12,7 +12,7 @@ from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import METAMODEL, network_range
 from recon_node.ceramic.builder import data_event, init_event
-from recon_node.ipld import varint
+from recon_node.ipld import encode_varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.sync.reconciler import FrameWire
 from recon_node.p2p.sync.sessions import Tally, converse
@@ -142,7 +142,7 @@ async def answer(wire: bytes, *, ends: bool = True, version: Version = RECON_1_0
 
 
 def framed(message: bytes) -> bytes:
-    return varint.encode(len(message)) + message
+    return encode_varint(len(message)) + message
 
 
 GOOD = encode_message(Cip124Message(WHOLE, (ZERO,)))
@@ -156,7 +156,7 @@ GOOD = encode_message(Cip124Message(WHOLE, (ZERO,)))
         (framed(GOOD[:-1]), RemoteProtocolError, "does not parse"),
         (framed(GOOD + b"\x00"), RemoteProtocolError, "no Ahash"),
         (framed(b"\xff" * 100_000), RemoteProtocolError, "does not parse"),
-        (varint.encode(MAX_FRAME + 1), FramingError, "at most 1048576 are accepted"),
+        (encode_varint(MAX_FRAME + 1), FramingError, "at most 1048576 are accepted"),
         (b"\x80\x00", FramingError, "shortest"),
         (framed(GOOD)[:-3], PeerGoneError, "ended after"),
         (b"", PeerGoneError, "before the session was over"),

@@ -7,7 +7,7 @@ from itertools import takewhile
 from hypothesis import strategies as st
 
 from recon_node.ceramic import IN_MEMORY, MAINNET, EventId
-from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, varint
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, decode_varint, encode_varint
 from recon_node.recon.coded.messages import END, FINGERPRINT_SIZE, MAX_BOUND, Body, Say
 
 Column = tuple[bytes, Say, Body]
@@ -61,7 +61,7 @@ def common(a: bytes, b: bytes) -> int:
 def plain_string(before: bytes, string: bytes, below: int, radix: int) -> bytes:
     shared = common(before, string)
     rest = string[shared:]
-    return varint.encode(shared * radix + below) + varint.encode(len(rest)) + rest
+    return encode_varint(shared * radix + below) + encode_varint(len(rest)) + rest
 
 
 def plain_bytes(gaps: list[Column]) -> bytes:
@@ -71,7 +71,7 @@ def plain_bytes(gaps: list[Column]) -> bytes:
         if isinstance(body, bytes):
             out += body
         else:
-            out += varint.encode(len(body))
+            out += encode_varint(len(body))
             for key in body:
                 out += plain_string(before, key, 0, 1)
                 before = key
@@ -86,7 +86,7 @@ class PlainReader:
         self.data, self.at = data, 2
 
     def varint(self) -> int:
-        number, self.at = varint.decode(self.data, self.at)
+        number, self.at = decode_varint(self.data, self.at)
         return number
 
     def take(self, size: int) -> bytes:

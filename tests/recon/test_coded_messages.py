@@ -14,7 +14,7 @@ from peers import damaged, gaps_of
 from plain_codec import KEYS, Column, PlainReader, columns, plain_bytes
 
 from recon_node.ceramic import IN_MEMORY, MAINNET, EventId, EventIdError, network_range
-from recon_node.ipld import VarintError, varint
+from recon_node.ipld import VarintError, encode_varint
 from recon_node.recon import KeyRange, RemoteProtocolError
 from recon_node.recon.coded import encoding
 from recon_node.recon.coded.encoding import decode_message, encode_message
@@ -181,7 +181,7 @@ def test_a_message_byte_by_byte() -> None:
 COUNT, ESTIMATE, SYMBOLS, IDS, SALT = (bytes((1 << bit,)) for bit in range(5))
 """Messages with one flag."""
 NOTHING = b"\x00"
-HUGE = varint.encode(2**60)
+HUGE = encode_varint(2**60)
 TABLE = bytes(TABLE_SIZE)
 MANY_BYTES = bytes(MIB // 2)
 ONE_HINT, THREE_HINTS = bytes(4), bytes(12)
@@ -193,7 +193,7 @@ def lists(number: int, of_each: bytes = b"\x01" + bytes(8) + b"\x00") -> bytes:
     for index in range(number):
         upper = END if index == number - 1 else b"\x01" + index.to_bytes(3, "big")
         gaps.append(upper, Say.KEYS, ())
-    return IDS + varint.encode(number) + of_each * number + encode_message(Message(gaps=gaps))[1:]
+    return IDS + encode_varint(number) + of_each * number + encode_message(Message(gaps=gaps))[1:]
 
 
 def keys_below(cut: bytes, *keys: bytes) -> bytes:
@@ -260,14 +260,14 @@ def test_malformed_messages_are_refused(raw: bytes, complaint: str) -> None:
 
 CLAIMS = {
     "2^60 symbols": SYMBOLS + HUGE + MANY_BYTES,
-    "a symbol too many": SYMBOLS + varint.encode(MAX_SYMBOLS + 1) + MANY_BYTES,
-    "symbols that are not there": SYMBOLS + varint.encode(MAX_SYMBOLS) + bytes(100),
+    "a symbol too many": SYMBOLS + encode_varint(MAX_SYMBOLS + 1) + MANY_BYTES,
+    "symbols that are not there": SYMBOLS + encode_varint(MAX_SYMBOLS) + bytes(100),
     "2^60 lists": IDS + HUGE + MANY_BYTES,
     "2^60 ids told": IDS + b"\x01" + HUGE + MANY_BYTES,
     "2^60 ids wanted": IDS + b"\x01\x00" + HUGE + MANY_BYTES,
-    "more ids than bytes": IDS + b"\x01" + varint.encode(MIB) + MANY_BYTES,
+    "more ids than bytes": IDS + b"\x01" + encode_varint(MIB) + MANY_BYTES,
     "2^60 parts": ESTIMATE + TABLE + HUGE + MANY_BYTES,
-    "a part too many": ESTIMATE + TABLE + varint.encode(256) + MANY_BYTES,
+    "a part too many": ESTIMATE + TABLE + encode_varint(256) + MANY_BYTES,
     "2^60 shared bytes": ESTIMATE + TABLE + b"\x02" + HUGE + MANY_BYTES,
     "a bound of 2^60 bytes": ESTIMATE + TABLE + b"\x02\x00" + HUGE + MANY_BYTES,
     "2^60 keys": b"\x00" + b"\x00" + b"\x02\x00" + HUGE,

@@ -12,7 +12,7 @@ import pytest
 from recon_node.ceramic import EventId, Network, StreamId, network_range, sort_value_range
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost, model_range
 from recon_node.ceramic.heightless_event_id import network_range as heightless_network_range
-from recon_node.ipld import CID, varint
+from recon_node.ipld import CID, encode_varint
 from recon_node.recon import KeyRange, KeyStore, Sha256a
 from recon_node.recon.coded.messages import fingerprint
 from recon_node.recon.keys.sha256a import lanes_of
@@ -108,14 +108,14 @@ def test_the_session_with_a_ceramic_one_node() -> None:
 @pytest.mark.parametrize("name", ["mainnet", "testnet-clay", "dev-unstable", "inmemory"])
 def test_the_network_numbers(name: str) -> None:
     network = Network.parse(name)
-    row = f"| {name} | {network.id} | `{varint.encode(network.id).hex()}` |"
+    row = f"| {name} | {network.id} | `{encode_varint(network.id).hex()}` |"
     assert row in section("EventIds")
 
 
 def test_a_local_network() -> None:
     local = Network.parse("local-7")
     assert local.id == 2**32 + 7
-    assert f"local-7: `{varint.encode(local.id).hex()}`" in section("EventIds")
+    assert f"local-7: `{encode_varint(local.id).hex()}`" in section("EventIds")
 
 
 def test_the_hashes() -> None:

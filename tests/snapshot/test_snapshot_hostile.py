@@ -24,7 +24,7 @@ from snapshot_support import (
 )
 
 from recon_node.ceramic import Network, network_range
-from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car, dag_cbor, varint
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car, dag_cbor, encode_varint
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.recon.keys.sha256a import spread
 from recon_node.snapshot.objects import (
@@ -284,7 +284,7 @@ def replace_size(extent: PackExtent) -> PackExtent:
 
 def test_front_coding_does_not_blow_up() -> None:
     """Few bytes that would stand for gigabytes: each key shares all of a long one before it."""
-    n = varint.encode
+    n = encode_varint
     long = n(0) + n(200) + b"k" * 200
     assert len(unpack(n(0) + long, None)) > 200
     bomb = n(0) + long + (n(200 << 2) + n(100) + b"x" * 100) * 100

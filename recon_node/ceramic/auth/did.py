@@ -40,7 +40,7 @@ from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey, VerifyKey
 
 from recon_node.ceramic.errors import DidError
-from recon_node.ipld import IpldError, multibase, varint
+from recon_node.ipld import IpldError, decode_varint, encode_varint, multibase
 from recon_node.ipld.errors import required_for
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def public_key(did: str) -> PublicKey:
         )
     try:
         raw = multibase.decode(text)
-        codec, offset = varint.decode(raw)
+        codec, offset = decode_varint(raw)
     except IpldError as error:
         raise DidError(f"broken DID {did[:_MAX_SHOWN]!r}: {error}") from None
     try:
@@ -296,4 +296,4 @@ def method(did: str) -> str:
 
 
 def _key_did(codec: int, key: bytes) -> str:
-    return DID_KEY + multibase.encode(varint.encode(codec) + key, "base58btc")
+    return DID_KEY + multibase.encode(encode_varint(codec) + key, "base58btc")

@@ -15,7 +15,7 @@ from typing import Final
 
 from recon_node.dag.protocol.dag_operations import Append
 from recon_node.dag.protocol.replica import Replica
-from recon_node.ipld import CID, IDENTITY, RAW, car, links, varint
+from recon_node.ipld import CID, IDENTITY, RAW, car, encode_varint, links
 
 CAR: Final = 0x0202
 """The multicodec of CAR files."""
@@ -52,7 +52,7 @@ def split(root: CID, blocks: Iterable[tuple[CID, bytes]], max_bytes: int) -> Ite
     size = header = _header_size(roots)
     for cid, block in blocks:
         section = len(cid) + len(block)
-        section += len(varint.encode(section))
+        section += len(encode_varint(section))
         if gathered and size + section > max_bytes:
             yield _shard(roots, gathered)
             gathered = {}
@@ -72,7 +72,7 @@ def split(root: CID, blocks: Iterable[tuple[CID, bytes]], max_bytes: int) -> Ite
 def block_room(max_bytes: int) -> int:
     """Return how large a block can be that fits into a shard of that size."""
     cid = CID.of(RAW, b"")
-    return max_bytes - _header_size((cid,)) - len(cid) - len(varint.encode(max_bytes))
+    return max_bytes - _header_size((cid,)) - len(cid) - len(encode_varint(max_bytes))
 
 
 def walk(root: CID, read: Callable[[CID], bytes | None]) -> Iterator[tuple[CID, bytes]]:

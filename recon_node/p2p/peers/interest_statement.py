@@ -27,7 +27,7 @@ from functools import cached_property
 from typing import Final
 
 from recon_node.ceramic import FIELDS_SIZE, Network, prefix_range, rendezvous
-from recon_node.ipld import VarintError, varint
+from recon_node.ipld import MAX_VARINT, VarintError, decode_varint, encode_varint
 from recon_node.p2p.errors import PeerProtocolError
 from recon_node.recon import KeyRange
 from recon_node.recon.keys.ranges import common_prefix
@@ -38,7 +38,7 @@ MAX_PREFIXES: Final = 4096
 DIGEST_SIZE: Final = 8
 NOTHING_KNOWN: Final = bytes(DIGEST_SIZE)
 """Stands for the digest of a statement that has not come yet."""
-MAX_STATEMENT: Final = DIGEST_SIZE + 2 * varint.MAX_BYTES + MAX_PREFIXES * (2 + FIELDS_SIZE)
+MAX_STATEMENT: Final = DIGEST_SIZE + 2 * MAX_VARINT + MAX_PREFIXES * (2 + FIELDS_SIZE)
 """Maximum bytes of a statement."""
 MEMORY_A_PREFIX: Final = 400
 """Bytes of memory that a prefix takes as a range of keys, and as one in common."""
@@ -79,7 +79,7 @@ class InterestStatement:
 
     @cached_property
     def _interests(self) -> bytes:
-        out = bytearray(varint.encode(self.network_id) + varint.encode(len(self.prefixes)))
+        out = bytearray(encode_varint(self.network_id) + encode_varint(len(self.prefixes)))
         last = b""
         for prefix in self.prefixes:
             shared = common_prefix(last, prefix)
@@ -125,8 +125,8 @@ def decode(data: bytes) -> InterestStatement:
     """
     known = data[:DIGEST_SIZE]
     try:
-        network_id, at = varint.decode(data, DIGEST_SIZE)
-        count, at = varint.decode(data, at)
+        network_id, at = decode_varint(data, DIGEST_SIZE)
+        count, at = decode_varint(data, at)
     except VarintError as error:
         raise PeerProtocolError(f"a statement of interests that does not parse: {error}") from None
     if count > MAX_PREFIXES:

@@ -31,7 +31,7 @@ from typing import Final
 import trio
 
 from recon_node.ceramic import CeramicError, EventId, EventIdError, Network, scan
-from recon_node.ipld import CID, IpldError, VarintError, varint
+from recon_node.ipld import CID, IpldError, VarintError, decode_varint, encode_varint
 from recon_node.ipld.car import read_header
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError, StaleStreamError
 from recon_node.p2p.settings import MAX_REQUEST
@@ -173,7 +173,7 @@ def head_frame(event_id: EventId) -> bytes:
 
 
 def _sized(part: bytes) -> bytes:
-    return varint.encode(len(part)) + part
+    return encode_varint(len(part)) + part
 
 
 def parse_id_request(request: bytes) -> Missing:
@@ -205,7 +205,7 @@ def _parse_event(frame: bytes) -> tuple[EventId, bytes]:
 
 def _read_sized(data: bytes, at: int) -> tuple[bytes, int]:
     try:
-        size, at = varint.decode(data, at)
+        size, at = decode_varint(data, at)
     except VarintError as error:
         raise PeerProtocolError(f"an event frame that does not parse: {error}") from None
     if size > _MAX_BOUND or at + size > len(data):

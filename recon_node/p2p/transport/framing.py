@@ -24,7 +24,7 @@ from libp2p.io.exceptions import IOException
 from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamError, StreamReset
 from libp2p.stream_muxer.exceptions import MuxedStreamError
 
-from recon_node.ipld import VarintError, varint
+from recon_node.ipld import MAX_VARINT, VarintError, decode_varint, encode_varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.transport.memory_budget import MemoryAccount, MemoryBudget, unlimited
 
@@ -220,10 +220,10 @@ class FrameDecoder:
 
     def _read_length(self) -> int | None:
         try:
-            length, end = varint.decode(self._buffer, self._at)
+            length, end = decode_varint(self._buffer, self._at)
         except VarintError as error:
             rest = self._buffer[self._at :]
-            if len(rest) < varint.MAX_BYTES and all(byte >= _MORE for byte in rest):
+            if len(rest) < MAX_VARINT and all(byte >= _MORE for byte in rest):
                 return None  # the length itself has not come yet
             raise FramingError(f"a frame's length cannot be read: {error}") from None
         if length > self.max_frame:
@@ -344,7 +344,7 @@ class FrameStream:
         pending = bytearray()
         for frame in frames:
             self.account.hold("writes", len(pending) + len(frame))
-            pending += varint.encode(len(frame))
+            pending += encode_varint(len(frame))
             pending += frame
             if len(pending) >= WRITE_SIZE:
                 await self._write(bytes(pending), patience)

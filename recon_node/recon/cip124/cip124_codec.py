@@ -19,12 +19,12 @@ from operator import lt
 from typing import Final
 
 from recon_node.ceramic import EventId, EventIdError, scan
-from recon_node.ipld import varint
+from recon_node.ipld import encode_varint
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import DIGEST_SIZE, MULTICODEC, ZERO
 from recon_node.recon.side import RemoteProtocolError
 
-_AHASH_CODE = varint.encode(MULTICODEC)
+_AHASH_CODE = encode_varint(MULTICODEC)
 _ZERO_AHASH = _AHASH_CODE + b"\x00"
 _AHASH_PREFIX = _AHASH_CODE + bytes((DIGEST_SIZE,))
 _NO_KEYS = bytes(ZERO)

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from recon_node.ceramic import EventId, EventIdError, event_ids
-from recon_node.ipld import VarintError, varint
+from recon_node.ipld import VarintError, decode_varint, encode_varint
 from recon_node.recon.coded.messages import (
     AGREED,
     CLOSING_SIZE,
@@ -340,7 +340,7 @@ class _MessageReader:
             number, at = first[0], at + 1
         else:
             try:
-                number, at = varint.decode(self._data, at)
+                number, at = decode_varint(self._data, at)
             except VarintError as error:
                 raise _error(at, str(error)) from error
         if most is not None and number > most:
@@ -378,7 +378,7 @@ def encode_message(message: Message) -> bytes:
         parts.append(message.closing)
     if message.left_out is not None:
         flags |= FlagBits.LEFT_OUT
-        parts += [varint.encode(message.left_out.number), message.left_out.digest]
+        parts += [encode_varint(message.left_out.number), message.left_out.digest]
     if message.verdict is not None:
         flags |= message.verdict.value
     if message.goes_on:
@@ -393,18 +393,18 @@ def _encode_coded(message: Message) -> tuple[int, list[bytes]]:
     flags, parts = 0, list[bytes]()
     if message.count is not None:
         flags |= Has.COUNT
-        parts.append(varint.encode(message.count))
+        parts.append(encode_varint(message.count))
     if message.estimate is not None:
         flags |= Has.ESTIMATE
         parts.append(_encode_estimate(message.estimate))
     if message.symbols is not None:
         flags |= Has.SYMBOLS
         sums, checks, counts = message.symbols
-        parts.append(varint.encode(len(sums)))
+        parts.append(encode_varint(len(sums)))
         parts += [sums.astype("<u8").tobytes(), checks.astype("<u4").tobytes(), counts.tobytes()]
     if has_ids(message.listed):
         flags |= Has.IDS
-        parts.append(varint.encode(len(message.listed)))
+        parts.append(encode_varint(len(message.listed)))
         for ids, wanted in message.listed:
             parts += [_encode_ids(ids), _encode_ids(wanted)]
     if message.salt is not None:
@@ -420,8 +420,8 @@ def _encode_estimate(estimate: Estimate) -> bytes:
     rests = list[bytes]()
     for bound in bounds:
         size = len(bound) - shared
-        rests += (ONE_BYTE[size] if size < MORE_BYTES else varint.encode(size), bound[shared:])
-    number = varint.encode(len(bounds)) + varint.encode(shared)
+        rests += (ONE_BYTE[size] if size < MORE_BYTES else encode_varint(size), bound[shared:])
+    number = encode_varint(len(bounds)) + encode_varint(shared)
     return b"".join([table, number, head, *rests, *hints])
 
 
@@ -431,7 +431,7 @@ def shared_by(bounds: Sequence[bytes]) -> int:
 
 
 def _encode_ids(ids: Ids) -> bytes:
-    return varint.encode(len(ids)) + ids.astype("<u8").tobytes()
+    return encode_varint(len(ids)) + ids.astype("<u8").tobytes()
 
 
 def _write_gaps(parts: list[bytes], before: bytes, gaps: Gaps) -> None:
@@ -456,7 +456,7 @@ def _write_gaps(parts: list[bytes], before: bytes, gaps: Gaps) -> None:
 
 def _write_keys(parts: list[bytes], before: bytes, keys: tuple[bytes, ...]) -> None:
     """Append the number of some keys, and the keys. Most are as long as the key before."""
-    parts.append(varint.encode(len(keys)))
+    parts.append(encode_varint(len(keys)))
     size_before = number_before = 0
     for key in keys:
         size, number = len(key), _from_bytes(key)
@@ -475,7 +475,7 @@ def _front_code(before: bytes, string: bytes, below: int = 0, radix: int = 1) ->
     """Write the length shared with the string before (radix * length + below), and the rest."""
     shared = common_prefix(before, string)
     head, size = shared * radix + below, len(string) - shared
-    return varint.encode(head) + varint.encode(size) + string[shared:]
+    return encode_varint(head) + encode_varint(size) + string[shared:]
 
 
 _from_bytes: Final = int.from_bytes

@@ -18,7 +18,7 @@ from enum import IntEnum, IntFlag
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from recon_node.ipld import varint
+from recon_node.ipld import encode_varint
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, fold
 from recon_node.recon.keys.sketch import ID_SIZE, NO_IDS, Ids, Symbols
@@ -217,7 +217,7 @@ def fingerprint(lanes: int) -> bytes:
     It is the first half of sha256(Sha256a || varint(count)).
     """
     count = lanes >> COUNT_SHIFT
-    number = ONE_BYTE[count] if count < MORE_BYTES else varint.encode(count)
+    number = ONE_BYTE[count] if count < MORE_BYTES else encode_varint(count)
     return sha256(fold(lanes) + number).digest()[:FINGERPRINT_SIZE]
 
 

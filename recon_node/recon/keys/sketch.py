@@ -44,7 +44,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from recon_node.ipld import varint
+from recon_node.ipld import encode_varint
 from recon_node.recon.keys.sha256a import DIGEST_SIZE
 
 ID_SIZE: Final = 8
@@ -464,7 +464,7 @@ class LtHash:
         """Return the 32 bytes that are compared: sha256(lanes || varint(count))."""
         if self._digest is None:
             hashed = sha256(self.lanes.astype("<u2", copy=False).data)
-            hashed.update(varint.encode(self.count))
+            hashed.update(encode_varint(self.count))
             self._digest = hashed.digest()
         return self._digest
 

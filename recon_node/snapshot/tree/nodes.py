@@ -49,7 +49,16 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, DagCborError, IpldError, dag_cbor, varint
+from recon_node.ipld import (
+    CID,
+    DAG_CBOR,
+    DAG_JOSE,
+    DagCborError,
+    IpldError,
+    dag_cbor,
+    decode_varint,
+    encode_varint,
+)
 from recon_node.ipld.cid import cid_head
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.recon.keys.ranges import common_prefix
@@ -259,11 +268,11 @@ _MODULUS: Final = sum(1 << 32 << slot for slot in range(0, 2 * DIGEST_BITS, 64))
 def pack(node: Node) -> bytes:
     """Return the packed form of a node."""
     if isinstance(node, LeafNode):
-        return b"".join((varint.encode(0), *_packed_keys(node.keys)))
+        return b"".join((encode_varint(0), *_packed_keys(node.keys)))
     children = node.children
     parts = [
-        varint.encode(children[0].level + 1),
-        varint.encode(len(children)),
+        encode_varint(children[0].level + 1),
+        encode_varint(len(children)),
         *(bytes(child.hash) for child in children[:-1]),
         *(child.cid[len(_NODE_HEAD) :] for child in children),
     ]
@@ -271,7 +280,7 @@ def pack(node: Node) -> bytes:
     for child in children[1:]:
         shared = common_prefix(before, child.lower)
         rest = child.lower[shared:]
-        parts += (varint.encode(shared), varint.encode(len(rest)), rest)
+        parts += (encode_varint(shared), encode_varint(len(rest)), rest)
         before = child.lower
     return b"".join(parts)
 
@@ -285,7 +294,7 @@ def unpack(data: bytes, total: Sha256a | None) -> bytes:
         NodeFormatError: this is not a packed node.
     """
     try:
-        level, at = varint.decode(data)
+        level, at = decode_varint(data)
         node = _unpacked_leaf(data, at) if level == 0 else _unpacked_inner(data, at, level, total)
     except (IpldError, IndexError, ValueError) as error:
         raise NodeFormatError(f"it is not a packed node: {error}") from None
@@ -302,8 +311,8 @@ def _packed_keys(keys: Sequence[bytes]) -> Iterator[bytes]:
             if start >= shared and key.startswith(_HEADS[candidate], start):
                 kind, rest = candidate, key[shared:start] + key[-DIGEST_SIZE:]
                 break
-        yield varint.encode(shared << _KIND_BITS | kind)
-        yield varint.encode(len(rest))
+        yield encode_varint(shared << _KIND_BITS | kind)
+        yield encode_varint(len(rest))
         yield rest
         before = key
 
@@ -312,7 +321,7 @@ def _unpacked_leaf(data: bytes, at: int) -> LeafNode:
     keys: list[bytes] = []
     before, size, most = b"", 0, _MOST_TIMES * len(data) + _ROOM
     while at < len(data):
-        head, at = varint.decode(data, at)
+        head, at = decode_varint(data, at)
         rest, at = _take(data, at)
         shared, kind = head >> _KIND_BITS, head & _KINDS
         if kind:
@@ -329,7 +338,7 @@ def _unpacked_leaf(data: bytes, at: int) -> LeafNode:
 
 
 def _unpacked_inner(data: bytes, at: int, level: int, total: Sha256a | None) -> InnerNode:
-    count, at = varint.decode(data, at)
+    count, at = decode_varint(data, at)
     digests_at = at + DIGEST_SIZE * (count - 1)
     bounds_at = digests_at + DIGEST_SIZE * count
     if total is None or not count > 0 or bounds_at > len(data):
@@ -338,7 +347,7 @@ def _unpacked_inner(data: bytes, at: int, level: int, total: Sha256a | None) -> 
     hashes.append(_rest_of(total, hashes))
     lowers, before, at = [LOWEST], LOWEST, bounds_at
     for _ in range(count - 1):
-        shared, at = varint.decode(data, at)
+        shared, at = decode_varint(data, at)
         rest, at = _take(data, at)
         before = _joined(before, shared, rest)
         lowers.append(before)
@@ -356,7 +365,7 @@ def _pieces(data: bytes, start: int, count: int) -> list[bytes]:
 
 
 def _take(data: bytes, at: int) -> tuple[bytes, int]:
-    size, at = varint.decode(data, at)
+    size, at = decode_varint(data, at)
     if at + size > len(data):
         raise NodeFormatError("it is cut off")
     return data[at : at + size], at + size

@@ -40,7 +40,15 @@ from contextlib import suppress
 from typing import Final
 
 from recon_node.ceramic import Event, EventKind
-from recon_node.ipld import CID, CarError, CidError, IpldError, read_cid, varint
+from recon_node.ipld import (
+    CID,
+    CarError,
+    CidError,
+    IpldError,
+    decode_varint,
+    encode_varint,
+    read_cid,
+)
 from recon_node.store.db.sql import select_in
 from recon_node.verification import Facts
 
@@ -54,7 +62,7 @@ SMALLEST: Final = 64
 
 def section(cid: CID, block: bytes) -> bytes:
     """Return a block as a section of a CAR."""
-    return varint.encode(len(cid) + len(block)) + cid + block
+    return encode_varint(len(cid) + len(block)) + cid + block
 
 
 def sections(car: bytes) -> Iterator[tuple[CID, int, int, int]]:
@@ -66,10 +74,10 @@ def sections(car: bytes) -> Iterator[tuple[CID, int, int, int]]:
         CarError: this is not a CAR.
     """
     try:
-        length, start = varint.decode(car)
+        length, start = decode_varint(car)
         at = start + length
         while at < len(car):
-            length, start = varint.decode(car, at)
+            length, start = decode_varint(car, at)
             cid, block = read_cid(car, start)
             yield cid, at, block, start + length
             at = start + length
@@ -268,7 +276,7 @@ class BlockReader:
             parts = [sections[row] for row in rows]
         except KeyError as error:
             raise CarError(f"the shared block in row {error} is damaged or missing") from None
-        return [read_cid(data, varint.decode(data)[1])[0] for data in parts]
+        return [read_cid(data, decode_varint(data)[1])[0] for data in parts]
 
     def _load(self, rows: Iterable[int]) -> dict[int, bytes]:
         if not self._remember or self._bytes > _CACHE_BYTES:

@@ -33,13 +33,14 @@ from recon_node.ipld import (
     CID,
     DAG_CBOR,
     DAG_JOSE,
+    MAX_VARINT,
     CidError,
     DagCborError,
     IpldError,
     cid_head,
     dag_cbor,
+    decode_varint,
     read_cid,
-    varint,
 )
 from recon_node.store.errors import StoreError
 from recon_node.store.maintenance.archive import (
@@ -228,10 +229,10 @@ class _ArchiveReader:
             byte = self._file.read(1)
             if not byte and not prefix:
                 return None
-            if not byte or len(prefix) >= varint.MAX_BYTES:
+            if not byte or len(prefix) >= MAX_VARINT:
                 raise ArchiveFormatError("a length is truncated or invalid")
             prefix += byte
-        length, _ = varint.decode(prefix)
+        length, _ = decode_varint(prefix)
         if length > _MAX_SECTION_BYTES:
             raise ArchiveFormatError(f"it has a block of {length} bytes")
         piece = self._file.read(length)

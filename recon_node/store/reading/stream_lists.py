@@ -31,7 +31,7 @@ from recon_node.ceramic import (
 from recon_node.ceramic.auth.did import did_spellings
 from recon_node.ceramic.event_id import short_hash
 from recon_node.ceramic.header import DEFAULT_SORT_KEY, STREAM_ID_CODEC
-from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, varint
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, encode_varint
 from recon_node.ipld.multibase import BASE32, BASE36
 from recon_node.latest import Latest
 from recon_node.store.admission.records import State
@@ -403,7 +403,7 @@ def cid_ranges(prefix: str) -> Iterator[Range]:
 def init_ranges(prefix: str) -> Iterator[Range]:
     """Yield the ranges of init events' CIDs whose StreamIDs' text starts with a prefix."""
     for stream_type in StreamType if prefix.startswith("k") else ():
-        name = varint.encode(STREAM_ID_CODEC) + varint.encode(stream_type)
+        name = encode_varint(STREAM_ID_CODEC) + encode_varint(stream_type)
         for head in _HEADS:
             lowest = int.from_bytes(name + head + bytes(_DIGEST), "big")
             numbers = _numbers(prefix[1:], BASE36, _digits_of(lowest))
