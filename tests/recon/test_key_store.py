@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import accumulate
 
 import pytest
@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from recon_node.recon import ZERO, KeyRange, KeyStore, Sha256a, Summary
+from recon_node.recon.keys.finger import Finger
 from recon_node.recon.keys.key_store import FAN_OUT, LEAF_SIZE
-from recon_node.recon.keys.ordered_keys import Inner, Leaf
+from recon_node.recon.keys.ordered_keys import Inner, Leaf, leaves_below
+from recon_node.recon.keys.packed import PackedLeaf
+from recon_node.steps import run_steps
 
 KEYS = st.binary(min_size=1, max_size=3)
 """Short keys: they collide, neighbour and prefix each other all the time."""
@@ -181,17 +184,20 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(
         count=st.sampled_from([0, 5, 40, 150]),
-        bulk=st.booleans(),
+        how=st.sampled_from(["at once", "packed", "in parts"]),
         leaf_size=st.integers(2, 6),
         fan_out=st.integers(2, 5),
     )
-    def fill(self, count: int, bulk: bool, leaf_size: int, fan_out: int) -> None:
+    def fill(self, count: int, how: str, leaf_size: int, fan_out: int) -> None:
         self.leaf_size, self.fan_out = leaf_size, fan_out
         keys = numbered(count)
         self.model = set(keys)
         self.walks: list[Walk] = []
-        self.store = KeyStore(keys if bulk else (), leaf_size=leaf_size, fan_out=fan_out)
-        if not bulk:
+        all_at_once = keys if how == "at once" else ()
+        self.store = KeyStore(all_at_once, leaf_size=leaf_size, fan_out=fan_out)
+        if how == "packed":
+            self.store.load_packed(b"".join(KeyStore(keys).packed()), 0, count)
+        elif how == "in parts":
             self.store.load(keys[: count // 2])
             self.store.load(keys[count // 4 :])
 
@@ -307,54 +313,91 @@ def test_discarding_everything_while_iterating_leaves_a_store_that_works() -> No
     assert list(store) == sorted(keys)
 
 
-Pages = Iterator[tuple[list[bytes], bytes]]
+MIXED_KEYS = st.sets(KEYS | st.binary(min_size=3, max_size=3), max_size=300)
+"""Most of one length, so that some leaves have keys of one length only, and some have not."""
 
 
-def paged(
-    keys: list[bytes], digests: bytes
-) -> Callable[[int], Iterator[tuple[list[bytes], bytes]]]:
-    """What `load_digested` takes; the last page has what digests are left."""
-
-    def pages(size: int) -> Pages:
-        for start in range(0, len(keys), size):
-            end = start + size
-            yield keys[start:end], digests[start * 32 : end * 32]
-
-    return pages
+def packed_leaves(store: KeyStore) -> list[bool]:
+    """Whether each leaf is still packed."""
+    return [isinstance(leaf, PackedLeaf) for leaf in leaves_below(store.root)]
 
 
-@given(st.sets(KEYS, max_size=300))
-def test_leaves_and_load_digested_are_each_others_inverse(keys: set[bytes]) -> None:
+def packed(store: KeyStore, *, before: bytes = b"", size: int = 4) -> KeyStore:
+    """Return a store with the same keys, of which none has been read."""
+    loaded = KeyStore(leaf_size=size, fan_out=size)
+    loaded.load_packed(before + b"".join(store.packed()), len(before), len(store))
+    return loaded
+
+
+@given(MIXED_KEYS, st.binary(max_size=3))
+def test_packing_and_loading_are_each_others_inverse(keys: set[bytes], before: bytes) -> None:
     store = KeyStore(keys, leaf_size=5, fan_out=3)
-    pages = list(store.leaves())
-    loaded = KeyStore(leaf_size=4, fan_out=4)
-    ordered = [key for page, _ in pages for key in page]
-    loaded.load_digested(paged(ordered, b"".join(digests for _, digests in pages)))
-    assert ordered == sorted(keys)
+    loaded = packed(store, before=before)
+    assert len(loaded) == len(keys)
     assert loaded.summarize() == store.summarize()
-    check_range(loaded, ordered, KeyRange(b"", b"\xff" * 4), 3)
+    assert b"".join(loaded.packed()) == b"".join(store.packed())
+    assert not keys or all(packed_leaves(loaded)), "packing and hashing them all read none"
+    check_tree(loaded, 4, 4)
+    check_range(loaded, sorted(keys), KeyRange(b"", b"\xff" * 4), 3)
+    assert not any(packed_leaves(loaded))
+    assert b"".join(loaded.packed()) == b"".join(store.packed())
+
+
+QUESTIONS: list[Callable[[KeyStore, bytes, int], object]] = [
+    lambda store, key, _: key in store,
+    lambda store, key, _: store.summarize(KeyRange(b"", key)),
+    lambda store, key, _: store.count(KeyRange(b"", key)),
+    lambda store, key, _: list(store.keys(KeyRange(b"", key))),
+    lambda store, _, rank: store.nth(KeyRange(b"", b"\xff" * 4), rank),
+    lambda store, key, _: Finger(store).around(key),
+    lambda store, key, _: Finger(store).missing([key]),
+    lambda store, _, rank: Finger(store).keys_at(rank, min(rank + 3, len(store))),
+    lambda store, key, _: (store.add(key), list(store)),
+    lambda store, key, _: (store.discard(key), list(store)),
+    lambda store, key, _: [store.load([key, key + b"x"]), *store],
+]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@given(MIXED_KEYS.filter(bool), BOUNDS, st.integers(0, 400))
+def test_packed_leaves_answer_as_others_do(
+    question: Callable[[KeyStore, bytes, int], object],
+    keys: set[bytes],
+    bound: bytes | int,
+    rank: int,
+) -> None:
+    key = sorted(keys)[bound % len(keys)] if isinstance(bound, int) else bound
+    store = KeyStore(keys, leaf_size=4, fan_out=4)
+    loaded = packed(store)
+    assert question(loaded, key, rank % len(keys)) == question(store, key, rank % len(keys))
+    check_tree(loaded, 4, 4)
+
+
+def test_a_leaf_is_unpacked_alone_and_only_for_its_keys() -> None:
+    keys = sorted(numbered(10_000))
+    loaded = packed(KeyStore(keys), size=LEAF_SIZE)
+    run_steps(loaded.lthash(KeyRange(b"", b"\xff" * 13)))
+    assert packed_leaves(loaded).count(False) < 10, "those at the ends of six groups"
+    loaded = packed(KeyStore(keys), size=LEAF_SIZE)
+    assert keys[500] in loaded
+    assert packed_leaves(loaded).count(False) == 1
 
 
 @pytest.mark.parametrize(
-    ("keys", "digests", "message"),
+    ("keys", "lost", "message"),
     [
-        ([b"b", b"a"], 64, "do not ascend"),
-        ([b"a", b"a"], 64, "do not ascend"),
-        ([b"a", b"b"], 63, "63 bytes of digests"),
+        ([b"a", b"c", b"b", b"d"], 0, "do not ascend"),
+        ([b"a", b"b", b"b", b"c"], 0, "do not ascend"),
+        ([b"a", b"b"], 1, "no room"),
+        ([b"a", b"b"], 67, "smaller than"),
     ],
 )
-def test_digested_keys_that_cannot_be_right_are_refused(
-    keys: list[bytes], digests: int, message: str
+def test_packed_keys_that_cannot_be_right_are_refused(
+    keys: list[bytes], lost: int, message: str
 ) -> None:
+    lengths = b"".join(len(key).to_bytes(2, "little") for key in keys)
+    data = lengths + b"".join(keys) + bytes(32 * len(keys))
     with pytest.raises(ValueError, match=message):
-        KeyStore().load_digested(paged(keys, bytes(digests)))
+        KeyStore(leaf_size=4).load_packed(data[: len(data) - lost], 0, len(keys))
     with pytest.raises(ValueError, match="only be loaded into an empty store"):
-        KeyStore([b"x"]).load_digested(paged([b"a"], bytes(32)))
-
-
-def test_digested_keys_must_ascend_from_page_to_page() -> None:
-    keys = [b"%03d" % number for number in range(100)]
-    keys[50:] = keys[49:99]
-    for size in (4, 49, 50, 51):
-        with pytest.raises(ValueError, match="do not ascend"):
-            KeyStore(leaf_size=size).load_digested(paged(keys, bytes(3200)))
+        KeyStore([b"x"]).load_packed(data, 0, len(keys))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from store_helpers import NETWORK, World
@@ -123,6 +126,29 @@ async def test_damaged_or_missing_ones_are_made_again(tmp_path: Path, loads: lis
         damage(tmp_path / str(n) / FILE)
         assert await reopened(tmp_path / str(n)) == list(keys)
         assert loads == []
+
+
+async def test_a_disk_that_fails_is_as_a_damaged_file(
+    tmp_path: Path, loads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = await fill(tmp_path, 1)
+
+    def fail(file: BinaryIO, size: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(saved_keys, "_checksum", fail)
+    assert await reopened(tmp_path) == list(keys)
+    assert loads == []
+
+
+async def test_a_file_in_use_is_replaced_not_changed(tmp_path: Path) -> None:
+    """By the keys that are in it, and others: those of the old one stay readable."""
+    keys = list(await fill(tmp_path, 1))
+    async with open_store(tmp_path, NETWORK, settings=WITHOUT_RING) as before:
+        await before.admit_remote(World(2).offers())
+    assert len(before.keys) > len(keys)
+    async with open_store(tmp_path, NETWORK, settings=WITHOUT_RING) as after:
+        assert list(after.keys) == list(before.keys)
 
 
 async def test_what_changes_no_key_changes_nothing_for_the_next_start(

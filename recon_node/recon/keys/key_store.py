@@ -24,10 +24,9 @@ the user of one does not wait for the others.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from hashlib import sha256
-from itertools import islice
-from operator import lt
+from mmap import mmap
 from typing import Final, TypeVar
 
 import numpy as np
@@ -42,8 +41,9 @@ from recon_node.recon.keys.ordered_keys import (
     hashed_leaves,
     leaf_to_grow,
 )
+from recon_node.recon.keys.packed import Pages, pack
 from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.keys.sha256a import DIGEST_SIZE, lanes_of, spread, spread_run
+from recon_node.recon.keys.sha256a import lanes_of, spread, spread_run
 from recon_node.recon.keys.sketch import LtHash, Sketch, ids_of
 
 MAX_SKETCHES: Final = 4
@@ -252,6 +252,13 @@ class KeyView(OrderedKeys):
         self.salted = 0
         """What hashing keys with salts has taken so far, in looks at a key."""
 
+    def packed(self) -> Iterator[bytes]:
+        """Yield all keys as `KeyStore.load_packed` takes them, in parts.
+
+        The store must not change meanwhile.
+        """
+        return pack(self.root)
+
     def sketch(self, key_range: KeyRange) -> Generator[None, None, Sketch | None]:
         """Return the sketch of the keys in a range, in steps; see `Sketches.sketch`."""
         return self._sketches.sketch(self, key_range)
@@ -285,7 +292,8 @@ class KeyView(OrderedKeys):
 class KeyStore(KeyView):
     """A sorted set of byte-string keys with the Sha256a and the size of any range in O(log n).
 
-    It takes about 145 bytes a key, including the 62 bytes of the key itself, an EventId.
+    It takes about 145 bytes a key, including the 62 bytes of the key itself, an EventId; 11 as long
+    as the key is packed.
 
     Args:
         keys: the keys to start with; see `load`.
@@ -319,7 +327,8 @@ class KeyStore(KeyView):
         """
         ordered = sorted(keys)
         if not self.total:
-            self._build(hashed_leaves(ordered, self._leaf_fill))
+            if ordered:
+                self._plant(build(hashed_leaves(ordered, self._leaf_fill), self._inner_fill))
             return
         between = self.count(KeyRange(ordered[0], ordered[-1])) if ordered else 0
         if len(ordered) * _SPARSE < between:
@@ -330,43 +339,32 @@ class KeyStore(KeyView):
         while at < len(ordered):
             at = self._add_run(ordered, at)
 
-    def load_digested(self, pages: Callable[[int], Iterable[tuple[list[bytes], bytes]]]) -> None:
-        """Fill an empty store with keys and their sha2-256 digests.
+    def load_packed(self, data: bytes | mmap, start: int, count: int) -> None:
+        """Fill an empty store with `count` keys that were packed (packed.py), from `start` on.
 
-        This saves the hashing; the digests are trusted.
-
-        Args:
-            pages: yields the keys in order, so many at a time, with their digests end to end.
+        They are trusted to be what `KeyView.packed` has yielded, and stay in `data` until they are
+        read. So the time that this takes is that of one key in 42.
 
         Raises:
-            ValueError: the keys do not ascend, there is not one digest for each key, or the store
-                is not empty.
+            ValueError: the data cannot be that many packed keys, or the store is not empty.
         """
         if self.total:
-            raise ValueError("keys with digests can only be loaded into an empty store")
-        leaves: list[Leaf] = []
-        before: bytes | None = None
-        for keys, digests in pages(self._leaf_fill):
-            if len(digests) != len(keys) * DIGEST_SIZE:
-                raise ValueError(f"{len(keys)} keys, but {len(digests)} bytes of digests")
-            ascend = (before is None or before < keys[0]) and all(
-                map(lt, keys, islice(keys, 1, None))
-            )
-            if not ascend:
-                raise ValueError("the keys do not ascend")
-            leaves.append(Leaf(keys, digests))
-            before = keys[-1]
-        self._build(leaves)
+            raise ValueError("packed keys can only be loaded into an empty store")
+        if count:
+            self._plant(Pages(data, start, count, self._leaf_fill).tree(self._inner_fill))
 
     @property
     def _leaf_fill(self) -> int:
         return max(_MIN_ENTRIES, int(self._leaf_size * _LOADED_FILL))
 
-    def _build(self, leaves: list[Leaf]) -> None:
-        if leaves:
-            self.root = build(leaves, max(_MIN_ENTRIES, int(self._fan_out * _LOADED_FILL)))
-            self.total = self.root.lanes()
-            self._sketches.clear()
+    @property
+    def _inner_fill(self) -> int:
+        return max(_MIN_ENTRIES, int(self._fan_out * _LOADED_FILL))
+
+    def _plant(self, root: TreeNode) -> None:
+        self.root = root
+        self.total = root.lanes()
+        self._sketches.clear()
 
     def add(self, key: bytes) -> bool:
         """Add a key; return False if the store already holds it."""

@@ -57,7 +57,7 @@ Bisect = Callable[[list[bytes], bytes], int]
 class Leaf(list[bytes]):
     """Keys in order; `digests` has theirs in the same order, end to end."""
 
-    __slots__ = ("digests",)
+    __slots__ = ("digests", "number", "pages")  # the last two are those of a packed leaf
 
     def __init__(self, keys: list[bytes], digests: bytes) -> None:
         super().__init__(keys)
@@ -217,7 +217,13 @@ def build(leaves: list[Leaf], inner_fill: int) -> TreeNode:
     for start in range(0, len(leaves), _LEAVES_AT_ONCE):
         digests = [leaf.digests for leaf in leaves[start : start + _LEAVES_AT_ONCE]]
         lanes_of += spread_runs(b"".join(digests), len(leaves[0]))
-    nodes: list[TreeNode] = [*leaves]
+    return stack([*leaves], bounds, lanes_of, inner_fill)
+
+
+def stack(
+    nodes: list[TreeNode], bounds: list[bytes], lanes_of: list[int], inner_fill: int
+) -> TreeNode:
+    """Build a tree on nodes of one level, given the bound left of each, and its lanes."""
     while len(nodes) > 1:
         starts = range(0, len(nodes), inner_fill)
         parts = [slice(start, start + inner_fill) for start in starts]
@@ -367,14 +373,6 @@ class OrderedKeys:
         while page:
             yield from page
             page = self._page(page[-1])
-
-    def leaves(self) -> Iterator[tuple[list[bytes], bytes]]:
-        """Yield all keys in order, in pages, each with the sha2-256 digests of its keys end to end.
-
-        The store must not change meanwhile.
-        """
-        for leaf in leaves_below(self.root):
-            yield leaf, leaf.digests
 
     def summarize(self, key_range: KeyRange | None = None) -> Summary:
         """Return the Sha256a and the number of the keys in a range, or of all keys."""

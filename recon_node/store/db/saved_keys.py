@@ -7,28 +7,29 @@ cut, a restored backup, a repair), a log has a token if and only if nothing has 
 file with that token was written. The file ends with the sha2-256 of everything before, so that
 damage is noticed. In any doubt the key store is built from the log, which only takes longer.
 
-    "recon-node keys 1\\n" | token, 16 bytes | number of keys, u64 | the length of each, u16
-    | the keys, ascending | their sha2-256 digests | sha2-256 of all of that
+    "recon-node keys 1\\n" | token, 16 bytes | number of keys, u64 | the keys, packed
+    | sha2-256 of all of that
 
-Integers are little-endian. The file is mapped, so that it is in memory once, and not beside the
-keys. A million keys take 0.25 s of CPU, and 0.35 to save them.
+Integers are little-endian. Once its checksum is known to be right, the file is mapped, and a key is
+read when it is needed (recon_node/recon/keys/packed.py). So the keys take memory that the system
+can use otherwise when it is short. The file is never changed: a later one takes its place, and a
+node that still uses it keeps it until it ends. If the disk fails under the mapped file, the
+system ends the node, which loses nothing (SIGBUS). The next start notices it: the checksum is made
+by reading, which raises an error.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import struct
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
 from hashlib import sha256
-from mmap import ACCESS_READ, mmap
+from itertools import chain
+from mmap import ACCESS_READ, MADV_DONTNEED, mmap
 from pathlib import Path
 from threading import Event
-from typing import Final
+from typing import BinaryIO, Final
 
-import numpy as np
 import structlog
 
 from recon_node.files import draft_of, move_into_place
@@ -50,6 +51,7 @@ SAVING: Final = Event()
 _MAGIC: Final = b"recon-node keys 1\n"
 _HEAD_SIZE: Final = len(_MAGIC) + 16 + 8
 _DIGEST_SIZE: Final = 32
+_READ_AT_ONCE: Final = 1 << 20
 
 
 def load_keys(
@@ -113,20 +115,11 @@ def _token(connection: sqlite3.Connection, name: str) -> bytes | None:
 def _write(path: Path, token: bytes, keys: KeyView) -> None:
     checksum = sha256()
     with path.open("wb") as file:
-        for part in _encode(token, keys):
+        head = _MAGIC + token + len(keys).to_bytes(8, "little")
+        for part in chain([head], keys.packed()):
             checksum.update(part)
             file.write(part)
         file.write(checksum.digest())
-
-
-def _encode(token: bytes, keys: KeyView) -> Iterator[bytes]:
-    yield _MAGIC + token + len(keys).to_bytes(8, "little")
-    for page, _ in keys.leaves():
-        yield struct.pack(f"<{len(page)}H", *map(len, page))
-    for page, _ in keys.leaves():
-        yield b"".join(page)
-    for _, digests in keys.leaves():
-        yield digests
 
 
 def _read(path: Path, token: bytes) -> KeyStore:
@@ -135,56 +128,30 @@ def _read(path: Path, token: bytes) -> KeyStore:
     Raises:
         ValueError: the file belongs to another log, or is damaged.
     """
-    store = KeyStore()
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-        if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : len(_MAGIC) + 16] != token:
+    with path.open("rb") as file, ThreadPoolExecutor(1, "checksum") as pool:
+        data = mmap(file.fileno(), 0, access=ACCESS_READ)
+        if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : _HEAD_SIZE - 8] != token:
             raise ValueError("it does not belong to this state of the log")
-        # Beside the checksum, which takes half as long and needs no interpreter.
-        with ThreadPoolExecutor(1, "checksum") as pool:
-            checksum = pool.submit(_checksum, data)
-            try:
-                store.load_digested(partial(_pages, data))
-            finally:
-                if checksum.result() != data[-_DIGEST_SIZE:]:
-                    raise ValueError("it is damaged: its checksum is wrong")
+        # Beside the rest: it takes about as long, and needs no interpreter.
+        checksum = pool.submit(_checksum, file, len(data) - _DIGEST_SIZE)
+        store = KeyStore()
+        try:
+            count = int.from_bytes(data[_HEAD_SIZE - 8 : _HEAD_SIZE], "little")
+            store.load_packed(data, _HEAD_SIZE, count)
+        finally:
+            if checksum.result() != data[-_DIGEST_SIZE:]:
+                raise ValueError("it is damaged: its checksum is wrong")
+    data.madvise(MADV_DONTNEED)  # what was read is needed no more
     return store
 
 
-def _checksum(data: mmap) -> bytes:
-    with memoryview(data) as whole, whole[:-_DIGEST_SIZE] as hashed:
-        return sha256(hashed).digest()
-
-
-def _pages(data: mmap, size: int) -> Iterator[tuple[list[bytes], bytes]]:
-    """Yield so many keys at a time, with their digests.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
-    count = int.from_bytes(data[_HEAD_SIZE - 8 : _HEAD_SIZE], "little")
-    at = _HEAD_SIZE + 2 * count
-    lengths = data[_HEAD_SIZE:at]
-    digests = len(data) - _DIGEST_SIZE * (count + 1)
-    if at + int(np.frombuffer(lengths, "<u2").sum()) != digests:
-        raise ValueError("it is damaged: its parts do not fit together")
-    for start in range(0, count, size):
-        part = lengths[2 * start : 2 * (start + size)]
-        number = len(part) // 2
-        keys, at = _keys(data, at, part, number)
-        yield keys, data[digests : digests + number * _DIGEST_SIZE]
-        digests += number * _DIGEST_SIZE
-
-
-def _keys(data: mmap, at: int, lengths: bytes, number: int) -> tuple[list[bytes], int]:
-    """Return keys of these lengths, u16 each, from an offset on, and the offset after them."""
-    if lengths == lengths[:2] * number:  # as nearly all are: five times as fast
-        same = _same_lengths(int.from_bytes(lengths[:2], "little"), number)
-        return [*same.unpack_from(data, at)], at + same.size
-    data.seek(at)
-    keys = [data.read(length) for length in struct.unpack(f"<{number}H", lengths)]
-    return keys, data.tell()
-
-
-@lru_cache(maxsize=64)
-def _same_lengths(length: int, number: int) -> struct.Struct:
-    return struct.Struct(f"{length}s" * number)
+def _checksum(file: BinaryIO, size: int) -> bytes:
+    """Return the sha2-256 of the first bytes of a file."""
+    checksum = sha256()
+    while size > 0:
+        part = file.read(min(size, _READ_AT_ONCE))
+        if not part:
+            break
+        checksum.update(part)
+        size -= len(part)
+    return checksum.digest()
