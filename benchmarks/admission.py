@@ -88,7 +88,7 @@ def stages(cars: list[bytes]) -> list[Row]:
         def write() -> None:
             for at in range(0, len(cars), BATCH):
                 batch = zip(cars[at : at + BATCH], facts[at : at + BATCH], strict=True)
-                events = [Submission(car, finding=found) for car, found in batch]
+                events = [Submission(car, finding=finding) for car, finding in batch]
                 commit_batch(log, events, ranges)
 
         works: dict[str, Callable[[], object]] = {
@@ -270,8 +270,8 @@ async def run(events: int, ways: list[StoreSettings]) -> list[Row]:
             progress(f"by the API, {how}")
             rows.append(await trio.to_thread.run_sync(from_api, cars, settings))
         progress("by the API, one by one")
-        each = partial(from_api, cars[:BATCH], ways[0], alone=True)
-        rows.append(await trio.to_thread.run_sync(each))
+        send = partial(from_api, cars[:BATCH], ways[0], alone=True)
+        rows.append(await trio.to_thread.run_sync(send))
     return rows
 
 

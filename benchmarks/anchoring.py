@@ -101,8 +101,8 @@ def fill_tables(url: str, tables: Path, number: int) -> None:
     subprocess.run(run, check=True)
     sql = "SELECT count(*) AS n FROM stream_tips WHERE len(anchored_at) = 1"
     query = [*command, "query", "--json", "--tables", str(tables), sql]
-    found = subprocess.run(query, check=True, capture_output=True)
-    assert f'"n": {number}'.encode() in found.stdout, found.stdout
+    queried = subprocess.run(query, check=True, capture_output=True)
+    assert f'"n": {number}'.encode() in queried.stdout, queried.stdout
 
 
 def signed_events(number: int) -> list[str]:

@@ -53,7 +53,7 @@ def encode(message: Message) -> bytes:
     if kind == "RangeRequest":
         body = _range_to_map(body)
     elif kind == "RangeResponse":
-        body = [_range_to_map(each) for each in body]
+        body = [_range_to_map(range_) for range_ in body]
     return dag_cbor.encode({"sync_id": _SYNC_ID, "body": {kind: body} if body else kind})
 
 
@@ -66,16 +66,16 @@ def decode(data: bytes) -> Message:
     if kind == "RangeRequest":
         return kind, _range_from_map(body)
     if kind == "RangeResponse":
-        return kind, [_range_from_map(each) for each in body]
+        return kind, [_range_from_map(range_) for range_ in body]
     return kind, body
 
 
-def _range_to_map(each: Range) -> dict[str, Any]:
-    digest = each.hash.digest if each.hash else b""
+def _range_to_map(range_: Range) -> dict[str, Any]:
+    digest = range_.hash.digest if range_.hash else b""
     return {
-        "first": each.first,
-        "hash": {"hash": digest, "count": each.count},
-        "last": each.last,
+        "first": range_.first,
+        "hash": {"hash": digest, "count": range_.count},
+        "last": range_.last,
     }
 
 
@@ -142,7 +142,7 @@ class _Side:
 
     def _values(self, ranges: list[Range]) -> list[Message]:
         """Return the keys as values, without the events: those are not part of the contest."""
-        keys = [key for each in ranges if each.count for key in self._keys(each)]
+        keys = [key for range_ in ranges if range_.count for key in self._keys(range_)]
         return [("Value", {"key": key, "value": b""}) for key in keys]
 
     def _learn(self, body: dict[str, bytes]) -> None:
@@ -171,7 +171,7 @@ class Initiator(_Side):
             self._learn(body)
             return []
         if kind == "InterestResponse":
-            return self._ask([self._hash(each["start"], each["end"]) for each in body])
+            return self._ask([self._hash(values["start"], values["end"]) for values in body])
         self._in_flight -= 1
         answer = self._ask([])
         for theirs in body:
@@ -191,7 +191,7 @@ class Initiator(_Side):
         while self._waiting and len(asked) < room:
             asked.append(self._waiting.pop())
         self._in_flight += len(asked)
-        return [("RangeRequest", each) for each in asked]
+        return [("RangeRequest", range_) for range_ in asked]
 
 
 class Responder(_Side):

@@ -221,9 +221,9 @@ async def _sum_up(stream: PeerStream, everything: KeyRange) -> Summary:
 def _free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in sockets]
     finally:
-        for each in sockets:
-            each.close()
+        for listener in sockets:
+            listener.close()

@@ -97,10 +97,10 @@ def made_up_events(network: Network, count: int) -> Events:
             stream.append(last)
         controller = init.header.controller
         keys += (
-            bytes(HeightlessEventId.build(network, model, controller, init.cid, each.cid))
-            for each in stream
+            bytes(HeightlessEventId.build(network, model, controller, init.cid, event.cid))
+            for event in stream
         )
-        streams.append([multibase.encode(each.car) for each in stream])
+        streams.append([multibase.encode(event.car) for event in stream])
     return Events(model, [[multibase.encode(of_model.car)], *streams], sorted(keys))
 
 
@@ -170,7 +170,7 @@ def from_running_node(api_url: str) -> list[Row]:
     """Measure how an empty node of ours gets everything from a ceramic-one node that is running."""
     identity = httpx.post(f"{api_url}/api/v0/id").raise_for_status().json()
     network = httpx.get(f"{api_url}/ceramic/config/network").raise_for_status().json()["name"]
-    address = next(each for each in identity["Addresses"] if "/tcp/" in each)
+    address = next(address for address in identity["Addresses"] if "/tcp/" in address)
     count = holdings(address, Network.parse(network)).count
     flags = ["--network", network, "--sync-interval", "1", "--no-discovery"]
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
@@ -296,7 +296,7 @@ def _processes(node: Node) -> list[int]:
     if pid is None:
         return []
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [pid, *(int(child) for each in tasks for child in each.read_text().split())]
+    return [pid, *(int(child) for task in tasks for child in task.read_text().split())]
 
 
 def _events_of_ours(node: TestnetNode) -> int:

@@ -83,9 +83,9 @@ def _talk_to_simulation(here: Sequence[bytes], there: Sequence[bytes], interest:
     requests = asking.start()
     while requests:
         talk.sent += map(ceramic_one.encode, requests)
-        answers = [answer for each in requests for answer in answering.receive(each)]
-        talk.received += (ceramic_one.encode(each) for each in answers if each[0] != "Value")
-        requests = [request for each in answers for request in asking.receive(each)]
+        answers = [answer for request in requests for answer in answering.receive(request)]
+        talk.received += (ceramic_one.encode(answer) for answer in answers if answer[0] != "Value")
+        requests = [request for answer in answers for request in asking.receive(answer)]
     return talk
 
 
@@ -128,8 +128,8 @@ def _as_simulated(message: RealMessage) -> ceramic_one.Message:
         ]
     if isinstance(message, RangeResponse):
         ranges = [
-            ceramic_one.Range(each.first, each.summary.hash, each.summary.count, each.last)
-            for each in message.ranges
+            ceramic_one.Range(range_.first, range_.summary.hash, range_.summary.count, range_.last)
+            for range_ in message.ranges
         ]
         return "RangeResponse", ranges
     assert isinstance(message, Value)

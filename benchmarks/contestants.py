@@ -204,10 +204,10 @@ def check_union(pair: Pair, ours: KeyStore, theirs: KeyStore) -> None:
         )
 
 
-def check_difference(pair: Pair, found: int) -> None:
+def check_difference(pair: Pair, count: int) -> None:
     """Raise WrongResultError unless that is the number of differences."""
-    if found != pair.differences:
-        raise WrongResultError(f"{found:,} differences were found, not {pair.differences:,}")
+    if count != pair.differences:
+        raise WrongResultError(f"{count:,} differences were found, not {pair.differences:,}")
 
 
 def _count(cost: Cost, size: int, *, sent: bool) -> None:

@@ -59,10 +59,10 @@ def lacking(daemons: Sequence[Daemon], writer: Writer) -> int:
     """Return how many events are still missing at how many daemons, in total."""
     written = list(writer.written.items())
     return sum(
-        cid not in each.arrived
-        for each in daemons
+        cid not in daemon.arrived
+        for daemon in daemons
         for cid, of in written
-        if of.model in each.wanted
+        if of.model in daemon.wanted
     )
 
 
@@ -89,9 +89,9 @@ def row(phase: str, cids: Sequence[str], daemons: Sequence[Daemon], writer: Writ
         if writer.written[cid].model in daemon.wanted
     )
     misplaced = sum(
-        cid in writer.written and writer.written[cid].model not in each.wanted
-        for each in daemons
-        for cid in each.arrived
+        cid in writer.written and writer.written[cid].model not in daemon.wanted
+        for daemon in daemons
+        for cid in daemon.arrived
     )
     return {
         "phase": phase,
@@ -110,12 +110,12 @@ def run(count: int, rate: float, seconds: float, cut: float, directory: Path) ->
         halves = stack.enter_context(two_halves())
         progress(f"starting {count} daemons")
         daemons = start(count, directory, halves)
-        for each in daemons:
-            stack.callback(each.node.kill)
+        for daemon in daemons:
+            stack.callback(daemon.node.kill)
         stop = threading.Event()
         stack.callback(stop.set)
-        for each in daemons:
-            threading.Thread(target=each.watch, args=[stop], daemon=True).start()
+        for daemon in daemons:
+            threading.Thread(target=daemon.watch, args=[stop], daemon=True).start()
         time.sleep(SETTLE)
         models = [model_of(number) for number in range(MODELS)]
         writer = Writer(daemons, models, rate)
@@ -140,13 +140,13 @@ def kill(daemons: Sequence[Daemon], writer: Writer, seconds: float) -> Row:
         job = pool.submit(writer.write_for, seconds)
         time.sleep(seconds / 2)
         killed = random.sample(list(daemons[1:]), KILLED)
-        for each in killed:
-            each.node.kill()
+        for daemon in killed:
+            daemon.node.kill()
         cids = job.result()
-    for each in killed:
-        each.node.launch()
-    for each in killed:
-        each.node.wait_until_ready(180.0)
+    for daemon in killed:
+        daemon.node.launch()
+    for daemon in killed:
+        daemon.node.wait_until_ready(180.0)
     late = wait_for_all(daemons, writer)
     return row("kill", cids, daemons, writer) | {"late_s": late}
 
@@ -187,7 +187,7 @@ def main() -> None:
         if options.form == "fresh":
             what = options.models, options.events, options.interval, directory
             binaries = [None, options.ceramic_one] if options.ceramic_one else [None]
-            rows = [fresh(*what, each) for each in binaries]
+            rows = [fresh(*what, binary) for binary in binaries]
         else:
             rows = run(options.nodes, options.rate, options.seconds, options.cut, directory)
     show("Partial interests", rows, options.json)

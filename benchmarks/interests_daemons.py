@@ -74,8 +74,8 @@ class Daemon:
                         )
                         page.raise_for_status()
                         now = time.monotonic()
-                        for each in page.json()["events"]:
-                            self.arrived.setdefault(each["id"], now)
+                        for event in page.json()["events"]:
+                            self.arrived.setdefault(event["id"], now)
                         token = page.json()["resumeToken"]
             except httpx.HTTPError:
                 time.sleep(0.1)
@@ -90,7 +90,9 @@ class Writer:
         self._rate = rate
         self._random = random.Random(1)
         self.written: dict[str, Written] = {}
-        self._pools = {id(each): ThreadPoolExecutor(1, initializer=each.enter) for each in daemons}
+        self._pools = {
+            id(daemon): ThreadPoolExecutor(1, initializer=daemon.enter) for daemon in daemons
+        }
 
     def write_for(self, seconds: float) -> list[str]:
         """Write for some time; return the CIDs of what was accepted."""
@@ -99,7 +101,9 @@ class Writer:
         for number in range(int(seconds * self._rate)):
             time.sleep(max(0.0, began + number / self._rate - time.monotonic()))
             model = self._random.choice(self._models)
-            daemon = self._random.choice([each for each in self._daemons if model in each.wanted])
+            daemon = self._random.choice(
+                [candidate for candidate in self._daemons if model in candidate.wanted]
+            )
             jobs.append(self._pools[id(daemon)].submit(self._write, daemon, model))
         return [cid for job in jobs if (cid := job.result()) is not None]
 
@@ -129,7 +133,7 @@ def two_halves() -> Iterator[tuple[str, str, str] | None]:
         yield None
         return
     tag = secrets.token_hex(2)
-    left, right, middle = names = [f"recon-{tag}-{each}" for each in ("l", "r", "m")]
+    left, right, middle = names = [f"recon-{tag}-{place}" for place in ("l", "r", "m")]
     try:
         for name in names:
             ip("netns", "add", name)
@@ -178,10 +182,10 @@ def start(count: int, directory: Path, halves: tuple[str, str, str] | None) -> l
     first, *others = daemons
     first.node.launch()
     first.node.wait_until_ready()
-    for each in others:
-        each.node.launch(["--bootstrap", first.node.addresses[0]])
-    for each in others:
-        each.node.wait_until_ready(180.0)
+    for other in others:
+        other.node.launch(["--bootstrap", first.node.addresses[0]])
+    for other in others:
+        other.node.wait_until_ready(180.0)
     return daemons
 
 

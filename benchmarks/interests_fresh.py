@@ -52,7 +52,7 @@ def fresh(models: int, events: int, interval: float, directory: Path, binary: st
         )
         time.sleep(SETTLE)
         of_models = [model_event(KEY, {**_DEFINITION, "name": f"m{n}"}) for n in range(models)]
-        ids = [StreamId(StreamType.MODEL, each.cid) for each in of_models]
+        ids = [StreamId(StreamType.MODEL, event.cid) for event in of_models]
         made = of_models + [
             init_event(KEY, ids[number % models], {"n": number}, unique=secrets.token_bytes(12))
             for number in range(events)
@@ -103,7 +103,7 @@ def _theirs(binary: str, directory: Path, stack: ExitStack) -> list[str]:
     nodes = [CeramicOneNode(binary, directory / f"one-{n}", network) for n in range(3)]
     for number, node in enumerate(nodes):
         stack.callback(node.kill)
-        node.start([each.address for each in nodes[:number]])
+        node.start([peer.address for peer in nodes[:number]])
     return [node.api_url for node in nodes]
 
 

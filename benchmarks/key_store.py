@@ -83,7 +83,7 @@ def run(keys: int, calls: int = CALLS) -> list[Row]:
         {
             "system": design.system,
             "keys": keys,
-            **{name: _average(name)(each) * 1e6 for name, each in so_far.items()},
+            **{name: _average(name)(runs) * 1e6 for name, runs in so_far.items()},
             "bytes_per_key": size / keys,
         }
         for design, so_far, size in zip(DESIGNS, times, sizes, strict=True)

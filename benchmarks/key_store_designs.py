@@ -231,7 +231,7 @@ class SqliteSums:
     def hash(self, key_range: KeyRange) -> Sha256a:
         sums = ", ".join(f"SUM(l{lane})" for lane in range(LANES))
         (row,) = self._sql.execute(f"SELECT {sums} {self._RANGE}", key_range)
-        return _to_hash(np.array([each or 0 for each in row], np.int64).astype(np.uint32))
+        return _to_hash(np.array([lane or 0 for lane in row], np.int64).astype(np.uint32))
 
     def middle(self, key_range: KeyRange) -> bytes:
         return self.split(key_range, 2)[0]

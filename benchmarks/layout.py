@@ -160,11 +160,11 @@ class Files:
         for name in self.names:
             if partition is not None and f"{PARTITION_COLUMN}={partition}/" not in name:
                 continue
-            found = pq.read_metadata(self.directory / name)
+            metadata = pq.read_metadata(self.directory / name)
             files += 1
-            size += found.serialized_size + _FOOTER
-            for number in range(found.num_row_groups):
-                group = found.row_group(number)
+            size += metadata.serialized_size + _FOOTER
+            for number in range(metadata.num_row_groups):
+                group = metadata.row_group(number)
                 chunks = [group.column(at) for at in range(group.num_columns)]
                 if column is not None and not _may_have(chunks, column, value):
                     continue
@@ -245,8 +245,8 @@ def in_order(documents: Documents, order: Sequence[str], directory: Path) -> Fil
 
 def measured(documents: Documents, place: Path) -> Iterator[Row]:
     """Write each layout, yield what each question needs of it, and delete it."""
-    some = documents.partition(0).slice(documents.rows // PARTITIONS // 2, 1).to_pylist()[0]
-    cid, did, model = some["stream_cid"], some["controller"], some[_MODEL]
+    document = documents.partition(0).slice(documents.rows // PARTITIONS // 2, 1).to_pylist()[0]
+    cid, did, model = document["stream_cid"], document["controller"], document[_MODEL]
     orders = {"stream": None, **_ORDERS, "view": None}
     for name, order in orders.items():
         progress(f"{name}, {documents.rows:,} rows")

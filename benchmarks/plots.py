@@ -177,9 +177,9 @@ def plot_soak(rows: Sequence[Row], file: Path) -> None:
     """Draw what each batch took and left behind; the disk stacked, with three times live."""
     with _grid(file, 2, 2, legend=False, sharey=False) as axes:
         for panel, (title, columns) in zip(chain(*axes), _SOAK_PANELS.items(), strict=True):
-            some = [row for row in rows if columns.keys() <= row.keys()]
-            batches = [row["batch"] for row in some]
-            values = [[row[column] for row in some] for column in columns]
+            plotted = [row for row in rows if columns.keys() <= row.keys()]
+            batches = [row["batch"] for row in plotted]
+            values = [[row[column] for row in plotted] for column in columns]
             if "live_mb" in columns:
                 panel.stackplot(batches, *values, labels=columns.values())
                 panel.plot(batches, [3 * live for live in values[0]], "k--", label="3 x live")

@@ -53,7 +53,7 @@ def _least(contestant: Contestant, pair: Pair) -> Cost:
     if cost.cpu_s >= _SHORT_S:
         return cost
     again = (contestant(pair) for _ in range(_SHORT_RUNS - 1))
-    return min(cost, *again, key=lambda each: each.cpu_s)
+    return min(cost, *again, key=lambda cost: cost.cpu_s)
 
 
 def make_row(name: str, pair: Pair, cost: Cost) -> Row:

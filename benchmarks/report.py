@@ -66,9 +66,9 @@ def _track(steps: Sequence[T], describe: Callable[[T], str]) -> Iterator[T]:
 def numbers(text: str) -> list[int]:
     """Read a list such as `10000,1000000` (the type of a command-line option)."""
     listed = text.split(",")
-    if not all(each.isdecimal() for each in listed):
+    if not all(size.isdecimal() for size in listed):
         raise ArgumentTypeError(f"{text!r} is not a list of numbers like 0,1,100")
-    return [int(each) for each in listed]
+    return [int(size) for size in listed]
 
 
 def count(text: str) -> int:

@@ -89,7 +89,7 @@ def run(keys: int, differences: Sequence[int], rtts_ms: Sequence[int]) -> list[R
         pair = population.pair(number, "scattered" if number else "none")
         for name in CONTESTANTS:
             runs = [[rtt_ms] for rtt_ms in rtts_ms] if name in _VERSIONS else [rtts_ms]
-            tasks += [_Task(name, pair, each) for each in runs]
+            tasks += [_Task(name, pair, run) for run in runs]
     return [row for task in track(tasks, str) for row in task.rows()]
 
 

@@ -89,8 +89,8 @@ class Documents:
 
     def hash_of(self, shards: Sequence[str]) -> str:
         """Return the Sha256a of the documents in some shards, in hexadecimal."""
-        found = [Shard.parse(each) for each in shards]
-        of = (n for did, n in self._lanes.items() if any(each.covers(did) for each in found))
+        parsed = [Shard.parse(shard) for shard in shards]
+        of = (n for did, n in self._lanes.items() if any(shard.covers(did) for shard in parsed))
         return Sha256a.from_lanes(sum(of)).hex()
 
 
@@ -131,7 +131,7 @@ def received(node: TestnetNode) -> int:
     """Return how many events peers have delivered to a daemon, new or not."""
     metrics = httpx.get(f"{node.api_url}/metrics", timeout=300).text
     counted = re.findall(r"recon_peer_events_total\{[^}]*\} ([0-9.e+]+)", metrics)
-    return sum(int(float(each)) for each in counted)
+    return sum(int(float(line)) for line in counted)
 
 
 def cpu_seconds(node: TestnetNode) -> float:
@@ -153,14 +153,14 @@ def run(number: int, directory: Path) -> list[Row]:
         first.launch()
         first.wait_until_ready(_STEP_TIMEOUT)
         for node, shards in zip(nodes, QUARTERS, strict=True):
-            wanted = [f for each in shards for f in ("--interest", f"model={MODEL} shard={each}")]
+            wanted = [f for shard in shards for f in ("--interest", f"model={MODEL} shard={shard}")]
             stack.callback(node.discard)
             node.launch(["--bootstrap", first.addresses[0], *wanted])
         for node in nodes:
             node.wait_until_ready(_STEP_TIMEOUT)
         rows = wait_for(nodes, QUARTERS, documents)
         first.stop()
-        fifths = [f"{each}/5" for each in range(1, 6)]
+        fifths = [f"{number}/5" for number in range(1, 6)]
         for node, shard in zip(nodes, fifths, strict=True):
             wants = {"sep": "model", "sepValue": str(MODEL), "controllers": shard}
             url = f"{node.api_url}/ceramic/interests"

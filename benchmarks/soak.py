@@ -122,11 +122,11 @@ class Meter:
 
     def memory(self) -> dict[str, float]:
         """Return the resident memory of the pipeline's processes, and of the node, in MB."""
-        found = {"java_mb": 0.0, "workers_mb": 0.0}
+        memory = {"java_mb": 0.0, "workers_mb": 0.0}
         for pid in self._cpu.family - {self.pid}:
             kind = "java_mb" if _name(pid) == "java" else "workers_mb"
-            found[kind] += _resident(pid)
-        return found | {"driver_mb": _resident(self.pid), "node_mb": _resident(self.node)}
+            memory[kind] += _resident(pid)
+        return memory | {"driver_mb": _resident(self.pid), "node_mb": _resident(self.node)}
 
     def disk(self) -> dict[str, float]:
         """Return what the tables take, in MB, and the number of their files."""
@@ -179,12 +179,12 @@ def soak(directory: Path, batches: int, streams: int) -> Iterator[Row]:
                 writer.write(number)
                 position += number
                 seconds = 0.0
-                while (told := line(pipeline, "batch"))["position"] < position:
-                    seconds += told["seconds"]
+                while (report := line(pipeline, "batch"))["position"] < position:
+                    seconds += report["seconds"]
                 row = {
                     "batch": batch,
                     "events": number,
-                    "seconds": seconds + told["seconds"],
+                    "seconds": seconds + report["seconds"],
                     "latency_s": time.perf_counter() - started,
                     "cpu_s": meter.cpu(),
                     **meter.memory(),
@@ -203,25 +203,25 @@ def bounds(rows: Sequence[Row]) -> Iterator[tuple[str, bool]]:
     last = next(row for row in reversed(rows) if "live_mb" in row)
     disk = last["live_mb"] + last["kept_mb"] + last["other_mb"]
     most = max(_DISK_RATIO * last["live_mb"], last["live_mb"] + len(TABLES) * LEAST_KEPT / 1e6)
-    told = f"disk: {disk:.1f} MB, {disk / last['live_mb']:.2f} times live; at most {most:.1f} MB"
-    yield told, disk <= most
+    text = f"disk: {disk:.1f} MB, {disk / last['live_mb']:.2f} times live; at most {most:.1f} MB"
+    yield text, disk <= most
     quarter = max(1, len(rows) // 4)
     for what in ("java_mb", "driver_mb", "workers_mb", "node_mb"):
         early, late = (
-            statistics.median(row[what] for row in some)
-            for some in (rows[quarter : 2 * quarter] or rows, rows[-quarter:])
+            statistics.median(row[what] for row in part)
+            for part in (rows[quarter : 2 * quarter] or rows, rows[-quarter:])
         )
         yield f"{what}: {early:.0f}, at the end {late:.0f}", late <= _GROWTH * early
-    for name, some in {"first": rows[:quarter], "last": rows[-quarter:]}.items():
-        cpu = statistics.fmean(row["cpu_s"] for row in some)
+    for name, part in {"first": rows[:quarter], "last": rows[-quarter:]}.items():
+        cpu = statistics.fmean(row["cpu_s"] for row in part)
         yield f"CPU of a batch in the {name} quarter: {cpu:.2f} s", True
 
 
 @contextmanager
-def _directory(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        given.mkdir()
-        yield given
+def _directory(directory: Path | None) -> Iterator[Path]:
+    if directory is not None:
+        directory.mkdir()
+        yield directory
         return
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
@@ -263,8 +263,8 @@ def main() -> None:
     if options.plot is not None:
         plot_soak(rows, options.plot)
     met = True
-    for told, is_met in bounds(rows):
-        progress(f"{'met' if is_met else 'NOT MET'}: {told}")
+    for text, is_met in bounds(rows):
+        progress(f"{'met' if is_met else 'NOT MET'}: {text}")
         met &= is_met
     sys.exit(not met)
 

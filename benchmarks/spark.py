@@ -63,7 +63,7 @@ class CpuMeter:
 
     def read(self) -> float:
         """Return the total so far; call it often, or processes that end in between are missed."""
-        found: dict[int, tuple[int, int, float]] = {}
+        samples: dict[int, tuple[int, int, float]] = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal():
                 continue
@@ -72,13 +72,13 @@ class CpuMeter:
             except OSError:
                 continue
             seconds = (int(fields[11]) + int(fields[12])) / _TICKS
-            found[int(entry.name)] = int(fields[1]), int(fields[19]), seconds
+            samples[int(entry.name)] = int(fields[1]), int(fields[19]), seconds
         self.family = {self.pid}
-        for pid in sorted(found):  # children have larger numbers, but for a wrap-around
-            if found[pid][0] in self.family:
+        for pid in sorted(samples):  # children have larger numbers, but for a wrap-around
+            if samples[pid][0] in self.family:
                 self.family.add(pid)
-        for pid in self.family & found.keys():
-            self._taken[pid, found[pid][1]] = found[pid][2]
+        for pid in self.family & samples.keys():
+            self._taken[pid, samples[pid][1]] = samples[pid][2]
         return sum(self._taken.values())
 
 
@@ -98,9 +98,9 @@ def line(process: subprocess.Popen[str], *events: str) -> dict[str, Any]:
     """Return the next line with one of these events."""
     assert process.stdout is not None
     for text in process.stdout:
-        told: dict[str, Any] = json.loads(text)
-        if told["event"] in events:
-            return told
+        entry: dict[str, Any] = json.loads(text)
+        if entry["event"] in events:
+            return entry
     raise SystemExit("the pipeline ended early")
 
 
@@ -115,11 +115,11 @@ def throughput(way: str, url: str, node: int, events: int, streams: int) -> Row:
             started, before, node_before = time.perf_counter(), meter.read(), node_meter.read()
             seconds = cpu = 0.0
             first: tuple[int, float] | None = None
-            while (told := line(process, "batch", "stopped", "tick"))["event"] != "stopped":
+            while (entry := line(process, "batch", "stopped", "tick"))["event"] != "stopped":
                 seconds = time.perf_counter() - started
                 cpu = meter.read() - before
-                if first is None and told["event"] == "batch":
-                    first = told["rows"], seconds
+                if first is None and entry["event"] == "batch":
+                    first = entry["rows"], seconds
             node_cpu = node_meter.read() - node_before
     steady = None
     # Other tables also take in the rows of the first batch after it has ended.

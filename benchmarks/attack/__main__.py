@@ -84,7 +84,9 @@ def main() -> None:
         for attack in ATTACKS.values():
             print(f"{attack.name}: {attack.theory}")
         return
-    names = options.names or [n for n, each in ATTACKS.items() if each.short or not options.short]
+    names = options.names or [
+        n for n, attack in ATTACKS.items() if attack.short or not options.short
+    ]
     sys.exit(not _run_all(names, options.slack))
 
 

@@ -66,8 +66,8 @@ def _large_events(count: int, content: Callable[[int], object]) -> list[Event]:
     model, model_id = make_model(key)
     contents = ({"a": content(number)} for number in range(count))
     events = [
-        init_event(key, model_id, each, unique=bytes([number]))
-        for number, each in enumerate(contents)
+        init_event(key, model_id, content, unique=bytes([number]))
+        for number, content in enumerate(contents)
     ]
     return [model, *events]
 

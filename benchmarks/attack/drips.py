@@ -81,7 +81,7 @@ async def _bytes_of_frames(address: str) -> None:
                     await trio.sleep(0.05)
             await trio.sleep(0.05)
 
-    await _with_hosts(address, 2, [partial(drip, protocol=each) for each in _PROTOCOLS])
+    await _with_hosts(address, 2, [partial(drip, protocol=protocol) for protocol in _PROTOCOLS])
 
 
 async def _pushes(address: str) -> None:

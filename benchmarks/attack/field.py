@@ -140,9 +140,9 @@ class Field:
         events = self.get(f"/ceramic/streams/{self.stream}/events")
         self.rows.append(is_so("honest stream's events", 200, events.status_code))
 
-    def expect(self, what: str, expected: object, found: object) -> None:
+    def expect(self, what: str, expected: object, actual: object) -> None:
         """Note a fact that the attack must not change."""
-        self.rows.append(is_so(what, expected, found))
+        self.rows.append(is_so(what, expected, actual))
 
     def at_most(self, what: str, seconds: float, bound: float) -> None:
         """Note how long something took."""
@@ -205,6 +205,6 @@ def prepared(directory: Path, flags: Sequence[str], bounds: Bounds) -> Iterator[
         here._begin()
         yield here
     finally:
-        for each in (peer, node):
-            each.discard()
+        for daemon in (peer, node):
+            daemon.discard()
         shutil.rmtree(directory, ignore_errors=True)

@@ -115,7 +115,7 @@ async def offer(address: str, events: Mapping[EventId, bytes]) -> None:
                 await serve_events_by_id(frames, read, search, _SETTINGS)
 
         async def search(wanted: Missing) -> list[EventId]:
-            return [names[bytes(each)] for each in wanted.ids if bytes(each) in names]
+            return [names[bytes(id_)] for id_ in wanted.ids if bytes(id_) in names]
 
         names = {id_of(key): key for key in events}
         host.handle(EVENTS_PROTOCOL, serve)

@@ -62,8 +62,10 @@ def two_that_unfold(here: Field) -> None:
     wide.append(init_event(key, model_id, {"n": [deep] * 15_000}, unique=b"d"))
     _bring(here, [model, *wide])
     ends = ("", "/events", "/picture", "/merge", "/preview", "/state")
-    paths = [f"/ceramic/streams/{document_id(each)}{end}" for end in ends for each in wide]
-    paths += [f"/api/v0/dag/get?arg={each.cid}" for each in wide]
+    paths = [
+        f"/ceramic/streams/{document_id(wide_event)}{end}" for end in ends for wide_event in wide
+    ]
+    paths += [f"/api/v0/dag/get?arg={wide_event.cid}" for wide_event in wide]
     body = b'{"data": [' + b"[]," * 330_000 + b"[]]}"
     post = partial(httpx.post, content=body, timeout=120)
     asked: list[Callable[[], httpx.Response]] = [

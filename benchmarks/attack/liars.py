@@ -86,7 +86,7 @@ async def _liar(address: str, events: dict[EventId, bytes]) -> None:
         return _lie(kind, [events.get(key) for key in wanted])
 
     async def search(wanted: Missing) -> list[EventId]:
-        return [names[bytes(each)] for each in wanted.ids if bytes(each) in names]
+        return [names[bytes(id_)] for id_ in wanted.ids if bytes(id_) in names]
 
     async def serve(stream: PeerStream) -> None:
         frames = FrameStream(stream, 1 << 20, account=stream.account)
@@ -126,8 +126,8 @@ async def _liar(address: str, events: dict[EventId, bytes]) -> None:
     async def one() -> None:
         nonlocal kind
         while True:
-            for each in _LIES:
-                kind = each
+            for lie in _LIES:
+                kind = lie
                 with cut_off():
                     async with hostile_host(address) as host:
                         host.handle(EVENTS_PROTOCOL, serve)
@@ -157,7 +157,8 @@ def liars(here: Field) -> None:
         chain.append(data_event(owner, init, [chain[-1].cid], patch))
     assert init.header is not None
     events = {
-        each.event_id(NETWORK, init.header, height): each.car for height, each in enumerate(chain)
+        event.event_id(NETWORK, init.header, height): event.car
+        for height, event in enumerate(chain)
     }
     with here.attacked(), attacker(_liar, here.node.addresses[0], events) as process:
         process.join(SECONDS + 5)  # it takes a while to start
@@ -165,4 +166,4 @@ def liars(here: Field) -> None:
         here.at_most("the owner's events", here.await_event(chain[-1]), 5.0)
     here.expect("the owner's stream", {"a": "199"}, here.content(document_id(init)))
     shown = here.get(f"/ceramic/streams/{document_id(init)}/events").json()["events"]
-    here.expect("its events", len(chain), sum(each["state"] == "delivered" for each in shown))
+    here.expect("its events", len(chain), sum(event["state"] == "delivered" for event in shown))

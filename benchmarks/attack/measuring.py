@@ -70,9 +70,9 @@ class Measured:
         ]
 
 
-def is_so(what: str, expected: object, found: object) -> Row:
+def is_so(what: str, expected: object, actual: object) -> Row:
     """A fact beside what it should be."""
-    return Row(what, str(expected), str(found)[:100], expected == found)
+    return Row(what, str(expected), str(actual)[:100], expected == actual)
 
 
 @contextmanager

@@ -61,10 +61,10 @@ async def _long_ids(address: str) -> None:
             while (asked := await frames.receive(60)) is not None:
                 request = Message.FromString(asked)
                 named = [Message.Peer(id=os.urandom(60_000))]
-                found = Message(type=request.type, key=request.key)
-                found.providerPeers.extend(named)
-                found.closerPeers.extend(named)
-                await frames.send([found.SerializeToString()], 30)
+                answer = Message(type=request.type, key=request.key)
+                answer.providerPeers.extend(named)
+                answer.closerPeers.extend(named)
+                await frames.send([answer.SerializeToString()], 30)
 
     async def idle(_: PeerStream) -> None:
         await trio.sleep_forever()
@@ -105,7 +105,7 @@ def forged_updates(here: Field) -> None:
         data_event(stranger, init, [init.cid], [{"op": "replace", "path": "/a", "value": str(n)}])
         for n in range(3_000)
     ]
-    events = {each.event_id(NETWORK, init.header, 1): each.car for each in forged}
+    events = {event.event_id(NETWORK, init.header, 1): event.car for event in forged}
     update = data_event(owner, init, [init.cid], [{"op": "replace", "path": "/a", "value": "new"}])
     with here.attacked():
         with attacker(offer, here.node.addresses[0], events) as process:
@@ -115,7 +115,7 @@ def forged_updates(here: Field) -> None:
     stream = document_id(init)
     here.expect("the owner's stream", {"a": "new"}, here.content(stream))
     shown = here.get(f"/ceramic/streams/{stream}/events").json()["events"]
-    delivered = [each for each in shown if each["state"] == "delivered"]
+    delivered = [event for event in shown if event["state"] == "delivered"]
     here.expect("events of the stream", 2, len(delivered))
     crossed = here.status()["events"] - keys
     here.expect("keys that peers see", True, crossed < 100)
@@ -142,7 +142,7 @@ def _store_of_full_leaves(store: Path, leaves: int, keys: int) -> None:
     body += data
     pack = CID.of(RAW, body)
     (store / pack_name(pack)).write_bytes(body)
-    total = Sha256a.from_lanes(sum(spread(each.hash) for each in links))
+    total = Sha256a.from_lanes(sum(spread(link.hash) for link in links))
     root = Root(Link(1, LOWEST, total, node_cid(inner.encode())), leaves * keys)
     manifest = SnapshotManifest(
         network=NETWORK,

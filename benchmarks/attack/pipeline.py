@@ -45,14 +45,14 @@ def poison_for_the_pipeline(here: Field) -> None:
     here.expect("exit code of the pipeline", 0, code)
     here.expect("second run", 0, _run([*command, "--tables", str(tables)], 300))
     asked = f"SELECT stream_id FROM stream_states WHERE stream_id = '{here.stream}'"
-    found = subprocess.run(
+    queried = subprocess.run(
         [sys.executable, "-m", "spark_sink", "query", "--tables", str(tables), asked],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    here.expect("honest stream in the tables", 1, found.stdout.count(str(here.stream)))
+    here.expect("honest stream in the tables", 1, queried.stdout.count(str(here.stream)))
 
 
 _SERVER_MEMORY: Final = 4 * (512 + 256) * MIB

@@ -122,8 +122,8 @@ def _cid() -> CID:
 
 
 _PROGRAMS: Final[dict[str, tuple[str, _Program]]] = {
-    each.__name__: (protocol, each)
-    for protocol, each in (
+    attack.__name__: (protocol, attack)
+    for protocol, attack in (
         (MODEL_RING, _many_interests),
         (MODEL_RING, _values_of_24s),
         (MODEL_RING, _values_of_one_byte),

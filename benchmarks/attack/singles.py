@@ -108,7 +108,9 @@ def an_export_of_one_block(here: Field) -> None:
     block = os.urandom(999_000)
     cid, network = CID.of(RAW, block), Network.local(int(NETWORK.partition("-")[2]))
     cids = [CID.of(DAG_CBOR, number.to_bytes(2, "big")) for number in range(600)]
-    ids = [EventId.build(network, "k", "did:key:z6Mk", each, 0, each) for each in cids]
+    ids = [
+        EventId.build(network, "k", "did:key:z6Mk", event_cid, 0, event_cid) for event_cid in cids
+    ]
     page = ArchivePage([(event_id, [cid]) for event_id in ids], []).encode()
     manifest = Manifest(network, len(ids), (cid_of(page),)).encode()
     parts = [(cid_of(manifest), manifest), (cid_of(page), page), (cid, block)]

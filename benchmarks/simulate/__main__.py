@@ -73,7 +73,7 @@ def _show(name: str, outcomes: dict[str, Outcome]) -> None:
     """Print a table with a line for each figure: there are more figures than simulations."""
     table = Table("", *outcomes, title=name)
     for column in next(iter(outcomes.values())).row:
-        table.add_row(column, *(_format(each.row[column]) for each in outcomes.values()))
+        table.add_row(column, *(_format(outcome.row[column]) for outcome in outcomes.values()))
     Console(file=sys.stdout, width=max(160, Console().width)).print(table)
 
 

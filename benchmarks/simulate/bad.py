@@ -32,7 +32,7 @@ async def be_silent(host: SimulatedHost, versions: tuple[Version[Any], ...]) -> 
     async def wait(stream: PeerStream) -> None:
         await trio.sleep_forever()
 
-    for protocol in (*(each.id for each in versions), EVENTS_PROTOCOL, EVENTS_BY_ID_PROTOCOL):
+    for protocol in (*(version.id for version in versions), EVENTS_PROTOCOL, EVENTS_BY_ID_PROTOCOL):
         host.handle(protocol, wait)
     await trio.sleep_forever()
 
@@ -63,7 +63,7 @@ async def flood(
 
     async def pour(peer_id: str) -> None:
         try:
-            stream = await host.open_stream(peer_id, *(each.id for each in versions))
+            stream = await host.open_stream(peer_id, *(version.id for version in versions))
             await stream.send_all(encode_varint(GARBAGE) + rng.randbytes(GARBAGE))
             await stream.aclose()
         except (PeerError, trio.BrokenResourceError):

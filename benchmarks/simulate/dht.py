@@ -98,9 +98,9 @@ class SimulatedDht:
         self.announce(announce)
         answers = {key: self._answer(key) for key in ask}
         servers = min(CLOSEST, self._nodes - 1)
-        named = sum(KEY_BYTES + NAMED_BYTES * len(found) for found in answers.values())
-        told = len(announce) * (KEY_BYTES + NAMED_BYTES)
-        self._count(servers * (MULTISTREAM_BYTES + told) + min(ASKED, servers) * named)
+        named = sum(KEY_BYTES + NAMED_BYTES * len(providers) for providers in answers.values())
+        announced = len(announce) * (KEY_BYTES + NAMED_BYTES)
+        self._count(servers * (MULTISTREAM_BYTES + announced) + min(ASKED, servers) * named)
         return answers
 
     def _count(self, size: float) -> None:
@@ -109,7 +109,7 @@ class SimulatedDht:
 
     def announce(self, keys: Sequence[bytes]) -> None:
         """Add records of this node."""
-        addresses = [each.encode() for each in self._host.addresses]
+        addresses = [address.encode() for address in self._host.addresses]
         for key in keys:  # the source is a made-up address, so that each node has its own
             source = self._host.peer_id
             self._records.add(
@@ -125,8 +125,10 @@ class SimulatedDht:
     def _answer(self, key: bytes) -> list[FoundProvider]:
         known = self._records.providers(self._place(key), trio.current_time())
         return [
-            FoundProvider(each.peer_id, tuple(address.decode() for address in each.addresses))
-            for each in self._random.sample(known, min(len(known), PROVIDERS_ANSWERED))
+            FoundProvider(
+                provider.peer_id, tuple(address.decode() for address in provider.addresses)
+            )
+            for provider in self._random.sample(known, min(len(known), PROVIDERS_ANSWERED))
         ]
 
     def _place(self, key: bytes) -> bytes:

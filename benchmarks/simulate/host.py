@@ -206,7 +206,9 @@ class SimulatedHost:
         end = self._ends.get(peer_id)
         if end is None:
             raise PeerError(f"this node is not connected to peer {peer_id}")
-        protocol = next((each for each in protocols if each in end.peer._handlers), None)
+        protocol = next(
+            (protocol for protocol in protocols if protocol in end.peer._handlers), None
+        )
         opened = trio.Event()
         asked = protocols if protocol is None else protocols[: protocols.index(protocol) + 1]
         ours = SimulatedStream(end, protocol or "", self.budget)

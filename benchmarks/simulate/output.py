@@ -53,7 +53,7 @@ def draw(name: str, folder: Path) -> None:
         for number, (label, points) in enumerate(curves.items()):
             seconds, shares = zip(*points, strict=True)
             colour = _COLOURS[number % len(_COLOURS)]
-            axes.plot(seconds, [100 * each for each in shares], label=label, color=colour)
+            axes.plot(seconds, [100 * share for share in shares], label=label, color=colour)
         axes.set_xlabel("seconds")
         axes.set_ylabel("nodes that have the event, %")
         axes.set_xlim(left=0)

@@ -62,7 +62,7 @@ class Model:
     def __post_init__(self) -> None:
         self.peers = [set() for _ in range(self.nodes)]
         for here in range(self.nodes):
-            others = [each for each in range(self.nodes) if each != here]
+            others = [other for other in range(self.nodes) if other != here]
             for there in self.rng.sample(others, self.dialled):
                 self.peers[here].add(there)
                 self.peers[there].add(here)
@@ -76,10 +76,10 @@ class Model:
         while self._due:
             now, _, what, here, there = heapq.heappop(self._due)
             if what == "push":
-                for each in self._choose(self.peers[here] - known[here], settings.sync_peers):
+                for partner in self._choose(self.peers[here] - known[here], settings.sync_peers):
                     pushes += 1
-                    known[here].add(each)
-                    self._at(now + self.rng.uniform(*TRIP), "sync", each, here)
+                    known[here].add(partner)
+                    self._at(now + self.rng.uniform(*TRIP), "sync", partner, here)
             elif what == "sync":
                 known[here].add(there)
                 if here not in have:
@@ -110,9 +110,9 @@ def main() -> None:
         table.add_row(
             f"{dialled}",
             f"{mean(map(len, model.peers)):.1f}",
-            f"{sum(each.missed for each in spreads)}",
-            f"{mean(each.pushes for each in spreads):.1f}",
-            f"{max(each.seconds for each in spreads):.1f}",
+            f"{sum(item.missed for item in spreads)}",
+            f"{mean(item.pushes for item in spreads):.1f}",
+            f"{max(item.seconds for item in spreads):.1f}",
         )
     Console().print(table)
 

@@ -29,7 +29,7 @@ PARTITION: Final = 120.0
 DOWN: Final = 30.0
 """Seconds for which a node is down that churn stops."""
 SESSIONS: Final = "sessions"
-_CURVE: Final = [each / 50 for each in range(1, 51)]
+_CURVE: Final = [part / 50 for part in range(1, 51)]
 """The shares of nodes for which a curve of an event's spread has points."""
 _P99: Final = 0.99
 
@@ -83,9 +83,9 @@ async def _spread(plan: Plan, written: int, churn: float) -> Outcome:
         spreads = await _write_all(world, written, rng)
         seconds = trio.current_time() - started
         busy = _rates(before, _traffic(world), seconds)
-        refused = sum(each.store.refused for each in world.honest)
+        refused = sum(node.store.refused for node in world.honest)
         nursery.cancel_scope.cancel()
-    receivers = sum(len(each.times) for each in spreads)
+    receivers = sum(len(item.times) for item in spreads)
     for_events = {kind: (busy[kind] - idle[kind]) * seconds for kind in (RECON, EVENTS)}
     sessions = (busy[SESSIONS] - idle.pop(SESSIONS)) * seconds
     row = {
@@ -94,7 +94,7 @@ async def _spread(plan: Plan, written: int, churn: float) -> Outcome:
         **_meetings(plan, sharing, made),
         "written": written,
         **_times(spreads),
-        "limit": 1.5 * math.log2(max(2, max(len(each.times) for each in spreads) + 1)),
+        "limit": 1.5 * math.log2(max(2, max(len(item.times) for item in spreads) + 1)),
         "bytes_per_receiver": sum(for_events.values()) / receivers,
         **{f"{kind}_per_receiver": size / receivers for kind, size in for_events.items()},
         "sessions_per_receiver": sessions / receivers,
@@ -118,8 +118,8 @@ async def _write_all(world: World, written: int, rng: random.Random) -> list[Spr
             await spreads[-1].done.wait()
         await trio.sleep(PAUSE)
     with trio.move_on_after(SPREAD_TIMEOUT):
-        for each in spreads:
-            await each.done.wait()
+        for item in spreads:
+            await item.done.wait()
     if interests:
         await trio.sleep(PAUSE)
     return spreads
@@ -148,20 +148,20 @@ async def _heal(plan: Plan, written: int, share: float) -> Outcome:
         for _ in range(written):
             spreads.append(_write(world, rng))
             await trio.sleep(PARTITION / written)
-        missing = [len(each.missing) for each in spreads]
+        missing = [len(item.missing) for item in spreads]
         healed, before = trio.current_time(), world.sent()
         world.partition([])
         with trio.move_on_after(2 * SPREAD_TIMEOUT):
-            for each in spreads:
-                await each.done.wait()
+            for item in spreads:
+                await item.done.wait()
         seconds = trio.current_time() - healed
         sent = world.sent() - before
         nursery.cancel_scope.cancel()
     late = [
-        time - (healed - each.started)
-        for each in spreads
-        for time in each.times
-        if each.started + time > healed
+        time - (healed - item.started)
+        for item in spreads
+        for time in item.times
+        if item.started + time > healed
     ]
     row = {
         **_described(plan),
@@ -171,10 +171,10 @@ async def _heal(plan: Plan, written: int, share: float) -> Outcome:
         "t50": _quantile(late, 0.5),
         "t99": _quantile(late, _P99),
         "healed_s": seconds,
-        "unreached": sum(len(each.missing) for each in spreads),
+        "unreached": sum(len(item.missing) for item in spreads),
         "bytes_per_node": sum(sent.values()) / len(world.honest),
     }
-    curve = [(each, _quantile(late, each)) for each in _CURVE]
+    curve = [(share, _quantile(late, share)) for share in _CURVE]
     return Outcome(row, curve)
 
 
@@ -196,7 +196,7 @@ async def _stop_and_start(world: World, churn: float, rng: random.Random) -> Non
 
 def _write(world: World, rng: random.Random) -> Spread:
     """Write an event at a random node, of a model that it wants."""
-    node = rng.choice([each for each in world.honest if each.is_running])
+    node = rng.choice([candidate for candidate in world.honest if candidate.is_running])
     return world.write(node, rng.choice(node.models) if world.plan.interests else None)
 
 
@@ -229,26 +229,26 @@ def _times(spreads: Sequence[Spread]) -> dict[str, Any]:
 
     The length of a push round is the median time that an event took for each of its hops.
     """
-    reached = [each for each in spreads if each.times]
-    last = [max(each.times) for each in reached]
+    reached = [item for item in spreads if item.times]
+    last = [max(item.times) for item in reached]
     a_round = _quantile(
-        [time / hops for each in reached for time, hops in zip(each.times, each.hops, strict=True)],
+        [time / hops for item in reached for time, hops in zip(item.times, item.hops, strict=True)],
         0.5,
     )
     return {
-        "t50": _quantile([_quantile(each.times, 0.5) for each in reached], 0.5),
-        "t99": _quantile([_quantile(each.times, _P99) for each in reached], 0.5),
+        "t50": _quantile([_quantile(item.times, 0.5) for item in reached], 0.5),
+        "t99": _quantile([_quantile(item.times, _P99) for item in reached], 0.5),
         "all_median": _quantile(last, 0.5),
         "all_p99": _quantile(last, _P99),
-        "unreached": sum(len(each.missing) for each in spreads),
-        "hops_p99": _quantile([max(each.hops) for each in reached], _P99),
+        "unreached": sum(len(item.missing) for item in spreads),
+        "hops_p99": _quantile([max(item.hops) for item in reached], _P99),
         "round_s": a_round,
         "rounds_p99": _quantile(last, _P99) / a_round if a_round else 0.0,
     }
 
 
 def _curve(spreads: Sequence[Spread]) -> list[tuple[float, float]]:
-    reached = [each.times for each in spreads if each.times]
+    reached = [item.times for item in spreads if item.times]
     return [
         (share, _quantile([_quantile(times, share) for times in reached], 0.5)) for share in _CURVE
     ]

@@ -169,7 +169,7 @@ class MemoryStore:
 
     async def cars_for_peers(self, event_ids: Sequence[EventId]) -> list[bytes | None]:
         await trio.lowlevel.checkpoint()
-        return [self._car(each) for each in event_ids]
+        return [self._car(event_id) for event_id in event_ids]
 
     def _car(self, key: EventId) -> bytes | None:
         content = self._library.cars.get(key) if key in self._keys else None

@@ -54,9 +54,9 @@ def interests(plan: Plan, events: int) -> Iterator[Simulation]:
     (nodes,) = _sizes(plan, SIZES[2:3])
     for number in MORE_INTERESTS:
         if number != INTERESTS:
-            some = replace(plan, nodes=nodes, interests=number)
+            variant = replace(plan, nodes=nodes, interests=number)
             label = f"{number} of {plan.models} models, {nodes:,} nodes"
-            yield Simulation(label, partial(spread, some, events))
+            yield Simulation(label, partial(spread, variant, events))
 
 
 def shards(plan: Plan, events: int) -> Iterator[Simulation]:

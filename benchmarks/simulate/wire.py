@@ -134,7 +134,7 @@ class Wire:
 
     def cut_off(self, places: Collection[Place]) -> None:
         """Separate some places from all others from now on; none: end the partition."""
-        self._cut_off = frozenset(each.number for each in places)
+        self._cut_off = frozenset(place.number for place in places)
         held, self._held = self._held, []
         for lane, size, action in held:
             if self.is_cut(lane.source, lane.target):

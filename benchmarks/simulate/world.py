@@ -32,7 +32,7 @@ from recon_node.store import Store
 RECON: Final = "recon"
 EVENTS: Final = "events"
 KINDS_OF_TRAFFIC: Final = {
-    **{each.id: RECON for each in VERSIONS},
+    **{version.id: RECON for version in VERSIONS},
     EVENTS_PROTOCOL: EVENTS,
     EVENTS_BY_ID_PROTOCOL: EVENTS,
     INTERESTS_PROTOCOL: "gossip",
@@ -91,7 +91,7 @@ class Plan:
 
 def version_names() -> dict[str, Version[Any]]:
     """Return the versions of recon by their number, the best first."""
-    return {each.id.rpartition("/")[2]: each for each in VERSIONS}
+    return {version.id.rpartition("/")[2]: version for version in VERSIONS}
 
 
 @dataclass(eq=False, slots=True)
@@ -127,7 +127,7 @@ class World:
             Node(self, number, kinds.get(number), keys, self._random)
             for number in range(plan.nodes)
         ]
-        self.honest = [each for each in self.nodes if each.kind is None]
+        self.honest = [node for node in self.nodes if node.kind is None]
         nursery.start_soon(self.wire.run)
 
     def start(self, nodes: Iterable[Node]) -> None:
@@ -140,7 +140,7 @@ class World:
         key = self.library.make(model)
         while self.plan.shards and not node.store.wants(key):
             key = self.library.make(model)
-        wanting = {each.number for each in self.honest if each.store.wants(key)}
+        wanting = {node.number for node in self.honest if node.store.wants(key)}
         spread = Spread(trio.current_time(), wanting - {node.number})
         self.spreads[key] = spread
         if not spread.missing:
@@ -160,9 +160,9 @@ class World:
 
     def partition(self, nodes: Sequence[Node]) -> None:
         """Cut some nodes off from all others; none: end the partition."""
-        self.wire.cut_off([each.host.place for each in nodes])
-        for each in self.nodes:
-            each.host.notice_partition()
+        self.wire.cut_off([node.host.place for node in nodes])
+        for node in self.nodes:
+            node.host.notice_partition()
 
     def sent(self) -> Counter[str]:
         """Return the bytes that honest nodes have sent, by what they are for."""
@@ -176,12 +176,12 @@ class World:
 
     def sessions(self) -> int:
         """Return how many recon sessions honest nodes have started."""
-        started = (each.p2p.counters.sessions_initiated for each in self.honest if each.p2p)
+        started = (node.p2p.counters.sessions_initiated for node in self.honest if node.p2p)
         return sum(started)
 
     def sharing(self) -> list[int]:
         """Return with how many peers each honest node is connected that want some of the same."""
-        by_id = {each.host.peer_id: each.store.wanted.ranges for each in self.nodes}
+        by_id = {node.host.peer_id: node.store.wanted.ranges for node in self.nodes}
         return [
             sum(
                 bool(intersect_ranges(by_id[node.host.peer_id], by_id[peer]))
@@ -192,7 +192,7 @@ class World:
 
     def connections(self) -> list[int]:
         """Return how many peers each honest node is connected with."""
-        return [len(each.host.connected_peers()) for each in self.honest]
+        return [len(node.host.connected_peers()) for node in self.honest]
 
 
 class Node:
@@ -220,7 +220,7 @@ class Node:
             of = plan.shards[number % len(plan.shards)]
             shard = Shard.of(rng.randrange(of) + 1, of)
         self._meeting = str(shard).encode() if plan.meet_by_shard else b""
-        interests = [world.library.interest(each, shard) for each in models]
+        interests = [world.library.interest(model, shard) for model in models]
         arrived = partial(world.arrived, number)
         self.store = MemoryStore(world.library, interests, arrived)
         if kind == "lying":
