@@ -39,6 +39,7 @@ from recon_node.api.errors import ApiError, bad_request
 from recon_node.ipld import CID, multibase
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_SECONDS = re.compile(r"\+?[0-9]{1,19}(\.[0-9]{0,19})?(e-[0-9]{1,2})?")
 _MAX_TEXTS: Final = 64
 """Texts of a list in a body, at most."""
 
@@ -310,13 +311,9 @@ def _flag(text: str) -> bool:
 
 
 def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not value >= 0:  # also refuses NaN
+    if not _SECONDS.fullmatch(text):  # `float` takes more: inf, 1_0, digits of any alphabet
         raise UnfitError("{name} should be a number of seconds, not {input!r}")
-    return value
+    return float(text)
 
 
 Whole = Annotated[int, Meta(ge=0)]

@@ -331,9 +331,10 @@ def _prefix(text: str) -> bytes:
 
 
 def _size(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= FIELDS_SIZE:
+    size = parse_int64(text)
+    if size is None or not 1 <= size <= FIELDS_SIZE:
         raise UnfitError(f"'{{name}}' should be a number from 1 to {FIELDS_SIZE}")
-    return int(text)
+    return size
 
 
 class HashQuery(Parameters, frozen=True):
