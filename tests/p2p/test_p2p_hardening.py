@@ -266,9 +266,39 @@ async def test_a_writer_waits_for_a_slow_reader_as_long_as_it_wants_to(mock_cloc
             for _ in range(12):
                 mock_clock.jump(1)
                 await wait_all_tasks_blocked()
-            mock_clock.rate = 1.0  # the writer looks at the window from time to time
-            go_on.set()
+            go_on.set()  # the clock stands still: the window itself wakes the writer
         assert await stream.receive_some(100) == b"%d" % MIB
+
+
+@pytest.mark.parametrize("end", ["their reset", "our reset", "our close", "their connection"])
+async def test_a_waiting_writer_learns_of_the_end_at_once(mock_clock, end):
+    """The clock stands still, so it does not look from time to time."""
+    ended = trio.Event()
+
+    async def never_read(stream: PeerStream) -> None:
+        await ended.wait()
+        if end == "their reset":
+            await stream.reset()
+        await trio.sleep_forever()
+
+    async with loopback_host() as a, loopback_host() as b:
+        b.handle("/never/1", never_read)
+        stream = await a.open_stream(await a.connect(b.addresses[0]), "/never/1")
+
+        async def write() -> None:
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.send_all(bytes(MIB))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            await wait_all_tasks_blocked(0.05)
+            ended.set()
+            if end == "our reset":
+                await stream.reset()
+            elif end == "our close":
+                await muxed_stream(stream).close()
+            elif end == "their connection":
+                await only_connection(b, a).secured_conn.close()
 
 
 async def test_writers_of_one_stream_do_not_mix_their_bytes():

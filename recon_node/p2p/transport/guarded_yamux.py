@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import structlog
 import trio
@@ -83,17 +83,35 @@ CLEANUP_LIMIT: Final = 5.0
 """Seconds in which a connection that is cut is cleaned up."""
 _FIRST_PING: Final = 0.5
 """Seconds until the first ping of a connection."""
-_WINDOW_POLL: Final = 0.005
-"""Seconds between two looks at the peer's window: the library has no event for it."""
 _FRAME_PAYLOAD: Final = MAX_PLAINTEXT_LENGTH - yamux.HEADER_SIZE
 """Bytes of data in a frame that fits into one Noise message."""
 
 
+def _observed(name: str) -> Any:
+    """Return an attribute of a stream whose every assignment wakes the writer that waits."""
+
+    def read(stream: GuardedStream) -> Any:
+        return stream.__dict__[name]
+
+    def assign(stream: GuardedStream, value: Any) -> None:
+        stream.__dict__[name] = value
+        stream._changed.unpark_all()
+
+    return property(read, assign)
+
+
 class GuardedStream(yamux.YamuxStream):
-    """A stream whose writers take turns, and decide themselves how long they wait for the peer."""
+    """A stream whose writers take turns, and decide themselves how long they wait for the peer.
+
+    The library has no event for the peer's window and its resets, so what it assigns is observed.
+    """
 
     _turn: trio.Lock
+    _changed: trio.lowlevel.ParkingLot
     conn: GuardedYamux
+    send_window: int = _observed("send_window")
+    closed: bool = _observed("closed")
+    """Assigned by every reset, too, and by the end of either side."""
 
     @classmethod
     def adopt(cls, stream: IMuxedStream) -> GuardedStream:
@@ -101,6 +119,7 @@ class GuardedStream(yamux.YamuxStream):
         stream.__class__ = cls
         guarded = cast(GuardedStream, stream)
         guarded._turn = trio.Lock()
+        guarded._changed = trio.lowlevel.ParkingLot()
         return guarded
 
     async def write(self, data: bytes) -> None:
@@ -127,7 +146,7 @@ class GuardedStream(yamux.YamuxStream):
                 raise MuxedStreamError("the stream is closed for sending")
             if self.send_window > 0:
                 return self.send_window
-            await trio.sleep(_WINDOW_POLL)
+            await self._changed.park()
 
     async def read(self, n: int | None = -1) -> bytes:
         """Read up to `n` bytes, which are no longer charged to the peer."""
