@@ -6,7 +6,9 @@ of an answer is bounded, and its end can be enforced while its server sends: of 
 are read, of a redirect none. Calls block, and come from any thread.
 
 Redirects are followed, but from a public server only to public addresses (as the OWASP guide to
-server-side request forgery has it). A server in a private network may lead anywhere.
+server-side request forgery has it). A server in a private network may lead anywhere. Whoever owns a
+name can have it resolve to another address each time, so what counts is which addresses are
+connected: a server is public if its connection is, and a private one is closed before the request.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ import re
 import socket
 import ssl
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import httpx
@@ -102,30 +105,61 @@ class WebServer:
             try:
                 if answer.next_request is None:
                     return await _body(answer, most, start)
-                await _check_redirect(request.url, answer.next_request.url)
+                await _check_redirect(answer, answer.next_request)
                 request = answer.next_request
             finally:
                 await answer.aclose()
         raise OSError(f"more than {_MAX_REDIRECTS} redirects")
 
 
-async def _check_redirect(source: httpx.URL, target: httpx.URL) -> None:
-    """Check that a public server does not lead to what only this machine or its network can reach.
+async def _check_redirect(answer: httpx.Response, following: httpx.Request) -> None:
+    """Check that a public server does not lead to what only this machine or its network can reach,
+    now and when it is connected.
 
     Raises:
         OSError: it does.
     """
-    if not await _is_public(target.host) and await _is_public(source.host):
-        raise OSError(f"{source.host} redirects to {target.host}, which is not a public address")
+    source, target = answer.request.url.host, following.url.host
+    if _is_at_public_address(answer.extensions.get("network_stream")):
+        following.extensions["trace"] = _check_connection
+    elif not await _is_public(source):  # it may be behind a proxy, whose address says nothing
+        return
+    if not await _is_public(target):
+        raise OSError(f"{source} redirects to {target}, which is not a public address")
+
+
+async def _check_connection(event: str, info: Mapping[str, Any]) -> None:
+    """Close a new connection with an address that is not public.
+
+    httpx calls this at each step of a request.
+
+    Raises:
+        OSError: it was closed.
+    """
+    if event != "connection.connect_tcp.complete":
+        return
+    stream = info["return_value"]
+    if not _is_at_public_address(stream):
+        await stream.aclose()
+        raise OSError("a redirect leads to an address that is not public")
+
+
+def _is_at_public_address(stream: Any) -> bool:
+    """Return whether a network stream of httpcore is connected with a public address."""
+    return stream is not None and _is_global(stream.get_extra_info("server_addr")[0])
 
 
 async def _is_public(host: str) -> bool:
     """Return whether all addresses of a host are public; so is one that has none here."""
     with suppress(socket.gaierror):
         infos = await trio.socket.getaddrinfo(host, None)
-        addresses = (ip_address(str(sockaddr[0]).partition("%")[0]) for *_, sockaddr in infos)
-        return all((getattr(ip, "ipv4_mapped", None) or ip).is_global for ip in addresses)
+        return all(_is_global(str(sockaddr[0])) for *_, sockaddr in infos)
     return True
+
+
+def _is_global(address: str) -> bool:
+    ip = ip_address(address.partition("%")[0])
+    return (getattr(ip, "ipv4_mapped", None) or ip).is_global
 
 
 async def _body(answer: httpx.Response, most: int, start: int | None) -> bytes:

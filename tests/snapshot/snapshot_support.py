@@ -88,9 +88,9 @@ class Quiet:
 
 
 @contextmanager
-def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+def serving(handler: type[BaseHTTPRequestHandler], host: str = "127.0.0.1") -> Iterator[str]:
     """Run a web server; its URL."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with ThreadingHTTPServer((host, 0), handler) as server:
         server.handle_error = lambda *args: None  # type: ignore[method-assign]
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:

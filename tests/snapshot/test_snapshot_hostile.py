@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
+import trio
 from nacl.signing import SigningKey
 from snapshot_support import (
     KEY,
@@ -27,6 +32,7 @@ from recon_node.ceramic import Network, network_range
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car, dag_cbor, encode_varint
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.recon.keys.sha256a import spread
+from recon_node.snapshot import web as web_module
 from recon_node.snapshot.objects import (
     MAX_WHOLE,
     ObjectError,
@@ -455,3 +461,41 @@ async def test_a_public_server_redirects_to_public_addresses_only(
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
         with pytest.raises(OSError, match="404" if is_followed else "not a public address"):
             await server._get(client, "latest", 100, None)
+
+
+@pytest.mark.parametrize("name", ["source", "target"])
+async def test_a_name_that_resolves_anew_leads_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Names are resolved once to be checked and once to be connected (DNS rebinding)."""
+    public, private = "127.0.0.2", "127.0.0.1"
+    monkeypatch.setattr(web_module, "_is_global", lambda address: address == public)
+    answers = {
+        "source": itertools.chain([public], itertools.repeat(private)),
+        "target": itertools.chain([public], itertools.repeat(private)),
+    }
+    answers["target" if name == "source" else "source"] = itertools.repeat(public)
+    reached: list[str] = []
+
+    class Handler(Quiet, BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            host = self.headers["Host"].partition(".")[0]
+            reached.append(f"{host} at {self.connection.getsockname()[0]}")
+            self.send_response(302 if host == "source" else 404)
+            target = private if name == "source" else "target.test"
+            self.send_header("Location", f"http://{target}:{self.server.server_port}/")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    async def resolve(host: bytes, port: bytes | int | None, *_: Any) -> list[Any]:
+        address = next(answers[host.decode().partition(".")[0]])
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, int(port or 0)))]
+
+    resolver = Mock(spec=trio.abc.HostnameResolver, getaddrinfo=resolve)
+    trio.socket.set_custom_hostname_resolver(resolver)
+    with serving(Handler, host="0.0.0.0") as url:
+        server = WebServer(f"http://source.test:{url.rpartition(':')[2]}", 30.0, 30.0, 0)
+        async with httpx.AsyncClient(trust_env=False) as client:
+            with pytest.raises(OSError, match=r"not (a )?public"):
+                await server._get(client, "latest", 100, None)
+    assert reached == [f"source at {public}"]
