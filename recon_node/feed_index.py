@@ -39,8 +39,10 @@ _BYTES: Final = 4 * 1024 * 1024
 _RETRY_AFTER: Final = 5.0
 """Seconds until the next attempt after a failed step."""
 _GATHER: Final = 0.02
-"""Seconds between two steps that took nothing, so that a busy node is not queried after each of its
-batches."""
+"""Seconds between two steps, unless the first one left events, so that a busy node is not queried
+after each of its batches."""
+_PATIENCE: Final = 10.0
+"""Seconds without an event for the index after which its position moves on."""
 _INDEXING_TIMEOUT: Final = 20.0
 """Seconds that a question waits for the index."""
 _QUERY_TIMEOUT: Final = 10.0
@@ -207,14 +209,14 @@ class FeedIndex:
             FeedIndexError: the file cannot be read, does not keep up with the feed, or the question
                 takes too long.
         """
-        head = self._store.head
+        upto = self._store.inits_upto[self._file.sort_key]
         with trio.move_on_after(_INDEXING_TIMEOUT):
-            while self._position < head:
+            while self._position < upto:
                 await self._moved.park()
-        if self._position < head:
+        if self._position < upto:
             raise FeedIndexError(
                 f"the index of {self._file.subject} is at position {self._position} of the feed, "
-                f"which has {head}: try again later, or see the node's log"
+                f"which has {self._store.head}: try again later, or see the node's log"
             )
 
         def answer() -> T:
@@ -233,7 +235,8 @@ class FeedIndex:
     async def follow(self) -> None:
         """Follow the feed, forever; try again after errors of the disk."""
         while True:
-            await self._store.wait_for_feed(self._position)
+            with trio.move_on_after(_PATIENCE):
+                await self._store.wait_for_init(self._file.sort_key, self._position)
             try:
                 if not await self._step():
                     await trio.sleep(_GATHER)
@@ -242,25 +245,25 @@ class FeedIndex:
                 await trio.sleep(_RETRY_AFTER)
 
     async def _step(self) -> bool:
-        """Read one step of the feed; return whether it had anything for the index.
+        """Read one step of the feed; return whether there are more events than one takes.
 
-        If not, the position is written once per `_POSITIONS_PER_STEP`: after a kill, at most that
-        many are read again.
+        If it had nothing for the index, the position is written once per `_POSITIONS_PER_STEP`.
         """
-        upto = min(self._store.head, self._position + _POSITIONS_PER_STEP)
-        key = self._file.sort_key
+        upto, key = self._store.head, self._file.sort_key
         rows: list[FeedRow] = []
         if self._store.inits_upto[key] > self._position:  # else there is nothing to look for
+            upto = min(upto, self._position + _POSITIONS_PER_STEP)
             rows = await self._store.reader.sort_key(
                 key, self._position, upto, _EVENTS_PER_STEP, _BYTES
             )
-        if len(rows) == _EVENTS_PER_STEP or sum(len(row.car) for row in rows) >= _BYTES:
+        is_full = len(rows) == _EVENTS_PER_STEP or sum(len(row.car) for row in rows) >= _BYTES
+        if is_full:
             upto = rows[-1].position
         if rows or upto - self._noted >= _POSITIONS_PER_STEP:
             await self._write(rows, upto)
         self._position = upto
         self._moved.unpark_all()
-        return bool(rows)
+        return is_full
 
     async def _write(self, rows: list[FeedRow], upto: int) -> None:
         def write() -> int:

@@ -195,6 +195,7 @@ class Contents:
         self._withheld = {id_of(event_id): event_id for event_id in withheld}
         self._without_room = Latest[EventId, None](log.settings.max_refused)
         self._feed_moved = trio.lowlevel.ParkingLot()
+        self._inits_moved = trio.lowlevel.ParkingLot()
         self._proofs_moved = trio.lowlevel.ParkingLot()
 
     @property
@@ -255,6 +256,11 @@ class Contents:
         while self.head <= after:
             await self._feed_moved.park()
 
+    async def wait_for_init(self, sort_key: str, after: int) -> None:
+        """Return when the feed may have an init event with a sort key beyond `after`."""
+        while self.inits_upto[sort_key] <= after:
+            await self._inits_moved.park()
+
     async def wait_for_proofs(self, after: int) -> None:
         """Return when `proof_arrivals` has gone beyond `after`."""
         while self.proof_arrivals <= after:
@@ -295,6 +301,7 @@ class Contents:
             self._proofs_moved.unpark_all()
         for sort_key in self.inits_upto.keys() & committed.sort_keys:
             self.inits_upto[sort_key] = committed.marks.head
+            self._inits_moved.unpark_all()
         if committed.marks.head > self.head:
             self.reader.head = committed.marks.head
             self._feed_moved.unpark_all()

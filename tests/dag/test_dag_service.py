@@ -41,7 +41,7 @@ from recon_node.dag.protocol.dag_operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish, statement_of
 from recon_node.dag.protocol.replica import Replica, join
 from recon_node.dag.protocol.shards import CAR, CarShard, appends, split, walk
-from recon_node.feed_index import FeedIndexError
+from recon_node.feed_index import FeedIndex, FeedIndexError
 from recon_node.ipld import (
     CID,
     DAG_CBOR,
@@ -580,6 +580,29 @@ async def test_a_deleted_index_is_rebuilt(
     async with opened(tmp_path) as (_, dags):
         assert await dags.state(root) == state
         assert await read_car(dags, root) == written
+
+
+async def test_only_events_for_the_index_wake_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 0
+    step = FeedIndex._step
+
+    async def counted(index: FeedIndex) -> bool:
+        nonlocal steps
+        steps += 1
+        return await step(index)
+
+    monkeypatch.setattr(FeedIndex, "_step", counted)
+    async with opened(tmp_path) as (store, dags):
+        await admit(store, replica_event(KEY, LINKS[0], Replica(None, Append.of(LINKS)).block))
+        assert (await dags.state(LINKS[0])).heads
+        before = steps
+        for number in range(5):
+            await admit(store, init_event(KEY, METAMODEL, {"n": number}))
+            await wait_all_tasks_blocked()
+            await dags.state(LINKS[0])
+        assert steps == before
 
 
 async def test_an_index_of_a_longer_log_is_rebuilt(tmp_path: Path, rng: random.Random) -> None:
