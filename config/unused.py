@@ -19,6 +19,7 @@ _.__getattr__  # Python, of a module (PEP 562)
 _.text_factory  # sqlite3.Connection
 _.READ_NUM_BYTES  # httpcore.AsyncHTTP11Connection
 _.handle_starttag  # html.parser.HTMLParser
+_.before_task_step  # trio.abc.Instrument
 _.input, _.blockHash, _.blockNumber  # pydantic's TypeAdapter: fields of an Ethereum transaction
 
 _.command_class  # click.Group

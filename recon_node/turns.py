@@ -39,6 +39,14 @@ def working_for(asker: str, peer_id: str = "") -> Iterator[None]:
         _PEER.reset(peer_before)
 
 
+async def acquire(lock: trio.Lock) -> None:
+    """Acquire a lock, at once if it is free: `Lock.acquire` lets other tasks have a turn first."""
+    if lock.locked():
+        await lock.acquire()
+    else:
+        lock.acquire_nowait()
+
+
 class InTurn(Generic[T]):
     """Items of several askers, one of each in turn, and of one asker one of each peer in turn;
     those of one peer in the order of their coming."""

@@ -26,6 +26,7 @@ from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.reading.log_reader import LogReader
 from recon_node.store.ring_keys import RingKeys
 from recon_node.store.values import Verdict
+from recon_node.turns import acquire
 
 STALL: Final = 30.0
 """Seconds without progress after which nobody waits any longer."""
@@ -338,10 +339,7 @@ class Writer:
             StoreError: the disk did not take it, or the store is closed.
         """
         with trio.CancelScope(shield=True):
-            if self._turn.locked():
-                await self._turn.acquire()
-            else:  # without a turn of the event loop, for which a single event would wait
-                self._turn.acquire_nowait()
+            await acquire(self._turn)
             try:
                 committed = await self._in_thread(change)
                 self._contents.publish(committed)

@@ -2,9 +2,10 @@
 
 Between the two, the write policy judges the streams of the batch, if there is one.
 
-Callers put their events into a bounded queue and wait. One task takes what has gathered there, up
-to a batch, and has it verified; another one has it judged and written, one batch at a time and in
-the same order. While the disk takes one batch, the next one is verified and a third one gathers.
+Callers put their events into a bounded queue and wait. A task takes what has gathered there, up to
+a batch, has it verified, and has it judged and written; another task does the same with the next
+batch. Each stage takes one batch at a time, in the same order. So while the disk takes one batch,
+the next one is verified and a third one gathers, and a single event meets one task only.
 
 Requests from different address blocks go into batches in turn (`recon_node.turns`), and batches are
 small while several blocks have any. So a block that sends much, or what is dear to verify, delays
@@ -35,7 +36,7 @@ from recon_node.store.kept_interests import Interests
 from recon_node.store.policy import PolicyGate
 from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Verdict
 from recon_node.timing import Durations, span
-from recon_node.turns import InTurn, Turns
+from recon_node.turns import InTurn, Turns, acquire
 from recon_node.verification.verifiers import NATIVE_VERSION, Verifiers
 
 logger = structlog.get_logger(__name__)
@@ -90,7 +91,8 @@ class Intake:
         self.verifiers = Verifiers(settings.verifier_processes, native=self.native_core is not None)
         self._room = Turns(max(1, settings.queue_size))
         self._queue = InTurn[_Request]()
-        self._has_news = trio.Event()
+        self._idle = trio.lowlevel.ParkingLot()
+        self._verifying, self._committing = trio.Lock(), trio.Lock()
         self._is_closed = False
         self._finished = trio.Event()
         self._give_up = False
@@ -127,10 +129,8 @@ class Intake:
         try:
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
-                    give, take = trio.open_memory_channel[list[_Request]](0)
-                    nursery.start_soon(self._verify_all, give)
-                    async with take:
-                        await self._take_all(take)
+                    nursery.start_soon(self._work)
+                    nursery.start_soon(self._work)
                 await self.verifiers.close()
                 await self._writer.close()
         finally:
@@ -138,13 +138,12 @@ class Intake:
 
     def wake(self) -> None:
         """Have a crowd moved that something else than a batch has set off."""
-        if not self._queue and not self._is_closed and self._room.take_at_once():
-            self._put(_Request([]))  # what is in the queue brings a batch soon
+        self._idle.unpark()
 
     async def close(self) -> None:
         """Accept no more events, write those that were submitted, and end; see `drain_seconds`."""
         self._is_closed = True
-        self._has_news.set()
+        self._idle.unpark_all()
         with trio.CancelScope(shield=True):
             with trio.move_on_after(self._settings.drain_seconds):
                 await self._finished.wait()
@@ -167,15 +166,12 @@ class Intake:
 
     def _put(self, request: _Request) -> None:
         """Put a request into the queue, whose room was taken."""
+        if not self._queue:
+            self._idle.unpark()
         self._queue.put(request)
-        self._has_news.set()
 
-    async def _gather(self) -> list[_Request]:
-        """Wait for requests, and take up to a batch; none are left, and none will come, if it is
-        empty."""
-        while not self._queue and not self._is_closed:
-            self._has_news = trio.Event()
-            await self._has_news.wait()
+    def _gather(self) -> list[_Request]:
+        """Take up to a batch out of the queue; what is left is for the other task."""
         batch: list[_Request] = []
         count = size = 0
         askers = self._queue.askers
@@ -189,22 +185,32 @@ class Intake:
             batch.append(request)
             count += len(request.events)
             size += request.size
+        if self._queue:
+            self._idle.unpark()
         return batch
 
-    async def _take_all(self, verified: trio.MemoryReceiveChannel[list[_Request]]) -> None:
-        """Write batch after batch; between them, move a part of the crowd that waits, if any."""
-        while True:
-            try:
-                if self._writer.log.marks.is_releasing and not self._give_up:
-                    await self._release()
-                    batch = verified.receive_nowait()
-                else:
-                    batch = await verified.receive()
-            except trio.WouldBlock:
-                continue
-            except trio.EndOfChannel:
+    async def _work(self) -> None:
+        """Take batch after batch through both stages, until `close`."""
+        while self._queue or not self._is_closed:
+            await acquire(self._verifying)
+            batch = self._gather()  # none if the other task has taken all
+            if batch and not self._give_up:
+                await self._verify(batch)
+            await acquire(self._committing)  # before the next batch can
+            self._verifying.release()
+            if batch:
+                await self._take(batch)
+            await self._move_crowd()
+            self._committing.release()
+            if not self._queue and not self._is_closed:
+                await self._idle.park()
+
+    async def _move_crowd(self) -> None:
+        """Move a part of the crowd that waits, if any, and further ones while no batch does."""
+        while self._writer.log.marks.is_releasing and not self._is_closed:
+            await self._release()
+            if self._committing.statistics().tasks_waiting:
                 return
-            await self._take(batch)
 
     async def _release(self) -> None:
         """Move the next part of a crowd. If the disk does not take it, later ones try again."""
@@ -214,14 +220,6 @@ class Intake:
             if not isinstance(error, DiskFullError):
                 logger.error("Cannot deliver waiting events; trying again later", reason=str(error))
             await trio.sleep(_PAUSE)
-
-    async def _verify_all(self, verified: trio.MemorySendChannel[list[_Request]]) -> None:
-        """Verify batch after batch and pass each on, until `close`."""
-        async with verified:
-            while batch := await self._gather():
-                if not self._give_up:
-                    await self._verify(batch)
-                await verified.send(batch)
 
     async def _verify(self, batch: Sequence[_Request]) -> None:
         """Verify the events of a batch, except those that are too large."""

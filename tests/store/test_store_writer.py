@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,29 @@ async def test_callers_share_batches(store: Store) -> None:
             nursery.start_soon(hand_in, store, event.car)
     assert sorted(v.position or 0 for v in verdicts) == list(range(1, 61))
     assert store.stats.batches_total <= 3
+
+
+class Steps(trio.abc.Instrument):
+    """Counts the steps of tasks."""
+
+    def __init__(self) -> None:
+        self.of_tasks = Counter[str]()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.of_tasks[task.name] += 1
+
+
+async def test_a_single_event_takes_few_steps(store: Store) -> None:
+    """A task takes it from the queue into a thread, and its verdict from there to the caller."""
+    world = World(1, streams=3, events=0)
+    for event in world.events.values():
+        await trio.testing.wait_all_tasks_blocked()
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        await store.admit_local([event.car])
+        trio.lowlevel.remove_instrument(steps)
+        assert steps.of_tasks.pop(trio.lowlevel.current_task().name) == 1
+        assert sorted(steps.of_tasks.values()) == [1, 2]
 
 
 @pytest.mark.parametrize(
