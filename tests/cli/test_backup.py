@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import sdk_sample
 
-from recon_node import backup
+from recon_node import age, backup
 from recon_node.age import DecryptionError, Decryptor, Encryptor
 from recon_node.backup import DATA_FILES
 from recon_node.testnet import TestnetNode
@@ -187,17 +187,25 @@ def test_what_is_wrong_with_a_backup_is_said(published: Published, tmp_path: Pat
         shutil.rmtree(new)
 
 
-BY_AGE = (
-    "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IHNjcnlwdCBBbVBYYUl6REdqUHg4cEhJTmRBUlRnIDIwClorUVBibnQ0L2pZUGQv"
-    "NDdrVkdlRERZMU5JZTk0TXU2cXV3MGswdXZudXcKLS0tIHlYRFBFaUd6MkNjWisxdmFIOFc3TTkrNmdycHo1VVlxOWhFeThK"
-    "TlhmdncKyGnC9aaRX3Y26JbpX9aKmzzQjMubb9/xHNXSnaoqOQ4W7O1gEXtCeIqz"
+BY_AGE = b64decode(
+    "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IHNjcnlwdCByRjAvTndibFVISFRwZ1FnUnBlNUNRIDEwCmdVakV5bUZL"
+    "TVZYUUVLZE1NSEwyNG9ZZXhqRTNUSUMwTzB6R1NxSjJhVVkKLS0tIElPWGlRWVN0a29UMW12WlcydEZPcVpkaFJW"
+    "dmo1OGVnQUJ4L3NXZlpRYmMKGzXG5ofdANo6w3msn3QsIf0YWhuePe1znRSsappQEk24Ztg="
 )
-"""Ten times x, encrypted with "correct horse" by rage 0.11 (pyrage 1.4.0), which takes seconds."""
+"""The vector "scrypt" of age's test kit (C2SP/CCTV): 'age', with little work."""
 
 
 def test_what_age_has_written_is_read() -> None:
-    sealed = io.BytesIO(b64decode(BY_AGE))
-    assert Decryptor(sealed, "correct horse").read(100) == b"x" * 10
+    assert Decryptor(io.BytesIO(BY_AGE), "password").read(100) == b"age"
+
+
+def test_only_as_much_work_is_done_as_age_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+    monkeypatch.setattr(age, "_wrap_key", lambda _, salt, work: done.append(work) or bytes(32))
+    for work in (b"0", b"20", b"21"):
+        with pytest.raises(DecryptionError):
+            Decryptor(io.BytesIO(BY_AGE.replace(b" 10\n", b" %s\n" % work)), "password")
+    assert done == [20]
 
 
 @given(
