@@ -6,13 +6,13 @@ import itertools
 import json
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from support.waiting import wait_until
 from trio_websocket import WebSocketConnection, open_websocket_url
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
@@ -93,42 +93,39 @@ class Browser:
                 await trio.sleep(0.02)
 
 
-@asynccontextmanager
-async def browser(directory: Path) -> AsyncIterator[Browser]:
-    """A browser with its files in `directory`; the test is skipped on a machine without one."""
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The WebSocket of a browser without a page; on a machine without one, its tests are skipped.
+
+    It takes each test longer to start one than most of them last.
+    """
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:
         pytest.skip(f"none of {', '.join(PROGRAMS)} is installed: the pages cannot be tested")
+    profile = tmp_path_factory.mktemp("profile")
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    flags += ["--remote-debugging-port=0", "--no-first-run", f"--user-data-dir={directory}"]
-    command = [program, *flags, "about:blank"]
-    async with trio.open_nursery() as nursery:
-        process = await trio.lowlevel.open_process(command, stderr=subprocess.PIPE)
-        assert process.stderr is not None
+    flags += ["--remote-debugging-port=0", "--no-first-run", f"--user-data-dir={profile}"]
+    told = profile / "DevToolsActivePort"
+    with subprocess.Popen([program, *flags, "about:blank"], stderr=subprocess.DEVNULL) as process:
         try:
-            with trio.fail_after(60):
-                said = b""
-                while b"/devtools/browser/" not in said or not said.endswith(b"\n"):
-                    more = await process.stderr.receive_some()
-                    assert more, said
-                    said += more
-            nursery.start_soon(_drain, process.stderr)
-            url = said.decode().partition("listening on ")[2].split()[0]
-            async with open_websocket_url(url, max_message_size=1 << 26) as whole:
-                target = await Browser(whole).call("Target.createTarget", url="about:blank")
-                page = f"{url.partition('/devtools')[0]}/devtools/page/{target['targetId']}"
-                async with open_websocket_url(page, max_message_size=1 << 26) as connection:
-                    found = Browser(connection)
-                    for domain in ("Page", "Runtime", "Log"):
-                        await found.call(f"{domain}.enable")
-                    yield found
+            wait_until(lambda: told.exists() and len(told.read_text().split()) == 2, "it listens")
+            port, path = told.read_text().split()
+            yield f"ws://127.0.0.1:{port}{path}"
         finally:
             process.kill()
-            with trio.CancelScope(shield=True):
-                await process.wait()
-            nursery.cancel_scope.cancel()
 
 
-async def _drain(stream: trio.abc.ReceiveStream) -> None:
-    while await stream.receive_some():
-        pass
+@asynccontextmanager
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    """A page in a browser, which knows nothing of its other pages."""
+    async with open_websocket_url(chromium, max_message_size=1 << 26) as whole:
+        context = await Browser(whole).call("Target.createBrowserContext")
+        target = await Browser(whole).call("Target.createTarget", url="about:blank", **context)
+        url = f"{chromium.partition('/devtools')[0]}/devtools/page/{target['targetId']}"
+        async with open_websocket_url(url, max_message_size=1 << 26) as connection:
+            page = Browser(connection)
+            for domain in ("Page", "Runtime", "Log"):
+                await page.call(f"{domain}.enable")
+            await page.show("light")
+            yield page
+        await Browser(whole).call("Target.disposeBrowserContext", **context)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from api_samples import Api, api_of
+from browser import chromium as chromium
 from support import forking, sdk_sample
 
 from recon_node.api import Services

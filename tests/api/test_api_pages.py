@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,11 +81,19 @@ def sync(finished_at: float, sent: int = 0) -> SyncReport:
     )
 
 
+Shown = Callable[[Services], AbstractAsyncContextManager[tuple[Browser, str, list[SyncReport]]]]
+
+
+@pytest.fixture
+def shown(chromium: str) -> Shown:
+    """Shows a node: a browser, and the address of the node, whose syncs are those of a list."""
+    return partial(_shown, chromium)
+
+
 @asynccontextmanager
-async def shown(
-    services: Services, tmp_path: Path
+async def _shown(
+    chromium: str, services: Services
 ) -> AsyncIterator[tuple[Browser, str, list[SyncReport]]]:
-    """A browser, and the address of a node whose syncs are those of a list."""
     syncs = [sync(1_800_000_000.0, sent=930)]
     peers: Any = SimpleNamespace(
         peer_id=PEER,
@@ -101,7 +110,7 @@ async def shown(
         ],
     )
     services = dataclasses.replace(services, peers=peers)
-    async with browser(tmp_path / "profile") as page:
+    async with browser(chromium) as page:
         async with serving(services, limit=math.inf) as url:
             yield page, url, syncs
         assert page.problems == []
@@ -116,7 +125,7 @@ async def fill(services: Services, sample: Events) -> str:
     store = services.store
     left, right = change(INIT, n=1), change(INIT, n=2)
     anchored = time_event(INIT, right.cid)
-    await store.admit_local([multibase.decode(event["car"]) for event in sample[:60]])
+    await store.admit_local([multibase.decode(event["car"]) for event in sample[:30]])
     await store.admit_local([INIT.car, left.car, right.car, anchored.car])
     proofs = await store.reader.pending_proofs(100)
     mine = [each for each in proofs if each.proof.chain_id == CHAIN]
@@ -182,7 +191,7 @@ async def tab_through(page: Browser) -> None:
 
 @asynccontextmanager
 async def every_view(
-    services: Services, sample: Events, tmp_path: Path
+    services: Services, shown: Shown, sample: Events, tmp_path: Path
 ) -> AsyncIterator[tuple[Browser, str, dict[str, str | None]]]:
     """A browser, a node with some of everything, and its views with their screenshots' names."""
     tip = await fill(services, sample)
@@ -220,7 +229,7 @@ async def every_view(
     ):
         await fill_products(services.store, tmp_path, anchoring)
         services = dataclasses.replace(services, dags=dags, tangles=tangles, anchoring=anchoring)
-        async with shown(services, tmp_path) as (page, url, _):
+        async with shown(services) as (page, url, _):
             yield page, url, views
 
 
@@ -232,9 +241,11 @@ async def visit(page: Browser, view: str) -> None:
     assert await page.run("document.querySelector('main [role=alert]')") is None
 
 
-async def test_every_view_for_everyone(services: Services, sample: Events, tmp_path: Path) -> None:
+async def test_every_view_for_everyone(
+    services: Services, shown: Shown, sample: Events, tmp_path: Path
+) -> None:
     """No view breaks a rule of accessibility, is cut off, or fails; some are as in docs."""
-    async with every_view(services, sample, tmp_path) as (page, url, views):
+    async with every_view(services, shown, sample, tmp_path) as (page, url, views):
         # The colours are all that differs between light and dark.
         for width, scheme, rules in ((1280, "light", ()), (375, "dark", ("color-contrast",))):
             await page.show(scheme)
@@ -251,10 +262,10 @@ async def test_every_view_for_everyone(services: Services, sample: Events, tmp_p
 
 @pytest.mark.long
 async def test_every_view_by_the_keyboard_and_in_other_colours(
-    services: Services, sample: Events, tmp_path: Path
+    services: Services, shown: Shown, sample: Events, tmp_path: Path
 ) -> None:
     """The Tab key reaches all that can be clicked; and what the test above leaves out."""
-    async with every_view(services, sample, tmp_path) as (page, url, views):
+    async with every_view(services, shown, sample, tmp_path) as (page, url, views):
         for width, scheme in ((1280, "dark"), (375, "light")):
             await page.show(scheme)
             await page.open(url, width)
@@ -266,8 +277,8 @@ async def test_every_view_by_the_keyboard_and_in_other_colours(
 
 
 @pytest.mark.long
-async def test_a_selection_outlasts_what_comes_in(services: Services, tmp_path: Path) -> None:
-    async with shown(services, tmp_path) as (page, url, syncs):
+async def test_a_selection_outlasts_what_comes_in(services: Services, shown: Shown) -> None:
+    async with shown(services) as (page, url, syncs):
         await page.open(url + "/#/syncs?of=all", 1000)
         await page.until("document.querySelectorAll('tbody tr').length === 1")
         assert "930" in await page.run("document.querySelector('tbody').textContent")
@@ -287,13 +298,13 @@ async def test_a_selection_outlasts_what_comes_in(services: Services, tmp_path: 
 
 @pytest.mark.long
 async def test_the_address_holds_what_is_chosen(
-    services: Services, sample: Events, tmp_path: Path
+    services: Services, shown: Shown, sample: Events
 ) -> None:
     tip = await fill(services, sample)
     chosen = "document.querySelector('section[aria-label=\"The chosen event\"]')"
     drawing = "document.querySelector('.drawing')?.shadowRoot"
     nodes = f"[...({drawing}?.querySelectorAll('.node') ?? [])]"
-    async with shown(services, tmp_path) as (page, url, _):
+    async with shown(services) as (page, url, _):
         await page.open(f"{url}/#/streams/{STREAM}", 1280)
         await page.until(f"{nodes}.length > 3")
         assert await page.run(chosen) is None
@@ -317,10 +328,10 @@ async def test_the_address_holds_what_is_chosen(
 
 
 async def test_search_and_the_live_feed(
-    services: Services, store: Store, sample: Events, tmp_path: Path
+    services: Services, store: Store, shown: Shown, sample: Events
 ) -> None:
     await fill(services, sample)
-    async with shown(services, tmp_path) as (page, url, _):
+    async with shown(services) as (page, url, _):
         await page.open(url, 1280)
         await page.until("document.querySelector('[type=search]') !== null")
         await page.run("document.querySelector('[type=search]').focus()")
@@ -340,8 +351,8 @@ async def test_search_and_the_live_feed(
         await page.until(f"{latest} === {store.head}")
 
 
-async def test_errors_in_words(services: Services, tmp_path: Path) -> None:
-    async with shown(services, tmp_path) as (page, url, _):
+async def test_errors_in_words(services: Services, shown: Shown) -> None:
+    async with shown(services) as (page, url, _):
         await page.open(f"{url}/#/streams/{STREAM}", 1280)
         await page.until("document.querySelector('main [role=alert]') !== null")
         said = await page.run("document.querySelector('main [role=alert]').textContent")
@@ -350,9 +361,9 @@ async def test_errors_in_words(services: Services, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-async def test_a_node_that_wants_its_token(services: Services, tmp_path: Path) -> None:
+async def test_a_node_that_wants_its_token(services: Services, shown: Shown) -> None:
     services = dataclasses.replace(services, access=Access(token=TOKEN, token_for="all"))
-    async with shown(services, tmp_path) as (page, url, _):
+    async with shown(services) as (page, url, _):
         await page.open(url, 390)
         await page.until("document.querySelector('[type=password]') !== null")
         await page.run("document.querySelector('[type=password]').focus()")
@@ -365,12 +376,12 @@ async def test_a_node_that_wants_its_token(services: Services, tmp_path: Path) -
 
 
 @pytest.mark.long
-async def test_nothing_is_asked_while_the_tab_is_hidden(services: Services, tmp_path: Path) -> None:
+async def test_nothing_is_asked_while_the_tab_is_hidden(services: Services, shown: Shown) -> None:
     hide = (
         "window.hide = true; Object.defineProperty(document, 'hidden', { get: () => window.hide })"
     )
     asked = "performance.getEntriesByType('resource').filter((e) => e.name.includes('/ceramic/'))"
-    async with shown(services, tmp_path) as (page, url, _):
+    async with shown(services) as (page, url, _):
         await page.call("Page.addScriptToEvaluateOnNewDocument", source=hide)
         for view in ("", "feed", "peers"):
             await page.open(f"{url}/#/{view}", 1280)
@@ -382,9 +393,9 @@ async def test_nothing_is_asked_while_the_tab_is_hidden(services: Services, tmp_
 
 
 @pytest.mark.long
-async def test_docs_fit_a_phone_and_send_the_token(services: Services, tmp_path: Path) -> None:
+async def test_docs_fit_a_phone_and_send_the_token(services: Services, shown: Shown) -> None:
     services = dataclasses.replace(services, access=Access(token=TOKEN, token_for="all"))
-    async with shown(services, tmp_path) as (page, url, _):
+    async with shown(services) as (page, url, _):
         await page.open(url + "/docs", 390)
         await page.until("document.querySelector('button.authorize') !== null")
         await page.run("document.querySelector('button.authorize').click()")
@@ -403,14 +414,14 @@ async def test_docs_fit_a_phone_and_send_the_token(services: Services, tmp_path:
         assert await page.run("document.documentElement.scrollWidth") == 390
 
 
-async def test_a_tangle_is_shown_live(services: Services, tmp_path: Path) -> None:
+async def test_a_tangle_is_shown_live(services: Services, shown: Shown, tmp_path: Path) -> None:
     """A reply that comes while the thread is open appears in it."""
     store = services.store
     await store.admit_local([event.car for event in ALL[:2]])
     left = "[...document.querySelectorAll('.prose')].some((each) => each.textContent === 'left')"
     async with open_tangles(store, tmp_path / "node") as tangles:
         services = dataclasses.replace(services, tangles=tangles)
-        async with shown(services, tmp_path) as (page, url, _):
+        async with shown(services) as (page, url, _):
             await page.open(f"{url}/#/tangles/{THREAD}/{ROOT.stream_id()}", 1280)
             await page.until(f"{READY} && document.querySelector('.prose') !== null")
             assert not await page.run(left)
