@@ -24,7 +24,7 @@ from recon_node.recon import KeyRange
 from recon_node.store.contents import STALL, Filling
 from recon_node.testnet import TestnetNode
 
-COUNT = 3000
+COUNT = 1200
 FLAGS = ("--network", "local-7", "--sync-interval", "0.5")
 EVERYTHING = KeyRange(*network_range(NETWORK))
 
@@ -69,7 +69,7 @@ def test_a_node_takes_the_bulk_from_its_snapshot(
     peer, place, size = full
     node = TestnetNode("new", tmp_path, FLAGS)
     if was_there:
-        make_log(tmp_path / "new", events(COUNT, seed=11)[:300])
+        make_log(tmp_path / "new", events(COUNT, seed=11)[:120])
     try:
         config = tmp_path / "new.toml"
         config.write_text(f'snapshot_sources = ["{place}"]\n')
