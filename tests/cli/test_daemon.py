@@ -21,6 +21,7 @@ import httpx
 import pytest
 import trio
 from cli_run import Events, error_of, run
+from support import forking
 from support.waiting import wait_until
 
 import recon_node
@@ -182,7 +183,7 @@ def test_the_identity_is_made_once_and_kept(tmp_path: Path) -> None:
 
 def start_testnet_command(nodes: int, directory: Path) -> tuple[subprocess.Popen[str], list[int]]:
     """`recon-node testnet`, once it has printed its table: the process and its nodes' pids."""
-    process = subprocess.Popen(
+    process = forking.Popen(
         [*COMMAND, "testnet", "--nodes", str(nodes), "--dir", str(directory)],
         stdout=subprocess.PIPE,
         text=True,
@@ -223,26 +224,27 @@ def test_a_testnet_that_cannot_start_says_why(tmp_path: Path) -> None:
         Testnet(nodes=1, directory=tmp_path).start()
 
 
-def test_sighup_stops_a_node_in_good_order_unless_it_is_ignored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("usual", ["SIG_DFL", "SIG_IGN"])
+def test_sighup_stops_a_node_in_good_order_unless_it_is_ignored(tmp_path: Path, usual: str) -> None:
     """A terminal that closes sends SIGHUP; `nohup` has it ignored."""
     flags = ["run", "--network", "local-1", "--api", "127.0.0.1:0", "--listen", ANY_PORT]
-    for wrapper, stops in (([], True), (["nohup"], False)):
-        command = [*wrapper, *COMMAND, *flags, "--data-dir", str(tmp_path / str(stops))]
-        restore = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also if this process ignores it
-        node = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        signal.signal(signal.SIGHUP, restore)
-        with node:
-            try:
-                assert node.stderr is not None
-                next(line for line in node.stderr if b"Ready" in line)
-                node.send_signal(signal.SIGHUP)
-                if not stops:
-                    node.send_signal(signal.SIGTERM)
-                log = node.stderr.read()
-                assert node.wait(60) == 0
-                assert (b"SIGHUP" in log, b"SIGTERM" in log) == (stops, not stops)
-            finally:
-                node.kill()
+    started = (
+        f"import signal; signal.signal(signal.SIGHUP, signal.{usual}); "
+        f"from recon_node.cli import main; main({[*flags, '--data-dir', str(tmp_path)]})"
+    )
+    stops = usual == "SIG_DFL"
+    with forking.Popen([sys.executable, "-c", started], stderr=subprocess.PIPE) as node:
+        try:
+            assert node.stderr is not None
+            next(line for line in node.stderr if b"Ready" in line)
+            node.send_signal(signal.SIGHUP)
+            if not stops:
+                node.send_signal(signal.SIGTERM)
+            log = node.stderr.read()
+            assert node.wait(60) == 0
+            assert (b"SIGHUP" in log, b"SIGTERM" in log) == (stops, not stops)
+        finally:
+            node.kill()
 
 
 @pytest.mark.skipif(

@@ -26,6 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from recon_node import testnet
 from recon_node.processes import process
 
 NODE: Final = ("recon_node.cli.run", "recon_node.node")
@@ -153,7 +154,8 @@ def _run(request: dict[str, Any]) -> None:
 
 
 def _fork_its_processes() -> None:
-    """Have a node's own processes forked as well, by a process that has none of its threads."""
+    """Have the processes of a node, or of a testnet, forked as well, by one that has none of its
+    threads."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         ours.close()
@@ -162,7 +164,7 @@ def _fork_its_processes() -> None:
     its.close()
     _become_subreaper()
     globals()["_server"] = lambda: ours
-    process.Popen = Popen  # type: ignore[misc]
+    process.Popen = testnet.Popen = Popen  # type: ignore[misc]
 
 
 @cache
