@@ -16,7 +16,6 @@ from recon_node.connection import (
     UnauthorizedError,
     UnreachableError,
 )
-from recon_node.exception_groups import unwrapped
 
 NEEDS_TOKEN: Final = "the node requires a token, or a different one: give it with --token-file"
 
@@ -37,8 +36,7 @@ def node_options(command: Callable[..., None]) -> Callable[..., None]:
 def command_errors(url: str) -> Iterator[None]:
     """Raise the errors of a connection to the node at a URL as those of a command."""
     try:
-        with unwrapped(ClientError):
-            yield
+        yield
     except ClientError as error:
         raise command_error(url, error) from None
 

@@ -28,7 +28,7 @@ from recon_node.ceramic import Event
 from recon_node.cli.dag_support import post_replica, publication_of, state_of, want
 from recon_node.cli.output import CommandError, counted, output_draft
 from recon_node.cli.sending import send_event
-from recon_node.connection import AsyncConnection, Connection, UnreachableError
+from recon_node.connection import AsyncConnection, ClientError, Connection, UnreachableError
 from recon_node.dag.car_source import CarFile
 from recon_node.dag.dag_events import Identifier, shard_event
 from recon_node.dag.dag_source import DagSource
@@ -36,6 +36,7 @@ from recon_node.dag.errors import DagError
 from recon_node.dag.protocol.replica import decode_replica
 from recon_node.dag.protocol.shards import CarShard, appends, split
 from recon_node.dag.unpack import MAX_EXTENT, Unpacked, unpack_dag
+from recon_node.exception_groups import unwrapped
 from recon_node.files import move_into_place, room_at
 from recon_node.ipld import CID, LinksError, multibase
 from recon_node.terminal_text import human_size
@@ -294,7 +295,8 @@ def push_dag(
                 await give(shard_event(key, source.root, shard.car))
             on_shard(shard, is_new)
 
-    trio.run(_send_all, node, work)
+    with unwrapped(ClientError):
+        trio.run(_send_all, node, work)
     done.head = _claim(node, key, source.root, mine)
     return done
 

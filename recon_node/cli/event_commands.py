@@ -22,7 +22,7 @@ from recon_node.cli.client import command_errors, node_options
 from recon_node.cli.event_files import Item, read_items
 from recon_node.cli.output import CommandError, counted, progress_bar
 from recon_node.cli.sending import WORKERS, SendingOutcome, send_items
-from recon_node.connection import AsyncConnection, Connection
+from recon_node.connection import AsyncConnection, ClientError, Connection
 from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.streams.document_schema import as_dag_json
@@ -221,7 +221,7 @@ def _send(
         async with AsyncConnection(node.url, token=node.token) as sender:
             await send_items(sender, items, outcome, workers=workers, on_done=on_done)
 
-    with command_errors(node.url), unwrapped(CommandError):
+    with command_errors(node.url), unwrapped(CommandError, ClientError):
         trio.run(send)
     if reader is not file:
         reader.close()
