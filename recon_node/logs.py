@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from structlog.typing import EventDict, Processor
 
 from recon_node.setting_types import SETTINGS, Flag
-from recon_node.terminal_text import shown
+from recon_node.terminal import shown
 
 LogFormat = Literal["auto", "pretty", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]

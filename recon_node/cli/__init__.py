@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from recon_node import __version__
 from recon_node.program import no_garbage_collection
-from recon_node.terminal_text import echo
+from recon_node.terminal import echo
 
 __all__ = ["main"]
 

@@ -16,7 +16,7 @@ from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.client.anchor_times import POLL_INTERVAL
 from recon_node.connection import Connection
 from recon_node.exception_groups import unwrapped
-from recon_node.terminal_text import echo, json_option, print_json, print_result
+from recon_node.terminal import echo, json_option, print_json, print_result
 
 _WEI: Final = 10**18
 _STATES: Final = ("waiting", "in_tree", "anchored", "covered")

@@ -26,7 +26,7 @@ from recon_node.cli.snapshot import errors
 from recon_node.program import cleaned_up_when_stopped
 from recon_node.settings import Settings
 from recon_node.snapshot.objects import Objects
-from recon_node.terminal_text import echo, human_size, json_option, print_result
+from recon_node.terminal import echo, human_size, json_option, print_result
 
 passphrase_option = click.option(
     "--passphrase-file",

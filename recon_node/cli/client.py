@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Final
 
-from recon_node import node_options as shared
+from recon_node import terminal
 from recon_node.cli.output import CommandError
 from recon_node.connection import (
     ClientError,
@@ -23,7 +23,7 @@ NEEDS_TOKEN: Final = "the node requires a token, or a different one: give it wit
 def node_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say which node; the command gets a `Connection` as `node`."""
 
-    @shared.node_options()
+    @terminal.node_options()
     @wraps(command)
     def with_node(*args: Any, url: str, token: str | None, **options: Any) -> None:
         with command_errors(url), Connection(url, token=token) as node:

@@ -18,7 +18,7 @@ from recon_node.cli.settings_flags import (
     read_settings,
 )
 from recon_node.connection import Connection
-from recon_node.terminal_text import echo, json_option, print_json, print_result
+from recon_node.terminal import echo, json_option, print_json, print_result
 
 if TYPE_CHECKING:
     from recon_node.settings import Given, Settings

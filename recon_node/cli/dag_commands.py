@@ -30,7 +30,7 @@ from recon_node.dag.protocol.dag_operations import Append, ReplicaError, encode_
 from recon_node.dag.protocol.replica import Replica, decode_replica, replica_picture
 from recon_node.dag.protocol.shards import block_room
 from recon_node.ipld import IpldError, multibase
-from recon_node.terminal_text import (
+from recon_node.terminal import (
     ByteSize,
     echo,
     human_size,

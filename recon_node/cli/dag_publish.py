@@ -29,7 +29,7 @@ from recon_node.dag.protocol.publishing import ABILITY, check_publish, make_publ
 from recon_node.dag.protocol.ucan import FOREVER, UcanCapability, issue_ucan, parse_ucan
 from recon_node.ipld import CID
 from recon_node.setting_types import parse_seconds
-from recon_node.terminal_text import echo, json_option, print_json, print_result
+from recon_node.terminal import echo, json_option, print_json, print_result
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -34,7 +34,7 @@ from recon_node.exception_groups import unwrapped
 from recon_node.files import draft_of, move_into_place, read_secret
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.setting_types import at_home, default_data_dir
-from recon_node.terminal_text import echo
+from recon_node.terminal import echo
 
 _REFUSALS: Final = (CeramicError, DagError, IpldError, ReplicaError, ShardError, UcanError)
 

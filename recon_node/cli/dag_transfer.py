@@ -39,7 +39,7 @@ from recon_node.dag.unpack import MAX_EXTENT, Unpacked, unpack_dag
 from recon_node.exception_groups import unwrapped
 from recon_node.files import move_into_place, room_at
 from recon_node.ipld import CID, LinksError, multibase
-from recon_node.terminal_text import human_size
+from recon_node.terminal import human_size
 
 T = TypeVar("T")
 

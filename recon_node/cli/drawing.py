@@ -16,7 +16,7 @@ from recon_node.cli.output import CommandError, counted, make_console
 from recon_node.draw.layout import Layout, NodeShape, Picture, Tone, fold_runs, lay_out
 from recon_node.draw.svg import draw_svg
 from recon_node.draw.text import ASCII, UNICODE, Line, draw_lines
-from recon_node.terminal_text import echo, json_option, keep_stdout_for_json, print_json, shown
+from recon_node.terminal import echo, json_option, keep_stdout_for_json, print_json, shown
 
 DEFAULT_LIMIT = 200
 

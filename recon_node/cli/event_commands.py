@@ -26,7 +26,7 @@ from recon_node.connection import AsyncConnection, ClientError, Connection
 from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.streams.document_schema import as_dag_json
-from recon_node.terminal_text import (
+from recon_node.terminal import (
     echo,
     json_option,
     keep_stdout_for_json,

@@ -11,7 +11,7 @@ import click
 from recon_node.cli.client import node_options
 from recon_node.cli.output import make_console, make_table
 from recon_node.connection import Connection
-from recon_node.terminal_text import echo, json_option, print_json
+from recon_node.terminal import echo, json_option, print_json
 
 _PAGE: Final = 1000
 

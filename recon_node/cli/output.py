@@ -23,7 +23,7 @@ from rich.text import Text
 
 from recon_node.files import draft_of, move_into_place
 from recon_node.program import cleaned_up_when_stopped
-from recon_node.terminal_text import shown
+from recon_node.terminal import shown
 
 WIDTH_OF_FILES = 200
 """Columns, where the output is not a terminal with a width: ids and addresses fit unbroken."""

@@ -52,7 +52,7 @@ from recon_node.store import (
     open_store,
     parse_interest,
 )
-from recon_node.terminal_text import echo, human_size, json_option, print_json, print_result
+from recon_node.terminal import echo, human_size, json_option, print_json, print_result
 
 
 @click.group(short_help="Make snapshots in object stores, and sync from them.")

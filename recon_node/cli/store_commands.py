@@ -41,7 +41,7 @@ from recon_node.store.maintenance import (
     repair_log,
     streams_in,
 )
-from recon_node.terminal_text import (
+from recon_node.terminal import (
     echo,
     human_size,
     json_option,

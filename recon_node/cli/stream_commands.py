@@ -37,7 +37,7 @@ from recon_node.ipld import CID, IpldError
 from recon_node.streams import EventShape, Expired, StreamShapeError
 from recon_node.streams.document_schema import as_dag_json
 from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
-from recon_node.terminal_text import echo, json_option, print_json
+from recon_node.terminal import echo, json_option, print_json
 
 
 def writer_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -31,7 +31,7 @@ from recon_node.tangles.tangle import (
     TangleRule,
     tangle_of,
 )
-from recon_node.terminal_text import echo, json_option
+from recon_node.terminal import echo, json_option
 
 MAX_LINE = 1024 * 1024
 """Longest line, in bytes; a message has at most 8 KiB."""

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from recon_node.cli.output import CommandError, counted, make_console, make_table
-from recon_node.terminal_text import json_option, print_json
+from recon_node.terminal import json_option, print_json
 from recon_node.testnet import Testnet, TestnetError
 
 

@@ -14,7 +14,7 @@ import click
 
 from recon_node import timing
 from recon_node.program import stop_signals
-from recon_node.terminal_text import ByteSize, echo, shown
+from recon_node.terminal import ByteSize, echo, shown
 from spark_sink.cli.event_printer import EventPrinter, json_lines_option
 from spark_sink.cli.export_commands import export
 from spark_sink.cli.options import (

@@ -11,7 +11,7 @@ import click
 
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.files import draft_of, move_into_place
-from recon_node.terminal_text import echo, json_option, print_json, print_result
+from recon_node.terminal import echo, json_option, print_json, print_result
 from spark_sink.cli.options import HOURS, MOMENT, node_options, nodes_options, tables_option
 from spark_sink.schema import TABLES
 

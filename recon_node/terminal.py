@@ -1,0 +1,192 @@
+"""What both commands share on the terminal: how they print, and which node they ask.
+
+Text of strangers is shown, never obeyed. Names, contents, file names, agents and errors come from
+anybody. A terminal obeys escape sequences (they set its title, clear the screen, fill the
+clipboard), C1 controls, and marks that turn the writing direction; a line break fakes a line. All
+commands print through `echo`, or through tables and consoles that use `shown`.
+
+The options that say which node's API to talk to, and with which token, have the same variables in
+both: RECON_NODE_URL, RECON_NODE_TOKEN and RECON_NODE_TOKEN_FILE.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from recon_node import DEFAULT_URL
+from recon_node.files import is_exposed, read_secret
+
+_UNITS: Final = "BKMGTPE"
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+"""With it, a command prints one JSON value on standard output, and nothing else there: progress,
+hints and errors are on standard error, and the exit code is the same as without it. Fields that the
+node's API has, too, have its names."""
+
+
+def shown(text: str, *, lines: bool = False) -> str:
+    """Return text in which everything that does not print is escaped, as in Python: `\x1b`.
+
+    If `lines`, line breaks and tabs stay; elsewhere, text is one line.
+    """
+    if text.isprintable():  # nearly always
+        return text
+    kept = "\n\t" if lines else ""
+    return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
+
+
+def shown_json(text: str) -> str:
+    """Return JSON whose strings hold no character that a terminal obeys; it has the same value."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else _json_escape(c) for c in text)
+
+
+def echo(message: Any = "", *, err: bool = False, lines: bool = False) -> None:
+    """Print a line, or several ones; on standard error if `err` is set."""
+    click.echo(shown(str(message), lines=lines), err=err)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def print_result(facts: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+    """Print what a command did: its facts as JSON, or the text."""
+    if as_json:
+        print_json(facts)
+    else:
+        echo(text, lines=True)
+
+
+def keep_stdout_for_json(as_json: bool, *files: Path | None) -> None:
+    """Raise `UsageError` if JSON and a file would both go to standard output."""
+    if as_json and Path("-") in files:
+        raise click.UsageError("with --json, standard output has the JSON: name a file, not -")
+
+
+class ByteSize(click.ParamType[int]):
+    """A size such as 64MB or 2GiB; plain numbers are bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The size in bytes."""
+        match = re.fullmatch(r"(\d+)\s*([KMGTPE]?)(i?)B?", str(value).strip(), re.IGNORECASE)
+        if match is None:
+            self.fail(f"{value!r} is not a size such as 64MB or 2GB", param, ctx)
+        base = 1024 if match[3] else 1000
+        unit: int = base ** _UNITS.index(match[2].upper() or "B")
+        return int(match[1]) * unit
+
+
+def human_size(number: int) -> str:
+    """Return a readable number of bytes: "5 B", "1.2 MiB"."""
+    size, unit = float(number), "B"
+    for unit in _UNITS:
+        if size < 1024 or unit == _UNITS[-1]:
+            break
+        size /= 1024
+    return f"{size:,.0f} B" if unit == "B" else f"{size:,.1f} {unit}iB"
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+Command = Callable[..., Any]
+
+
+class _SharedOption(click.Option):
+    """An option whose variable both programs read. A variable of the program's own overrides it:
+    SPARK_SINK_RUN_URL, for example."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """Return the text of the variable, or None."""
+        shared, self.envvar = self.envvar, None
+        try:
+            own = super().resolve_envvar_value(ctx)
+        finally:
+            self.envvar = shared
+        return own or super().resolve_envvar_value(ctx)
+
+
+def node_options(
+    *,
+    url: str | None = DEFAULT_URL,
+    url_help: str = "URL of the node's HTTP API.",
+    url_type: click.ParamType[Any] = click.STRING,
+    several: bool = False,
+) -> Callable[[Command], Command]:
+    """Return a decorator that adds the options; the command gets `url` and `token`.
+
+    Args:
+        url: the default.
+        url_help: the help of --url.
+        url_type: what checks the value of --url.
+        several: whether --url can be repeated; the command gets all values.
+    """
+
+    def decorate(command: Command) -> Command:
+        @click.option(
+            "--url",
+            cls=_SharedOption,
+            envvar="RECON_NODE_URL",
+            show_envvar=True,
+            type=url_type,
+            multiple=several,
+            default=[url] if several and url is not None else url,
+            show_default=True,
+            metavar="URL",
+            help=url_help,
+        )
+        @click.option(
+            "--token",
+            cls=_SharedOption,
+            envvar="RECON_NODE_TOKEN",
+            show_envvar=True,
+            metavar="TOKEN",
+            help="The API's token. Other users of this machine can see it on the command line: "
+            "prefer the variable or --token-file.",
+        )
+        @click.option(
+            "--token-file",
+            cls=_SharedOption,
+            envvar="RECON_NODE_TOKEN_FILE",
+            show_envvar=True,
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="File with the API's token.",
+        )
+        @wraps(command)
+        def with_node(
+            *args: Any, token: str | None, token_file: Path | None, **options: Any
+        ) -> None:
+            command(*args, token=token or token_in(token_file), **options)
+
+        return with_node
+
+    return decorate
+
+
+def token_in(path: Path | None) -> str | None:
+    """Return the token in a file; None without a file. Warns if others can read it."""
+    if path is None:
+        return None
+    try:
+        token = read_secret(path, "ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not ASCII"
+        raise click.ClickException(f"the token file {path} cannot be read: {reason}") from None
+    if is_exposed(path):
+        echo(f"Warning: other users can read the token file {path}: chmod 600 it", err=True)
+    return token
