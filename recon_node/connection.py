@@ -226,8 +226,11 @@ class _Node:
     def _reachable(self) -> Iterator[None]:
         try:
             yield
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            reason = str(error) or type(error).__name__
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            if isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8":
+                text = error.object.encode(errors="replace").decode()
+                raise ClientError(f"{text!r} is not text: it holds half a surrogate pair") from None
+            reason = str(error) or type(error).__name__  # UnicodeError: a host of 64 letters
             raise UnreachableError(self.url, reason) from None
 
 

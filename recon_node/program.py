@@ -1,12 +1,14 @@
-"""What the programs of this package share: the signals that stop them, the limit of open files, how
-often garbage is collected, and advice where they cannot listen."""
+"""What the programs of this package share: standard streams, the signals that stop them, the limit
+of open files, how often garbage is collected, and advice where they cannot listen."""
 
 from __future__ import annotations
 
 import errno
 import gc
+import os
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +17,17 @@ from typing import Final, NoReturn
 
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _STOP: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def open_standard_streams() -> None:
+    """Open what the shell has closed (`<&-`, `>&-`, `2>&-`) on nothing.
+
+    Otherwise the next file that is opened gets the number of standard output, for one, and whatever
+    prints writes into it.
+    """
+    for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def stop_signals() -> list[signal.Signals]:

@@ -27,6 +27,10 @@ def split_host_port(text: str) -> tuple[str, int]:
         host = ""
     if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{text!r} should be HOST:PORT, like 127.0.0.1:5101 or [::1]:5101")
+    try:
+        host.encode("idna")
+    except UnicodeError:  # which resolvers raise, too
+        raise ValueError(f"{host!r} cannot be the name of a host") from None
     return host, int(port)
 
 

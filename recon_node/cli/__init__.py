@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from recon_node import __version__
-from recon_node.program import no_garbage_collection
+from recon_node.program import no_garbage_collection, open_standard_streams
 from recon_node.terminal import echo
 
 __all__ = ["main"]
@@ -91,12 +91,12 @@ class _MainGroup(click.Group):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run a command, and make sure that everything it printed is written."""
+        open_standard_streams()
         try:
             try:
                 return super().main(*args, **extra)
             finally:
-                if sys.stdout is not None:  # closed by the shell (>&-)
-                    sys.stdout.flush()
+                sys.stdout.flush()
         except OSError as error:
             if error.errno not in (*_IS_CLOSED, *_IS_FULL) or error.filename is not None:
                 raise

@@ -62,9 +62,16 @@ def read_items(file: BinaryIO, name: str = "the input") -> Iterator[Item]:
     if that ends in ".car", it must be a CAR.
 
     Raises:
-        CommandError: a damaged CAR, or one of an unknown version.
+        CommandError: it cannot be read, or is a damaged CAR, or one of an unknown version.
         NoEventsError: none of the first lines has an event; nothing was yielded.
     """
+    try:
+        yield from _read_items(file, name)
+    except OSError as error:
+        raise CommandError(f"{name} cannot be read: {error.strerror or error}") from None
+
+
+def _read_items(file: BinaryIO, name: str) -> Iterator[Item]:
     first = [file.readline(MAX_LINE)]
     if first == [b"\n"]:  # a blank line, or the first byte of a CARv2
         first.append(file.readline(MAX_LINE))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recon_node import timing
-from recon_node.program import stop_signals
+from recon_node.program import open_standard_streams, stop_signals
 from recon_node.terminal import ByteSize, echo, shown
 from spark_sink.cli.event_printer import EventPrinter, json_lines_option
 from spark_sink.cli.export_commands import export
@@ -61,6 +61,11 @@ _EXTRA = {"confluent_kafka", "deltalake", "duckdb", "pandas", "psycopg", "pyspar
 
 class _Group(click.Group):
     """Reports errors in one line, as click does, with exit code 1; exits with 130 on Ctrl-C."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the command of the command line."""
+        open_standard_streams()
+        return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
