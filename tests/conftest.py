@@ -58,7 +58,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # No test is about timing: a busy machine must not fail the suite.
 settings.register_profile(
-    "suite", max_examples=32, deadline=None, print_blob=True, derandomize=IN_CI
+    "suite", max_examples=25, deadline=None, print_blob=True, derandomize=IN_CI
 )
 settings.register_profile("long", parent=settings.get_profile("suite"), max_examples=20_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
