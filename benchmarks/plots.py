@@ -1,4 +1,7 @@
-"""Plots of benchmark rows. A system has the same colour in all of them."""
+"""Plots of benchmark rows. A system has the same colour in all of them.
+
+Functions import matplotlib, since that takes half a second in each process that collects the tests.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
-
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.report import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # The colours of Okabe and Ito, which colour-blind readers can tell apart.
 _COLOURS: Final = {
@@ -237,6 +238,8 @@ def _plot_lines(panel: Axes, rows: Sequence[Row], across: str, column: str) -> N
 def _label(
     axes: Sequence[Sequence[Axes]], across: str, show: Callable[[float, object], str]
 ) -> None:
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
     for panel in chain(*axes):
         panel.yaxis.set_major_formatter(FuncFormatter(show))
         panel.yaxis.set_minor_formatter(NullFormatter())
@@ -257,6 +260,9 @@ def _grid(
     sharey: bool = True,
 ) -> Iterator[list[list[Axes]]]:
     """Make a figure of panels, with one legend; write it to a file."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     with mpl.rc_context(_STYLE):
         size = (max(3.6 * columns, _LEGEND_WIDTH), height * lines + 0.5)
         figure = Figure(figsize=size, layout="constrained")

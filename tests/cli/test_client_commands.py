@@ -436,28 +436,23 @@ def test_a_file_that_fails_is_named(node: TestnetNode) -> None:
 
 
 def test_standard_output_that_cannot_be_written(node: TestnetNode) -> None:
-    def end_of(stdout: str) -> tuple[int, str]:
-        shell = f'exec "$@" {stdout}'
-        done = subprocess.run(
-            ["bash", "-c", shell, "-", sys.executable, "-m", "recon_node", "status"],
-            env={**os.environ, "RECON_NODE_URL": node.api_url},
-            stdout=write_end,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+    status = [sys.executable, "-m", "recon_node", "status"]
+    env = {**os.environ, "RECON_NODE_URL": node.api_url}
+
+    def end_of(stdout: int) -> tuple[int, str]:
+        done = forking.run(status, env=env, stdout=stdout, stderr=subprocess.PIPE, text=True)
         return done.returncode, done.stderr
 
     read_end, write_end = os.pipe()
     os.close(read_end)
-    try:
-        assert end_of("") == (1, "")  # whoever read it has seen enough
-        assert end_of(">&-") == (0, "")
-        code, error = end_of(">/dev/full")
-    finally:
-        os.close(write_end)
+    with os.fdopen(write_end, "wb") as pipe, Path("/dev/full").open("wb") as full:
+        assert end_of(pipe.fileno()) == (1, "")  # whoever read it has seen enough
+        code, error = end_of(full.fileno())
     assert (code, error.count("\n")) == (1, 1)
     assert error.startswith("Error: standard output cannot be written: ")
+    closed = ["bash", "-c", 'exec "$@" >&-', "-", *status]
+    done = subprocess.run(closed, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # --- what takes the whole sample: last, since the others count its events ---

@@ -12,7 +12,6 @@ from pathlib import Path
 import httpx
 import pytest
 from click.testing import CliRunner, Result
-from moto.server import ThreadedMotoServer
 from snapshot_support import NETWORK, Quiet, events, make_log, serving
 
 from recon_node.cli import main
@@ -24,6 +23,8 @@ EVENTS = events(60, seed=4)
 @pytest.fixture(scope="module")
 def s3() -> Iterator[dict[str, str]]:
     """The environment that leads to an S3 server with the bucket `bucket`."""
+    from moto.server import ThreadedMotoServer  # takes 0.3 s
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
