@@ -686,7 +686,7 @@ def test_the_heads_of_a_log_are_found_in_one_walk(tmp_path: Path) -> None:
             assert len(state.heads) == MAX_HEADS
         return next(counted)
 
-    assert steps(1600) < 3 * steps(800)
+    assert steps(800) < 3 * steps(400)
 
 
 async def test_questions_are_answered_in_turn(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from stream_samples import FAULT, KEY, MODEL, Writer, put
 
@@ -131,7 +131,6 @@ def go_through(written: Writer, rng: random.Random) -> int:
     return answered
 
 
-@settings(max_examples=32)
 @given(st.integers(1, 60), st.randoms(use_true_random=False))
 def test_a_stream_from_its_summary_is_the_whole_stream(size: int, rng: random.Random) -> None:
     go_through(write(rng, size), rng)
