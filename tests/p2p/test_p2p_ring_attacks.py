@@ -266,21 +266,26 @@ def reports_about(node: Node, peer: Host) -> list[SyncReport]:
     return sorted(reports, key=lambda each: each.finished_at)
 
 
-@pytest.mark.parametrize("answer", [the_same_range, overlapping_parts, outside])
-async def test_answers_that_lead_nowhere(tmp_path, sdk_cars, answer):
+async def test_answers_that_lead_nowhere(tmp_path, sdk_cars):
+    """From three peers at once."""
     cars = sdk_cars[:40]
-    async with victim_and_honest(tmp_path, cars) as (victim, honest), loopback_host() as attacker:
-        await responder(attacker, answer)
-        await victim.p2p.connect(attacker.addresses[0])
-        await eventually(lambda: victim.failures(attacker.peer_id) >= MISBEHAVED)
+    async with victim_and_honest(tmp_path, cars) as (victim, honest), AsyncExitStack() as stack:
+        attackers = []
+        for answer in (the_same_range, overlapping_parts, outside):
+            attackers.append(await stack.enter_async_context(loopback_host()))
+            await responder(attackers[-1], answer)
+            await victim.p2p.connect(attackers[-1].addresses[0])
+        for attacker in attackers:
+            await eventually(lambda peer=attacker.peer_id: victim.failures(peer) >= MISBEHAVED)
         await assert_honest_does_not_notice(victim, honest, cars)
-        await eventually(lambda: len(reports_about(victim, attacker)) > 1)
-        ended = [each.finished_at for each in reports_about(victim, attacker)]
-        begun = [each.finished_at - each.seconds for each in reports_about(victim, attacker)]
-        pauses = [start - end for start, end in zip(begun[1:], ended, strict=False)]
-        for failures, pause in enumerate(pauses, 1):
-            shortest = (1 - SPREAD) * BETWEEN_RING_SYNCS.wait(failures)
-            assert pause > shortest - CLOCK_SLACK, "it is left alone for longer and longer"
+        for attacker in attackers:
+            await eventually(lambda attacker=attacker: len(reports_about(victim, attacker)) > 1)
+            ended = [each.finished_at for each in reports_about(victim, attacker)]
+            begun = [each.finished_at - each.seconds for each in reports_about(victim, attacker)]
+            pauses = [start - end for start, end in zip(begun[1:], ended, strict=False)]
+            for failures, pause in enumerate(pauses, 1):
+                shortest = (1 - SPREAD) * BETWEEN_RING_SYNCS.wait(failures)
+                assert pause > shortest - CLOCK_SLACK, "it is left alone for longer and longer"
 
 
 def large_events(count: int) -> list[bytes]:
