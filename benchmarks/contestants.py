@@ -87,11 +87,24 @@ class WrongResultError(Exception):
 def recon(protocol: Version[Any], pair: Pair, settings: SessionSettings = DEFAULT_SETTINGS) -> Cost:
     """Reconcile over a version of this project's protocol; both sides end with the union."""
     ours, theirs = map(KeyStore, pair.keys())
-    cost = Cost()
     make_sketches(protocol, ours, theirs)
+    cost = reconcile(protocol, WHOLE, ours, theirs, settings)
+    check_union(pair, ours, theirs)
+    return cost
+
+
+def reconcile(
+    protocol: Version[Any],
+    key_range: KeyRange,
+    ours: KeyStore,
+    theirs: KeyStore,
+    settings: SessionSettings = DEFAULT_SETTINGS,
+) -> Cost:
+    """Reconcile two stores, which both end with the union."""
+    cost = Cost()
     with CpuTimer() as timer:
-        asking = protocol.session(Side.initiator(ours, WHOLE, settings))
-        answering = protocol.session(Side.responder(theirs, [WHOLE], settings))
+        asking = protocol.session(Side.initiator(ours, key_range, settings))
+        answering = protocol.session(Side.responder(theirs, [key_range], settings))
         turns = [(answering, theirs), (asking, ours)]
         messages = turn_of(asking.start())
         while messages:
@@ -105,7 +118,6 @@ def recon(protocol: Version[Any], pair: Pair, settings: SessionSettings = DEFAUL
                 answer = turn_of(receiver.receive(protocol.decode(data)), fetch)
             messages = answer
     cost.rounds, cost.cpu_s = asking.side.rounds, timer.seconds
-    check_union(pair, ours, theirs)
     return cost
 
 

@@ -1,0 +1,224 @@
+"""What a node takes that holds tens of millions of keys.
+
+    python -m benchmarks.large_sets DIRECTORY --keys N [--json FILE]
+
+The keys are made up and written by the store's own code as those of an empty log, which takes half
+a minute for ten million, once for each directory. In the row,
+
+    load_cpu_s, load_s   loading them, checksum included
+    bytes_per_key        by which the process has grown then, the file not counted
+    unpacked_per_key     the same once each key has been read
+    hash_us, insert_us   the hash of a random range, and an insert, in leaves that are packed still;
+                         `_again` once they are not
+    sketch_s, lthash_s   the sums of all keys, which a store makes once and keeps up to date: CPU
+    rounds, bytes, session_ms   a session with one difference; CPU of both sides
+    start_s, start_cpu_s, node_mb   a node until it answers, and its memory, the file not counted
+
+CPU is that of the process, all threads together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from benchmarks.contestants import reconcile
+from benchmarks.daemon import NETWORK, cpu_seconds
+from benchmarks.report import Row, count, new_file, progress, show
+from recon_node.ceramic import network_range
+from recon_node.program import no_garbage_collection
+from recon_node.recon import RECON_1_2, KeyRange, KeyStore, KeyView
+from recon_node.steps import run_steps
+from recon_node.store import StoreSettings
+from recon_node.store.db.log import EventLog
+from recon_node.store.db.log_schema import open_database
+from recon_node.store.db.saved_keys import KEYS, load_keys, save_keys
+from recon_node.testnet import TestnetNode
+
+WHOLE: Final = KeyRange(*map(bytes, network_range(NETWORK)))
+CALLS: Final = 2_000
+_FENCEPOST_TAIL: Final = 20 + 1 + 4
+"""Bytes of a fencepost after the network: fields, height and CID."""
+_HEAD: Final = WHOLE.lower[:-_FENCEPOST_TAIL]
+_TAIL: Final = b"\x00" + bytes.fromhex("01711220")
+_RANDOM: Final = 12, 32
+"""Random bytes before and after the tail."""
+_A_STEP: Final = 100_000
+_NODE: Final = "node"
+
+
+class MadeUpKeys(KeyView):
+    """Random EventIds in order, which are never all in memory."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def __len__(self) -> int:
+        return self.number
+
+    def packed(self) -> Iterator[bytes]:
+        """Yield them as a store does."""
+        size = len(self.key(0, random.Random(0)))
+        yield size.to_bytes(2, "little") * self.number
+        for rows in self._rows(size):
+            yield rows.tobytes()
+        for rows in self._rows(size):
+            keys = rows.tobytes()
+            starts = range(0, len(keys), size)
+            yield b"".join([sha256(keys[start : start + size]).digest() for start in starts])
+
+    def key(self, place: int, rng: random.Random) -> bytes:
+        """Return a key with the first eight bytes after the network's."""
+        before, after = map(rng.randbytes, _RANDOM)
+        return _HEAD + place.to_bytes(8, "big") + before + _TAIL + after
+
+    def _rows(self, size: int) -> Iterator[np.ndarray[tuple[int, int], np.dtype[np.uint8]]]:
+        gap = 2**64 // self.number
+        tail = size - _RANDOM[1] - len(_TAIL)
+        for start in range(0, self.number, _A_STEP):
+            rng = np.random.default_rng([1, start])
+            some = min(_A_STEP, self.number - start)
+            rows = np.frombuffer(bytearray(rng.bytes(some * size)), np.uint8).reshape(some, size)
+            places = np.arange(start, start + some, dtype=np.uint64) * np.uint64(gap)
+            places += rng.integers(0, gap, some, np.uint64)
+            rows[:, : len(_HEAD)] = np.frombuffer(_HEAD, np.uint8)
+            in_order = places.astype(">u8").view(np.uint8).reshape(some, 8)
+            rows[:, len(_HEAD) : len(_HEAD) + 8] = in_order
+            rows[:, tail : tail + len(_TAIL)] = np.frombuffer(_TAIL, np.uint8)
+            yield rows
+
+
+def make(directory: Path, keys: int) -> None:
+    """Make the data directory of a node whose log is empty and whose keys are saved."""
+    progress(f"{keys:,} keys are made up")
+    directory.mkdir(parents=True)
+    EventLog(directory, NETWORK, StoreSettings()).close()
+    connection = open_database(directory, NETWORK, "normal")
+    save_keys(directory, connection, KEYS, MadeUpKeys(keys))
+    connection.close()
+
+
+def load(directory: Path) -> KeyStore:
+    """Return the saved keys, each time in a store of its own."""
+    connection = open_database(directory, NETWORK, "normal")
+    with no_garbage_collection(for_good=True):
+        keys = load_keys(directory, connection, KEYS)
+    connection.close()
+    assert keys is not None
+    return keys
+
+
+def own_memory(process: int | str = "self") -> int:
+    """Return the bytes of a process that the system cannot take back."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+
+def run(directory: Path, keys: int) -> Row:
+    """Measure everything about one size."""
+    data_dir = directory / _NODE
+    if not data_dir.exists():
+        make(data_dir, keys)
+    row: Row = {"keys": keys}
+    progress("a node starts")
+    row |= _start(directory, keys)
+    progress("the keys are loaded")
+    before, cpu, started = own_memory(), time.process_time(), time.perf_counter()
+    ours = load(data_dir)
+    row["load_cpu_s"], row["load_s"] = time.process_time() - cpu, time.perf_counter() - started
+    row["bytes_per_key"] = (own_memory() - before) / keys
+    if len(ours) != keys:
+        raise SystemExit(f"{directory} has {len(ours):,} keys")
+    row |= _calls(ours)
+    row |= _sums_and_session(ours, load(data_dir))
+    progress("each key is read")
+    with no_garbage_collection():
+        assert sum(1 for _ in ours) >= keys
+    row["unpacked_per_key"] = (own_memory() - before) / keys
+    return row
+
+
+def _start(directory: Path, keys: int) -> Row:
+    node = TestnetNode(_NODE, directory, ["--network", NETWORK.name, "--no-discovery"])
+    started = time.perf_counter()
+    node.launch()
+    try:
+        node.wait_until_ready()
+        assert node.pid is not None
+        return {
+            "start_s": time.perf_counter() - started,
+            "start_cpu_s": cpu_seconds(node),
+            "node_mb": own_memory(node.pid) / 1e6,
+        }
+    finally:
+        node.stop()
+
+
+def _calls(store: KeyStore) -> Row:
+    """Measure hashes and inserts; what was inserted is removed."""
+    rng, made_up = random.Random(1), MadeUpKeys(len(store))
+    bounds = [sorted(_HEAD + rng.randbytes(8) for _ in range(2)) for _ in range(CALLS)]
+    ranges = [KeyRange(*each) for each in bounds]
+    new = [[made_up.key(rng.getrandbits(64), rng) for _ in range(CALLS)]]
+    new.append([key[:-32] + rng.randbytes(32) for key in new[0]])  # to the same leaves
+    row = {}
+    for name, added in zip(("", "_again"), new, strict=True):
+        row[f"hash{name}_us"] = _microseconds(store.summarize, ranges)
+        row[f"insert{name}_us"] = _microseconds(store.add, added)
+    for key in (*new[0], *new[1]):
+        store.discard(key)
+    return row
+
+
+def _microseconds(function: Callable[..., object], arguments: Sequence[object]) -> float:
+    """Return what a call takes, the median."""
+    times = []
+    for argument in arguments:
+        started = time.perf_counter_ns()
+        function(argument)
+        times.append((time.perf_counter_ns() - started) / 1000)
+    return statistics.median(times)
+
+
+def _sums_and_session(ours: KeyStore, theirs: KeyStore) -> Row:
+    progress("the sums of all keys are made, and a session compares them")
+    row: Row = {}
+    for name in ("sketch", "lthash"):
+        started = time.process_time()
+        run_steps(getattr(ours, name)(WHOLE))
+        row[f"{name}_s"] = time.process_time() - started
+    theirs._sketches = deepcopy(ours._sketches)  # else they would take as long again
+    theirs.add(MadeUpKeys(len(ours)).key(2**63, random.Random(9)))
+    cost = reconcile(RECON_1_2, WHOLE, ours, theirs)
+    assert ours.summarize() == theirs.summarize()
+    row["rounds"], row["bytes"] = cost.rounds, cost.bytes_sent + cost.bytes_received
+    row["session_ms"] = cost.cpu_s * 1000
+    return row
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.large_sets",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument("directory", type=Path, metavar="DIRECTORY")
+    parser.add_argument("--keys", type=count, default=1_000_000, metavar="N")
+    parser.add_argument("--json", type=new_file, metavar="FILE")
+    options = parser.parse_args()
+    show("Large sets", [run(options.directory, options.keys)], options.json)
+
+
+if __name__ == "__main__":
+    main()
