@@ -6,8 +6,8 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 from store_helpers import NETWORK, World
@@ -133,7 +133,7 @@ async def test_a_disk_that_fails_is_as_a_damaged_file(
 ) -> None:
     keys = await fill(tmp_path, 1)
 
-    def fail(file: BinaryIO, size: int) -> bytes:
+    def fail(file: FileIO, size: int) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(saved_keys, "_checksum", fail)

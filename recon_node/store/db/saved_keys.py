@@ -10,12 +10,11 @@ damage is noticed. In any doubt the key store is built from the log, which only 
     "recon-node keys 1\\n" | token, 16 bytes | number of keys, u64 | the keys, packed
     | sha2-256 of all of that
 
-Integers are little-endian. Once its checksum is known to be right, the file is mapped, and a key is
-read when it is needed (recon_node/recon/keys/packed.py). So the keys take memory that the system
-can use otherwise when it is short. The file is never changed: a later one takes its place, and a
-node that still uses it keeps it until it ends. If the disk fails under the mapped file, the
-system ends the node, which loses nothing (SIGBUS). The next start notices it: the checksum is made
-by reading, which raises an error.
+Integers are little-endian. The file is mapped, and a key is read when it is needed
+(recon_node/recon/keys/packed.py). So the keys take memory that the system can use otherwise when it
+is short. The file is never changed: a later one takes its place, and a node that still uses it
+keeps it until it ends. If the disk cannot read a part of the mapped file, the system ends the node
+(SIGBUS), which loses nothing, but would happen again: then the file has to be deleted.
 """
 
 from __future__ import annotations
@@ -24,11 +23,12 @@ import sqlite3
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from io import FileIO
 from itertools import chain
 from mmap import ACCESS_READ, MADV_DONTNEED, mmap
 from pathlib import Path
 from threading import Event
-from typing import BinaryIO, Final
+from typing import Final
 
 import structlog
 
@@ -51,7 +51,8 @@ SAVING: Final = Event()
 _MAGIC: Final = b"recon-node keys 1\n"
 _HEAD_SIZE: Final = len(_MAGIC) + 16 + 8
 _DIGEST_SIZE: Final = 32
-_READ_AT_ONCE: Final = 1 << 20
+_READ_AT_ONCE: Final = 1 << 25
+"""Bytes that are read and hashed together: each time, the interpreter has to be had again."""
 
 
 def load_keys(
@@ -128,11 +129,11 @@ def _read(path: Path, token: bytes) -> KeyStore:
     Raises:
         ValueError: the file belongs to another log, or is damaged.
     """
-    with path.open("rb") as file, ThreadPoolExecutor(1, "checksum") as pool:
+    with path.open("rb", buffering=0) as file, ThreadPoolExecutor(1, "checksum") as pool:
         data = mmap(file.fileno(), 0, access=ACCESS_READ)
         if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : _HEAD_SIZE - 8] != token:
             raise ValueError("it does not belong to this state of the log")
-        # Beside the rest: it takes about as long, and needs no interpreter.
+        # Beside the rest: it takes about as long, and hardly needs the interpreter.
         checksum = pool.submit(_checksum, file, len(data) - _DIGEST_SIZE)
         store = KeyStore()
         try:
@@ -145,13 +146,11 @@ def _read(path: Path, token: bytes) -> KeyStore:
     return store
 
 
-def _checksum(file: BinaryIO, size: int) -> bytes:
+def _checksum(file: FileIO, size: int) -> bytes:
     """Return the sha2-256 of the first bytes of a file."""
     checksum = sha256()
-    while size > 0:
-        part = file.read(min(size, _READ_AT_ONCE))
-        if not part:
-            break
-        checksum.update(part)
-        size -= len(part)
+    buffer = memoryview(bytearray(min(size, _READ_AT_ONCE)))
+    while size > 0 and (number := file.readinto(buffer[:size])):
+        checksum.update(buffer[:number])
+        size -= number
     return checksum.digest()
