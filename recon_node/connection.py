@@ -226,11 +226,11 @@ class _Node:
     def _reachable(self) -> Iterator[None]:
         try:
             yield
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            if isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8":
-                text = error.object.encode(errors="replace").decode()
-                raise ClientError(f"{text!r} is not text: it holds half a surrogate pair") from None
-            reason = str(error) or type(error).__name__  # UnicodeError: a host of 64 letters
+        except UnicodeEncodeError as error:
+            text = error.object.encode(errors="replace").decode()
+            raise ClientError(f"{text!r} is not text: it holds half a surrogate pair") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            reason = str(error) or type(error).__name__
             raise UnreachableError(self.url, reason) from None
 
 
@@ -371,8 +371,8 @@ def http_options(url: str, token: str | None) -> dict[str, Any]:
     if token is not None and not (token.isascii() and token.isprintable()):
         raise UnauthorizedError(HTTPStatus.UNAUTHORIZED, "a token is ASCII text in one line")
     try:
-        httpx.URL(url)
-    except httpx.InvalidURL as error:
+        httpx.URL(url).host.encode("idna")  # as resolvers do: a label has at most 63 letters
+    except (httpx.InvalidURL, UnicodeError) as error:
         raise UnreachableError(url, f"it is not a URL: {error}") from None
     headers = {"accept-encoding": "identity"}  # a node compresses nothing
     if token:

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,10 @@ _STOP_TIMEOUT = 8.0
 _EXTRA = {"confluent_kafka", "deltalake", "duckdb", "pandas", "psycopg", "pyspark"}
 
 
+_ENV_PREFIX = "SPARK_SINK"
+"""What the environment variables of options begin with."""
+
+
 class _Group(click.Group):
     """Reports errors in one line, as click does, with exit code 1; exits with 130 on Ctrl-C."""
 
@@ -88,7 +93,7 @@ class _Group(click.Group):
 @click.group(
     cls=_Group,
     context_settings={
-        "auto_envvar_prefix": "SPARK_SINK",
+        "auto_envvar_prefix": _ENV_PREFIX,
         "show_default": True,
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
@@ -106,6 +111,18 @@ def main() -> None:
     """
     # delta-rs logs what an error of ours says in one line.
     os.environ.setdefault("RUST_LOG", "off")
+    unknown = os.environ.keys() - set(_variables(main, _ENV_PREFIX))
+    for name in sorted(name for name in unknown if name.startswith(f"{_ENV_PREFIX}_")):
+        echo(f"warning: the environment variable {name} is not an option", err=True)
+
+
+def _variables(command: click.Command, prefix: str) -> Iterator[str]:
+    """Yield the environment variables that set options of a command and its subcommands."""
+    for parameter in command.params:
+        yield f"{prefix}_{(parameter.name or '').upper()}"
+    if isinstance(command, click.Group):
+        for name, subcommand in command.commands.items():
+            yield from _variables(subcommand, f"{prefix}_{name.replace('-', '_').upper()}")
 
 
 _LOOKING = (status, check, verify, query, view, changes, export, serve)

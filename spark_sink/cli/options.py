@@ -1,6 +1,7 @@
 """What the commands of `spark-sink` have in common: options and their types."""
 
 import functools
+import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,8 @@ _SECOND = 1_000
 _MINUTE = 60 * _SECOND
 _HOUR = 60 * _MINUTE
 _DAY = 24 * _HOUR
+_LONGEST = 365_000 * _DAY
+"""A thousand years: dates that long ago can still be computed."""
 _UNITS = {
     r"ms|milliseconds?": 1,
     r"s|sec|seconds?": _SECOND,
@@ -52,8 +55,8 @@ class Read(click.ParamType[T]):
 def _span(text: str) -> float | None:
     """Return a span such as 90m or "5 seconds" in milliseconds; None if it is not one.
 
-    A number without a unit is not one, unless it is 0: 5 may be seconds to one and milliseconds to
-    another.
+    Longer than a thousand years is not one. A number without a unit is not one, unless it is 0: 5
+    may be seconds to one and milliseconds to another.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip())
     if match is None:
@@ -61,7 +64,8 @@ def _span(text: str) -> float | None:
     number, unit = float(match[1]), match[2]
     if not unit:
         return None if number else 0.0
-    return next((number * ms for names, ms in _UNITS.items() if re.fullmatch(names, unit)), None)
+    unit_ms = next((ms for names, ms in _UNITS.items() if re.fullmatch(names, unit)), math.inf)
+    return number * unit_ms if number * unit_ms <= _LONGEST else None
 
 
 def _read_milliseconds(text: str) -> int:

@@ -334,6 +334,8 @@ def test_help_teaches() -> None:
         ("--tables t --console", "omit --tables"),
         ("--tables t --trigger soon", "'soon' is not a time such as 500ms"),
         ("--tables t --trigger 5", "'5' is not a time such as 500ms"),
+        (f"--tables t --trigger {'9' * 400}s", "is not a time such as 500ms"),
+        ("--tables t --changes 999999999d", "'999999999d' is not a time such as 90m"),
         ("--tables t --history long", "'long' is not a time such as 90m"),
         ("--tables t --history 5years", "'5years' is not a time such as 90m"),
         ("--tables t --driver-memory 1x", "'1x' is not a Java memory size"),
@@ -351,6 +353,14 @@ def test_help_teaches() -> None:
 )
 def test_what_cannot_be_meant(options: str, told: str) -> None:
     assert told in refused("run", *options.split(), code=2)
+
+
+def test_a_variable_that_is_no_option_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RUN_TABELS", "RUN_TABLES", "QUERY_TABLES", "VIEW_CREATE_TABLES", "TABLES"):
+        monkeypatch.setenv(f"SPARK_SINK_{name}", "t")
+    warnings = invoked("query", "").stderr.splitlines()[:2]
+    told = "warning: the environment variable {} is not an option"
+    assert warnings == [told.format(f"SPARK_SINK_{name}") for name in ("RUN_TABELS", "TABLES")]
 
 
 @pytest.mark.parametrize(

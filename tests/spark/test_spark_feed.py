@@ -135,7 +135,8 @@ def test_a_feed_that_does_not_continue_what_was_read_is_refused(
 def test_what_is_no_node_is_refused_at_once(full_node: Node) -> None:
     with pytest.raises(FeedRefusedError, match="answered 404"):
         Feed(f"{full_node.url}/elsewhere").head()
-    for url in ("127.0.0.1:5101", "localhost", "ftp://node", "http://node:port"):
+    long = f"http://{'a' * 64}.test"
+    for url in ("127.0.0.1:5101", "localhost", "ftp://node", "http://node:port", long):
         with pytest.raises(FeedRefusedError, match="is not a URL"):
             Feed(url).head()
 
