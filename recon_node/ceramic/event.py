@@ -59,6 +59,10 @@ class EventKind(Enum):
     TIME = "time"
 
 
+INIT, DATA, TIME = EventKind
+"""By their names alone: this is faster, see `store.admission.records`."""
+
+
 @dataclass(slots=True, unsafe_hash=True)  # frozen, it would take six times as long to make
 class Event:
     """A well-formed event, which must not be changed.

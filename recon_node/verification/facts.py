@@ -91,7 +91,7 @@ class Facts(NamedTuple):
     @property
     def is_invalid(self) -> bool:
         """Whether it is a data event with a wrong signature, which a valid one may still cover."""
-        return self.kind is EventKind.DATA and self.refusal is not None and self.refusal.inherent
+        return self.refusal is not None and self.refusal.inherent and self.kind is EventKind.DATA
 
 
 Finding = Facts | Unreadable | Broken

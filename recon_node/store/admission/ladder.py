@@ -46,7 +46,6 @@ from typing import Final
 from recon_node.ceramic import (
     Event,
     EventIdError,
-    EventKind,
     InvalidSignatureError,
     Network,
     StreamId,
@@ -54,15 +53,20 @@ from recon_node.ceramic import (
     check_authority,
     parse_event,
 )
+from recon_node.ceramic.event import DATA, INIT
 from recon_node.ipld import CID
 from recon_node.store.admission.records import (
+    DELIVERED,
+    ORPHAN,
+    PENDING,
+    UNCOVERED,
+    WAITING,
     Amount,
     Completed,
     Known,
     Marks,
     Record,
     Share,
-    State,
     Steps,
     StreamRecord,
     Want,
@@ -127,7 +131,7 @@ class Ladder:
             Completed(
                 record.event_id,
                 model,
-                () if record.state is State.DELIVERED else record.builds_on,
+                () if record.state is DELIVERED else record.builds_on,
                 doubted,
             )
             for record, stream, doubted in self._completed
@@ -141,7 +145,7 @@ class Ladder:
         return {
             stream.sep_key
             for record, stream, _ in self._completed
-            if record.kind is EventKind.INIT and record.state is State.DELIVERED
+            if record.kind is INIT and record.state is DELIVERED
         }
 
     def enter(
@@ -162,22 +166,23 @@ class Ladder:
         """
         if refusal is not None:
             self._refuse(record, refusal)
-        if is_own and record.kind is not EventKind.DATA:
+        if is_own and record.kind is not DATA:
             self._covered.add(record.cid)
         moved = yield from self._move(record)
         if must_be_valid and record.fault is not None and record.refusal is None:
             record.refusal = Refusal(record.fault, inherent=True)
             return
-        lacks_history = record.refusal is None and record.state < State.UNCOVERED
-        if lacks_history and self._has_too_many_event_ids(record):
-            record.refusal = _TOO_MANY_EVENT_IDS
-            return
-        share = share_of_record(record)
-        if share is not None and not is_own and not (yield from self._make_room(record, share)):
-            record.refusal = no_room(share, self._limits[share])
-            return
-        if record.refusal is None:
+        if record.state is not DELIVERED:
+            lacks_history = record.refusal is None and record.state < UNCOVERED
+            if lacks_history and self._has_too_many_event_ids(record):
+                record.refusal = _TOO_MANY_EVENT_IDS
+                return
+            share = share_of_record(record)
+            if share is not None and not is_own and not (yield from self._make_room(record, share)):
+                record.refusal = no_room(share, self._limits[share])
+                return
             self._marks.count(record)
+        if record.refusal is None:
             self._known.add(record)
         if self._released or (moved and self._known.may_be_waited_for(record.cid)):
             yield from self._settle([record.cid] if moved else [])
@@ -196,7 +201,7 @@ class Ladder:
         It is not remembered as refused, since nothing is wrong with it.
         """
         for record in (yield from self._waiters([init])):
-            if record.state is State.ORPHAN and record.refusal is None:
+            if record.state is ORPHAN and record.refusal is None:
                 self._drop(record, Refusal(reason, temporary=True))
 
     def _settle(self, moved: list[CID]) -> Steps[None]:
@@ -250,7 +255,7 @@ class Ladder:
             if not self._known.evictable:
                 return False
             loser = self._known.evictable.pop()
-            if loser.refusal is None and loser.state < State.DELIVERED:
+            if loser.refusal is None and loser.state < DELIVERED:
                 self._drop(loser, no_room(share, limit))
         return True
 
@@ -263,8 +268,8 @@ class Ladder:
             waiters = yield from self._waiters(above)
             new = [waiter for waiter in waiters if waiter.cid not in seen]
             for waiter in new:
-                is_valid = waiter.kind is EventKind.DATA and waiter.fault is None
-                is_own = waiter.state > State.ORPHAN or waiter.signer == stream.controller
+                is_valid = waiter.kind is DATA and waiter.fault is None
+                is_own = waiter.state > ORPHAN or waiter.signer == stream.controller
                 if is_valid and is_own:
                     return True
             above = [waiter.cid for waiter in new]
@@ -283,27 +288,28 @@ class Ladder:
         if record.refusal is not None:
             return record.refusal.inherent
         try:
-            if record.state is State.ORPHAN and (stream := self._meet_stream(record)) is not None:
+            if record.state is ORPHAN and (stream := self._meet_stream(record)) is not None:
                 if self._is_signed_by_another(record, stream):
                     yield from self._check_authority(record, stream)
                 self._check_event_id(record, stream)
                 self._known.streams[stream.init] = stream
-                record.state = State.WAITING
-            if record.state is State.WAITING and self._is_next_in_feed(record):
+                record.state = WAITING
+            if record.state is WAITING and self._is_next_in_feed(record):
                 self._complete(record)
                 self._give_position(record)
-            if record.state is State.WAITING and self._meet_history(record):
-                record.state = State.UNCOVERED
-            if record.state is State.UNCOVERED and (yield from self._meet_cover(record)):
-                record.state = State.PENDING
-            if record.state is State.PENDING and self._is_deliverable(record):
+                return True
+            if record.state is WAITING and self._meet_history(record):
+                record.state = UNCOVERED
+            if record.state is UNCOVERED and (yield from self._meet_cover(record)):
+                record.state = PENDING
+            if record.state is PENDING and self._is_deliverable(record):
                 self._give_position(record)
         except _FaultError as fault:
             self._refuse(record, fault.refusal)
             return fault.refusal.inherent
         except DamagedEventError as error:
             self.damaged += error.found
-        return record.state > start and record.state >= State.UNCOVERED
+        return record.state > start and record.state >= UNCOVERED
 
     def _refuse(self, record: Record, refusal: Refusal) -> None:
         record.refusal = refusal
@@ -317,7 +323,7 @@ class Ladder:
     def _meet_stream(self, record: Record) -> StreamRecord | None:
         """ORPHAN to WAITING: return the stream, by which the record is to be checked."""
         height = record.height
-        if (height == 0) is not (record.kind is EventKind.INIT):
+        if (height == 0) is not (record.kind is INIT):
             raise _FaultError(
                 f"its EventId has the height {height}, but an init event has 0 and others do not"
             )
@@ -352,7 +358,7 @@ class Ladder:
         if record.fault is not None or (self._guarded and record.is_unsigned_init):
             if not is_covered:
                 return False
-        elif record.kind is EventKind.DATA:
+        elif record.kind is DATA:
             yield from self._cover(uncovered)
         elif uncovered:
             return False
@@ -370,19 +376,19 @@ class Ladder:
             return False
         for cid in record.builds_on:
             base = self._known.checked(cid)
-            if base is None or base.state is not State.DELIVERED:
+            if base is None or base.state is not DELIVERED:
                 return False
         return True
 
     def _is_next_in_feed(self, record: Record) -> bool:
         """Return whether all steps are open to a record at once: it is a valid data event, and all
         that it builds on is delivered. So are most, and one look at that is enough."""
-        if record.kind is not EventKind.DATA or record.fault is not None:
+        if record.kind is not DATA or record.fault is not None:
             return False
         height = 0
         for cid in record.builds_on:
             base = self._known.checked(cid)
-            if base is None or base.state is not State.DELIVERED or base.init != record.init:
+            if base is None or base.state is not DELIVERED or base.init != record.init:
                 return False
             if cid in self._known.refused:
                 return False
@@ -400,13 +406,13 @@ class Ladder:
         """Give a record the next place in the feed."""
         self._marks.head += 1
         record.position = self._marks.head
-        record.state = State.DELIVERED
+        record.state = DELIVERED
 
     # What the steps need.
 
     def _uncovered_below(self, record: Record) -> list[Record]:
         bases = map(self._known.checked, record.builds_on)
-        return [base for base in bases if base is not None and base.state is State.UNCOVERED]
+        return [base for base in bases if base is not None and base.state is UNCOVERED]
 
     def _cover(self, uncovered: list[Record]) -> Steps[None]:
         """Move what a valid data event covers, from the bottom up."""
@@ -425,7 +431,7 @@ class Ladder:
     # The checks of the steps.
 
     def _stream_of(self, record: Record) -> StreamRecord | None:
-        if record.kind is not EventKind.INIT:
+        if record.kind is not INIT:
             return self._known.streams.get(record.init)
         assert record.event is not None, "an init event waits for nothing"
         return StreamRecord.of(record.event)
@@ -433,7 +439,7 @@ class Ladder:
     def _is_signed_by_another(self, record: Record, stream: StreamRecord) -> bool:
         # Its signature was checked against its signer's key before it came here, and that of an
         # init event against its controller.
-        if record.kind is not EventKind.DATA or record.fault is not None:
+        if record.kind is not DATA or record.fault is not None:
             return False
         return record.signer != stream.controller
 

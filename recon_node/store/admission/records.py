@@ -30,6 +30,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 from recon_node.ceramic import Event, EventId, EventKind, Network, StreamId
+from recon_node.ceramic.event import INIT, TIME
 from recon_node.ceramic.event_id import stream_prefix
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID
@@ -59,6 +60,10 @@ class State(IntEnum):
     """Fully checked. Not delivered: a time event whose anchor was not looked up, or after one."""
     DELIVERED = 3
     """It has a feed position, and so has everything it builds on."""
+
+
+ORPHAN, WAITING, UNCOVERED, PENDING, DELIVERED = State
+"""By their names alone, because an attribute of an Enum takes Python 3.11 0.15 microseconds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -107,14 +112,14 @@ class Record:
     def is_withheld(self) -> bool:
         """Whether it is not offered to peers (CIP-124: a node validates an event before it relays
         it): it is badly signed and nothing valid covers it, or it is UNCOVERED."""
-        if self.state is State.UNCOVERED:
+        if self.state is UNCOVERED:
             return True
-        return self.fault is not None and self.state < State.PENDING
+        return self.fault is not None and self.state < PENDING
 
     @property
     def is_unsigned_init(self) -> bool:
         """Whether it is of a deterministic init event; one of the log is UNCOVERED."""
-        if self.kind is not EventKind.INIT:
+        if self.kind is not INIT:
             return False
         return self.event is None or self.event.envelope is None
 
@@ -205,17 +210,17 @@ _WITHHELD: Final = 16_384
 def share_of(kind: EventKind, state: State, *, badly_signed: bool) -> Share | None:
     """Return the share that an event is in; None if it needs none."""
     if badly_signed:
-        return Share.UNVOUCHED if state < State.PENDING else None
-    if state is State.ORPHAN:
+        return Share.UNVOUCHED if state < PENDING else None
+    if state is ORPHAN:
         return Share.ORPHAN
-    if kind is EventKind.TIME:
-        return Share.UNPROVEN if state < State.DELIVERED else None
-    return Share.UNVOUCHED if state is State.UNCOVERED else None
+    if kind is TIME:
+        return Share.UNPROVEN if state < DELIVERED else None
+    return Share.UNVOUCHED if state is UNCOVERED else None
 
 
 def share_of_record(record: Record) -> Share | None:
     """Return the same of a record; None, too, if it was refused."""
-    if record.refusal is not None or record.state is State.DELIVERED:
+    if record.refusal is not None or record.state is DELIVERED:
         return None
     return share_of(record.kind, record.state, badly_signed=record.fault is not None)
 
@@ -253,7 +258,7 @@ class Marks:
         share = share_of_record(record)
         if share is not None:
             self.shares[share] = self.taken(share) + Amount(times, times * record.size)
-        self.waiting += times * (record.refusal is None and record.state < State.PENDING)
+        self.waiting += times * (record.refusal is None and record.state < PENDING)
 
     def taken(self, share: Share) -> Amount:
         """Return how much of a share is taken."""
@@ -344,7 +349,7 @@ class Known:
         self.touched[record.event_id] = record
         self._by_event_id[record.event_id] = record
         self._by_cid.setdefault(record.cid, {})[record] = None
-        if record.state is not State.DELIVERED:
+        if record.state is not DELIVERED:
             for cid in record.builds_on:
                 self._waiters.setdefault(cid, {})[record] = None
 
@@ -367,7 +372,7 @@ class Known:
     def checked(self, cid: CID) -> Record | None:
         """Return the record of that event whose EventId is known to be right."""
         for record in self._by_cid.get(cid, ()):
-            if record.state >= State.UNCOVERED:
+            if record.state >= UNCOVERED:
                 return record
         return None
 
@@ -378,7 +383,7 @@ class Known:
     def waiters(self, cids: Iterable[CID]) -> list[Record]:
         """Return the undelivered records that build on one of these events, each once."""
         waiters = {record: None for cid in cids for record in self._waiters.get(cid, ())}
-        return [record for record in waiters if record.state is not State.DELIVERED]
+        return [record for record in waiters if record.state is not DELIVERED]
 
     def car(self, record: Record) -> bytes:
         """Return the CAR of a record.

@@ -24,25 +24,26 @@ from typing import NamedTuple
 from recon_node.ceramic import (
     EventId,
     EventIdError,
-    EventKind,
     InvalidEventError,
     Network,
     Validity,
     network_name,
 )
 from recon_node.ceramic.auth.cacao import CLOCK_SKEW
+from recon_node.ceramic.event import DATA, INIT, TIME
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, covers
 from recon_node.store.admission.ladder import Ladder
 from recon_node.store.admission.records import (
+    ORPHAN,
+    UNCOVERED,
     UNJUDGED,
     Judgement,
     Known,
     Marks,
     PolicyRefusal,
     Record,
-    State,
     Steps,
     StreamRecord,
     Want,
@@ -230,15 +231,15 @@ class Rules:
         """
         if self._judgement is None:
             return None
-        is_known = event.kind is EventKind.INIT or event.init in self._known.streams
+        is_known = event.kind is INIT or event.init in self._known.streams
         refusal = self._judgement.streams.get(event.init, UNJUDGED if is_known else None)
-        if refusal is not None and refusal.is_final and event.kind is EventKind.INIT:
+        if refusal is not None and refusal.is_final and event.kind is INIT:
             yield from self._ladder.drop_orphans(event.cid, refusal.reason)
         return refusal
 
     def _event_id_of(self, event: Facts) -> EventId:
         """Return the EventId of a local event, whose history must be here."""
-        if event.kind is EventKind.INIT:
+        if event.kind is INIT:
             return StreamRecord.of(event).event_id(self._network, 0, event.cid)
         stream = self._known.streams.get(event.init)
         if stream is None:
@@ -254,7 +255,7 @@ class Rules:
                     if self._known.records_of(prev)
                     else f"the event's prev {prev} is missing: add it first"
                 )
-            if base.state is State.UNCOVERED and event.kind is not EventKind.DATA:
+            if base.state is UNCOVERED and event.kind is not DATA:
                 raise InvalidEventError(
                     f"the event's prev {prev} is or builds on an event that is badly signed, or "
                     "not signed by the stream's controller, and no valid data event covers that"
@@ -264,7 +265,7 @@ class Rules:
 
     def _has_ring_key(self, event: Facts, ring_key: HeightlessEventId) -> bool:
         """Tell whether a key of the model ring is that of an event whose stream is known."""
-        is_init = event.kind is EventKind.INIT
+        is_init = event.kind is INIT
         stream = StreamRecord.of(event) if is_init else self._known.streams[event.init]
         if stream.model is None:
             return False
@@ -273,7 +274,7 @@ class Rules:
         )
 
     def _new_record(self, event_id: EventId, event: Facts) -> Record:
-        is_init = event.kind is EventKind.INIT
+        is_init = event.kind is INIT
         self._marks.row += 1
         return Record(
             row=self._marks.row,
@@ -282,7 +283,7 @@ class Rules:
             init=event.cid if is_init else event.init,
             kind=event.kind,
             signer=event.signer,
-            state=State.ORPHAN,
+            state=ORPHAN,
             builds_on=() if is_init else tuple(dict.fromkeys((event.init, *event.prevs))),
             fault=event.refusal.reason if event.is_invalid and event.refusal is not None else None,
             proof=event.proof_cid,
@@ -313,7 +314,7 @@ def _cause(refusal: Refusal, ring_key: HeightlessEventId | None) -> Cause:
 def _is_written(submission: Submission, record: Record) -> bool:
     """Tell whether a client of this node wrote the event, which is accepted."""
     is_own = submission.event_id is None and submission.ring_key is None
-    is_writing = record.kind is not EventKind.TIME and not submission.at_any_time
+    is_writing = record.kind is not TIME and not submission.at_any_time
     return is_own and is_writing and record.refusal is None
 
 

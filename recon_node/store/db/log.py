@@ -26,9 +26,13 @@ from typing import Final
 import structlog
 
 from recon_node.ceramic import EventId, EventKind, Network
+from recon_node.ceramic.event import TIME
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore, KeyView
 from recon_node.store.admission.records import (
+    DELIVERED,
+    ORPHAN,
+    PENDING,
     Amount,
     Completed,
     Marks,
@@ -265,12 +269,12 @@ class EventLog:
         streams_at = stream_rows(connection, changed, touched)
         insert_records(connection, added, streams_at, forgotten)
         proofs_added = proofs_done = 0
-        if any(r.kind is EventKind.TIME for r in touched):
+        if any(r.kind is TIME for r in touched):
             proofs.insert_proofs(connection, added)
             unproven = [r for r in touched if r.is_unproven]
             proofs_added = proofs.await_lookup(connection, [*changed, *unproven], self.now())
             proofs.note_statements(connection, changed)
-        if any(r.state is State.PENDING for r in changed):
+        if any(r.state is PENDING for r in changed):
             proofs.look_up_first(connection, changed, self.now())
         if moved:
             update_records(connection, moved, streams_at)
@@ -283,7 +287,7 @@ class EventLog:
             keep_releases(connection, left)
             marks.is_releasing = True
         kept = [r for r in touched if r.refusal is None]
-        undelivered = (r for r in kept if r.state is not State.DELIVERED)
+        undelivered = (r for r in kept if r.state is not DELIVERED)
         withheld = dict.fromkeys(filter(self._is_withheld, undelivered))
         return Committed(
             added=[
@@ -353,10 +357,10 @@ class EventLog:
 
     def _is_withheld(self, record: Record) -> bool:
         """Return whether a record is not offered to peers: orphans, too, if the log is guarded."""
-        return record.is_withheld or (self.guarded and record.state is State.ORPHAN)
+        return record.is_withheld or (self.guarded and record.state is ORPHAN)
 
     def _was_withheld(self, record: Record) -> bool:
-        return record.was_withheld or (self.guarded and record.logged_state is State.ORPHAN)
+        return record.was_withheld or (self.guarded and record.logged_state is ORPHAN)
 
     def _count(self) -> int:
         count: int = self.connection.execute("SELECT count(*) FROM events").fetchone()[0]
@@ -385,7 +389,7 @@ class EventLog:
         waiting = 0
         shares: dict[Share, Amount] = {}
         for kind, state, badly_signed, *size in undelivered:
-            waiting += state < State.PENDING
+            waiting += state < PENDING
             share = share_of(EventKind(kind), State(state), badly_signed=badly_signed)
             if share is not None:
                 shares[share] = shares.get(share, Amount()) + Amount(1, full_size(*size))
