@@ -106,11 +106,12 @@ def no_garbage_collection(*, for_good: bool = False) -> Iterator[None]:
             gc.enable()
 
 
-_YOUNG_OBJECTS: Final = 10_000
+_YOUNG_OBJECTS: Final = 50_000
 """New containers after which the garbage collector looks at them; Python's default is 700.
 
-A batch of 1,000 events makes more than 10,000, and nearly all are freed without its help. A cycle,
-with what it keeps in memory, may stay for as long as this many containers take to be made.
+A batch of 1,000 events makes more than 10,000, and nearly all are freed without its help, but not
+before several batches are under way. A cycle, with what it keeps in memory, may stay for as long as
+this many containers take to be made.
 """
 
 

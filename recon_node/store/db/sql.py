@@ -29,7 +29,7 @@ CARS_AT_ONCE: Final = 500
 """Rows with CARs that are read at a time."""
 MIGRATED_AT_ONCE: Final = 1000
 """Rows that a migration reads at a time."""
-_ROWS_PER_STATEMENT: Final = 16
+_ROWS_PER_STATEMENT: Final = 64
 """Rows that one statement inserts. Statements are remembered by their text, 128 of them."""
 _BUGS: Final = (
     sqlite3.IntegrityError,
