@@ -65,12 +65,11 @@ _CBOR_UINT64: Final = 0x1B
 
 # What nearly all EventIds look like: any network (a varint), a height below 24, and the CID of a
 # DAG-CBOR or DAG-JOSE block by its sha2-256. One match instead of some forty steps.
-_USUAL: Final = re.compile(
-    re.escape(EVENT_ID_HEAD)
-    + rb"(?:[\x00-\x7f]|[\x80-\xff]{1,8}[\x01-\x7f]).{20}[\x00-\x17]"
-    + rb"\x01(?:\x71|\x85\x01)\x12\x20.{32}",
-    re.DOTALL,
+USUAL_HEAD: Final = (
+    re.escape(EVENT_ID_HEAD) + rb"(?:[\x00-\x7f]|[\x80-\xff]{1,8}[\x01-\x7f]).{20}[\x00-\x17]"
 )
+"""A pattern of all before the event's CID, for `re.DOTALL`."""
+_USUAL: Final = re.compile(USUAL_HEAD + rb"\x01(?:\x71|\x85\x01)\x12\x20.{32}", re.DOTALL)
 
 _LOWEST: Final = b"\x00"
 _HIGHEST: Final = bytes([_CBOR_UINT64]) + b"\xff" * 8

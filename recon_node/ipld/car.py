@@ -201,6 +201,11 @@ def _common_header(codec: int) -> tuple[bytes, int, int]:
 # The headers of nearly all CARs differ only in the digest of their one root.
 _AFTER_ROOT: Final = dag_cbor.encode("version") + dag_cbor.encode(1)
 _COMMON_HEADERS: Final = tuple(_common_header(codec) for codec in (DAG_JOSE, DAG_CBOR))
+SIGNED_HEADER: Final = b"%b(%b.{32})%b" % (
+    *map(re.escape, (_COMMON_HEADERS[0][0].removesuffix(cid_head(DAG_JOSE)), cid_head(DAG_JOSE))),
+    re.escape(_AFTER_ROOT),
+)
+"""A pattern of the first of them, that of signed events, for `re.DOTALL`; the root is a group."""
 
 _PRAGMA: Final = bytes.fromhex("0aa16776657273696f6e02")
 _CHARACTERISTICS: Final = 16

@@ -1,5 +1,6 @@
 """The event stream over memory streams: what is asked for comes, and nothing else is taken."""
 
+import re
 from functools import partial
 
 import pytest
@@ -12,8 +13,17 @@ from trio.testing import memory_stream_pair
 from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import CID, RAW, car
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
+from recon_node.p2p.sync import event_stream
 from recon_node.p2p.sync.event_server import serve_events, serve_events_by_id
-from recon_node.p2p.sync.event_stream import CAR, END, fetch_events, parse_request, root_of
+from recon_node.p2p.sync.event_stream import (
+    CAR,
+    END,
+    fetch_events,
+    head_frame,
+    parse_event,
+    parse_request,
+    root_of,
+)
 from recon_node.p2p.sync.key_rate_limit import KeyRateLimit, Searches
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.recon import KeyRange, KeyStore, Missing, id_of
@@ -142,6 +152,29 @@ def test_the_root_is_read_from_the_header_alone(sdk_events):
 
 
 # --- a peer that asks wrongly ----------------------------------------------------------------
+
+
+def test_a_usual_frame_is_read_as_any_other(sdk_events, monkeypatch):
+    """Two ways of reading agree on a signed event's frame, and on all with another byte."""
+    event_id, car = next(event for event in sdk_events if event[0].height)
+    usual = head_frame(event_id) + car
+    frames = [
+        usual[:at] + bytes([byte]) + usual[at + 1 :]
+        for at in range(len(head_frame(event_id)) + 70)
+        for byte in (usual[at], usual[at] ^ 1, usual[at] ^ 0x80, 0, 0x18)
+    ]
+
+    def read(frame: bytes) -> object:
+        try:
+            return parse_event(frame)
+        except PeerProtocolError as error:
+            return str(error)
+
+    read_at_once = [*map(read, frames)]
+    assert event_stream._USUAL_EVENT.match(usual)
+    assert read_at_once[0] == (event_id, car)
+    monkeypatch.setattr(event_stream, "_USUAL_EVENT", re.compile(b"(?!)"))
+    assert [*map(read, frames)] == read_at_once
 
 
 def test_requests_that_are_none_are_refused(sdk_events):

@@ -22,6 +22,7 @@ not asked for, or an end that leaves a request unanswered, is a protocol error.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -31,8 +32,9 @@ from typing import Final
 import trio
 
 from recon_node.ceramic import CeramicError, EventId, EventIdError, Network, scan
+from recon_node.ceramic.event_id import USUAL_HEAD
 from recon_node.ipld import CID, IpldError, VarintError, decode_varint, encode_varint
-from recon_node.ipld.car import read_header
+from recon_node.ipld.car import SIGNED_HEADER, read_header
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError, StaleStreamError
 from recon_node.p2p.settings import MAX_REQUEST
 from recon_node.p2p.transport.framing import FrameStream, KeptStreams, OpenStream
@@ -49,6 +51,8 @@ _MAX_BOUND: Final = 256
 """Maximum bytes of a bound or a head."""
 _MAX_CAR_HEADER: Final = 4096
 """Bytes of the header of a CAR with an event: it names one root, or a few."""
+_USUAL_EVENT: Final = re.compile(CAR + b".(" + USUAL_HEAD + b")" + SIGNED_HEADER, re.DOTALL)
+"""A frame whose head is as nearly all are, with the CAR of a signed event."""
 BATCH_EVENTS: Final = 1000
 _BATCH_BYTES: Final = 2 << 20
 """Maximum events, and bytes, of a batch: as many as the store takes at once."""
@@ -101,7 +105,7 @@ class AwaitedIds:
 
     def take(self, frame: bytes) -> tuple[EventId, bytes]:
         """Return the EventId and the CAR of an event that has come."""
-        event_id, car = _parse_event(frame)
+        event_id, car = parse_event(frame)
         name = id_of(event_id)
         is_new = event_id not in self._taken and self._range.covers(event_id)
         if not is_new or name not in self._awaited:
@@ -194,7 +198,15 @@ def parse_id_request(request: bytes) -> Missing:
     return Missing(KeyRange(lower, upper), ids)
 
 
-def _parse_event(frame: bytes) -> tuple[EventId, bytes]:
+def parse_event(frame: bytes) -> tuple[EventId, bytes]:
+    """Return the EventId and the CAR of an event that was asked for by its id.
+
+    Raises:
+        PeerProtocolError: the frame has no such two.
+    """
+    usual = _USUAL_EVENT.match(frame)
+    if usual is not None and frame[len(CAR)] == len(usual[1]):
+        return bytes.__new__(EventId, usual[1] + usual[2]), frame[usual.end(1) :]
     head, at = _read_sized(frame, len(CAR))
     car = frame[at:]
     try:
