@@ -23,6 +23,7 @@ from recon_node.ceramic import Event
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.serve import flight_server
+from spark_sink.serve.database import Database
 from spark_sink.serve.flight_server import FlightMetrics, FlightServer, ServeSettings
 from spark_sink.serve.query_turns import QueryLimits, QueryWorkers
 from spark_sink.tables.delta_files import query
@@ -107,6 +108,14 @@ def asked(connection: Any, sql: str, parameters: Any = None) -> pa.Table:
         cursor.execute(sql, parameters)
         table: pa.Table = cursor.fetch_arrow_table()
         return table
+
+
+def answered(database: Database, sql: str) -> pa.Table:
+    """The answer of a worker to a query, without a process, a server and a client."""
+    statement = database.understand(sql)
+    schema = database.schema(statement, {})
+    database.open_tables(statement)
+    return pa.Table.from_batches(database.answer(statement, {}, schema), schema)
 
 
 @contextmanager
