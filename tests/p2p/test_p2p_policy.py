@@ -99,7 +99,7 @@ async def test_unsigned_events_in_a_members_name_go_no_further(tmp_path, version
     inits = [deterministic_init_event(did, MODEL, unique=b"%d" % n) for n in range(JUNK)]
     made_up = [time_event(each, each.cid, tx_hash=bytes(32)) for each in inits[:10]]
     good = members_events(20)
-    options = {"sync_interval": 0.5, "versions": [version], "recon": FEW, "ceramic_one": False}
+    options = {"sync_interval": 0.1, "versions": [version], "recon": FEW, "ceramic_one": False}
     cars = [*good, *(each.car for each in (*inits, *made_up))]
     async with (
         node(tmp_path / "a", cars, **options) as a,
@@ -122,7 +122,7 @@ async def test_unsigned_events_in_a_members_name_go_no_further(tmp_path, version
 async def test_what_finds_no_room_is_nobodys_fault(tmp_path, version):
     crowd = [init_event(MEMBER, MODEL, None, unique=b"crowd %d" % n) for n in range(3 * JUNK)]
     made_up = [time_event(each, each.cid).car for each in crowd]
-    options = {"sync_interval": 0.5, "versions": [version], "recon": FEW, "ceramic_one": False}
+    options = {"sync_interval": 0.1, "versions": [version], "recon": FEW, "ceramic_one": False}
     async with (
         node(tmp_path / "a", [*(each.car for each in crowd), *made_up], **options) as a,
         node(tmp_path / "b", max_waiting=JUNK, **options) as b,
