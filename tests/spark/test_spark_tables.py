@@ -109,12 +109,12 @@ def test_tidying_makes_few_files_and_keeps_what_they_say(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many commits a step makes."""
-    monkeypatch.setattr(tidying, "_COMMITS_PER_TIDY", 10)
+    monkeypatch.setattr(tidying, "_COMMITS_PER_TIDY", 6)
     monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
     rows = feed_rows(sample[:200])
     sink = Sink(Tables(tmp_path, EPOCH))
     sink.tables.set_retention(Retention(1.0))  # from here on, versions are odd when a step ends
-    for end in range(20, 201, 20):
+    for end in range(40, 201, 40):
         sink.tables.append(rows.slice(0, end))
         sink.tables.set_retention(Retention(float(end)))
         sink.catch_up()
