@@ -72,10 +72,11 @@ def status(as_json: bool, **options: Any) -> None:
 @click.option("--deep", is_flag=True, help="Read every row, too.")
 @json_option
 def check(tables: Location, deep: bool, as_json: bool) -> None:
-    """Check that the tables have the rows that they should have by their positions.
+    """Check that the tables have the rows that they should have by their positions, as status does,
+    and that their files are there.
 
-    status does that, too. With --deep, every row is read: that all files are there and sound, no
-    position of raw_events is missing, each event is what its CID says, and no row is there twice.
+    With --deep, every row is read: that all files are sound, no position of raw_events is missing,
+    each event is what its CID says, and no row is there twice.
     Exit code 1 if anything is wrong; then rebuild the table. spark-sink run can go on meanwhile.
 
     \b
@@ -84,12 +85,14 @@ def check(tables: Location, deep: bool, as_json: bool) -> None:
       spark-sink check --tables ./tables --deep
     """
     from spark_sink.tables.status import table_status
-    from spark_sink.upkeep.check import check_counts, check_rows
+    from spark_sink.upkeep.check import check_counts, check_files, check_rows
 
     statuses = table_status(tables)
     troubles = check_counts(tables, statuses)
     if deep:
         troubles += check_rows(tables, _print_progress if sys.stderr.isatty() else lambda *_: None)
+    else:
+        troubles += check_files(tables)
     rows = sum(table.rows for table in statuses)
     read = "read and sound" if deep else "counted"
     text = f"{len(statuses)} tables: {rows:,} rows {read}" if not troubles else ""
