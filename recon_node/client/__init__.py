@@ -24,7 +24,6 @@ from recon_node.client.accounts import (
     SolanaAccount,
 )
 from recon_node.client.anchor_times import Anchor
-from recon_node.client.capabilities import Capability
 from recon_node.client.clients import AsyncCeramic, Ceramic
 from recon_node.client.conversations import Thread, ThreadMessage
 from recon_node.client.definitions import AccountRelation, ModelDefinition, Relation, View
@@ -41,7 +40,7 @@ from recon_node.client.errors import (
     TooMuchWorkError,
 )
 from recon_node.client.feed_entries import FeedEntry, FeedPage
-from recon_node.client.keys import Key, KeyKind
+from recon_node.client.keys import Capability, Key, KeyKind
 from recon_node.client.lists import Interest, ListedDocument, ListedModel, ListPage
 from recon_node.client.operations import CidRef, Document, StreamRef
 from recon_node.client.writing import Patch

@@ -29,9 +29,8 @@ from recon_node.ceramic import CeramicError
 from recon_node.ceramic.auth.cacao import ANY_STREAM, parse_cacao
 from recon_node.ceramic.auth.did import canonical_did, chain_account, eip55, public_key
 from recon_node.ceramic.auth.wallets import challenge, signed_text
-from recon_node.client.capabilities import Capability
 from recon_node.client.errors import InvalidArgumentError
-from recon_node.client.keys import Key
+from recon_node.client.keys import Capability, Key
 from recon_node.client.operations import StreamRef, to_stream_id
 from recon_node.ipld import dag_cbor, multibase
 

@@ -40,7 +40,7 @@ from hashlib import sha256
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from recon_node.ceramic import Event, validity_of
-from recon_node.ceramic.auth.low_s import has_low_s
+from recon_node.ceramic.auth.did import has_low_s
 from recon_node.ipld import CID
 
 

@@ -30,9 +30,9 @@ from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.commits import Reading
 from spark_sink.tables.directory import CHECKPOINT_DIR, SCRATCH_DIR, Tables, lock
 from spark_sink.tables.location import Location, absolute, local_directory
+from spark_sink.tables.retention import Retention
 from spark_sink.tables.staging import Staged
 from spark_sink.tables.status import made_from
-from spark_sink.tables.tidying import Retention
 
 # Seconds to wait for the node at the start.
 _START_TIMEOUT: Final = 30.0

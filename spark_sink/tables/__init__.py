@@ -4,7 +4,7 @@
 - `directory`: all tables of a log, in a directory that one process writes
 - `delta`: one table; `delta_files`: its files
 - `commits`: what it knows about itself, and its commits; `leaves`: changing its rows
-- `tidying`, `retention`: keeping it small
+- `retention`: keeping it small
 - `staging`: rows on their way into a table; `raw_files`: reading `raw_events` back
 - `status`, `versions`: the current state of the tables; older versions
 """

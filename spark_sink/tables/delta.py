@@ -37,8 +37,8 @@ from spark_sink.tables.commits import (
 from spark_sink.tables.delta_files import LOG, added, data_files, placed, query, removed, vacuum
 from spark_sink.tables.location import Location, delete_below, file_system, files_below
 from spark_sink.tables.raw_files import RawFiles
+from spark_sink.tables.retention import Retention, Tidying
 from spark_sink.tables.staging import Staged, Stager, read_file
-from spark_sink.tables.tidying import Retention, Tidying
 
 # The last position of a file without statistics.
 _UNKNOWN: Final = 2**63 - 1

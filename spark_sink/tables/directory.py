@@ -41,9 +41,9 @@ from spark_sink.tables.location import (
     local_directory,
 )
 from spark_sink.tables.placement import Placement
+from spark_sink.tables.retention import Retention
 from spark_sink.tables.staging import Staged, StagedFeed, Stager, feed_rows
 from spark_sink.tables.status import are_parquet, is_table, no_tables
-from spark_sink.tables.tidying import Retention
 
 CHECKPOINT_DIR: Final = "_checkpoint"
 SCRATCH_DIR: Final = "_scratch"

@@ -42,13 +42,13 @@ from spark_sink.tables.dags import LeaveOut, forgotten_streams, leave_out_for_go
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.directory import STAGING_DIR, Tables, delete_abandoned
 from spark_sink.tables.location import FAULTS, Location, delete_below
+from spark_sink.tables.retention import Retention
 from spark_sink.tables.status import (
     are_without_dags,
     made_from,
     no_tables,
     open_delta,
 )
-from spark_sink.tables.tidying import Retention
 from spark_sink.tables.views import path_of, spec_of
 
 REBUILD_DIR: Final = "_rebuild"

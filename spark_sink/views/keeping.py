@@ -27,7 +27,7 @@ from spark_sink.tables.commits import epoch_of, identity_of, position_of
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_files import query
 from spark_sink.tables.location import FAULTS, Location, delete_below, find_delta_table
-from spark_sink.tables.tidying import Retention
+from spark_sink.tables.retention import Retention
 from spark_sink.tables.views import NAME, VIEWS, open_view, view_names
 from spark_sink.views.model_columns import MAX_VALUES, Columns, Misfit
 

@@ -26,14 +26,15 @@ from recon_node.ceramic.auth.did import (
     algorithm_of,
     chain_account,
     did_spellings,
+    has_low_s,
     is_did,
     p256_did,
     public_key,
     same_did,
     secp256k1_did,
     sign,
+    with_low_s,
 )
-from recon_node.ceramic.auth.low_s import has_low_s, with_low_s
 from recon_node.ceramic.builder import controller_of, data_event, init_event
 from recon_node.ipld import encode_varint, multibase
 

@@ -17,7 +17,7 @@ from spark_sink.cli import main
 from spark_sink.derive import derivation, workers
 from spark_sink.derive.child_process import compute_partition
 from spark_sink.run import pipeline
-from spark_sink.tables import delta_files, tidying
+from spark_sink.tables import delta_files, retention
 from spark_sink.tables.staging import stage_feed
 
 
@@ -45,7 +45,7 @@ def trapped(function: Callable[..., Any], trap: str, directory: Path) -> Callabl
 
 if __name__ == "__main__":
     small = {
-        tidying: {"_COMMITS_PER_TIDY": 4},
+        retention: {"_COMMITS_PER_TIDY": 4},
         delta_files: {"_MIN_FILES": 2},
         derivation: {"_SHORT_POSITIONS": 5},
         pipeline: {"_SHORT_BATCH": 5},

@@ -10,7 +10,7 @@ from spark_oracle import assert_tables
 from recon_node.ceramic import Event
 from spark_sink.run import pipeline
 from spark_sink.run.pipeline import Sink
-from spark_sink.tables import delta_files, tidying
+from spark_sink.tables import delta_files, retention
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import feed_rows as staged
 
@@ -37,7 +37,7 @@ def test_a_run_that_ends_leaves_all_tables_up_to_date_and_tidy(
     tmp_path: Path, sample: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "_IDLE_ROWS", 0)
-    monkeypatch.setattr(tidying, "_MAX_NEW_FILES", 20)
+    monkeypatch.setattr(retention, "_MAX_NEW_FILES", 20)
     monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
     rows = feed_rows(sample)
     sink = Sink(Tables(tmp_path, EPOCH, ["stream_tips"]), head=lambda: 10**6)

@@ -17,7 +17,7 @@ from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
 from spark_sink.tables import retention
 from spark_sink.tables.directory import Tables
-from spark_sink.tables.tidying import Retention
+from spark_sink.tables.retention import Retention
 
 SCENARIO = scenario()
 ROWS = feed_rows(SCENARIO.events, SCENARIO.times)

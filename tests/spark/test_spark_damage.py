@@ -17,7 +17,7 @@ from spark_sink.errors import TablesError, cannot_write
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
 from spark_sink.source.feed_client import Feed
-from spark_sink.tables import tidying
+from spark_sink.tables import retention
 from spark_sink.tables.directory import Tables
 
 
@@ -74,7 +74,7 @@ def test_a_file_with_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is met when the file is read, at the latest when small files are merged."""
-    monkeypatch.setattr(tidying, "_COMMITS_PER_TIDY", 1)
+    monkeypatch.setattr(retention, "_COMMITS_PER_TIDY", 1)
     monkeypatch.setattr("spark_sink.tables.delta_files._MIN_FILES", 2)
     directory = sink.tables.directory
     for file in DeltaTable(directory / name).file_uris():

@@ -24,7 +24,7 @@ from spark_helpers import EPOCH, feed_rows
 from recon_node.ceramic import Event
 from spark_sink.errors import TablesError
 from spark_sink.schema import RAW, TABLES, partition_of
-from spark_sink.tables import commits, delta_files, leaves, raw_files, tidying
+from spark_sink.tables import commits, delta_files, leaves, raw_files, retention
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_files import optimize, query
 from spark_sink.tables.directory import Tables
@@ -101,7 +101,7 @@ def test_a_table_is_what_was_put_into_it_and_so_is_its_change_feed(
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(leaves, "_LEAF_BYTES", 2_000)
         patch.setattr(leaves, "_PORTION_BYTES", 20_000)
-        patch.setattr(tidying, "_COMMITS_PER_TIDY", 1)
+        patch.setattr(retention, "_COMMITS_PER_TIDY", 1)
         patch.setattr(commits, "_COMMITS_PER_CHECKPOINT", 3)
         path = Path(name) / SPEC.name
         table = FeedTable(SPEC, path, EPOCH)
@@ -226,7 +226,7 @@ def test_commits_of_our_own_have_checkpoints(
 def test_merging_goes_on_next_time_where_it_was_too_much(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tidying, "_COMMITS_PER_TIDY", 1)
+    monkeypatch.setattr(retention, "_COMMITS_PER_TIDY", 1)
     monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
     tables = Tables(tmp_path, EPOCH, ())
     for end in (100, 200, 300):

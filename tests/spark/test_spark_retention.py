@@ -17,12 +17,11 @@ from spark_sink.query.question import run_query
 from spark_sink.run.pipeline import Sink
 from spark_sink.serve.database import Database
 from spark_sink.serve.served_feed import ServedFeed
-from spark_sink.tables import retention, tidying
+from spark_sink.tables import retention
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import files_below
-from spark_sink.tables.retention import Leftovers, held, oldest_held
+from spark_sink.tables.retention import Leftovers, Retention, held, oldest_held
 from spark_sink.tables.status import table_status
-from spark_sink.tables.tidying import Retention
 
 
 def small_batches(
@@ -61,7 +60,7 @@ def small_batches(
 def test_small_batches_do_not_fill_the_disk(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tidying, "LEAST_KEPT", 10_000)
+    monkeypatch.setattr(retention, "LEAST_KEPT", 10_000)
     monkeypatch.setattr(retention, "_GRACE", 0.0)
     assert small_batches(tmp_path / "bounded", sample, 600, 50, None, each=8) < 3
     assert small_batches(tmp_path / "by-time", sample, 600, 50, math.inf, each=8) > 6

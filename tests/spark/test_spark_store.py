@@ -15,7 +15,7 @@ from spark_samples import scenario
 from spark_sink.errors import TablesError, store_fault
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, TABLES
-from spark_sink.tables import directory, tidying
+from spark_sink.tables import directory, retention
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.directory import STAGING_DIR, Tables, lock
 from spark_sink.tables.location import (
@@ -106,7 +106,7 @@ def test_what_workers_wrote_for_a_killed_run_is_deleted_when_it_is_old(
     store: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unlike on a disk, it may be for a run that is about to commit it, on another machine."""
-    monkeypatch.setattr(tidying, "_COMMITS_PER_TIDY", 1)
+    monkeypatch.setattr(retention, "_COMMITS_PER_TIDY", 1)
     names = ("stream_tips",)
     killed = fill(store, 12, names=names).tables
     rows = open_delta_table(store / "stream_tips").to_pyarrow_table()

@@ -27,11 +27,11 @@ from spark_sink.errors import FeedChangedError, TablesError
 from spark_sink.query.show import show
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FEED, TABLES
-from spark_sink.tables import commits, delta, delta_files, tidying
+from spark_sink.tables import commits, delta, delta_files, retention
 from spark_sink.tables.directory import Tables, lock
+from spark_sink.tables.retention import Retention
 from spark_sink.tables.staging import DataFile
 from spark_sink.tables.status import table_status
-from spark_sink.tables.tidying import Retention
 
 
 def test_rows_are_appended_once_and_tips_follow(sample: list[Event], tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_tidying_makes_few_files_and_keeps_what_they_say(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many commits a step makes."""
-    monkeypatch.setattr(tidying, "_COMMITS_PER_TIDY", 6)
+    monkeypatch.setattr(retention, "_COMMITS_PER_TIDY", 6)
     monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
     rows = feed_rows(sample[:200])
     sink = Sink(Tables(tmp_path, EPOCH))
@@ -133,7 +133,7 @@ def test_tidying_makes_few_files_and_keeps_what_they_say(
 def test_what_large_batches_leave_is_tidied_when_there_is_time(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tidying, "_MAX_NEW_FILES", 30)
+    monkeypatch.setattr(retention, "_MAX_NEW_FILES", 30)
     monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
     rows = feed_rows(sample[:300])
     tables = Tables(tmp_path, EPOCH, ())

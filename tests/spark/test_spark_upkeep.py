@@ -39,11 +39,11 @@ from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED, RAW, TABLES
 from spark_sink.source import transfer
 from spark_sink.source.feed_client import Feed
-from spark_sink.tables import delta_files, staging, tidying
+from spark_sink.tables import delta_files, retention, staging
 from spark_sink.tables.commits import Commits
 from spark_sink.tables.directory import Tables
+from spark_sink.tables.retention import Retention
 from spark_sink.tables.status import table_status
-from spark_sink.tables.tidying import Retention
 from spark_sink.upkeep import maintenance
 from spark_sink.upkeep.health import check_health
 from spark_sink.upkeep.maintenance import rebuild
@@ -319,7 +319,7 @@ def test_many_commits_of_a_rebuild_leave_few_files(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are merged meanwhile, and those merged are not kept."""
-    monkeypatch.setattr(tidying, "_COMMITS_PER_TIDY", 4)
+    monkeypatch.setattr(retention, "_COMMITS_PER_TIDY", 4)
     monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
     monkeypatch.setattr(maintenance, "_ROWS_PER_READ", 10)
     rows = feed_rows(sample[:200])

@@ -16,8 +16,7 @@ from nacl.signing import SigningKey
 from support.forging import forged, other_form
 
 from recon_node.ceramic import Event, parse_event, verify_signature
-from recon_node.ceramic.auth.did import PrivateKey
-from recon_node.ceramic.auth.low_s import has_low_s
+from recon_node.ceramic.auth.did import PrivateKey, has_low_s
 from recon_node.ceramic.builder import data_event, init_event, model_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor
 from recon_node.streams import (

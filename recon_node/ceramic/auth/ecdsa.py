@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
-from recon_node.ceramic.auth.low_s import SIGNATURE_SIZE, with_low_s
+from recon_node.ceramic.auth.did import SIGNATURE_SIZE, with_low_s
 from recon_node.ipld.errors import required_for
 
 with required_for("secp256k1 and P-256 keys"):

@@ -52,8 +52,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from recon_node.ceramic import strict
-from recon_node.ceramic.auth.did import public_key
-from recon_node.ceramic.auth.low_s import SIGNATURE_SIZE
+from recon_node.ceramic.auth.did import SIGNATURE_SIZE, public_key
 from recon_node.ceramic.errors import InvalidEventError
 from recon_node.ipld import CID, DAG_CBOR, DagCborError, dag_cbor
 
