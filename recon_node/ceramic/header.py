@@ -175,6 +175,16 @@ class InitHeader:
             return StreamType.TILE
         return StreamType.MODEL if self.model == METAMODEL else StreamType.MODEL_INSTANCE
 
+    @property
+    def dimensions(self) -> dict[str, bytes]:
+        """What ceramic-one calls so; what the header lacks is empty."""
+        return {
+            "model": b"" if self.model is None else self.model.to_bytes(),
+            "controller": self.controller.encode(),
+            "context": self.context or b"",
+            "unique": self.unique or b"",
+        }
+
 
 def sort_value_of(sort_key: str, text: str) -> str:
     """Normalise a sort value that people and programs wrote to the form that EventIds hash.

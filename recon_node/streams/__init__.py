@@ -31,7 +31,6 @@ from recon_node.streams.stream_data import (
     StreamData,
     StreamState,
     data_json,
-    dimensions,
     stream_state,
 )
 from recon_node.streams.tip import Decision, Rule, Tip, select_tip
@@ -58,7 +57,6 @@ __all__ = [
     "causal_order",
     "data_json",
     "definitions_of",
-    "dimensions",
     "event_metadata",
     "heights",
     "json_diff",

@@ -88,17 +88,7 @@ def stream_state(
         id=StreamId(header.stream_type, init),
         event_cid=state.event_cid,
         controller=header.controller,
-        dimensions=dimensions(header),
+        dimensions=header.dimensions,
         data=state.data,
         validation_errors=rejected,
     )
-
-
-def dimensions(header: InitHeader) -> dict[str, bytes]:
-    """Return the dimensions of a stream as ceramic-one has them, empty if not in the header."""
-    return {
-        "model": b"" if header.model is None else header.model.to_bytes(),
-        "controller": header.controller.encode(),
-        "context": header.context or b"",
-        "unique": header.unique or b"",
-    }

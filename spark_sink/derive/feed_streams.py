@@ -41,7 +41,6 @@ from recon_node.streams import (
     StreamShapeError,
     StreamSummary,
     Tip,
-    dimensions,
     statements_of,
 )
 from spark_sink.derive.watchdog import killed_if_slow
@@ -173,7 +172,7 @@ def stream_columns(cid: bytes, header: InitHeader) -> Row:
         "stream_cid": cid,
         "stream_type": int(header.stream_type),
         "controller": header.controller,
-        "dimensions": [*dimensions(header).items()],
+        "dimensions": [*header.dimensions.items()],
         PARTITION_COLUMN: partition_of(cid),
     }
 
