@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import marshal
 import os
 import signal
@@ -17,7 +18,11 @@ HEAD = struct.Struct("<I?")
 
 
 def answer_requests(answer: Callable[[Any], Any]) -> None:
-    """Be such a process: answer requests until standard input ends."""
+    """Be such a process: answer requests until standard input ends.
+
+    Cycles of garbage are not looked for within an answer, which may make very many objects and
+    makes few cycles: a block may be a million lists.
+    """
     for stop_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(stop_signal, signal.SIG_IGN)
     requests = os.fdopen(os.dup(0), "rb")
@@ -26,7 +31,9 @@ def answer_requests(answer: Callable[[Any], Any]) -> None:
     try:
         write_frame(answers, [])
         while (frame := [read_frame(requests)])[0] is not None:
+            gc.disable()
             write_frame(answers, answer(frame.pop()))  # which may be large: nothing keeps it
+            gc.enable()
     except BrokenPipeError:
         pass  # the node is gone
     os._exit(0)  # everything is flushed, and a regular exit is slow

@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Final
 
 from recon_node.processes.process import Process, ProcessDiedError, answer_requests
-from recon_node.program import no_garbage_collection
 from spark_sink.derive.feed_streams import SummaryCache
 from spark_sink.derive.portion import Models, Portion, Step, compute, portion_of_set_aside
 from spark_sink.derive.watchdog import SHARED_SIZE, read_mark, share
@@ -203,9 +202,8 @@ def main() -> None:
     def answer(asked: bytes) -> bytes:
         signal.setitimer(signal.ITIMER_REAL, 0)
         try:
-            with no_garbage_collection():
-                request: _Request = pickle.loads(asked)
-                answered = pickle.dumps((True, request(models, summaries)))
+            request: _Request = pickle.loads(asked)
+            answered = pickle.dumps((True, request(models, summaries)))
         except Exception as error:
             answered = _pickled(error)
         signal.setitimer(signal.ITIMER_REAL, float(idle))
