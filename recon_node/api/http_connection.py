@@ -153,7 +153,7 @@ class HttpConnection:
         self._is_idle, self._has_begun = True, False
         self._running.deadline = trio.current_time() + KEEP_ALIVE
         if not rest:
-            self._http.receive_data(await self._stream.receive_some(MAX_HEAD))
+            self._http.receive_data(await self._receive(MAX_HEAD))
         while not isinstance(event := self._http.next_event(), h11.Request):
             if event is not h11.NEED_DATA:  # the client has ended the connection
                 return None
@@ -161,7 +161,7 @@ class HttpConnection:
                 self._has_begun = True
                 self._running.deadline = trio.current_time() + HEAD_LIMIT
             was_sent_ahead = False
-            self._http.receive_data(await self._stream.receive_some(MAX_HEAD))
+            self._http.receive_data(await self._receive(MAX_HEAD))
         self._is_read = False
         if was_sent_ahead or self._has_more_behind(event):
             async with self._sent_ahead:
@@ -223,9 +223,26 @@ class HttpConnection:
     async def read(self) -> bytes:
         """Read some bytes; none at the end."""
         try:
-            return await self._stream.receive_some(PIECE)
+            return await self._receive(PIECE)
         except trio.BrokenResourceError:
             return b""
+
+    async def _receive(self, size: int) -> bytes:
+        """Return some bytes, none at the end, in two thirds of the time of `SocketStream`, which
+        first looks whether they are here already.
+
+        Raises:
+            trio.BrokenResourceError: the connection is lost.
+        """
+        descriptor = self._stream.socket.fileno()
+        while True:
+            await trio.lowlevel.wait_readable(descriptor)
+            try:
+                return os.read(descriptor, size)
+            except BlockingIOError:  # the system was mistaken
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError from error
 
     async def write(self, data: bytes, *, is_last: bool = False) -> None:
         """Write bytes, the last ones of an answer at once if the system takes them.
@@ -268,7 +285,7 @@ class HttpConnection:
         with suppress(*_GONE), trio.move_on_after(_LINGER):
             await self._stream.send_eof()
             if not self._is_read or self._http.their_state is h11.ERROR:
-                while await self._stream.receive_some(PIECE):
+                while await self._receive(PIECE):
                     pass
 
 

@@ -326,12 +326,12 @@ class KeyStore(KeyView):
         in half the time of `add`.
         """
         ordered = sorted(keys)
-        if not self.total:
-            if ordered:
-                self._plant(build(hashed_leaves(ordered, self._leaf_fill), self._inner_fill))
+        if not self.total and ordered:
+            self._plant(build(hashed_leaves(ordered, self._leaf_fill), self._inner_fill))
             return
-        between = self.count(KeyRange(ordered[0], ordered[-1])) if ordered else 0
-        if len(ordered) * _SPARSE < between:
+        if len(ordered) <= 1 or len(ordered) * _SPARSE < self.count(
+            KeyRange(ordered[0], ordered[-1])
+        ):
             for key in ordered:
                 self.add(key)
             return
