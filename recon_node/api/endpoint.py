@@ -50,6 +50,12 @@ class Call(Generic[P]):
     metrics: Metrics
     parameters: P
 
+    @property
+    def body(self) -> bytes:
+        """The body of the request, which is here before it is handled."""
+        body: bytes = self.request.scope["body"]
+        return body
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

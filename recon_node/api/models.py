@@ -126,13 +126,12 @@ MAX_SMALL_BODY: Final = 64 * 1024
 """Maximum bytes of a body of a few fields."""
 
 
-async def read_small(request: Request, model: type[B]) -> B:
+def read_small(body: bytes, model: type[B]) -> B:
     """Read a body of a few fields, in the event loop.
 
     Raises:
         ApiError: 413, it has more than `MAX_SMALL_BODY` bytes; 400, as `Body.read`.
     """
-    body = await request.body()
     if len(body) > MAX_SMALL_BODY:
         raise ApiError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,

@@ -198,7 +198,8 @@ class Bound:
             )
             return
         slot.use(busy=not _waits(scope))
-        await self._app(scope, _replay(content, body.receive), answer.send)
+        scope["body"] = content
+        await self._app(scope, body.receive, answer.send)
 
 
 @dataclass(slots=True)
@@ -391,17 +392,3 @@ def _waits(scope: Scope) -> bool:
 def _address_of(scope: Scope) -> str:
     client = scope.get("client")
     return str(client[0]) if client else ""
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that returns `body` once, and then what follows it: the disconnect."""
-    was_given = False
-
-    async def replayed() -> Message:
-        nonlocal was_given
-        if was_given:
-            return await receive()
-        was_given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replayed

@@ -121,13 +121,12 @@ async def post_request(call: Call[Parameters]) -> Response:
     from recon_node.anchoring.anchoring_service import FullError
 
     anchoring = _served(call)
-    body = await call.request.body()
-    _check_access(call, anchoring, body)
+    _check_access(call, anchoring, call.body)
     content_type = call.request.headers.get("content-type", "").partition(";")[0].strip()
     if content_type == _CAR:
-        stream_id, cid = await call.services.in_long_thread(partial(_read_car, body))
+        stream_id, cid = await call.services.in_long_thread(partial(_read_car, call.body))
     else:
-        read = await read_small(call.request, AnchorServiceRequestBody)
+        read = read_small(call.body, AnchorServiceRequestBody)
         stream_id, cid = read_stream_id(read.stream_id), _cid(read.cid)
     before = await anchoring.find(cid, stream_id)
     try:

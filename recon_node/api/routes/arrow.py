@@ -166,8 +166,7 @@ async def post_arrow(call: Call[ColumnsQuery]) -> Response:
     They come in the order of the body, with their positions here. Those that are not delivered
     here, or are damaged in the log, are left out.
     """
-    body = await call.request.body()
-    cids = await call.services.in_thread(partial(_read_cids, body))
+    cids = await call.services.in_thread(partial(_read_cids, call.body))
     return await _answer(stream_of(call.services, cids, call.parameters.columns))
 
 

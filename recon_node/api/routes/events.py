@@ -75,7 +75,7 @@ async def post_event(call: Call[Parameters]) -> Response:
     be judged. Many are sent as NDJSON, which ceramic-one does not know.
     """
     content_type = call.request.headers.get("content-type", "")
-    body = await call.request.body()
+    body = call.body
     if content_type.partition(";")[0].strip().lower() == NDJSON:
         return await _post_events(call, body)
     if len(body) > MAX_READ_AT_ONCE:

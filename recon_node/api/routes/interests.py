@@ -94,7 +94,7 @@ _GONE: Final = Answer("The interest is removed. The node keeps the events that i
 @endpoint("POST", "/ceramic/interests", _KEPT, body=InterestBody, errors=(507,))
 async def post_interest(call: Call[Parameters]) -> Response:
     """Register an interest."""
-    body = await read_small(call.request, InterestBody)
+    body = read_small(call.body, InterestBody)
     return await _add(call.services, _stream_alone(body) or _from_fields(body))
 
 
