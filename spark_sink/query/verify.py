@@ -76,7 +76,7 @@ def verify(tables: Location, url: str, token: str | None = None) -> TableCompari
     if raw is None:
         raise TablesError(f"there is no table {RAW} in {tables}")
     read = raw.reading
-    feed = Feed(url, token=token)
+    feed = Feed(url, patience=0, token=token)
     feed.check(read.position, read.epoch, feed.head())
 
     def at_node(prefix: bytes, size: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from nacl.signing import SigningKey
 from spark_helpers import Node, NodeProcesses, filled, printed, told
+from support.waiting import kept_port
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event
@@ -53,6 +54,16 @@ def verified(node: Node, tables: Path, code: int = 0) -> dict[str, Any]:
 def keys_of(tables: Path) -> list[bytes]:
     column = DeltaTable(tables / "raw_events").to_pyarrow_table(columns=["event_id"]).column(0)
     return [bytes(each) for each in column.to_pylist()]
+
+
+def test_a_node_that_does_not_answer_is_told_at_once(
+    sound: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was waited for two minutes, without a word."""
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits"))
+    with kept_port() as port:
+        answer = told("verify", "--tables", sound, "--url", f"http://127.0.0.1:{port}", code=1)
+    assert "cannot be reached" in answer
 
 
 def test_the_tables_have_what_the_node_has(node: Node, sound: Path) -> None:
