@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
 from spark_sink.derive.child_process import COMMAND
+from spark_sink.source.data_source import read_range
+from spark_sink.source.feed_client import Feed
+from spark_sink.source.source_options import RangePartition
 from spark_sink.tables.dags import LeaveOut
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import StagedFeed, Stager, stage_feed
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
-Batches = Iterable[pa.RecordBatch]
 
 _ANSWER: Final = "answer binary"
 # Seconds to wait for the warm-up when Spark stops.
@@ -70,7 +72,7 @@ class SparkWorkers:
                 for number in batch.column(0).to_pylist():
                     yield _pickled(function(items[number]))
 
-        tasks = self._spark.range(0, len(items), 1, len(items))
+        tasks = self._spark.range(0, len(items), 1, max(1, len(items)))
         return _unpickled(tasks.mapInArrow(answer, _ANSWER))
 
 
@@ -91,19 +93,25 @@ def warming_up(spark: SparkSession) -> Iterator[None]:
         thread.join(_JOIN_PATIENCE)
 
 
-def stage_frame(
-    frame: DataFrame,
-    stager: Stager,
-    placement: Placement,
-    *,
-    read: Callable[[Batches], Batches] = iter,
-    leave_out: LeaveOut = LeaveOut(),  # noqa: B008 - it cannot change
+def stage_range(
+    feed: Feed, stager: Stager, placement: Placement, leave_out: LeaveOut, part: RangePartition
 ) -> list[StagedFeed]:
-    """Let the workers write rows of the feed that have a place in the table to files."""
+    """Write the rows of a range of the feed that have a place in the table to files.
+
+    Raises:
+        SinkError: as `read_range`, or the files cannot be written.
+    """
+    rows = map(leave_out, read_range(feed, part))
+    return list(stage_feed(rows, stager, placement))
+
+
+def stage_frame(
+    frame: DataFrame, stager: Stager, placement: Placement, leave_out: LeaveOut
+) -> list[StagedFeed]:
+    """Let the workers do that with rows that Spark has."""
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = map(leave_out, read(batches))
-        return map(_pickled, stage_feed(rows, stager, placement))
+        return map(_pickled, stage_feed(map(leave_out, batches), stager, placement))
 
     return list(_unpickled(frame.mapInArrow(stage, _ANSWER)))
 

@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -44,10 +45,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.derive.derivation import Derivation
-from spark_sink.derive.workers import Batches, Workers, stage_frame
+from spark_sink.derive.workers import LocalWorkers, Workers, stage_frame, stage_range
 from spark_sink.errors import FeedUnreachableError, SinkError, TablesError, cannot_write
 from spark_sink.run.spark_session import translate
-from spark_sink.source.data_source import ReconRanges, read_ranges
+from spark_sink.source.data_source import ReconRanges, ranges_in
 from spark_sink.source.feed_client import Feed
 from spark_sink.source.source_options import SourceOptions
 from spark_sink.tables.directory import Tables
@@ -108,7 +109,7 @@ class Sink:
         tables: to keep up to date.
         on_batch: called after each batch.
         head: returns the head of the node's feed; None if unknown.
-        workers: compute long steps; by default, this process does.
+        workers: fetch long batches and compute long steps; by default, this process does.
         placement: returns where the rows go that are in the feed by now; by default, behind those
             of the table.
         may_continue: asked between two commits; if it says no, the rest is left to the next run.
@@ -134,7 +135,8 @@ class Sink:
         self._doing: str | None = None
         self._feed_head = head
         self._placement = placement or tables.following
-        self._derivation = Derivation(tables, workers)
+        self._workers = workers or LocalWorkers()
+        self._derivation = Derivation(tables, self._workers)
         self._views = Views(tables.directory, tables.retention, on_view_fault)
         self.error: SinkError | None = None
         self._on_batch = on_batch
@@ -162,7 +164,7 @@ class Sink:
             placement = self._placement()
             parts = self._fetch(feed, end, placement)
             if parts is None:
-                parts = self._stage(ranges, placement, partial(read_ranges, feed))
+                parts = self._fetch_in_workers(feed, ranges, placement)
             with self._busy:
                 report = self._commit(parts, batch_id, started, placement)
         self._doing = None
@@ -176,7 +178,9 @@ class Sink:
     def append_snapshot(self, frame: DataFrame) -> int:
         """Append all rows of a frame to an empty `raw_events`, in one commit; return how many."""
         with self.as_sink_errors():
-            parts = self._stage(frame, self.tables.following())
+            tables = self.tables
+            stager, leave_out = tables.raw.stager(), tables.leave_out
+            parts = stage_frame(frame, stager, tables.following(), leave_out)
             last = max((part.last for part in parts), default=0)
             if sum(part.positions for part in parts) != last:
                 self.tables.clear_staging()
@@ -216,11 +220,18 @@ class Sink:
             return list(stage_feed(whole, self.tables.raw.stager(), placement))
         return None
 
-    def _stage(
-        self, frame: DataFrame, placement: Placement, read: Callable[[Batches], Batches] = iter
+    def _fetch_in_workers(
+        self, feed: Feed, ranges: DataFrame, placement: Placement
     ) -> list[StagedFeed]:
+        """Let workers write the rows of a long batch to files, a range each.
+
+        The ranges are here before that: if Spark passed them on, each task would take two Python
+        processes, and later steps would be divided among all of them.
+        """
         stager, leave_out = self.tables.raw.stager(), self.tables.leave_out
-        return stage_frame(frame, stager, placement, read=read, leave_out=leave_out)
+        stage = partial(stage_range, feed, stager, placement, leave_out)
+        parts = self._workers.map(stage, ranges_in(ranges.toArrow()))
+        return list(chain.from_iterable(parts))
 
     def _commit(
         self,

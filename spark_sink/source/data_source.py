@@ -41,7 +41,7 @@ checkpoint of either continues with the other.
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -251,12 +251,6 @@ class _RangesReader(ReconStreamReader):
         yield pa.RecordBatch.from_pylist([asdict(partition)], _RANGES)
 
 
-def read_ranges(feed: Feed, ranges: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of ranges that the source "recon_ranges" has, in the schema `FEED`.
-
-    Raises:
-        SinkError: as `Feed.read`.
-    """
-    for batch in ranges:
-        for fields in batch.to_pylist():
-            yield from read_range(feed, RangePartition(**fields))
+def ranges_in(rows: pa.Table) -> list[RangePartition]:
+    """Return ranges of which the source "recon_ranges" has these rows."""
+    return [RangePartition(**fields) for fields in rows.to_pylist()]

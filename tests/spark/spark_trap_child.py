@@ -9,16 +9,16 @@ say so: `fail`, an error; `kill`, the process is gone. DIRECTORY is where it is 
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from spark_sink.cli import main
-from spark_sink.derive import derivation, workers
+from spark_sink.derive import derivation
 from spark_sink.derive.child_process import compute_partition
+from spark_sink.derive.workers import stage_range
 from spark_sink.run import pipeline
 from spark_sink.tables import delta_files, retention
-from spark_sink.tables.staging import stage_feed
 
 
 def trapped(function: Callable[..., Any], trap: str, directory: Path) -> Callable[..., Any]:
@@ -27,8 +27,6 @@ def trapped(function: Callable[..., Any], trap: str, directory: Path) -> Callabl
 
     def call(*arguments: Any) -> Any:
         answer = function(*arguments)
-        if isinstance(answer, Iterator):
-            answer = list(answer)
         which = arguments[-1] if name == "compute_partition" else 0
         if which % 8:
             return answer
@@ -56,5 +54,5 @@ if __name__ == "__main__":
     if trap != "none":
         directory.mkdir(exist_ok=True)
         vars(derivation)["compute_partition"] = trapped(compute_partition, trap, directory)
-        vars(workers)["stage_feed"] = trapped(stage_feed, trap, directory)
+        vars(pipeline)["stage_range"] = trapped(stage_range, trap, directory)
     main(["run", *sys.argv[3:]])

@@ -5,7 +5,7 @@ import shutil
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ from recon_node.ceramic import Event
 from recon_node.dag.dag_events import shard_event
 from recon_node.ipld import CID, RAW
 from spark_sink.derive import derivation
-from spark_sink.derive.workers import SparkWorkers
+from spark_sink.derive.workers import Answer, Item, SparkWorkers
 from spark_sink.errors import FeedChangedError, SinkError, TablesError
 from spark_sink.run import cluster
 from spark_sink.run import pipeline as pipeline_module
@@ -40,6 +40,7 @@ from spark_sink.run.spark_session import translate
 from spark_sink.schema import DERIVED, FEED, TABLES
 from spark_sink.source.data_source import ReconDataSource
 from spark_sink.source.feed_client import Feed
+from spark_sink.source.source_options import RangePartition
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.status import made_from
 
@@ -211,15 +212,27 @@ def test_what_a_worker_cannot_write_is_told(
     pipeline.assert_right(60)
 
 
+class NotingWorkers(SparkWorkers):
+    """Notes which ranges of the feed it is to read."""
+
+    ranges: tuple[RangePartition, ...] = ()
+
+    def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
+        self.ranges += tuple(item for item in items if isinstance(item, RangePartition))
+        return super().map(function, items)
+
+
 @pytest.mark.usefixtures("long_batches")
 def test_the_bytes_of_dags_are_left_out_by_the_workers(
     pipeline: Pipeline, sample: list[Event]
 ) -> None:
+    """They read a long batch themselves: nothing is passed on from one to another."""
     shard = shard_event(SigningKey(b"k" * 32), CID.of(RAW, b""), bytes(50_000))
     pipeline.node.add([*sample[:20], shard, *sample[20:30]])
     tables = Tables(pipeline.directory, pipeline.node.epoch, exclude_dags=True)
-    workers = SparkWorkers(pipeline.spark)
+    workers = NotingWorkers(pipeline.spark)
     pipeline.run_once(Sink(tables, pipeline.reports.append, workers=workers))
+    assert workers.ranges == (RangePartition(0, 31, pipeline.node.epoch),)
     rows = [{**row, "car": b""} if row["position"] == 21 else row for row in pipeline.node.feed()]
     raw = table_rows(pipeline.directory, "raw_events")
     assert [(row["position"], row["car"]) for row in raw] == [

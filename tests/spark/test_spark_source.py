@@ -28,7 +28,8 @@ from spark_sink.source.data_source import (
     ReconDataSource,
     ReconRanges,
     ReconStreamReader,
-    read_ranges,
+    ranges_in,
+    read_range,
 )
 from spark_sink.source.feed_client import Feed, Head, find_time
 from spark_sink.source.source_options import SourceOptions
@@ -61,7 +62,7 @@ def positions_of(url: str, **options: str) -> list[int]:
 def test_ranges_are_those_of_the_rows(
     full_node: Node, sample: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark sends ranges from one worker to another, which reads their rows."""
+    """Spark reads ranges, and then its workers read their rows."""
     monkeypatch.setattr(parsing, "_MIN_RANGE", 300)
     options = {"url": full_node.url, "partitions": "3"}
     source = ReconRanges(options)
@@ -74,7 +75,10 @@ def test_ranges_are_those_of_the_rows(
     ranges = [batch for each in partitions for batch in reader.read(each)]
     assert all(batch.schema.names == source.schema().names for batch in ranges)
     feed = pickle.loads(pickle.dumps(SourceOptions.parse(options).feed))
-    rows = pa.Table.from_batches(read_ranges(feed, ranges), FEED)
+    batches = [
+        row for each in ranges_in(pa.Table.from_batches(ranges)) for row in read_range(feed, each)
+    ]
+    rows = pa.Table.from_batches(batches, FEED)
     assert rows.select(COLUMNS) == feed_rows(sample).slice(0, 900).select(COLUMNS)
 
 
