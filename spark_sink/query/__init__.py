@@ -2,5 +2,6 @@
 
 - `question`: runs a query in a thread that Ctrl-C can interrupt, with functions for CIDs and
   StreamIDs
+- `dataset`: the files of tables in object stores
 - `show`: values as text and as JSON
 """

@@ -24,9 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import duckdb
-import pyarrow as pa
-import pyarrow.dataset as ds
-from deltalake import DeltaTable
 from duckdb import (
     DuckDBPyConnection,
     DuckDBPyRelation,
@@ -37,6 +34,7 @@ from duckdb import (
 
 from spark_sink.errors import NOT_ALLOWED, TablesError, cannot_open, store_fault
 from spark_sink.functions import register_duckdb_functions
+from spark_sink.query.dataset import dataset_of
 from spark_sink.query.show import load_json, show
 from spark_sink.query.tangles_view import SOURCE, TANGLES, register_tangles
 from spark_sink.schema import PARTITION_COLUMN, TABLES
@@ -44,7 +42,6 @@ from spark_sink.tables import delta_files
 from spark_sink.tables.location import (
     FAULTS,
     Location,
-    file_system,
     has_literal_path,
     is_delta,
 )
@@ -268,22 +265,6 @@ def _register(connection: DuckDBPyConnection, path: Location, at: At) -> int:
         f"{_PARTITIONED})"
     )
     return table.version()
-
-
-def dataset_of(path: Location, table: DeltaTable, files: Iterable[str]) -> ds.Dataset:
-    """Return files of a table that DuckDB alone cannot read, as Arrow reads them.
-
-    That is a table in an object store, or in a directory whose name DuckDB takes for a pattern.
-    """
-    partitions = dict(delta_files.listed(table, delta_files.PARTITION))
-    names = list(files)
-    return ds.FileSystemDataset.from_paths(
-        names,
-        schema=pa.schema(table.schema().to_arrow()),
-        format=ds.ParquetFileFormat(),
-        filesystem=file_system(path),
-        partitions=[ds.field(PARTITION_COLUMN) == partitions[name] for name in names],
-    )
 
 
 if TYPE_CHECKING:

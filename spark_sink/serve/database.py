@@ -23,7 +23,7 @@ from duckdb import DuckDBPyConnection
 
 from recon_node.ceramic import StreamId
 from spark_sink.functions import FUNCTIONS, register_duckdb_functions
-from spark_sink.query.question import dataset_of
+from spark_sink.query.dataset import dataset_of
 from spark_sink.schema import PARTITION_COLUMN, RAW, TABLES
 from spark_sink.serve import ipc
 from spark_sink.serve.allowed import Allowed

@@ -11,15 +11,13 @@ write one table, which in an object store nothing prevents, the second to commit
 to in this log in an application transaction of its own. Without the property, both logs, and both
 positions, are the same. Columns that later versions of the pipeline have added are added here, too.
 
-Rows are changed in leaves (`tables.leaves`) if they are few and the table is on a disk, else by
-delta-rs.
+Rows are changed in leaves (`tables.leaves`) if they are few, else by delta-rs.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -45,6 +43,7 @@ from spark_sink.tables.location import (
     open_delta_table,
     storage_options,
 )
+from spark_sink.tables.objects import has_objects
 
 _EPOCH: Final = "recon.epoch"
 # What was left out of a table, by `spark_sink.tables.dags`.
@@ -208,7 +207,7 @@ def _sorted(fields: Iterable[pa.Field]) -> list[pa.Field]:
     return sorted(fields, key=lambda field: str(field.name))
 
 
-#: Where drafts of commits and staged files are. Delta ignores names that begin with an underscore.
+#: Where staged files are. Delta ignores names that begin with an underscore.
 STAGED_DIR: Final = "_staged"
 # What delta-rs says if another commit came first.
 _CONFLICT: Final = re.compile("(?i)concurrent transaction|changed since last commit|existing table")
@@ -245,9 +244,9 @@ class Commits:
         self._leaves = self._new_leaves()
 
     def _new_leaves(self) -> Leaves | None:
-        if isinstance(self.path, Path) and not self.spec.rows_are_events:
-            return Leaves(self.spec.schema, self.path)
-        return None
+        if self.spec.rows_are_events or not has_objects(self.path):
+            return None
+        return Leaves(self.spec.schema, self.path)
 
     def followed(self, table: str) -> int | None:
         """Return up to which version of another table, by its identity, this one follows it."""
@@ -354,12 +353,10 @@ class Commits:
             self.write([], properties)
 
     def _write_changes(self, actions: Iterable[Action], properties: CommitProperties) -> None:
-        """Commit files and their changes, which delta-rs cannot; only for a table on a disk."""
-        assert isinstance(self.path, Path)
+        """Commit files and their changes, which delta-rs cannot."""
         version = self.table.version() + 1
-        transactions = properties.app_transactions or ()
         try:
-            commit(self.path, version, transactions, actions, self.path / STAGED_DIR)
+            commit(self.path, version, properties.app_transactions or (), actions)
         except FileExistsError as error:
             raise written_by_another(self.path) from error
         self.table.update_incremental()

@@ -1,4 +1,4 @@
-"""Changes a few rows of a table of streams on a disk, and rewrites little more than them.
+"""Changes a few rows of a table of streams, and rewrites little more than them.
 
 Theory of operation. A batch has events of streams all over the table, and Delta changes a row by
 writing its whole file anew. So the files of a partition are like the leaves of a B+ tree: each has
@@ -9,22 +9,20 @@ touched. So are files whose ranges overlap, together.
 
 delta-rs would make one file of all that it rewrites in a partition, and decodes much of the table
 to find a few rows; and it cannot commit files of the change data feed that others have written. So
-these commits are made here. As there, the entry of the log is a link that can be made once only:
-of two processes that commit the same version, one fails, and nothing is visible before. Stores have
-no such link, and get their rows from delta-rs.
+these commits are made here. As there, the entry of the log is put only if it is absent: of two
+processes that commit the same version, one fails, and nothing is visible before.
 """
 
 import json
-import os
 import time
 import uuid
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from functools import partial
+from itertools import groupby, islice, pairwise
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -35,8 +33,9 @@ from deltalake import DeltaTable, Transaction
 
 from spark_sink.errors import cannot_read
 from spark_sink.schema import PARTITION_COLUMN, partition_of
+from spark_sink.tables import objects
 from spark_sink.tables.delta_files import CHANGE_DATA, CHANGE_TYPE, LOG, PARTITION, listed
-from spark_sink.tables.location import FAULTS
+from spark_sink.tables.location import FAULTS, Location, concurrently, file_system
 from spark_sink.tables.staging import (
     ROW_GROUP,
     by_partition,
@@ -44,7 +43,7 @@ from spark_sink.tables.staging import (
     folder_of,
     in_portions,
     read_file_upto,
-    read_small_file,
+    rows_in,
 )
 
 #: More rows are not a few.
@@ -59,6 +58,8 @@ _COMPRESSION: Final = 4
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _PORTION_BYTES: Final = 16 * 1024 * 1024
 _MOST_ROW_BYTES: Final = 512 * 1024 * 1024
+# At the end of a leaf; more than its footer has.
+_FOOTER_BYTES: Final = 64 * 1024
 # Of leaves, beside other files.
 _SUFFIX: Final = ".leaf.parquet"
 _KEY: Final = "stream_cid"
@@ -102,9 +103,9 @@ class _Unit:
 
 
 class Leaves:
-    """The files of a table of streams, or of a view, on a disk."""
+    """The files of a table of streams, or of a view."""
 
-    def __init__(self, schema: pa.Schema, path: Path) -> None:
+    def __init__(self, schema: pa.Schema, path: Location) -> None:
         self._path = path
         self._feed_schema = pa.schema([*schema, _CHANGE_FIELD])
         self._schema = pa.schema(f for f in schema if f.name != PARTITION_COLUMN)
@@ -136,35 +137,36 @@ class Leaves:
                 actions += self._rewrite(portion, feed)
         except _TooLargeError:
             return None
-        for partition, changes in by_partition(pa.concat_tables(feed).sort_by(PARTITION_COLUMN)):
-            folder = f"{CHANGE_DATA}/{folder_of(partition)}"
-            path, size = self._write(folder, changes.drop_columns(PARTITION_COLUMN))
-            actions.append(_action("cdc", path, partition, dataChange=False, size=size))
-        return actions
+        changes = by_partition(pa.concat_tables(feed).sort_by(PARTITION_COLUMN))
+        return actions + concurrently(self._path, self._write_changes, changes)
 
     def _files(self, table: DeltaTable, partitions: Collection[int]) -> dict[int, list[_Leaf]]:
         """List the files of some partitions."""
         files: dict[int, list[_Leaf]] = {partition: [] for partition in partitions}
-        known, self._spans = self._spans, {}
-        for path, size, partition in listed(table, "size_bytes", PARTITION):
-            span = known.get(path)
-            if partition in files:
-                span = span or self._span(path)
-                files[partition].append(_Leaf(path, size, *span))
-            if span is not None:
-                self._spans[path] = span
+        there = [*listed(table, "size_bytes", PARTITION)]
+        theirs = [(path, size, partition) for path, size, partition in there if partition in files]
+        new = [(path, size) for path, size, _ in theirs if path not in self._spans]
+        known = self._spans | dict(concurrently(self._path, self._span, new))
+        self._spans = {path: known[path] for path, _, _ in there if path in known}
+        for path, size, partition in theirs:
+            files[partition].append(_Leaf(path, size, *known[path]))
         return files
 
-    def _span(self, path: str) -> tuple[bytes, bytes]:
-        """Return the first and last stream of a file, from its footer."""
+    def _span(self, file: tuple[str, int]) -> tuple[str, tuple[bytes, bytes]]:
+        """Return the name of a file, of a name and a size, and its first and last stream."""
+        path, size = file
         try:
-            metadata = pq.read_metadata(self._path / path)
+            if path.endswith(_SUFFIX):
+                end = objects.read_end(self._path, path, size, _FOOTER_BYTES)
+                metadata = pq.read_metadata(pa.BufferReader(end))
+            else:
+                metadata = pq.read_metadata(path, filesystem=file_system(self._path))
         except FAULTS as error:
             raise cannot_read(error) from error
         column = metadata.schema.names.index(_KEY)
         groups = map(metadata.row_group, range(metadata.num_row_groups))
         spans = [group.column(column).statistics for group in groups]
-        return min(span.min for span in spans), max(span.max for span in spans)
+        return path, (min(span.min for span in spans), max(span.max for span in spans))
 
     def _assigned(self, files: Mapping[int, list[_Leaf]], rows: pa.Table) -> Iterator[_Unit]:
         """Yield the files where rows belong, with these rows."""
@@ -183,7 +185,10 @@ class Leaves:
 
     def _rewrite(self, units: Sequence[_Unit], feed: list[pa.Table]) -> Iterator[Action]:
         """Write the files of units anew; yield the actions, and add what changes to the feed."""
-        old, of_old = _numbered(self._read(unit.leaves) for unit in units)
+        read = iter(
+            concurrently(self._path, self._read, [leaf for unit in units for leaf in unit.leaves])
+        )
+        old, of_old = _numbered(self._concatenated(read, len(unit.leaves)) for unit in units)
         new, of_new = _numbered(unit.rows for unit in units)
         place = pc.index_in(new[_KEY], value_set=old[_KEY])
         before = old.take(place)
@@ -201,21 +206,29 @@ class Leaves:
         order = pc.sort_indices(keys, [("unit", "ascending"), ("key", "ascending")])
         rows = rows.combine_chunks().take(order)
         start = 0
+        parts: list[tuple[int, pa.Table]] = []
         for number, count in sorted(Counter(numbers.to_pylist()).items()):
-            yield from self._replaced(units[number], rows.slice(start, count))
+            unit = units[number]
+            yield from map(partial(_removed, unit.partition), unit.leaves)
+            divided = _divided(rows.slice(start, count), unit.most)
+            parts += [(unit.partition, part) for part in divided]
             start += count
+        yield from concurrently(self._path, self._write_leaf, parts)
 
-    def _read(self, leaves: Iterable[_Leaf]) -> pa.Table:
-        parts = [self._schema.empty_table()]
-        for leaf in leaves:
-            if leaf.path.endswith(_SUFFIX):
-                rows = read_small_file(self._path, leaf.path, self._schema)
-            else:  # of others, nobody knows what they take in memory
-                rows = read_file_upto(self._path, leaf.path, 0, self._schema, _MOST_ROW_BYTES)
-            if rows is None:
-                raise _TooLargeError
-            parts.append(rows)
-        return pa.concat_tables(parts)
+    def _read(self, leaf: _Leaf) -> pa.Table:
+        if leaf.path.endswith(_SUFFIX):
+            try:
+                return rows_in(objects.read(self._path, leaf.path), self._schema)
+            except FAULTS as error:
+                raise cannot_read(error) from error
+        # Of others, nobody knows what they take in memory.
+        rows = read_file_upto(self._path, leaf.path, 0, self._schema, _MOST_ROW_BYTES)
+        if rows is None:
+            raise _TooLargeError
+        return rows
+
+    def _concatenated(self, tables: Iterator[pa.Table], count: int) -> pa.Table:
+        return pa.concat_tables([self._schema.empty_table(), *islice(tables, count)])
 
     def _changes(self, before: pa.Table, after: pa.Table, inserted: pa.Table) -> Iterator[pa.Table]:
         """Yield rows of the change data feed."""
@@ -228,37 +241,25 @@ class Leaves:
             names = self._feed_schema.names
             yield pa.table([columns[name] for name in names], schema=self._feed_schema)
 
-    def _replaced(self, unit: _Unit, rows: pa.Table) -> Iterator[Action]:
-        """Write rows to files that replace those of a unit; yield the actions."""
-        now = round(time.time() * 1000)
-        for leaf in unit.leaves:
-            yield _action(
-                "remove",
-                leaf.path,
-                unit.partition,
-                size=leaf.size,
-                dataChange=True,
-                deletionTimestamp=now,
-                extendedFileMetadata=True,
-            )
-        for part in _divided(rows, unit.most):
-            path, size = self._write(folder_of(unit.partition), part)
-            self._spans[path] = part[_KEY][0].as_py(), part[_KEY][-1].as_py()
-            yield _action(
-                "add",
-                path,
-                unit.partition,
-                size=size,
-                dataChange=True,
-                modificationTime=now,
-                stats=json.dumps(_stats(part)),
-            )
+    def _write_leaf(self, part: tuple[int, pa.Table]) -> Action:
+        """Write rows of a partition to a new file; return the action."""
+        partition, rows = part
+        path, size = self._write(folder_of(partition), rows)
+        self._spans[path] = rows[_KEY][0].as_py(), rows[_KEY][-1].as_py()
+        stats = json.dumps(_stats(rows))
+        facts = {"dataChange": True, "modificationTime": _now(), "stats": stats}
+        return _action("add", path, partition, size=size, **facts)
+
+    def _write_changes(self, part: tuple[int, pa.Table]) -> Action:
+        """Write changes of a partition's rows; return the action."""
+        partition, changes = part
+        folder = f"{CHANGE_DATA}/{folder_of(partition)}"
+        path, size = self._write(folder, changes.drop_columns(PARTITION_COLUMN))
+        return _action("cdc", path, partition, size=size, dataChange=False)
 
     def _write(self, folder: str, rows: pa.Table) -> tuple[str, int]:
         """Write a file; return its path in the table and its size."""
         path = f"{folder}/part-{uuid.uuid4()}{_SUFFIX}"
-        file = self._path / path
-        file.parent.mkdir(parents=True, exist_ok=True)
         written = pa.BufferOutputStream()
         # Of a small file, much is not rows: what can be left out is.
         pq.write_table(
@@ -270,8 +271,9 @@ class Leaves:
             write_statistics=list(_STATISTICS),
             store_schema=False,
         )
-        size = file.write_bytes(written.getvalue())
-        return path, size
+        whole = written.getvalue().to_pybytes()
+        objects.write(self._path, path, whole)
+        return path, len(whole)
 
 
 def _numbered(tables: Iterable[pa.Table]) -> tuple[pa.Table, pa.Array]:
@@ -312,43 +314,43 @@ def _stats(rows: pa.Table) -> dict[str, Any]:
     }
 
 
+def _removed(partition: int, leaf: _Leaf) -> Action:
+    facts = {"dataChange": True, "deletionTimestamp": _now(), "extendedFileMetadata": True}
+    return _action("remove", leaf.path, partition, size=leaf.size, **facts)
+
+
 def _action(kind: str, path: str, partition: int, **facts: object) -> Action:
     values = {PARTITION_COLUMN: str(partition)}
     return {kind: {"path": path, "partitionValues": values, **facts}}
 
 
+def _now() -> int:
+    """Return the time in milliseconds."""
+    return round(time.time() * 1000)
+
+
 def commit(
-    path: Path,
-    version: int,
-    transactions: Iterable[Transaction],
-    actions: Iterable[Action],
-    drafts: Path,
+    path: Location, version: int, transactions: Iterable[Transaction], actions: Iterable[Action]
 ) -> None:
-    """Commit a version of a table on a disk.
+    """Commit a version of a table.
 
     Args:
         path: of the table.
         version: that is made.
         transactions: with the table's position.
         actions: on files.
-        drafts: a directory on the same disk that is cleared after a crash.
 
     Raises:
         FileExistsError: the version exists.
     """
-    now = round(time.time() * 1000)
+    info = {"timestamp": _now(), "operation": "MERGE", "operationParameters": {}}
     entries: list[Mapping[str, object]] = [
-        {"commitInfo": {"timestamp": now, "operation": "MERGE", "operationParameters": {}}},
+        {"commitInfo": {**info, "txnId": str(uuid.uuid4())}},  # no two commits have the same bytes
         *(
             {"txn": {"appId": transaction.app_id, "version": transaction.version}}
             for transaction in transactions
         ),
         *actions,
     ]
-    drafts.mkdir(parents=True, exist_ok=True)
-    draft = drafts / f"{uuid.uuid4()}.json"
-    draft.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-    try:
-        os.link(draft, path / LOG / f"{version:020}.json")
-    finally:
-        draft.unlink()
+    data = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
+    objects.put_if_absent(path, f"{LOG}/{version:020}.json", data)

@@ -234,12 +234,20 @@ def read_small_file(location: Location, path: str, schema: pa.Schema) -> pa.Tabl
     """
     try:
         with file_system(location).open_input_stream(path) as stream:
-            whole = pa.BufferReader(stream.read())
-        with pq.ParquetFile(whole, pre_buffer=False) as file:
-            there = [name for name in schema.names if name in file.schema_arrow.names]
-            return conforming(file.read(there, use_threads=False), schema)
+            return rows_in(stream.read_buffer(), schema)
     except FAULTS as error:
         raise cannot_read(error) from error
+
+
+def rows_in(whole: pa.Buffer, schema: pa.Schema) -> pa.Table:
+    """Return columns of the file that these bytes are.
+
+    Raises:
+        pyarrow.ArrowException: they are not a file.
+    """
+    with pq.ParquetFile(pa.BufferReader(whole), pre_buffer=False) as file:
+        there = [name for name in schema.names if name in file.schema_arrow.names]
+        return conforming(file.read(there, use_threads=False), schema)
 
 
 def _whole(rows: pa.Table, partition: int, schema: pa.Schema) -> pa.Table:

@@ -115,7 +115,7 @@ def _schema(definition: Mapping[str, Any]) -> pa.Schema:
 def _definition(states: Changes, model: StreamId) -> dict[str, Any] | None:
     """Return the latest definition of a model; None if there is none."""
     cid = bytes(model.cid)
-    where = f"stream_cid_partition = {partition_of(cid)} AND stream_cid = X'{cid.hex()}'"
+    where = f"stream_cid_partition = {partition_of(cid)} AND stream_id = '{model}'"
     where += f" AND stream_type = {StreamType.MODEL.value}"
     contents = query({"t": states.table}, f"SELECT data FROM t WHERE {where}")["data"].to_pylist()
     content = _content(contents[0])[0] if contents else None

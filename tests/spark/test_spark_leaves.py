@@ -4,30 +4,42 @@ import hashlib
 import json
 import os
 import random
-import shutil
 import signal
-import sys
 import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from itertools import count, pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from obstore.exceptions import GenericError
 from spark_helpers import EPOCH, feed_rows
 
 from recon_node.ceramic import Event
-from spark_sink.errors import TablesError
+from spark_sink.errors import ConflictError, TablesError
+from spark_sink.query.dataset import dataset_of
 from spark_sink.schema import RAW, TABLES, partition_of
-from spark_sink.tables import commits, delta_files, leaves, raw_files, retention
+from spark_sink.tables import commits, delta_files, leaves, objects, raw_files, retention
 from spark_sink.tables.delta import FeedTable
-from spark_sink.tables.delta_files import optimize, query
+from spark_sink.tables.delta_files import names_of, optimize, query, read_commit
 from spark_sink.tables.directory import Tables
+from spark_sink.tables.location import (
+    Location,
+    StoreUrl,
+    files_below,
+    location_of,
+    open_delta_table,
+)
 
 SPEC = TABLES["stream_states"]
 KINDS = {"insert", "update_preimage", "update_postimage"}
@@ -64,10 +76,10 @@ def rows_in(table: DeltaTable) -> dict[bytes, int]:
     return {each["stream_cid"]: each["event_height"] for each in found}
 
 
-def replayed(path: Path) -> dict[bytes, int]:
+def replayed(path: Location) -> dict[bytes, int]:
     """What the change data feed makes of nothing; no change of it is none."""
     rows: dict[bytes, int] = {}
-    feed = pa.table(DeltaTable(path).load_cdf(starting_version=0).read_all())
+    feed = pa.table(open_delta_table(path).load_cdf(starting_version=0).read_all())
     by_version: dict[int, dict[str, dict[bytes, int]]] = {}
     for each in feed.to_pylist():
         kinds = by_version.setdefault(each["_commit_version"], {kind: {} for kind in KINDS})
@@ -124,19 +136,19 @@ def test_a_table_is_what_was_put_into_it_and_so_is_its_change_feed(
         assert FeedTable(SPEC, path, EPOCH).position == position
 
 
-def test_a_few_rows_rewrite_few_bytes_and_files_stay_bounded(tmp_path: Path) -> None:
+def test_a_few_rows_rewrite_few_bytes_and_files_stay_bounded(place: Location) -> None:
     """The rows of many streams come in one file a partition; what is touched of it is divided."""
-    path, streams = tmp_path / SPEC.name, 20_000
-    table = FeedTable(SPEC, path, EPOCH)
+    streams = 20_000
+    table = FeedTable(SPEC, place, EPOCH)
     table.put(table_of(dict.fromkeys(range(streams), 0)), 1)
     chance = random.Random(37)
     for position in range(2, 12):
         some = {chance.randrange(streams): position for _ in range(32)}
         table.put(table_of(some), position)
-    last = path / "_delta_log" / f"{DeltaTable(path).version():020}.json"
-    actions = [json.loads(line) for line in last.read_text().splitlines()]
+    delta = open_delta_table(place)
+    actions = read_commit(place, delta.version())
     written = sum(a[kind]["size"] for a in actions for kind in ("add", "cdc") if kind in a)
-    live = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+    live = pa.table(delta.get_add_actions(flatten=True))
     assert written < sum(live["size_bytes"].to_pylist()) / 3
     assert 16 < live.num_rows < 400
     # Readers skip files by StreamID, and nothing overlaps.
@@ -161,53 +173,175 @@ def test_what_stays_as_it_was_is_not_written_and_of_two_writers_the_second_is_re
     assert rows_in(DeltaTable(path)) == {cid_of(1): 1, cid_of(2): 2}
 
 
-def put_and_die(path: Path, values: dict[int, int], steps: int) -> None:
-    """In a process: put rows; SIGKILL before this many files were opened, linked or deleted."""
-    left = steps
+def test_a_table_of_an_older_version_in_a_store_goes_on_in_leaves(
+    store: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which readers read at once, or not at all."""
+    monkeypatch.setattr(leaves, "_LEAF_BYTES", 2_000)
+    table = FeedTable(SPEC, store, EPOCH)
+    with monkeypatch.context() as patch:
+        patch.setattr(commits, "MOST_ROWS", -1)
+        table.put(table_of(dict.fromkeys(range(300), 0)), 1)
+    table.put(table_of({1: 1, 2: 2}), 2)
+    optimize(open_delta_table(store))
+    FeedTable(SPEC, store, EPOCH).put(table_of({2: 3, 300: 4}), 3)
+    delta = open_delta_table(store)
+    expected = dict.fromkeys(map(cid_of, range(300)), 0)
+    expected |= {cid_of(1): 1, cid_of(2): 3, cid_of(300): 4}
+    assert rows_in(delta) == replayed(store) == expected
+    names = names_of(delta)
+    assert sum(name.endswith(".leaf.parquet") for name in names) >= 4
+    found = dataset_of(store, delta, names)
+    heights = found.to_table(columns=["stream_cid", "event_height"])
+    assert dict(zip(*(column.to_pylist() for column in heights.columns), strict=True)) == expected
+    where = ds.field("stream_id") == row(2, 0)["stream_id"]
+    where &= ds.field("stream_cid_partition") == partition_of(cid_of(2))
+    assert found.to_table(filter=where)["event_height"].to_pylist() == [3]
+    assert len([*found.get_fragments(where)]) == 1
 
-    def look(event: str, args: tuple[Any, ...]) -> None:
-        nonlocal left
-        if event in {"os.link", "os.remove"} or (event == "open" and is_written(*args)):
-            left -= 1
-            if left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
 
-    def is_written(file: object, mode: str | None, flags: int) -> bool:
-        return str(path) in str(file) and bool(flags & os.O_CREAT)
+def test_where_files_cannot_be_put_if_absent_rows_are_merged(store: Location) -> None:
+    assert isinstance(store, StoreUrl)
+    options = dict(store.options) | {"aws_s3_allow_unsafe_rename": "true", "max_retries": "3"}
+    old = replace(store, options=tuple(options.items()))
+    assert objects.has_objects(store)
+    assert not objects.has_objects(old)
+    table = FeedTable(SPEC, old, EPOCH)
+    for value in (1, 2):
+        table.put(table_of({1: value}), value)
+    assert rows_in(open_delta_table(old)) == {cid_of(1): 2}
+    assert not [name for name in names_of(open_delta_table(old)) if ".leaf." in name]
+
+
+@pytest.mark.parametrize(
+    ("variables", "options", "expected"),
+    [
+        ({}, {}, True),  # the role of a machine
+        ({"AWS_ACCESS_KEY_ID": "x", "AWS_PROFILE": "p"}, {}, True),
+        ({"AWS_PROFILE": "p"}, {}, False),
+        ({"AWS_PROFILE": "p"}, {"AWS_ACCESS_KEY_ID": "x"}, True),
+        ({"AWS_CONFIG_FILE": __file__}, {}, False),
+        ({"AWS_S3_LOCKING_PROVIDER": "dynamodb"}, {}, False),
+        ({}, {"aws_conditional_put": "disabled"}, False),
+    ],
+)
+def test_what_delta_rs_does_in_another_way_is_left_to_it(
+    variables: dict[str, str],
+    options: dict[str, str],
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {"HOME": str(tmp_path), **variables}.items():
+        monkeypatch.setenv(name, value)
+    assert objects.has_objects(location_of("s3://bucket/t", options)) is expected
+    assert objects.has_objects(location_of("gs://bucket/t", options))
+
+
+def put_and_die(path: Location, values: dict[int, int], steps: int) -> None:
+    """In a process: put rows; SIGKILL after this many files, before or after one is there."""
+    at = count()
+
+    def or_die() -> None:
+        if next(at) == steps:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def dying(function: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: Any) -> None:
+            or_die()
+            function(*args)
+
+        return call
 
     table = FeedTable(SPEC, path, EPOCH)
     leaves._LEAF_BYTES = 2_000  # type: ignore[misc]
-    sys.addaudithook(look)
+    objects.write = dying(objects.write)
+    objects.put_if_absent = dying(objects.put_if_absent)
     table.put(table_of(values), 2)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_rows_are_there_before_or_after_a_kill_at_each_step_of_a_commit(tmp_path: Path) -> None:
+def test_rows_are_there_before_or_after_a_kill_at_each_step_of_a_commit(place: Location) -> None:
+    """What a killed process leaves behind belongs to no version, and a vacuum finds it."""
     before, change = dict.fromkeys(range(60), 0), {1: 1, 2: 2, 61: 3}
-    FeedTable(SPEC, tmp_path / "before", EPOCH).put(table_of(before), 1)
+    FeedTable(SPEC, place, EPOCH).put(table_of(before), 1)
     context = get_context("forkserver")
     context.set_forkserver_preload(["spark_sink.tables.delta"])
-    outcomes = []
-    for steps in count():
-        path = tmp_path / SPEC.name
-        shutil.rmtree(path, ignore_errors=True)
-        shutil.copytree(tmp_path / "before", path)
-        process = context.Process(target=put_and_die, args=(path, change, steps))
+    kills = 0
+    while FeedTable(SPEC, place, EPOCH).position == 1:
+        assert rows_in(open_delta_table(place)) == {cid_of(each): before[each] for each in before}
+        process = context.Process(target=put_and_die, args=(place, change, kills))
         process.start()
         process.join(60)
-        table = FeedTable(SPEC, path, EPOCH)
-        outcomes.append(table.position)
-        values = before if table.position == 1 else before | change
-        assert rows_in(DeltaTable(path)) == {cid_of(each): values[each] for each in values}
-        table.clear_staging()
-        table.put(table_of({2: 5}), 3)  # and it goes on from there
-        assert rows_in(DeltaTable(path))[cid_of(2)] == 5
-        assert not [*path.glob("_staged/*")]
-        if process.exitcode == 0:
-            break
         assert process.exitcode == -signal.SIGKILL
-    assert outcomes == sorted(outcomes)
-    assert outcomes.count(1) > 4, "files, the entry of the log and its link"
-    assert outcomes.count(2) == 2, "killed when the version was there, and not at all"
+        kills += 1
+    assert kills > 5, "the files of rows and changes, the entry of the log, and after it"
+    after = before | change
+    assert rows_in(open_delta_table(place)) == {cid_of(each): after[each] for each in after}
+    table = FeedTable(SPEC, place, EPOCH)
+    table.put(table_of({2: 5}), 3)  # and it goes on from there
+    assert replayed(place) == rows_in(open_delta_table(place))
+    assert replayed(place)[cid_of(2)] == 5
+    delta = open_delta_table(place)
+    found = delta.vacuum(0, enforce_retention_duration=False, dry_run=True, full=True)
+    unused = {file.path for file in files_below(place)} - {*names_of(delta)}
+    assert {*found} == {name for name in unused if not name.startswith("_delta_log")}
+    assert len(found) > kills
+
+
+def put_often(path: Location, stream: int, times: int) -> None:
+    """In a process: put a row often, again if another process came first."""
+    value = 0
+    while value < times:
+        table = FeedTable(SPEC, path, EPOCH)
+        with suppress(ConflictError):
+            table.put(table_of({stream: value + 1}), table.position + 1)
+            value += 1
+
+
+def test_of_processes_that_commit_at_once_one_succeeds_each_time(place: Location) -> None:
+    times, streams = 3, range(3)
+    FeedTable(SPEC, place, EPOCH)
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["spark_sink.tables.delta"])
+    processes = [context.Process(target=put_often, args=(place, each, times)) for each in streams]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+    table = open_delta_table(place)
+    assert FeedTable(SPEC, place, EPOCH).position == table.version() == times * len(streams)
+    assert rows_in(table) == replayed(place) == {cid_of(each): times for each in streams}
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_commit_whose_answer_was_lost_is_made_once(
+    place: Location, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    table, other = (FeedTable(SPEC, place, EPOCH) for _ in range(2))
+    put, left = obstore.put, 1
+
+    def lost(*args: Any, **named: Any) -> Any:
+        nonlocal left
+        if named.get("mode") != "create" or not left:
+            return put(*args, **named)
+        left -= 1
+        if arrives:
+            put(*args, **named)
+        raise GenericError("operation timed out")
+
+    monkeypatch.setattr(obstore, "put", lost)
+    table.put(table_of({1: 1}), 1)
+    assert (left, table.position, open_delta_table(place).version()) == (0, 1, 1)
+    with pytest.raises(ConflictError):
+        other.put(table_of({1: 2}), 1)
+    left = 10
+    with nullcontext() if arrives else pytest.raises(OSError, match="timed out"):
+        table.put(table_of({1: 3}), 2)
+    assert rows_in(open_delta_table(place)) == {cid_of(1): 3 if arrives else 1}
 
 
 def test_commits_of_our_own_have_checkpoints(
