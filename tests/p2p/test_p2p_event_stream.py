@@ -223,7 +223,7 @@ async def test_a_peer_that_asks_for_nothing_is_given_up_on(sdk_events, autojump_
     assert trio.current_time() - started == pytest.approx(120)
 
 
-@pytest.mark.parametrize(("size", "events", "reads"), [(1_000, 500, 10), (200_000, 30, 16)])
+@pytest.mark.parametrize(("size", "events", "reads"), [(1_000, 500, 12), (200_000, 30, 31)])
 async def test_events_are_read_by_hundreds_or_half_a_mebibyte(sdk_events, size, events, reads):
     """A hop to a thread costs as much as reading an event; of large ones, few are held at once."""
     wanted = [key for key, _ in sdk_events[:events]]
@@ -237,10 +237,11 @@ async def test_events_are_read_by_hundreds_or_half_a_mebibyte(sdk_events, size, 
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_events, theirs, read_cars, NETWORK, LOOPBACK)
-        await ours.send([b"".join(wanted)], PATIENCE)
-        while await ours.receive(PATIENCE) != END:
-            pass
+        for _ in range(2):  # the second request begins with as many
+            await ours.send([b"".join(wanted)], PATIENCE)
+            while await ours.receive(PATIENCE) != END:
+                pass
         await ours._stream.send_eof()
-    assert sum(parts) == events
+    assert sum(parts) == 2 * events
     assert len(parts) <= reads
     assert all(part * size <= 512 * 1024 for part in parts)

@@ -134,9 +134,11 @@ async def serve_events(
         PeerProtocolError: a request does not parse, or asks for events of another network.
     """
 
+    portion = _Portion()
+
     async def answer(request: bytes) -> Sequence[bytes]:
         wanted, patience = parse_request(request, network), settings.turn_timeout
-        return await _send_cars(frames, wanted, read_cars, lambda _: CAR, patience)
+        return await _send_cars(frames, wanted, read_cars, lambda _: CAR, patience, portion)
 
     await _serve(frames, answer, settings, linger)
 
@@ -156,10 +158,12 @@ async def serve_events_by_id(
         PeerProtocolError: a request does not parse.
     """
 
+    portion = _Portion()
+
     async def answer(request: bytes) -> Sequence[bytes]:
-        wanted = parse_id_request(request)
+        wanted, patience = parse_id_request(request), settings.turn_timeout
         held = await search(wanted)
-        unread = await _send_cars(frames, held, read_cars, head_frame, settings.turn_timeout)
+        unread = await _send_cars(frames, held, read_cars, head_frame, patience, portion)
         return sorted(set(wanted.ids) - set(map(id_of, held)) | set(map(id_of, unread)))
 
     await _serve(frames, answer, settings, linger)
@@ -181,17 +185,31 @@ async def _serve(
             return
 
 
+class _Portion:
+    """How many CARs are read at a time on a stream: few until they are known to be small."""
+
+    def __init__(self) -> None:
+        self.count = 1
+
+    def note(self, events: int, size: int) -> None:
+        """Take note of how many bytes some CARs had."""
+        self.count = min(
+            _READ_AT_ONCE, 2 * self.count, max(1, _READ_BYTES * events // max(1, size))
+        )
+
+
 async def _send_cars(
     frames: FrameStream,
     wanted: Sequence[EventId],
     read_cars: ReadCars,
     head_of: Callable[[EventId], bytes],
     patience: float,
+    portion: _Portion,
 ) -> list[EventId]:
     """Send a frame for each event that is held, a head and the CAR; return those not held."""
     missing: list[EventId] = []
-    at, count = 0, 1
-    while part := wanted[at : at + count]:
+    at = 0
+    while part := wanted[at : at + portion.count]:
         cars = await read_cars(part)
         size = sum(len(car) for car in cars if car is not None)
         frames.account.hold("events", _MEMORY_A_BYTE * size)
@@ -199,7 +217,7 @@ async def _send_cars(
         answers = [head_of(event_id) + car for event_id, car in pairs if car is not None]
         missing += [event_id for event_id, car in pairs if car is None]
         at += len(part)
-        count = min(_READ_AT_ONCE, 2 * count, max(1, _READ_BYTES * len(part) // max(1, size)))
+        portion.note(len(part), size)
         del cars, pairs
         await frames.send(answers, patience)
         del answers
