@@ -34,7 +34,7 @@ def test_a_batch_of_objects_is_made_without_collections(collections: list[int]) 
 
 
 def test_cycles_are_still_collected(collections: list[int]) -> None:
-    for _ in range(100_000):
+    for _ in range(400_000):
         cycle: list[object] = []
         cycle.append(cycle)
     assert len(collections) >= 5
