@@ -160,12 +160,16 @@ class EventId(bytes):
     def stream_and_height(self) -> tuple[bytes, int]:
         """Both at once: they are read of every event that is admitted."""
         end = self._fields_start + FIELDS_SIZE
-        return self[end - _INIT : end], _read_height(self, end)[0]
+        height = self[end]
+        if height >= _CBOR_UINT8:
+            height = _read_height(self, end)[0]
+        return self[end - _INIT : end], height
 
     @property
     def event_cid(self) -> CID:
         """The event's CID; `FENCEPOST_CID` in a fencepost."""
-        end = _read_height(self, self._fields_start + FIELDS_SIZE)[1]
+        at = self._fields_start + FIELDS_SIZE
+        end = at + 1 if self[at] < _CBOR_UINT8 else _read_height(self, at)[1]
         return bytes.__new__(CID, self[end:])  # checked when this was made
 
     @property

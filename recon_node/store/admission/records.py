@@ -290,8 +290,8 @@ T = TypeVar("T")
 class Want:
     """What has to be known next."""
 
-    event_ids: Collection[EventId] = ()
-    """Records held under these, and which of these were refused before."""
+    event_ids: Sequence[EventId] = ()
+    """Which of these were refused before."""
     events: Collection[CID] = ()
     """Records of these events, what their streams require, and whether they were refused."""
     waiters: Collection[CID] = ()

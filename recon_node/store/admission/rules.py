@@ -100,12 +100,13 @@ class Rules:
     def judge(self, batch: Sequence[Submission]) -> Steps[list[Verdict]]:
         """Judge all events, in order, and move those that are accepted."""
         known = self._known
+        names = [submission.event_id or submission.ring_key for submission in batch]
+        cids = [None if name is None else name.event_cid for name in names]
         yield Want(
-            event_ids=[
-                submission.event_id for submission in batch if submission.event_id is not None
-            ]
+            event_ids=[name for name in names if isinstance(name, EventId)],
+            events=[cid for cid in cids if cid is not None],
         )
-        screened = [self._screen(submission) for submission in batch]
+        screened = list(map(self._screen, batch, cids))
         events = [outcome for outcome in screened if isinstance(outcome, Facts)]
         yield Want(
             events=[cid for event in events for cid in (event.cid, event.init, *event.prevs)],
@@ -137,8 +138,8 @@ class Rules:
             outcome if isinstance(outcome, Verdict) else _verdict(outcome) for outcome in outcomes
         ]
 
-    def _screen(self, submission: Submission) -> Facts | _Recorded | Verdict:
-        """Look at a submission alone."""
+    def _screen(self, submission: Submission, cid: CID | None) -> Facts | _Recorded | Verdict:
+        """Look at a submission alone; `cid` is that of the EventId under which it came."""
         event_id = submission.event_id
         if event_id is not None:
             settled = self._screen_event_id(event_id)
@@ -160,8 +161,8 @@ class Rules:
             return _refused(event_id, finding.reason, "car")
         if isinstance(finding, Broken):
             return _refused(event_id, finding.reason, "node")
-        if named is not None and finding.cid != named.event_cid:
-            ids = f"the event {named.event_cid}, but the CAR holds {finding.cid}"
+        if cid is not None and finding.cid != cid:
+            ids = f"the event {cid}, but the CAR holds {finding.cid}"
             return _refused(event_id, f"the EventId is that of {ids}", "car")
         return finding
 

@@ -102,7 +102,7 @@ class BatchLoader:
 
     def _load(self, want: Want) -> None:
         if want.event_ids:
-            self._load_event_ids(list(want.event_ids))
+            self._load_refused_event_ids(want.event_ids)
         if want.events:
             self._load_events(want.events)
         if want.waiters:
@@ -115,8 +115,7 @@ class BatchLoader:
             rows = select_evictable(self._connection, MAX_WAITERS)
             self.known.evictable = self._load_records("id IN (?)", rows)
 
-    def _load_event_ids(self, event_ids: Sequence[EventId]) -> None:
-        self._load_events(event_id.event_cid for event_id in event_ids)
+    def _load_refused_event_ids(self, event_ids: Sequence[EventId]) -> None:
         sql = "SELECT event_id, reason FROM refused WHERE event_id IN (?)"
         for raw, reason in select_in(self._connection, sql, event_ids if self._any_refused else ()):
             self.known.refused_event_ids[EventId(raw)] = reason
