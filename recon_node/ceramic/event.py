@@ -19,10 +19,13 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
-from recon_node.ceramic import strict
 from recon_node.ceramic.auth.envelope import (
     Envelope,
+    block_cid,
+    check_payload,
+    fields_of,
     is_envelope,
+    of_type,
     parse_envelope,
     read_plain,
     without_link,
@@ -32,7 +35,17 @@ from recon_node.ceramic.event_id import EventId
 from recon_node.ceramic.header import InitHeader, StreamId
 from recon_node.ceramic.network import Network
 from recon_node.ceramic.time_proof import TimeProof, check_path
-from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, Car, CarError, DagCborError, car, dag_cbor
+from recon_node.ipld import (
+    CID,
+    DAG_CBOR,
+    DAG_JOSE,
+    Car,
+    CarError,
+    DagCborError,
+    car,
+    cid_head,
+    dag_cbor,
+)
 
 MAX_CAR_SIZE: Final = 1_000_000
 """Bytes of an event. It travels in one frame of at most 1 MiB; the rest is for the frame."""
@@ -47,6 +60,7 @@ TIME_FIELDS: Final = frozenset({"id", "prev", "proof", "path"})
 _NO_MAP: Final = "this is not a Ceramic event: its payload is not a map"
 _LIST: Final = 4
 """The major type of a list, in the upper bits of its first byte in CBOR."""
+_EVENT_HEADS: Final = (cid_head(DAG_CBOR), cid_head(DAG_JOSE))
 _LARGE_BLOCK: Final = 64 * 1024
 """Bytes of a block that is not decoded in vain."""
 
@@ -216,7 +230,7 @@ class _EventReader:
         self._needed: dict[CID, bytes] = {}
 
     def read_event(self) -> Event:
-        cid = strict.event_cid(self._car.roots[0], "the CAR's root")
+        cid = _event_cid(self._car.roots[0], "the CAR's root")
         self._check_map(cid)
         root = self._read(cid, "the root")
         envelope = None
@@ -247,21 +261,21 @@ class _EventReader:
             capability = self._capability_block(envelope)
             return _signed(cid, envelope, payload, self._own_car(cid), capability)
         prevs, proof = self._check_time(payload)
-        init = strict.event_cid(payload["id"], "the event's 'id'")
+        init = _event_cid(payload["id"], "the event's 'id'")
         kind, car = EventKind.TIME, self._own_car(cid)
         return Event(cid, kind, init, prevs, None, payload, None, proof, car)
 
     def _check_time(self, payload: Any) -> tuple[tuple[CID, ...], TimeProof]:
-        event = strict.fields(payload, "the time event", TIME_FIELDS)
-        prev = strict.event_cid(event["prev"], "the time event's 'prev'")
-        path = strict.of_type(event["path"], str, "the time event's 'path'")
-        proof_cid = strict.of_type(event["proof"], CID, "the time event's 'proof'")
+        event = fields_of(payload, "the time event", TIME_FIELDS)
+        prev = _event_cid(event["prev"], "the time event's 'prev'")
+        path = of_type(event["path"], str, "the time event's 'path'")
+        proof_cid = of_type(event["proof"], CID, "the time event's 'proof'")
         proof = TimeProof.from_fields(self._read_node(proof_cid, "the proof"))
         check_path(proof.root, path, prev, self._read_node)
         return (prev,), proof
 
     def _read_node(self, cid: CID, what: str) -> Any:
-        return self._read(strict.block_cid(cid, what), what)
+        return self._read(block_cid(cid, what), what)
 
     def _read(self, cid: CID, what: str) -> Any:
         """The decoded block of that CID, which the CAR must have."""
@@ -283,7 +297,7 @@ class _EventReader:
     def _read_payload(self, cid: CID, what: str) -> Any:
         self._check_map(cid)
         payload = self._read(cid, what)
-        strict.check_payload(self._needed[cid], payload)
+        check_payload(self._needed[cid], payload)
         return payload
 
     def _capability_block(self, envelope: Envelope | None) -> bytes | None:
@@ -311,37 +325,52 @@ def _signed(
     if type(payload) is not dict:
         raise InvalidEventError(_NO_MAP)
     if "id" not in payload and "prev" not in payload:
-        header = InitHeader.from_fields(strict.fields(payload, "the init event", _INIT)["header"])
+        header = InitHeader.from_fields(fields_of(payload, "the init event", _INIT)["header"])
         kind = EventKind.INIT
         return Event(cid, kind, cid, (), header, payload, envelope, None, own_car, capability)
     if envelope is None:
         raise InvalidEventError("a data event must be signed; this one is not")
     prevs = _check_data(payload)
-    init = strict.event_cid(payload["id"], "the event's 'id'")
+    init = _event_cid(payload["id"], "the event's 'id'")
     kind = EventKind.DATA
     return Event(cid, kind, init, prevs, None, payload, envelope, None, own_car, capability)
 
 
 def _check_data(payload: Any) -> tuple[CID, ...]:
-    fields = strict.fields(payload, "the data event", _DATA, _DATA_OPTIONAL)
+    fields = fields_of(payload, "the data event", _DATA, _DATA_OPTIONAL)
     if "header" in fields:
-        header = strict.fields(fields["header"], "the header", optional=_DATA_HEADER)
+        header = fields_of(fields["header"], "the header", optional=_DATA_HEADER)
         if "shouldIndex" in header:
-            strict.of_type(header["shouldIndex"], bool, "the header's 'shouldIndex'")
+            of_type(header["shouldIndex"], bool, "the header's 'shouldIndex'")
         if "modelVersion" in header:
-            strict.of_type(header["modelVersion"], CID, "the header's 'modelVersion'")
+            of_type(header["modelVersion"], CID, "the header's 'modelVersion'")
     return _check_prevs(fields["prev"])
 
 
 def _check_prevs(value: Any) -> tuple[CID, ...]:
     """CIP-145: `prev` is a CID or a list of CIDs; a list of one means the same as that one."""
     if type(value) is not list:
-        return (strict.event_cid(value, "the data event's 'prev'"),)
+        return (_event_cid(value, "the data event's 'prev'"),)
     if not 0 < len(value) <= MAX_PREVS:
         raise InvalidEventError(
             f"the data event's 'prev' lists {len(value)} events; it must be 1 to {MAX_PREVS}"
         )
-    prevs = tuple(strict.event_cid(link, "the data event's 'prev'") for link in value)
+    prevs = tuple(_event_cid(link, "the data event's 'prev'") for link in value)
     if len(set(prevs)) != len(prevs):
         raise InvalidEventError("the data event's 'prev' lists an event twice")
     return prevs
+
+
+def _event_cid(value: Any, what: str) -> CID:
+    """Return `value`, which must be the CID of an event: sha2-256 of DAG-CBOR or DAG-JOSE.
+
+    Raises:
+        InvalidEventError: it is anything else.
+    """
+    cid = of_type(value, CID, what)
+    if not cid.startswith(_EVENT_HEADS):
+        raise InvalidEventError(
+            f"{what} is {cid}, which cannot be an event: those are DAG-CBOR (0x71) or DAG-JOSE "
+            f"(0x85) with sha2-256, not codec {cid.codec:#x} with hash {cid.hash_code:#x}"
+        )
+    return cid

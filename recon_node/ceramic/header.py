@@ -21,8 +21,8 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final, Self
 
-from recon_node.ceramic import strict
 from recon_node.ceramic.auth.did import is_did
+from recon_node.ceramic.auth.envelope import fields_of, of_type
 from recon_node.ceramic.errors import InvalidEventError, StreamIdError
 from recon_node.ipld import (
     CID,
@@ -210,18 +210,18 @@ def _checked_fields(value: Any) -> dict[str, Any]:
             types = _TILE_TYPES | {"unique": str} if is_text else _TILE_TYPES
         if type(sep) is str and sep not in optional and sep != NO_SORT_KEY:
             optional = optional | {sep}
-    header = strict.fields(value, "the header", _REQUIRED, optional)
+    header = fields_of(value, "the header", _REQUIRED, optional)
     for name, expected in types.items():
         if name in header and (name != sep or name in _TYPES):
-            strict.of_type(header[name], expected, f"the header's {name!r}")
+            of_type(header[name], expected, f"the header's {name!r}")
     return header
 
 
 def _controller(value: Any) -> str:
-    controllers = strict.of_type(value, list, "the header's 'controllers'")
+    controllers = of_type(value, list, "the header's 'controllers'")
     if len(controllers) != 1:
         raise InvalidEventError(f"a stream has exactly one controller, not {len(controllers)}")
-    controller = strict.of_type(controllers[0], str, "the controller")
+    controller = of_type(controllers[0], str, "the controller")
     if not is_did(controller):
         raise InvalidEventError(f"the controller {controller[:100]!r} is not a DID")
     return controller
@@ -229,7 +229,7 @@ def _controller(value: Any) -> str:
 
 def _model(value: Any) -> StreamId:
     try:
-        return _remembered_model(strict.of_type(value, bytes, "the header's 'model'"))
+        return _remembered_model(of_type(value, bytes, "the header's 'model'"))
     except StreamIdError as error:
         raise InvalidEventError(f"the header's 'model' is not a StreamID: {error}") from None
 
@@ -237,7 +237,7 @@ def _model(value: Any) -> StreamId:
 def _sort_key(header: dict[str, Any], controller: str) -> tuple[str, str]:
     """The sort key and the sort value."""
     if "sep" in header:
-        key = strict.of_type(header["sep"], str, "the header's 'sep'")
+        key = of_type(header["sep"], str, "the header's 'sep'")
     elif "model" in header:
         key = DEFAULT_SORT_KEY
     else:
@@ -253,7 +253,7 @@ def _sort_value(key: str, value: Any) -> str:
     if type(value) is list and len(value) == 1:
         [value] = value
     if key == DAG_SORT_KEY:
-        strict.of_type(value, bytes, f"the header's {key!r}")
+        of_type(value, bytes, f"the header's {key!r}")
     if type(value) is bytes:
         return (_remembered_text if len(value) <= _MAX_CACHED_SIZE else _text)(value)
     if type(value) is CID:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from recon_node.ceramic import strict
+from recon_node.ceramic.auth.envelope import fields_of, of_type
 from recon_node.ceramic.errors import ChainAnswerError, InvalidEventError
 from recon_node.ipld import CID
 
@@ -76,21 +76,21 @@ class TimeProof:
         Raises:
             InvalidEventError: a field is missing, unknown, of a wrong type or too long.
         """
-        proof = strict.fields(value, "the proof", _PROOF, _OPTIONAL)
-        chain_id = strict.of_type(proof["chainId"], str, "the proof's 'chainId'")
+        proof = fields_of(value, "the proof", _PROOF, _OPTIONAL)
+        chain_id = of_type(proof["chainId"], str, "the proof's 'chainId'")
         if not _CHAIN_ID.fullmatch(chain_id):
             raise InvalidEventError(
                 f"the proof's 'chainId' {chain_id[:50]!r} is not a chain (CAIP-2)"
             )
         for name in _OLD_PROOF & proof.keys():
-            strict.of_type(proof[name], int, f"the proof's '{name}'")
-        tx_type = strict.of_type(proof.get("txType", _RAW), str, "the proof's 'txType'")
+            of_type(proof[name], int, f"the proof's '{name}'")
+        tx_type = of_type(proof.get("txType", _RAW), str, "the proof's 'txType'")
         if len(tx_type) > _MAX_TX_TYPE:
             raise InvalidEventError(f"the proof's 'txType' has {len(tx_type)} characters, too many")
         return cls(
             chain_id=chain_id,
-            root=strict.of_type(proof["root"], CID, "the proof's 'root'"),
-            tx_hash=strict.of_type(proof["txHash"], CID, "the proof's 'txHash'"),
+            root=of_type(proof["root"], CID, "the proof's 'root'"),
+            tx_hash=of_type(proof["txHash"], CID, "the proof's 'txHash'"),
             tx_type=tx_type,
         )
 
@@ -225,10 +225,10 @@ def check_path(root: CID, path: str, prev: CID, read_block: Callable[[CID, str],
         )
     cid = root
     for position, index in enumerate(indexes):
-        node = strict.of_type(read_block(cid, f"node {position}"), list, f"node {position}")
+        node = of_type(read_block(cid, f"node {position}"), list, f"node {position}")
         if not _INDEX.fullmatch(index) or int(index) >= len(node):
             raise InvalidEventError(f"the proof's path {path[:200]!r} leaves the Merkle tree")
-        cid = strict.of_type(node[int(index)], CID, f"entry {index} of node {position}")
+        cid = of_type(node[int(index)], CID, f"entry {index} of node {position}")
     if cid != prev:
         raise InvalidEventError(f"the proof's path ends at {cid}, not at the prev {prev}")
 

@@ -33,9 +33,8 @@ from nacl.signing import SigningKey
 
 from recon_node.ceramic import InvalidEventError, Network
 from recon_node.ceramic.auth.did import DID_KEY, algorithm_of, controller_of, public_key, sign
-from recon_node.ceramic.auth.envelope import Envelope, parse_envelope
+from recon_node.ceramic.auth.envelope import Envelope, of_type, parse_envelope
 from recon_node.ceramic.errors import DidError
-from recon_node.ceramic.strict import of_type
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, DagCborError, car, dag_cbor
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.snapshot.packs import LocatorError, PackExtent, located, split_located

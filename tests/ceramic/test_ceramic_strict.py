@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.ceramic import strict
-from recon_node.ceramic.strict import MAX_BRACKETS
+from recon_node.ceramic.auth.envelope import MAX_BRACKETS, json_value
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text("[{a\\"),
@@ -24,7 +23,7 @@ VALUES = st.recursive(
 def test_harmless_json_is_read_as_by_everyone(value: Any) -> None:
     text = json.dumps(value).encode()
     if text.count(b"[") + text.count(b"{") <= MAX_BRACKETS:
-        assert strict.json_value(text) == value
+        assert json_value(text) == value
 
 
 @pytest.mark.parametrize(
@@ -43,18 +42,18 @@ def test_harmless_json_is_read_as_by_everyone(value: Any) -> None:
 )
 def test_refused(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        strict.json_value(text)
+        json_value(text)
 
 
 def test_the_call_stack_does_not_matter() -> None:
     deepest = b"[" * MAX_BRACKETS + b"]" * MAX_BRACKETS
     for frames in (0, 400, 800):
-        assert deeper(frames, lambda: strict.json_value(deepest)) is not None
+        assert deeper(frames, lambda: json_value(deepest)) is not None
 
 
 def test_numbers_of_any_length_are_read() -> None:
-    assert strict.json_value(b"9" * 10_000) == float("inf")
-    assert strict.json_value(b"[12]") == [12.0]
+    assert json_value(b"9" * 10_000) == float("inf")
+    assert json_value(b"[12]") == [12.0]
 
 
 def deeper(frames: int, call: Callable[[], Any]) -> Any:

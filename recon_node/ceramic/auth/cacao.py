@@ -25,8 +25,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
-from recon_node.ceramic import strict
 from recon_node.ceramic.auth.did import is_did
+from recon_node.ceramic.auth.envelope import fields_of, of_type
 from recon_node.ceramic.errors import (
     InvalidEventError,
     InvalidSignatureError,
@@ -152,16 +152,14 @@ def unix_seconds(text: str) -> int:
 
 
 def _parse(block: Any) -> Cacao:
-    parts = strict.fields(block, "the capability", _CACAO)
-    header = strict.fields(parts["h"], "the capability's header", _HEADER)
+    parts = fields_of(block, "the capability", _CACAO)
+    header = fields_of(parts["h"], "the capability's header", _HEADER)
     if type(parts["p"]) is dict and "prf" in parts["p"]:
         raise UnsupportedSignatureError(
             "the capability delegates another ('prf'); chains of capabilities are not supported"
         )
-    payload = strict.fields(parts["p"], "the capability's payload", _PAYLOAD, _PAYLOAD_OPTIONAL)
-    signature = strict.fields(
-        parts["s"], "the capability's signature", _SIGNATURE, _SIGNATURE_OPTIONAL
-    )
+    payload = fields_of(parts["p"], "the capability's payload", _PAYLOAD, _PAYLOAD_OPTIONAL)
+    signature = fields_of(parts["s"], "the capability's signature", _SIGNATURE, _SIGNATURE_OPTIONAL)
     for name in ("iss", "aud"):
         if not is_did(_text(payload, name)):
             raise InvalidSignatureError(f"the capability's {name!r} is not a DID")
@@ -188,7 +186,7 @@ def _parse(block: Any) -> Cacao:
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
-    text = strict.of_type(fields[name], str, f"the capability's {name!r}")
+    text = of_type(fields[name], str, f"the capability's {name!r}")
     if _LINE_BREAK.search(text):
         raise InvalidSignatureError(f"the capability's {name!r} holds a line break")
     return text
@@ -201,7 +199,7 @@ def _optional_text(fields: dict[str, Any], name: str) -> str | None:
 def _resources(payload: dict[str, Any]) -> tuple[str, ...]:
     if "resources" not in payload:
         return ()
-    resources = strict.of_type(payload["resources"], list, "the capability's 'resources'")
+    resources = of_type(payload["resources"], list, "the capability's 'resources'")
     if len(resources) > MAX_RESOURCES:
         raise InvalidSignatureError(
             f"the capability lists {len(resources)} resources; the limit is {MAX_RESOURCES}"

@@ -1,5 +1,6 @@
-"""The envelope of a signed event: a JWS as DAG-JOSE, `{payload, signatures}`.
+"""The envelope of a signed event, and strict readers for the blocks of strangers.
 
+An envelope is a JWS as DAG-JOSE, `{payload, signatures}`.
 Source: https://ipld.io/specs/codecs/dag-jose/spec/ and RFC 7515. The payload is the CID of the
 block that is signed; the one signature comes with its protected header, JSON as the signer wrote
 it. An unprotected `header` is refused: it is not signed, so anyone could turn someone else's event
@@ -14,20 +15,163 @@ are nearly all. It saves an eighth of the time of a check. The header of such a 
 the root, and it has two blocks: the payload, and an envelope in which only the payload's CID, the
 protected header and the signature vary. The rest is compared byte for byte instead of being
 decoded. A CAR that looks different may be right as well, and is decoded.
+
+Unknown fields are refused everywhere: a node that drops what it does not know cannot serve the
+event again byte for byte, and its signer meant something by them.
+
+What `json.loads` makes of a text depends on more than the text: on the depth of the call stack, and
+on the environment. If one process accepted an event that another cannot read, nodes would not agree
+on the set. So JSON is bounded here, far below those limits (RFC 8259; as in I-JSON, RFC 7493, names
+are unique within an object).
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import re
+from collections.abc import Set
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
-from recon_node.ceramic import strict
 from recon_node.ceramic.auth.did import is_did
 from recon_node.ceramic.errors import InvalidEventError
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CidError, DagCborError, car, cid_head, dag_cbor
+
+T = TypeVar("T")
+
+MAX_BRACKETS: Final = 100
+"""Opening brackets in a JSON text, including those in strings: real texts have one or two."""
+
+MIN_INTEGER: Final = -(2**63)
+"""The least integer in a payload, as for ceramic-one, which buffers its values. Links, lists of
+anchors and other blocks do not matter: nothing there is kept as a number."""
+_LOW_INTEGER: Final = re.compile(rb"\x3b[\x80-\xff]")
+"""How such an integer begins in DAG-CBOR."""
+_LONG_NEGATIVE: Final = b"\x3b"
+"""Its first byte, which most blocks do not have: to look for it takes a tenth of the time."""
+
+_MAX_LISTED: Final = 10
+"""Field names that an error lists."""
+_MAX_NAME: Final = 100
+"""Characters of each of them."""
+_NONE: Final[Set[str]] = frozenset()
+_BLOCK_HEAD: Final = cid_head(DAG_CBOR)
+# Clients look for this sentence, which is ceramic-one's.
+_NO_ROUND_TRIP: Final = (
+    "Event bytes do not round-trip. This most likely means the event contains unexpected fields."
+)
+_TYPE_NAMES: Final = {
+    CID: "a link",
+    bytes: "bytes",
+    str: "a string",
+    dict: "a map",
+    list: "a list",
+    bool: "a boolean",
+    int: "an integer",
+}
+
+
+def fields_of(
+    value: Any, what: str, required: Set[str] = _NONE, optional: Set[str] = _NONE
+) -> dict[str, Any]:
+    """Return `value`, a map with all required fields and no others than these.
+
+    `what` names the value in errors: "the header".
+
+    Raises:
+        InvalidEventError: not a map, or a field is missing or unknown.
+    """
+    if type(value) is not dict:
+        raise InvalidEventError(f"{what} is {_kind(value)}, not a map")
+    names = value.keys()
+    if names == required:
+        return value
+    if missing := required - names:
+        raise InvalidEventError(f"{what} lacks {_listed(missing)}")
+    if unknown := names - required - optional:
+        raise InvalidEventError(
+            f"{what} has unknown fields, which are refused: {_listed(unknown)}. {_NO_ROUND_TRIP}"
+        )
+    return value
+
+
+def of_type(value: Any, expected: type[T], what: str) -> T:
+    """Return `value`, which must be exactly of that type: a link is not bytes here.
+
+    Raises:
+        InvalidEventError: it is of another type.
+    """
+    if type(value) is not expected:
+        raise InvalidEventError(f"{what} is {_kind(value)}, not {_TYPE_NAMES[expected]}")
+    return value
+
+
+def block_cid(cid: CID, what: str) -> CID:
+    """Return `cid`, which must be of a DAG-CBOR block, hashed with sha2-256.
+
+    Raises:
+        InvalidEventError: another codec or hash.
+    """
+    if not cid.startswith(_BLOCK_HEAD):
+        raise InvalidEventError(f"{what} {cid} must be DAG-CBOR (0x71) with sha2-256")
+    return cid
+
+
+def check_payload(block: bytes, value: Any) -> None:
+    """Check the integers of a payload, which is decoded already.
+
+    Raises:
+        InvalidEventError: one is less than `MIN_INTEGER`.
+    """
+    if _LONG_NEGATIVE not in block or _LOW_INTEGER.search(block) is None:  # nearly always
+        return
+    left = [value]
+    while left:
+        item = left.pop()
+        if type(item) is int and item < MIN_INTEGER:
+            raise InvalidEventError(f"the payload has the integer {item}; the least is -2^63")
+        if type(item) is dict:
+            left += item.values()
+        elif type(item) is list:
+            left += item
+
+
+def json_value(data: bytes) -> Any:
+    """Decode a JSON text in UTF-8; all numbers become `float`.
+
+    Raises:
+        ValueError: not JSON, a repeated field in an object, or more than `MAX_BRACKETS`.
+    """
+    if data.count(b"{") + data.count(b"[") > MAX_BRACKETS:
+        raise ValueError(f"it has more than {MAX_BRACKETS} objects and arrays")
+    return json.loads(
+        data.decode(),
+        object_pairs_hook=_without_duplicates,
+        parse_int=float,  # of any length
+        parse_constant=_refuse_constant,
+    )
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("it has a field twice")
+    return members
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _kind(value: Any) -> str:
+    return "missing" if value is None else _TYPE_NAMES.get(type(value), type(value).__name__)
+
+
+def _listed(names: Set[str]) -> str:
+    return ", ".join(repr(name[:_MAX_NAME]) for name in sorted(names)[:_MAX_LISTED])
+
 
 _ENVELOPE: Final = frozenset({"payload", "signatures"})
 _SIGNATURE: Final = frozenset({"protected", "signature"})
@@ -92,18 +236,18 @@ def parse_envelope(block: Any) -> Envelope:
         InvalidEventError: not a JWS with exactly one signature and a protected header that names
             `alg` and `kid`.
     """
-    envelope = strict.fields(block, "the signed envelope", _ENVELOPE)
-    signatures = strict.of_type(envelope["signatures"], list, "the envelope's 'signatures'")
+    envelope = fields_of(block, "the signed envelope", _ENVELOPE)
+    signatures = of_type(envelope["signatures"], list, "the envelope's 'signatures'")
     if len(signatures) != 1:
         raise InvalidEventError(f"an event has exactly one signature, not {len(signatures)}")
-    signature = strict.fields(signatures[0], "the signature", _SIGNATURE)
-    protected = strict.of_type(signature["protected"], bytes, "the protected header")
+    signature = fields_of(signatures[0], "the signature", _SIGNATURE)
+    protected = of_type(signature["protected"], bytes, "the protected header")
     header = parse_protected(protected)
     return Envelope(
-        payload=_payload_cid(strict.of_type(envelope["payload"], bytes, "the envelope's payload")),
+        payload=_payload_cid(of_type(envelope["payload"], bytes, "the envelope's payload")),
         protected=protected,
         header=header,
-        signature=strict.of_type(signature["signature"], bytes, "the signature"),
+        signature=of_type(signature["signature"], bytes, "the signature"),
         capability=_capability(header),
     )
 
@@ -113,7 +257,7 @@ def _payload_cid(raw: bytes) -> CID:
         cid = CID(raw)
     except CidError as error:
         raise InvalidEventError(f"the envelope's payload is not a CID: {error}") from None
-    return strict.block_cid(cid, "the payload")
+    return block_cid(cid, "the payload")
 
 
 def parse_protected(protected: bytes) -> dict[str, Any]:
@@ -129,7 +273,7 @@ def _read_protected(protected: bytes) -> dict[str, Any]:
     if len(protected) > _MAX_PROTECTED:
         raise InvalidEventError(f"the protected header has {len(protected)} bytes, too many")
     try:
-        header = strict.json_value(protected)
+        header = json_value(protected)
     except ValueError as error:
         raise InvalidEventError(f"the protected header is not valid JSON: {error}") from None
     if not isinstance(header, dict):
@@ -155,7 +299,7 @@ def _capability(header: dict[str, Any]) -> CID | None:
         raise InvalidEventError(
             f"the protected header's 'cap' does not name a CID: {error}"
         ) from None
-    return strict.block_cid(cid, "the capability")
+    return block_cid(cid, "the capability")
 
 
 def _base64url(data: bytes) -> bytes:
@@ -167,7 +311,6 @@ _remembered = lru_cache(maxsize=1024)(_read_protected)
 _remembered_cid = lru_cache(maxsize=1024)(CID.parse)
 
 _DIGEST: Final = slice(-32, None)
-_PAYLOAD_HEAD: Final = cid_head(DAG_CBOR)
 _ROOT_HEAD: Final = cid_head(DAG_JOSE)
 _ROOT_BYTES: Final = len(CID.of(DAG_JOSE, b""))
 _PAYLOAD_BYTES: Final = len(CID.of(DAG_CBOR, b""))
@@ -221,7 +364,7 @@ def read_plain(data: bytes) -> tuple[CID, Envelope, Any] | None:
             at = start + size
             if not envelope and data.startswith(root, start):
                 envelope = data[start + _ROOT_BYTES : at]
-            elif not payload and data.startswith(_PAYLOAD_HEAD, start):
+            elif not payload and data.startswith(_BLOCK_HEAD, start):
                 block = start + _PAYLOAD_BYTES
                 payload_cid, payload = data[start:block], data[block:at]
             else:
@@ -243,7 +386,7 @@ def read_plain(data: bytes) -> tuple[CID, Envelope, Any] | None:
         return None
     try:
         decoded = dag_cbor.decode(payload)
-        strict.check_payload(payload, decoded)
+        check_payload(payload, decoded)
     except (DagCborError, InvalidEventError):
         return None
     protected, header = signer

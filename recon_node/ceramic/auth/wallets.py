@@ -51,8 +51,8 @@ import base64
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from recon_node.ceramic import strict
 from recon_node.ceramic.auth.did import SIGNATURE_SIZE, public_key
+from recon_node.ceramic.auth.envelope import fields_of, json_value, of_type
 from recon_node.ceramic.errors import InvalidEventError
 from recon_node.ipld import CID, DAG_CBOR, DagCborError, dag_cbor
 
@@ -254,13 +254,11 @@ def _issuer_key(issuer: str) -> P256Key:
 
 def _authenticator_data(metadata: Any) -> tuple[bytes, bytes]:
     try:
-        fields = strict.fields(metadata, "the capability's metadata", _METADATA)
-        encoded = strict.of_type(fields["aad"], bytes, "the metadata's 'aad'")
-        aad = strict.fields(dag_cbor.decode(encoded), "the metadata's 'aad'", _AAD)
-        auth_data = strict.of_type(aad["authData"], bytes, "the metadata's 'authData'")
-        client_data = strict.of_type(
-            aad["clientDataJSON"], bytes, "the metadata's 'clientDataJSON'"
-        )
+        fields = fields_of(metadata, "the capability's metadata", _METADATA)
+        encoded = of_type(fields["aad"], bytes, "the metadata's 'aad'")
+        aad = fields_of(dag_cbor.decode(encoded), "the metadata's 'aad'", _AAD)
+        auth_data = of_type(aad["authData"], bytes, "the metadata's 'authData'")
+        client_data = of_type(aad["clientDataJSON"], bytes, "the metadata's 'clientDataJSON'")
     except (InvalidEventError, DagCborError) as error:
         raise InvalidSignatureError(str(error)) from None
     if len(auth_data) < _MIN_AUTH_DATA:
@@ -272,7 +270,7 @@ def _authenticator_data(metadata: Any) -> tuple[bytes, bytes]:
 
 def _check_client_data(client_data: bytes, expected: str) -> None:
     try:
-        fields = strict.json_value(client_data)
+        fields = json_value(client_data)
     except ValueError as error:
         raise InvalidSignatureError(f"the passkey's client data is not JSON: {error}") from None
     if not isinstance(fields, dict) or fields.get("type") != "webauthn.get":
