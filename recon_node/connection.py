@@ -23,6 +23,8 @@ TIMEOUT: Final = 30.0
 """Seconds that a node may take for one step of a request."""
 MAX_ANSWER: Final = 64 * 1024 * 1024
 """Bytes of an answer that is read at once; a document of 16 MB is 22 MB as multibase text."""
+MAX_PAUSE: Final = 60.0
+"""Seconds that a server may ask to wait before the next request."""
 _MAX_MESSAGE: Final = 500
 """Characters of an answer that an error quotes."""
 
@@ -108,7 +110,7 @@ class Answer:
     json: Any = None
     """The body as a value; None if it is not JSON."""
     retry_after: float = 0.0
-    """Seconds that the node asks to wait before the next request."""
+    """Seconds that the node asks to wait before the next request, at most `MAX_PAUSE`."""
     warning: str = ""
     """What the node warns of though it did what it was asked; of its header `recon-warning`."""
 
@@ -124,7 +126,7 @@ class Answer:
             response.status_code,
             body.decode(errors="replace"),
             decoded,
-            float(pause) if pause.isdecimal() else 0.0,
+            min(float(pause), MAX_PAUSE) if pause.isdecimal() else 0.0,
             response.headers.get("recon-warning", ""),
         )
 

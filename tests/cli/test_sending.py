@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
+import httpx
 import pytest
 import trio
 from hypothesis import given
@@ -30,7 +31,7 @@ from recon_node.cli.sending import (
     WindowEntry,
     send_items,
 )
-from recon_node.connection import AsyncConnection, NodeError, NotANodeError
+from recon_node.connection import MAX_PAUSE, Answer, AsyncConnection, NodeError, NotANodeError
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.store import Store, open_store
 
@@ -213,6 +214,15 @@ async def test_a_node_that_takes_one_event_a_request_gets_them_so(tmp_path: Path
         outcome = await send(node, sample_items(30))
         assert (outcome.new, outcome.refused, store.head) == (30, 0, 30)
     assert requests.count(b"application/json") == 30
+
+
+@pytest.mark.parametrize(
+    ("asked", "pause"), [("7", 7.0), ("9" * 400, MAX_PAUSE), ("-1", 0.0), ("soon", 0.0)]
+)
+def test_a_server_cannot_ask_for_a_pause_without_end(asked: str, pause: float) -> None:
+    """It may be a proxy; the command would sit there without a word."""
+    response = httpx.Response(503, headers={"retry-after": asked})
+    assert Answer.of(response, b"").retry_after == pause
 
 
 ANSWERS = [
