@@ -36,9 +36,11 @@ def script(page: Path, without: Collection[str] = ("once",)) -> str:
         if "recon-node run" in block:
             api = re.search(r"--api (\S+)", block)
             where = f" --url http://{api[1]}" if api else ""
-            parts.append(
-                f"until recon-node status{where} > /dev/null 2>&1; do kill -0 $!; sleep 0.2; done"
-            )
+            parts += [
+                f"api={api[1] if api else '${RECON_NODE_URL#http://}'}",
+                "until (: < /dev/tcp/${api/://}) 2> /dev/null; do kill -0 $!; sleep 0.1; done",
+                f"until recon-node status{where} > /dev/null 2>&1; do kill -0 $!; sleep 0.2; done",
+            ]
     return "\n".join([*parts, "echo the end"])
 
 
