@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 from support import forking
@@ -159,6 +160,15 @@ def testnets_are_forked() -> Iterator[None]:
     """A node's imports would take most of a test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(testnet, "Popen", forking.Popen)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tracebacks_are_plain() -> Iterator[None]:
+    """Where no log is set up, rich shows the variables of all frames: a second of CPU each time."""
+    renderer = structlog.get_config()["processors"][-1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(renderer, "_exception_formatter", structlog.dev.plain_traceback)
         yield
 
 
