@@ -33,9 +33,10 @@ from typing import Final
 import structlog
 import trio
 
-from recon_node.ceramic import ALWAYS, CeramicError, EventKind, InitHeader
+from recon_node.ceramic import ALWAYS, CeramicError, InitHeader
 from recon_node.ceramic.auth.did import Ed25519Key, public_key, same_did
 from recon_node.ceramic.auth.envelope import parse_protected
+from recon_node.ceramic.event import DATA, INIT
 from recon_node.ipld import CID, DagCborError, dag_cbor
 from recon_node.latest import Latest
 from recon_node.processes.pool import CannotStartError, Processes
@@ -80,11 +81,11 @@ def _facts(
     encoded_header: bytes | None,
 ) -> Facts | None:
     cid, names = _new_cid(CID, raw_cid), Names(_new_cid(CID, payload), None)
-    kind, init, header = EventKind.DATA, cid, None
+    kind, init, header = DATA, cid, None
     if raw_init is not None:
         init = _new_cid(CID, raw_init)
     elif encoded_header is not None:
-        kind, header = EventKind.INIT, _header(encoded_header, signer)
+        kind, header = INIT, _header(encoded_header, signer)
         if header is None:
             return None
     prevs = tuple([_new_cid(CID, link) for link in links])
