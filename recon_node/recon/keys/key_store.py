@@ -340,7 +340,7 @@ class KeyStore(KeyView):
             at = self._add_run(ordered, at)
 
     def load_packed(self, data: bytes | mmap, start: int, count: int) -> None:
-        """Fill an empty store with `count` keys that were packed (packed.py), from `start` on.
+        """Fill an empty store with keys that were packed (packed.py): that many, from `start` on.
 
         They are trusted to be what `KeyView.packed` has yielded, and stay in `data` until they are
         read. So the time that this takes is that of one key in 42.
