@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from spark_sink.cli import main
-from spark_sink.derive import derivation, workers
-from spark_sink.derive.portion import Portion
+from spark_sink.derive import derivation
+from spark_sink.run import pipeline
 
 
 def fatal(function: Callable[..., Any], mark: Path) -> Callable[..., Any]:
@@ -27,8 +27,6 @@ def fatal(function: Callable[..., Any], mark: Path) -> Callable[..., Any]:
 
     def call(*args: Any) -> Any:
         answer = function(*args)
-        if not isinstance(answer, Portion):
-            answer = list(answer)
         try:
             note = mark.open("x")
         except FileExistsError:
@@ -45,6 +43,6 @@ def fatal(function: Callable[..., Any], mark: Path) -> Callable[..., Any]:
 if __name__ == "__main__":
     marks = Path(sys.argv.pop(1))
     derivation._SHORT_POSITIONS = 0
-    workers.stage_feed = fatal(workers.stage_feed, marks / "fetch")
+    pipeline.stage_range = fatal(pipeline.stage_range, marks / "fetch")
     derivation.compute_partition = fatal(derivation.compute_partition, marks / "compute")
     main(prog_name="spark-sink")
