@@ -1,15 +1,13 @@
 """Rows of streams that are changed in few small files, beside what delta-rs does to the table."""
 
-import hashlib
 import json
 import os
 import random
 import signal
 import tempfile
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
-from itertools import count, pairwise
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -24,11 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from obstore.exceptions import GenericError
 from spark_helpers import EPOCH, feed_rows
+from spark_leaf_child import SPEC, cid_of, put_and_die, put_often, row, table_of
 
 from recon_node.ceramic import Event
 from spark_sink.errors import ConflictError, TablesError
 from spark_sink.query.dataset import dataset_of
-from spark_sink.schema import RAW, TABLES, partition_of
+from spark_sink.schema import RAW, partition_of
 from spark_sink.tables import commits, delta_files, leaves, objects, raw_files, retention
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.delta_files import names_of, optimize, query, read_commit
@@ -41,33 +40,7 @@ from spark_sink.tables.location import (
     open_delta_table,
 )
 
-SPEC = TABLES["stream_states"]
 KINDS = {"insert", "update_preimage", "update_postimage"}
-
-
-def cid_of(stream: int) -> bytes:
-    return b"\x01\x71\x12\x20" + hashlib.sha256(stream.to_bytes(4, "big")).digest()
-
-
-def row(stream: int, value: int) -> dict[str, Any]:
-    cid = cid_of(stream)
-    return {
-        "stream_id": f"k{cid.hex()}",
-        "stream_cid": cid,
-        "stream_type": 3,
-        "controller": "did:key:z6Mk",
-        "dimensions": [("model", b"model"), ("none", None)],
-        "event_cid": cid,
-        "event_type": "data",
-        "event_height": value,
-        "data": b"%d" % value * 9,
-        "position": 1,
-        "stream_cid_partition": partition_of(cid),
-    }
-
-
-def table_of(values: dict[int, int]) -> pa.Table:
-    return pa.Table.from_pylist([row(*item) for item in values.items()], SPEC.schema)
 
 
 def rows_in(table: DeltaTable) -> dict[bytes, int]:
@@ -240,29 +213,6 @@ def test_what_delta_rs_does_in_another_way_is_left_to_it(
     assert objects.has_objects(location_of("gs://bucket/t", options))
 
 
-def put_and_die(path: Location, values: dict[int, int], steps: int) -> None:
-    """In a process: put rows; SIGKILL after this many files, before or after one is there."""
-    at = count()
-
-    def or_die() -> None:
-        if next(at) == steps:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def dying(function: Callable[..., None]) -> Callable[..., None]:
-        def call(*args: Any) -> None:
-            or_die()
-            function(*args)
-
-        return call
-
-    table = FeedTable(SPEC, path, EPOCH)
-    leaves._LEAF_BYTES = 2_000  # type: ignore[misc]
-    objects.write = dying(objects.write)
-    objects.put_if_absent = dying(objects.put_if_absent)
-    table.put(table_of(values), 2)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_rows_are_there_before_or_after_a_kill_at_each_step_of_a_commit(place: Location) -> None:
     """What a killed process leaves behind belongs to no version, and a vacuum finds it."""
     before, change = dict.fromkeys(range(60), 0), {1: 1, 2: 2, 61: 3}
@@ -272,7 +222,7 @@ def test_rows_are_there_before_or_after_a_kill_at_each_step_of_a_commit(place: L
     kills = 0
     while FeedTable(SPEC, place, EPOCH).position == 1:
         assert rows_in(open_delta_table(place)) == {cid_of(each): before[each] for each in before}
-        process = context.Process(target=put_and_die, args=(place, change, kills))
+        process = context.Process(target=put_and_die, args=(place, EPOCH, change, kills))
         process.start()
         process.join(60)
         assert process.exitcode == -signal.SIGKILL
@@ -291,22 +241,14 @@ def test_rows_are_there_before_or_after_a_kill_at_each_step_of_a_commit(place: L
     assert len(found) > kills
 
 
-def put_often(path: Location, stream: int, times: int) -> None:
-    """In a process: put a row often, again if another process came first."""
-    value = 0
-    while value < times:
-        table = FeedTable(SPEC, path, EPOCH)
-        with suppress(ConflictError):
-            table.put(table_of({stream: value + 1}), table.position + 1)
-            value += 1
-
-
 def test_of_processes_that_commit_at_once_one_succeeds_each_time(place: Location) -> None:
     times, streams = 3, range(3)
     FeedTable(SPEC, place, EPOCH)
     context = get_context("forkserver")
     context.set_forkserver_preload(["spark_sink.tables.delta"])
-    processes = [context.Process(target=put_often, args=(place, each, times)) for each in streams]
+    processes = [
+        context.Process(target=put_often, args=(place, EPOCH, each, times)) for each in streams
+    ]
     for process in processes:
         process.start()
     for process in processes:
