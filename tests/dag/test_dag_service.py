@@ -705,13 +705,13 @@ async def test_questions_are_answered_in_turn(tmp_path: Path) -> None:
         feed_index.open_feed_index(FILE, partial(take, now=NOW), store, tmp_path) as questions,
         trio.open_nursery() as nursery,
     ):
-        for asker in ["many"] * 8 + ["other"]:
+        for asker in ["many"] * 20 + ["other"]:
             nursery.start_soon(ask, asker)
             await wait_all_tasks_blocked()
         await admit(store, wanted)
         await eventually(partial(has_replica, tmp_path))
         gate.set()
-    assert answered.index("other") <= 4
+    assert answered.index("other") < 10  # the fifth that begins, of 21
 
 
 def has_replica(directory: Path) -> bool:
