@@ -43,7 +43,7 @@ from spark_sink.tables.location import (
     open_delta_table,
     storage_options,
 )
-from spark_sink.tables.objects import has_objects
+from spark_sink.tables.small_files import has_objects
 
 _EPOCH: Final = "recon.epoch"
 # What was left out of a table, by `spark_sink.tables.dags`.

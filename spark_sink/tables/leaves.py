@@ -33,7 +33,7 @@ from deltalake import DeltaTable, Transaction
 
 from spark_sink.errors import cannot_read
 from spark_sink.schema import PARTITION_COLUMN, partition_of
-from spark_sink.tables import objects
+from spark_sink.tables import small_files
 from spark_sink.tables.delta_files import CHANGE_DATA, CHANGE_TYPE, LOG, PARTITION, listed
 from spark_sink.tables.location import FAULTS, Location, concurrently, file_system
 from spark_sink.tables.staging import (
@@ -157,7 +157,7 @@ class Leaves:
         path, size = file
         try:
             if path.endswith(_SUFFIX):
-                end = objects.read_end(self._path, path, size, _FOOTER_BYTES)
+                end = small_files.read_end(self._path, path, size, _FOOTER_BYTES)
                 metadata = pq.read_metadata(pa.BufferReader(end))
             else:
                 metadata = pq.read_metadata(path, filesystem=file_system(self._path))
@@ -218,7 +218,7 @@ class Leaves:
     def _read(self, leaf: _Leaf) -> pa.Table:
         if leaf.path.endswith(_SUFFIX):
             try:
-                return rows_in(objects.read(self._path, leaf.path), self._schema)
+                return rows_in(small_files.read(self._path, leaf.path), self._schema)
             except FAULTS as error:
                 raise cannot_read(error) from error
         # Of others, nobody knows what they take in memory.
@@ -272,7 +272,7 @@ class Leaves:
             store_schema=False,
         )
         whole = written.getvalue().to_pybytes()
-        objects.write(self._path, path, whole)
+        small_files.write(self._path, path, whole)
         return path, len(whole)
 
 
@@ -353,4 +353,4 @@ def commit(
         *actions,
     ]
     data = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
-    objects.put_if_absent(path, f"{LOG}/{version:020}.json", data)
+    small_files.put_if_absent(path, f"{LOG}/{version:020}.json", data)

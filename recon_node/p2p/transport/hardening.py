@@ -41,7 +41,7 @@ from typing import Any, Final, cast
 import structlog
 import trio
 from google.protobuf.message import DecodeError
-from libp2p.abc import IHost, IMuxedConn, INetConn, INetStream, IPeerStore, IRawConnection
+from libp2p.abc import IHost, IMuxedConn, INetConn, INetStream, INetwork, IPeerStore, IRawConnection
 from libp2p.exceptions import BaseLibp2pError, ParseError
 from libp2p.host import basic_host
 from libp2p.host.basic_host import BasicHost
@@ -210,6 +210,11 @@ class _PeerData(dict[ID, PeerData]):
         super().__setitem__(key, value)
 
 
+def live_connections(network: INetwork, peer_id: ID) -> list[INetConn]:
+    """Return the connections with a peer that are not closed."""
+    return [conn for conn in network.get_connections(peer_id) if not conn.is_closed]
+
+
 class GuardedSwarm(Swarm):
     """The connections, one with each peer, in slots that are given back.
 
@@ -326,9 +331,7 @@ class GuardedSwarm(Swarm):
         """Announce a new connection, and retire superfluous ones."""
         await super().notify_connected(conn)
         peer_id = conn.muxed_conn.peer_id
-        live = [
-            connection for connection in self.get_connections(peer_id) if not connection.is_closed
-        ]
+        live = live_connections(self, peer_id)
         if len(live) < 2:
             return
         lasting = self._select_connection(live, peer_id)
@@ -460,11 +463,7 @@ class GuardedHost(BasicHost):
         connection before the old one closed, it may have restarted: it is asked again.
         """
         peer_id = conn.muxed_conn.peer_id
-        remaining = [
-            connection
-            for connection in self._network.get_connections(peer_id)
-            if not connection.is_closed
-        ]
+        remaining = live_connections(self._network, peer_id)
         restarted_after = _began(conn) + _TWINS_WITHIN
         if all(_began(connection) > restarted_after for connection in remaining):
             super()._on_notifee_disconnected(conn)

@@ -54,6 +54,7 @@ from recon_node.p2p.transport.hardening import (
     IdentifyPushes,
     bound_identify,
     bound_negotiation,
+    live_connections,
     show_ipv6_addresses,
 )
 from recon_node.p2p.transport.identity import bound_peer_ids, bound_rsa_keys
@@ -321,11 +322,7 @@ class Host:
         ]
 
     def _live(self, peer_id: ID) -> list[INetConn]:
-        return [
-            connection
-            for connection in self._swarm.get_connections(peer_id)
-            if not connection.is_closed
-        ]
+        return live_connections(self._swarm, peer_id)
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,4 @@
-"""Files below a location by obstore: read and written in one request each, or put if absent.
+"""Small files below a location by obstore: read and written in one request each, or put if absent.
 
 Theory of operation. delta-rs and obstore are made from the same Rust library. The client of
 delta-rs, behind Arrow's interface (`tables.location`), is for large files: it asks for the size of
@@ -130,9 +130,9 @@ def _opened(location: Location) -> ObjectStore:
     client: Any = {}
     config: Any = {}
     for name, value in _lower(storage_options(location) or {}).items():
-        if _is_of_client(location, name, value):
+        if _knows(location, ValueError, client_options={name: value}):  # it is asked for first
             client[name] = value
-        elif _is_of_store(location, name, value):
+        elif _knows(location, UnknownConfigurationKeyError, config={name: value}):
             config[name] = value
     return from_url(
         location.url,
@@ -142,24 +142,11 @@ def _opened(location: Location) -> ObjectStore:
     )
 
 
-def _is_of_client(location: StoreUrl, name: str, value: str) -> bool:
-    """Return whether an option of delta-rs is about requests, which obstore asks for first."""
-    client: Any = {name: value}
+def _knows(location: StoreUrl, unknown: type[Exception], **options: Any) -> bool:
+    """Return whether obstore knows an option; if not, it raises `unknown`."""
     try:
-        from_url(location.url, client_options=client)
-    except ValueError:
-        return False
-    except BaseError:  # without the others
-        return True
-    return True
-
-
-def _is_of_store(location: StoreUrl, name: str, value: str) -> bool:
-    """Return whether an option of delta-rs, none about requests, is the store's."""
-    config: Any = {name: value}
-    try:
-        from_url(location.url, config=config)
-    except UnknownConfigurationKeyError:
+        from_url(location.url, **options)
+    except unknown:
         return False
     except (BaseError, ValueError):  # without the others
         return True
