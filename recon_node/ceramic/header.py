@@ -101,6 +101,13 @@ METAMODEL: Final = StreamId.parse("kh4q0ozorrgaq2mezktnrmdwleo1d")
 """What every model's header names as its model: the stream "model-v1", which cannot be loaded."""
 
 
+def stream_type_of(model: StreamId | None) -> StreamType:
+    """Return the type of a stream whose header names that model."""
+    if model is None:
+        return StreamType.TILE
+    return StreamType.MODEL if model == METAMODEL else StreamType.MODEL_INSTANCE
+
+
 DEFAULT_SORT_KEY: Final = "model"
 DAG_SORT_KEY: Final = "dag"
 NO_SORT_KEY: Final = ""
@@ -171,9 +178,7 @@ class InitHeader:
     @property
     def stream_type(self) -> StreamType:
         """A model (whose own model is the metamodel), a document of a model, or a tile document."""
-        if self.model is None:
-            return StreamType.TILE
-        return StreamType.MODEL if self.model == METAMODEL else StreamType.MODEL_INSTANCE
+        return stream_type_of(self.model)
 
     @property
     def dimensions(self) -> dict[str, bytes]:

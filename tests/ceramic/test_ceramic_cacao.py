@@ -32,6 +32,7 @@ from recon_node.ceramic import (
     InvalidEventError,
     InvalidSignatureError,
     StreamId,
+    StreamType,
     UnsupportedSignatureError,
     Validity,
     authority,
@@ -45,6 +46,7 @@ from recon_node.ceramic.auth.signature import MAX_CACHED_SIZE
 from recon_node.ceramic.builder import controller_of, signed_event
 from recon_node.ipld import CID, car, dag_cbor, multibase
 
+DOCUMENT = StreamType.MODEL_INSTANCE
 MODEL_RESOURCE = f"ceramic://*?model={MODEL}"
 OTHERS: list[Wallet] = [EthereumWallet(b"x" * 32), SolanaWallet(b"x" * 32), Passkey(8)]
 each_wallet = pytest.mark.parametrize("wallet", WALLETS, ids=lambda each: type(each).__name__)
@@ -157,19 +159,35 @@ def test_a_resource_may_name_one_payload() -> None:
     assert event.envelope is not None
     stream = f"ceramic://{INIT.stream_id()}"
     named = ETHEREUM.issue(resources=[f"{stream}?payload={event.envelope.payload}"])
-    verify_signature(change_under(named, INIT), ETHEREUM.issuer)
+    verify_signature(change_under(named, INIT), ETHEREUM.issuer, MODEL)
     other = ETHEREUM.issue(resources=[f"{stream}?payload={INIT.cid}"])
     with pytest.raises(InvalidSignatureError, match="not this stream"):
-        verify_signature(change_under(other, INIT), ETHEREUM.issuer)
+        verify_signature(change_under(other, INIT), ETHEREUM.issuer, MODEL)
 
 
 def test_a_stream_is_named_in_one_way_only() -> None:
-    """As others compare it. Reading other bases takes milliseconds, and a list may be long."""
+    """As js-ceramic and ceramic-one compare it: as text."""
     raw = INIT.stream_id().to_bytes()
-    for name in (multibase.encode(raw, "base58btc"), f"k{'0' * 1000}", f"{INIT.stream_id()}?"):
+    names = [multibase.encode(raw, "base58btc"), f"k{'0' * 1000}", f"{INIT.stream_id()}?"]
+    names += [str(StreamId(kind, INIT.cid)) for kind in (*StreamType, 99) if kind is not DOCUMENT]
+    names.append(f"{INIT.stream_id()}".upper())
+    for name in names:
         event = change_under(ETHEREUM.issue(resources=[f"ceramic://{name}"]), INIT)
         with pytest.raises(InvalidSignatureError, match="not this stream"):
-            verify_signature(event, ETHEREUM.issuer)
+            verify_signature(event, ETHEREUM.issuer, MODEL)
+        payload = event.envelope and event.envelope.payload
+        one = change_under(ETHEREUM.issue(resources=[f"ceramic://{name}?payload={payload}"]), INIT)
+        with pytest.raises(InvalidSignatureError, match="not this stream"):
+            verify_signature(one, ETHEREUM.issuer, MODEL)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [(None, StreamType.TILE), (METAMODEL, StreamType.MODEL), (MODEL, DOCUMENT)],
+)
+def test_the_type_of_a_stream_belongs_to_its_name(model: StreamId | None, kind: StreamType) -> None:
+    named = ETHEREUM.issue(resources=[f"ceramic://{StreamId(kind, INIT.cid)}"])
+    check_authority(change_under(named, INIT), ETHEREUM.issuer, model)
 
 
 def test_capabilities_for_many_streams() -> None:

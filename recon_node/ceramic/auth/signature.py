@@ -34,7 +34,7 @@ from recon_node.ceramic.errors import (
     UnsupportedSignatureError,
 )
 from recon_node.ceramic.event import Event, EventKind
-from recon_node.ceramic.header import StreamId
+from recon_node.ceramic.header import StreamId, stream_type_of
 from recon_node.ipld import DagCborError, dag_cbor
 
 MAX_CACHED_SIZE: Final = 4096
@@ -147,7 +147,8 @@ def _check_resources(event: Event, capability: Cacao, model: StreamId | None) ->
     assert event.envelope is not None
     if model is None and event.header is not None:
         model = event.header.model
-    if not capability.covers(event.init, model, event.envelope.payload):
+    stream = StreamId(stream_type_of(model), event.init)
+    if not capability.covers(stream, model, event.envelope.payload):
         listed = ", ".join(capability.resources)[:300] or "nothing"
         raise InvalidSignatureError(f"the capability covers {listed}, which is not this stream")
 
