@@ -1,7 +1,5 @@
 """Settings of the whole suite: Hypothesis profiles, and one printed seed for the rest."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

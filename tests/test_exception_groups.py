@@ -1,7 +1,5 @@
 """What is raised instead of an exception group."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 

@@ -1,7 +1,5 @@
 """Bounded dictionaries against lists of their entries, the oldest first."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Waits after failures in a row, and token buckets."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Docstrings of attributes are found in the source."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 

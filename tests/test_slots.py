@@ -1,7 +1,5 @@
 """Slots go to who earns them: the policy, without connections."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Traces: what has a span, that nothing has one by default, and that they reach a collector."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterator

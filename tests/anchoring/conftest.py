@@ -1,7 +1,5 @@
 """A store with an anchoring service, on the development clock."""
 
-from __future__ import annotations
-
 from contextlib import asynccontextmanager
 
 import pytest

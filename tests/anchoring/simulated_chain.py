@@ -1,7 +1,5 @@
 """An EVM chain in memory, that reorganises, forgets, refuses and goes away when it is told to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """A node that anchors by the development clock, as its users see it: HTTP, commands, clients."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Which events get time events: the tips of the chosen streams, each exactly one."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The key that pays: where it may come from, and what is said where it cannot."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is signed for a root when an endpoint is wrong, for as long as it is."""
 
-from __future__ import annotations
-
 from recon_node.anchoring.machine import (
     Attempt,
     FeeLimits,

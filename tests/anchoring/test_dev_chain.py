@@ -1,7 +1,5 @@
 """Anchoring on a real EVM chain: the contract, the key, kill -9, reorganisations."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """One transaction a tree, whatever the chain does and whenever the process is killed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise

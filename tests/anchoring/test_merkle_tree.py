@@ -1,7 +1,5 @@
 """The trees are the anchor service's, and every leaf's time event passes this node's own checks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What waits for an anchor: the events on which nothing builds, wherever the feed's pages end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 

@@ -1,7 +1,5 @@
 """Clients of a node's API, and a stream to write to it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress

@@ -1,7 +1,5 @@
 """A real store under the real API, without a socket: httpx speaks ASGI to the application."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 

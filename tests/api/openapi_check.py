@@ -1,7 +1,5 @@
 """Holds an answer of the API to the OpenAPI document: its status, its type and its body."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from typing import Any

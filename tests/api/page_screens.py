@@ -6,8 +6,6 @@ Pages are compared by the brightness of patches of about 20 pixels. That forgive
 and times, and notices what is missing, unstyled or elsewhere.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

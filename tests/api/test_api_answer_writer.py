@@ -1,7 +1,5 @@
 """The bytes of answers, as h11 understands them on the client's side."""
 
-from __future__ import annotations
-
 import h11
 import pytest
 from hypothesis import given

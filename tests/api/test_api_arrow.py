@@ -1,7 +1,5 @@
 """The feed as Arrow, read with pyarrow and compared with the store's rows."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, datetime, timedelta
 

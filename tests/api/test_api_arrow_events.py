@@ -1,7 +1,5 @@
 """POST /ceramic/feed/arrow: events by their CIDs, compared with the rows of the feed."""
 
-from __future__ import annotations
-
 import random
 import re
 from pathlib import Path

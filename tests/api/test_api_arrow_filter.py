@@ -1,7 +1,5 @@
 """The feed as Arrow, filtered at the node, compared with a filter in Python over all of it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GET /ceramic/dag/...: what is here, as JSON and as CAR; every answer is held to the document."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import AsyncIterator

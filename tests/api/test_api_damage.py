@@ -1,7 +1,5 @@
 """What the API answers where an event in the log is damaged."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

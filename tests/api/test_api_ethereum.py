@@ -1,7 +1,5 @@
 """An Ethereum account is one controller, in lower case and in the mixed case of EIP-55."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 from api_samples import MODEL, Api, admit, read

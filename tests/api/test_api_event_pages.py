@@ -1,7 +1,5 @@
 """What pages show of a single stream or event: its blocks, its content, its drawing, its tail."""
 
-from __future__ import annotations
-
 from typing import Any
 from xml.etree import ElementTree
 

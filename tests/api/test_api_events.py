@@ -1,7 +1,5 @@
 """POST /ceramic/events and GET /ceramic/events/{cid}, over a real store."""
 
-from __future__ import annotations
-
 import json
 
 import httpx

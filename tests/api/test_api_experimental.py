@@ -1,7 +1,5 @@
 """The events of an interest, page by page, and the interests as ceramic-one writes them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The feed as JSON: paging, tokens, limits and long polls."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

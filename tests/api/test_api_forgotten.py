@@ -1,7 +1,5 @@
 """What the API answers about a stream that the node has forgotten."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The token, the rate, and web pages of other origins."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

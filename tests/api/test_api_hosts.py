@@ -1,7 +1,5 @@
 """Which hosts a request may name, and what is no request or has two meanings."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -4,8 +4,6 @@ The sort value in base58 and base36 is the pair that ceramic-one's own tests use
 api/src/tests.rs, register_interest_sort_value_controller).
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What ceramic-one has of kubo's API: answers as those recorded from a ceramic-one node (0.58)."""
 
-from __future__ import annotations
-
 import json
 import platform
 import threading

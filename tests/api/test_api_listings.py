@@ -1,7 +1,5 @@
 """Lists of streams and models over HTTP: complete, in order, and cut into pages."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import Counter

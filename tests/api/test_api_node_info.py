@@ -1,7 +1,5 @@
 """What a node says of itself: version, network, Recon's state, metrics; and HTTP's small print."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from pathlib import Path

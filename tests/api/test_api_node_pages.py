@@ -1,7 +1,5 @@
 """What pages show of the whole node: its syncs, and who is interested in what."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 from typing import Any

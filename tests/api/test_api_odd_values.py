@@ -1,7 +1,5 @@
 """Values that no parameter expects, in each parameter of each request of the OpenAPI document."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The OpenAPI document says what the application does, no more and no less."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The web pages, in a browser. What takes long is left to `make test-long`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

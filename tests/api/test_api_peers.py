@@ -1,7 +1,5 @@
 """The API of two nodes with a real network side each, on the loopback."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import time

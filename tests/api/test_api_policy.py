@@ -1,7 +1,5 @@
 """What clients are told of a write policy."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Bad input: each is answered with the right code and {message}, and changes nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import quote
 

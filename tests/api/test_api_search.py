@@ -1,7 +1,5 @@
 """The search: by whole names, by their beginnings, by DIDs and by the names of models."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from api_samples import INIT, Api, admit, change, hand_over, read

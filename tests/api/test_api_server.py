@@ -1,7 +1,5 @@
 """The API over real sockets: what only shows there, above all how it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno

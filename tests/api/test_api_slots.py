@@ -1,7 +1,5 @@
 """Slow, silent and many clients of a real node: what they cost, and whom they keep out."""
 
-from __future__ import annotations
-
 import resource
 import socket
 import time

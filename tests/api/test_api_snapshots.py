@@ -1,7 +1,5 @@
 """/ceramic/snapshots/sync: a running node syncs from snapshots, one sync at a time."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The files of the node's page: all there, nothing from elsewhere, open to everyone."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path, PurePosixPath
 

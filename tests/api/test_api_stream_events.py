@@ -1,7 +1,5 @@
 """The events of a stream over HTTP: the delivered, the pending and the waiting ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from api_samples import INIT, KEY, MODEL, Api, admit, api_of, change, hand_over, read

@@ -1,7 +1,5 @@
 """Proposals of merges over HTTP: signed by whoever has the key, they make a stream converge."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from api_samples import KEY, Api, admit, api_of, read

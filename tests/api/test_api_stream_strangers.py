@@ -1,7 +1,5 @@
 """What strangers add to a stream without any key: it stays readable, and reading it stays cheap."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """The state of streams over HTTP: as the SDK reads it, and what is not answered."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Nodes that got the same events, in whatever order, say the same of each stream."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 from typing import Any

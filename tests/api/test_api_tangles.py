@@ -1,7 +1,5 @@
 """GET /ceramic/tangles: threads of many authors, from a real store and its index."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the feed does not have, and why, over HTTP."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

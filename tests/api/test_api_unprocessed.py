@@ -1,7 +1,5 @@
 """What is computed of streams is computed in processes that may die, and a stream is set aside."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """The short form of `make attack`: against real nodes, and with time to spare on a busy machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

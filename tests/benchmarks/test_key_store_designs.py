@@ -1,7 +1,5 @@
 """The designs that the key store is measured against give the same answers as a sorted list."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The made-up keys of the benchmark of large sets are as good as those of a node."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Shards: how they are written, and that each controller is in exactly one of a number of them."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

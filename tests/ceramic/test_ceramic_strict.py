@@ -1,7 +1,5 @@
 """JSON from strangers: what it says depends on its text alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

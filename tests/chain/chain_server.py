@@ -1,7 +1,5 @@
 """A chain behind a real JSON-RPC server on the loopback, that can be told to misbehave."""
 
-from __future__ import annotations
-
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -1,7 +1,5 @@
 """Virtual time: waits of minutes pass at once, when nothing else is left to do."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What becomes of time events: from a real chain server, through the service, to the feed."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """The daemon as a process: a time event waits for its chain, and no restart looks it up again."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Asking a chain: what is understood, what is refused, who is asked next, what is never told."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """Chains and their URLs, however they are given, and the bound on what is believed of a block."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

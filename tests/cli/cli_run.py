@@ -1,7 +1,5 @@
 """Commands of `recon-node`, called in this process."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A running node, as a process of its own, that the tests of the client commands share."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A backup is whole: what is restored from it is the same node, in every key, hash and position."""
 
-from __future__ import annotations
-
 import io
 import re
 import shutil

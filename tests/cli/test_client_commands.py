@@ -1,7 +1,5 @@
 """The commands that talk to a node, against a real one."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

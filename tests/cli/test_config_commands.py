@@ -1,7 +1,5 @@
 """`recon-node config`, and the completion of commands."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """The daemon as a process: how it starts, refuses to start, ends, and comes back."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

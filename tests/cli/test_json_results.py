@@ -1,7 +1,5 @@
 """`--json`: every command with a result has it, and prints nothing else to standard output."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

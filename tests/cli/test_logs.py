@@ -1,7 +1,5 @@
 """Log lines: JSON for machines, one line each; libraries go the same way, and libp2p is quiet."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """What a node does before it starts: it takes over interests, and warns about an open API."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

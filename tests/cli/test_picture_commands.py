@@ -1,7 +1,5 @@
 """The commands that draw: streams of a real node, tangles and feeds of a file."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which events are sent when, and what is reported about them; to real nodes and to others."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager

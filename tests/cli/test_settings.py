@@ -1,7 +1,5 @@
 """Settings: which source wins, what is refused, and that each refusal names its place."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`recon-node snapshot sync` of a running node, through its API."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import httpx

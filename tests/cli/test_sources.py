@@ -1,7 +1,5 @@
 """Events from files, and the order in which they are sent."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """`recon-node store`: on the logs of stopped nodes, and refused beside a running one."""
 
-from __future__ import annotations
-
 import base64
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """What strangers write reaches a terminal as text: every command, with hostile streams."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

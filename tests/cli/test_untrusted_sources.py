@@ -1,7 +1,5 @@
 """Servers and files that lie: answers without end or compressed, backups made by others."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Writing from the shell, and the examples of docs/client.md, against a real node."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -1,7 +1,5 @@
 """A key, and models."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 

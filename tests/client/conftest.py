@@ -1,7 +1,5 @@
 """Real stores under the real API, without sockets: the client speaks ASGI to the application."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sessions of accounts: signed in, written under, renewed, and refused where they do not hold."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What callers pass by mistake: an error that says so, and nothing is sent."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """The blocking client and the one for asyncio and trio are one client with two faces."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 from typing import Any

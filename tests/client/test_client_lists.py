@@ -1,7 +1,5 @@
 """What a node has and wants, and what its feed says of streams."""
 
-from __future__ import annotations
-
 import pickle
 import warnings
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """Streams that diverged, merged through the client: in one node, and between three of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 

@@ -1,7 +1,5 @@
 """The client alone, as config/client/pyproject.toml packages it: small, and complete."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

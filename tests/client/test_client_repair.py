@@ -1,7 +1,5 @@
 """A stream whose event expired, repaired at real nodes (CIP-145, figures 5 and 6)."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A stranger copies an owner's events: nothing that the owner reads or writes goes back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Models, documents, the feed and interests through the client."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

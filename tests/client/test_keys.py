@@ -1,7 +1,5 @@
 """Keys and their files."""
 
-from __future__ import annotations
-
 import shutil
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """Three daemons in a row: A and C know B only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """DAGs for the tests of this floor: from a seed, or drawn by Hypothesis."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Looking into a DAG: directories, files, and what cannot be shown."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`recon-node dag` against three daemons in a row: what A is given, C gets through B."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

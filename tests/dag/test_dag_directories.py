@@ -1,7 +1,5 @@
 """Directories: the CIDs of kubo, with thousands of entries, symlinks, modes and times."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """What a DAG takes is added up before it is written, and nothing is left of a pull that stops."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

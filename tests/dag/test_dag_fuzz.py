@@ -1,7 +1,5 @@
 """Whatever is inside of an event about a DAG, the index takes it or counts it, and goes on."""
 
-from __future__ import annotations
-
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ What is killed with SIGKILL: the push, the pull, and the daemons A, B and C. Who
 started again, and in the end what C writes is what A was given.
 """
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The index of DAGs over a real store: what holds is known, whatever else anyone writes."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import sqlite3

@@ -1,7 +1,5 @@
 """CAR files and directories as DAGs, and back to disk: nothing is lost, nothing leads astray."""
 
-from __future__ import annotations
-
 import json
 import random
 import tempfile

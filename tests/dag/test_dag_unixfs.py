@@ -1,7 +1,5 @@
 """UnixFS: nodes as others write them, and trees as go-unixfs lays them out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 

@@ -3,8 +3,6 @@
 A block whose title names a terminal keeps running until the end.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

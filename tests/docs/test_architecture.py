@@ -1,7 +1,5 @@
 """docs/architecture.md: the files that it names exist, and its journeys are those of real runs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The table of the specifications names code and tests that exist."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """The tutorial and the guides, run as a reader runs them, in a new home directory."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The documentation: the site builds without a warning, and its commands exist."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

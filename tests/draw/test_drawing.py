@@ -1,7 +1,5 @@
 """Drawings: what holds for every layout, and the figures of CIP-145 as they look."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Pictures of streams, tangles, feeds and replicas: what is marked, and what is told."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The systemd units and the Kubernetes manifests, as far as no cluster and no init are needed."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

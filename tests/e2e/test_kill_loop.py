@@ -4,8 +4,6 @@ What must hold: every acknowledged event is there, a feed position never changes
 is left out, a resume token that was given out is taken back, and the log is sound at the end.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """The Grafana board, the alert rules and the reference of the metrics, against the code."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

@@ -1,7 +1,5 @@
 """One model on several real nodes, each with a shard of it (CIP-124: "sharding a stream set")."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A thread by four authors on three real daemons that were apart: one order everywhere."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from pathlib import Path
 from typing import Any

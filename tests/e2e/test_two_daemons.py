@@ -1,7 +1,5 @@
 """Two real daemons over libp2p and HTTP: they become equal, stay so, and lose nothing."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

@@ -8,8 +8,6 @@ come out of order, it delivers one, and the others when it starts again. It hold
 them all the same.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

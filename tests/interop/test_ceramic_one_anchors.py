@@ -3,8 +3,6 @@
 They need a binary of ceramic-one in RECON_TEST_CERAMIC_ONE, and anvil from npm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What js-ceramic makes of the answers of a node that anchors for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import httpx

@@ -5,8 +5,6 @@ they read, they must write again to the same bytes. Where RECON_TEST_CERAMIC_ONE
 ceramic-one, the client also writes to such a node and reads from it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

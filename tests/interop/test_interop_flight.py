@@ -1,7 +1,5 @@
 """The SDK's Flight SQL client, as it is published on npm, against `spark-sink serve`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -4,8 +4,6 @@ It needs `node` and `npm`, and half a gigabyte for the packages, which the first
 node_modules.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

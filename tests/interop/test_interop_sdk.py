@@ -4,8 +4,6 @@ It needs `node` and `npm`. The packages are those of package-lock.json, put into
 by the first run; where the npm registry is out of reach then, there is nothing to test with.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

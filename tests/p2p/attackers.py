@@ -4,8 +4,6 @@ An attack gets a host that is connected with the victim, and the victim's peer i
 it has said all that it has to say, or was cut off; what it has opened stays open with its host.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Awaitable, Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Discovery in a network of many nodes, over a model of Kademlia, under a virtual clock."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Collection, Sequence

@@ -3,8 +3,6 @@
 Over real hosts, but for the pace of searches, which runs on a mock clock.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress

@@ -2,8 +2,6 @@
 none has to wait for what it builds on.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace

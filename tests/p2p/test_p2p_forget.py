@@ -1,7 +1,5 @@
 """A node that has forgotten a stream is equal to its peers, and gets nothing of it again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from nacl.signing import SigningKey

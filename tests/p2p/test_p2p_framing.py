@@ -1,7 +1,5 @@
 """Frames: the parser by Hypothesis, the stream over memory streams."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 from hypothesis import given

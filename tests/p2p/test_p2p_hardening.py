@@ -3,8 +3,6 @@
 All of these fail on py-libp2p 0.8.1 as it comes: remove a method there and its test fails.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress

@@ -1,7 +1,5 @@
 """Peers have sketches and hashes of ranges made, as fast as their network may."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 

@@ -4,8 +4,6 @@ Each attack runs against a daemon with a small budget while an honest node syncs
 the budget each of these took several times as much as is asserted here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 Each holds events that the other refuses, all over the range and more than one session may bring.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

@@ -1,7 +1,5 @@
 """What a node has in common with its peers, and how much it counts to say so, on a mock clock."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

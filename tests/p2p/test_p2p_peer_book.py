@@ -1,7 +1,5 @@
 """The peer book: who is chosen, who is left alone for how long, and what outlives a restart."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -4,8 +4,6 @@ Anybody can create events, each with a controller of its own, all over a stream 
 refuses them still gets the rest, from peers that hold the junk as well, and blames nobody.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Pushing: every new key, to peers that want it, and to those who want it however few they are."""
 
-from __future__ import annotations
-
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
 

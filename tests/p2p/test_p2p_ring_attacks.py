@@ -4,8 +4,6 @@ The victim syncs with an honest node all the while. What an attacker's messages 
 tested without hosts in tests/recon/test_ring.py and test_p2p_ring_wire.py.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import AsyncIterator

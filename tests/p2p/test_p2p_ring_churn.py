@@ -10,8 +10,6 @@ what the guests of this process have freed. So a leak shows in the number of obj
 remembers of its peers is bounded, and here so tightly that the first guests fill it.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import random

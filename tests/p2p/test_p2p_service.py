@@ -1,7 +1,5 @@
 """Nodes over real stores on loopback: they reconcile, spread what is new, and find each other."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The recon driver over memory streams: two real sessions, and peers that misbehave."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 from hypothesis import HealthCheck, given, settings

@@ -3,8 +3,6 @@
 Attackers come from 127.0.0.2 and on, whoever is honest from 127.0.0.1.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress

@@ -4,8 +4,6 @@ The clock is virtual, so that minutes pass at once; sockets and disks do not go 
 needs them is stood for by the least that the syncer sees of it.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter
 from contextlib import closing

@@ -1,7 +1,5 @@
 """What the log says of syncs: a line a minute, however many there are."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from dataclasses import replace

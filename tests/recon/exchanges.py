@@ -1,7 +1,5 @@
 """The recorded sessions of tests/data/recon_exchanges.json, and the sides that hold them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

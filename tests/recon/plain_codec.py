@@ -1,7 +1,5 @@
 """Gaps of `/ceramic/recon/1.2.0`, drawn at random, and a slow, plain codec for them."""
 
-from __future__ import annotations
-
 from itertools import takewhile
 
 from hypothesis import strategies as st

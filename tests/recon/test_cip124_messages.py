@@ -1,7 +1,5 @@
 """The wire format of `/ceramic/recon/1.0.0`: what it is to the byte, and all that it refuses."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

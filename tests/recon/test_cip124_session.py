@@ -1,7 +1,5 @@
 """Sessions on `/ceramic/recon/1.0.0`: the specification's traces, and what a peer may not do."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import combinations

@@ -1,7 +1,5 @@
 """The codec of `/ceramic/recon/1.2.0`, as a plain one writes and reads, and bytes of bad peers."""
 
-from __future__ import annotations
-
 import tracemalloc
 from dataclasses import replace
 from typing import Any

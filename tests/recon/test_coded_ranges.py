@@ -1,7 +1,5 @@
 """Ranges on `/ceramic/recon/1.2.0`: how gaps may be cut, and what a peer may not do with them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Sessions on 1.2.0: which way they go, what that costs, and what a hostile peer can do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A finger gives what the store gives, wherever it was before and whatever has changed."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from random import Random
 

@@ -1,7 +1,5 @@
 """Whatever bytes a peer sends, and whenever, a session raises RemoteProtocolError at most."""
 
-from __future__ import annotations
-
 from exchanges import CASES, every_protocol, session_of
 from hypothesis import given
 from hypothesis import strategies as st

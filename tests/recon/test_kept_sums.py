@@ -1,7 +1,5 @@
 """The sketches and LtHashes that a store keeps of its ranges: right after any changes, and few."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Key ranges: a brute force over all small keys decides."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """LtHash: its vectors, and that a store keeps those of its ranges right while it changes."""
 
-from __future__ import annotations
-
 import json
 from hashlib import sha256
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a node lacks is fetched in the order of the keys, so that no event comes before its prev."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Complete sessions, byte for byte, as docs/wire.md gives them to other implementations."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from pathlib import Path

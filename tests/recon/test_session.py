@@ -1,7 +1,5 @@
 """Sessions of every protocol version: any two sets converge, whatever happens meanwhile."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

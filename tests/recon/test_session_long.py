@@ -1,7 +1,5 @@
 """What a session costs at full size: a million keys of 62 bytes, 10,000 differences, scattered."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 

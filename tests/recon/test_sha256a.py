@@ -1,7 +1,5 @@
 """Sha256a against its vectors and its laws (CIP-124, appendix A)."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

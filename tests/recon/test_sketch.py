@@ -1,7 +1,5 @@
 """Sketches: exact whatever happened to the set, decoded rightly or not at all, and bounded."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Generator, Iterable
 from hashlib import sha256

@@ -4,8 +4,6 @@ To make them for real takes minutes, so the sums are weakened here as far as can
 the same number of keys have the same fingerprint, in any range.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The keys and hashes that docs/wire.md gives to other implementations are those of the code."""
 
-from __future__ import annotations
-
 import json
 import re
 from hashlib import sha256

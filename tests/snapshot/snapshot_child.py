@@ -1,7 +1,5 @@
 """Makes snapshots again and again, until it is killed: python snapshot_child.py DATA_DIR URL."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

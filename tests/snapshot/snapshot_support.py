@@ -1,7 +1,5 @@
 """Logs with real events, snapshots of them, syncs from them, and web servers, for tests."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ AFTER is at which step it dies: the beginning and the end of each admission are 
 Prints how many events were new.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -1,7 +1,5 @@
 """The format of snapshots on the page (docs/wire.md): vectors, and a reader made by it alone."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """A node that starts from a snapshot, beside peers that have it all (CIP-124, appendix C)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stores and snapshots made to do harm: each is named in the error, and nothing wrong gets in."""
 
-from __future__ import annotations
-
 import itertools
 import socket
 import threading

@@ -1,7 +1,5 @@
 """kill -9 while snapshots are written: each is there whole, or not there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a running node does by itself: sync from its sources, make snapshots on a schedule."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

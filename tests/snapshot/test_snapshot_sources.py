@@ -1,7 +1,5 @@
 """Several sources, and syncs that are interrupted."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path

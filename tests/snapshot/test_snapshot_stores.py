@@ -1,7 +1,5 @@
 """Object stores that are real: a directory, S3 over HTTP (moto's server), a plain web server."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The B#tree depends on the set of keys alone, however it was made, and changes little with it."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Snapshots of real logs in real object stores: created, grown, synced, verified, collected."""
 
-from __future__ import annotations
-
 import io
 import random
 from collections.abc import AsyncIterator

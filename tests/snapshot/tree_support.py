@@ -1,7 +1,5 @@
 """Trees in memory, for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Sequence
 from typing import TypeVar
 

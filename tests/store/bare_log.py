@@ -1,7 +1,5 @@
 """The event log alone, without a store's threads and memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import closing
 from functools import cache

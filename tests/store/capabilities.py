@@ -1,7 +1,5 @@
 """A session that signs for an account by a capability."""
 
-from __future__ import annotations
-
 from store_helpers import MODEL
 from support.wallets import SESSION as SESSION
 from support.wallets import EthereumWallet

@@ -5,8 +5,6 @@
 A tmpfs of 3 MiB is the disk, so that the system itself has no room. One line on each step.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Events that must be refused, with what the refusal says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from store_helpers import KEYS, MODEL, NETWORK, World, controller

@@ -5,8 +5,6 @@
 One line an acknowledgement: the EventId in hex, and its position or "-".
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the store's tests share: streams made from a seed, and an oracle of their delivery."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing

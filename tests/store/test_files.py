@@ -1,7 +1,5 @@
 """Files that are locked, or replaced in one step: `recon_node.files`."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

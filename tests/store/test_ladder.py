@@ -1,8 +1,6 @@
 """The rules and the ladder, on a log of their own: what they decide depends on the events, not on
 their order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path

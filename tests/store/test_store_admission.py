@@ -1,7 +1,5 @@
 """Admission: what is held against an event when, and that what has to wait is never lost."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

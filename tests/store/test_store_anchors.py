@@ -1,7 +1,5 @@
 """Time events in the store: pending until their proof is settled, whatever comes in which order."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """Export and import: one CAR that holds everything, and out of which everything comes again."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from contextlib import closing, nullcontext

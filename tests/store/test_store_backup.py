@@ -1,7 +1,5 @@
 """A backup is the log as it was at one moment, while its node goes on writing."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

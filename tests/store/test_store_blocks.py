@@ -1,7 +1,5 @@
 """Finding single blocks of events: each of those that are here, and no others."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Events that a session signs for an account by a capability, on their way through the store."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A damaged log: told in words by whoever meets it, found by the check, and repaired."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """EventIds of peers are claims: what is held to them at once, and what only when history comes."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Nodes that got the same events hold the same keys: whatever was wrong with them, in any order."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """Crowds of events that one event or one anchor lets move: in small steps, whatever happens."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

@@ -1,7 +1,5 @@
 """Damaged events are never served, and mended by whoever brings them again."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

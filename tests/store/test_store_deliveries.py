@@ -1,7 +1,5 @@
 """Events are given the time of their delivery, which ascends with their positions."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Delivery: whatever the order of arrival, the feed is a linear extension of the streams' DAGs."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Time events whose transaction the chain does not have are left out of the model ring."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings

@@ -1,7 +1,5 @@
 """What was acknowledged is there again: after kill -9, or a closing in the middle."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

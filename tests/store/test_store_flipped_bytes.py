@@ -1,7 +1,5 @@
 """One flipped byte anywhere in the file: check says what is wrong, repair makes a sound log."""
 
-from __future__ import annotations
-
 import shutil
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Forgotten streams: their bytes are gone from the data directory, and their keys are not."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Collection
 from dataclasses import replace

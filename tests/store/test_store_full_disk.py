@@ -1,7 +1,5 @@
 """A disk without room: writes are refused, told once, reading goes on, and it recovers."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Events that a hostile peer crafts, to keep those of others out or to wear a node down."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Interests: what they name, how they are kept, and what they keep out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Badly signed data events: CIP-145's invalid ones, which are delivered once a valid one covers
 them."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

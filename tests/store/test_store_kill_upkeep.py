@@ -1,7 +1,5 @@
 """kill -9 at any SQL statement of a migration, compaction, import or repair: nothing is lost."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """Logs of earlier versions become logs of this one, and say what they said."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The native core accepts exactly what Python accepts, and finds the same facts."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

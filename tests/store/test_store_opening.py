@@ -1,7 +1,5 @@
 """Opening a data directory: what is refused, in plain English, and never silently replaced."""
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """Bad input gets a clear refusal and changes nothing."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 

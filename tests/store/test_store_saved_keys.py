@@ -1,7 +1,5 @@
 """The saved keys: used when they are the log's own, and never otherwise."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

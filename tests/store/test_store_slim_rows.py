@@ -3,8 +3,6 @@
 That it may be killed at any statement is in test_store_kill_upkeep.py.
 """
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Streams that are sorted by another field than `model`, and those without a model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reading one stream: its delivered events, all of them, in feed order."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from store_helpers import NETWORK, World, feed_of

@@ -1,7 +1,5 @@
 """A write policy that decides in whose name streams are: what nobody signed has to wait."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Checks in other processes: the same findings, whatever becomes of the processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

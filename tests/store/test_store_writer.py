@@ -1,7 +1,5 @@
 """Group commit: many callers share a transaction, and none suffers from another."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter
 from pathlib import Path

@@ -5,8 +5,6 @@
 Whoever reads the bytes can end the process at any statement.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import sys

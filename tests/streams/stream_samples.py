@@ -1,7 +1,5 @@
 """What the tests of streams are written with: a model, patches, and a writer of events."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

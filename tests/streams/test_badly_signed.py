@@ -1,7 +1,5 @@
 """Data events with a wrong signature that valid ones cover: in tips, in states, in summaries."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

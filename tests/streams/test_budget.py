@@ -1,7 +1,5 @@
 """What events cost is paid by them: the sizes that strangers choose are not multiplied."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 from typing import Any
 

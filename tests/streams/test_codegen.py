@@ -3,8 +3,6 @@
 The oracles: jsonschema-rs says what a schema accepts, pydantic (strict) and mypy what fits a type.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Documents are held to the JSON Schema of their model, at a price that is known beforehand."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Differences of JSON values, against the project's own JSON Patch and the package jsonpatch."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """JSON Patch against the package jsonpatch as oracle, and what neither may do to a node."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json

@@ -1,7 +1,5 @@
 """Three-way merges of diverged streams: what is taken over, and what is a conflict."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

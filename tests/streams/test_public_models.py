@@ -6,8 +6,6 @@ document, the least one, and changes of the complete one: `[path, 1, value, verd
 off. A value `{"repeat": [text, n]}` stands for a long text.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """No document takes longer than its price says: schemas keyword by keyword, many times each."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Copies of a statement change nothing that is decided, whichever are here and in any order."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One stream: what is computed of it is computed once, whatever is asked and in which order."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The data of streams: patches applied, rules of models held, and nothing that poison can break."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """`StreamStates` against the plain way: each event's data computed from the init, by jsonpatch."""
 
-from __future__ import annotations
-
 import base64
 import json
 import random

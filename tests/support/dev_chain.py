@@ -1,7 +1,5 @@
 """A development chain (anvil, from npm) with this project's anchor contract."""
 
-from __future__ import annotations
-
 import os
 import platform
 import signal

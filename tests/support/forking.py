@@ -7,8 +7,6 @@ about starting use `subprocess`.
     python forking.py SOCKET    forks what `Popen` sends over the socket, until it closes
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import gc

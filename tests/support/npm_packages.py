@@ -1,7 +1,5 @@
 """Packages from npm, put into node_modules by the first test that needs them."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """930 events that the Ceramic JavaScript SDK wrote, each after its prevs."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A thread by four authors, with a message that its model rejects and one that comes too soon."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

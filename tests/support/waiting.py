@@ -1,7 +1,5 @@
 """Waiting for processes and tasks, by conditions and never by fixed sleeps; and their ports."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

@@ -4,8 +4,6 @@ CI is killed after some minutes, without a word. So each test has a limit far be
 even on a slow machine. A timer's signal interrupts whatever the main thread waits for.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import signal

@@ -1,7 +1,5 @@
 """Tangles over Ceramic documents: what counts as a message, and one order for any arrival."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any
