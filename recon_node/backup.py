@@ -33,6 +33,7 @@ from recon_node.files import (
     SQLITE_HEAD,
     move_into_place,
     private_directory,
+    read_small,
     room_at,
     sync_directory,
 )
@@ -124,13 +125,18 @@ class Backup:
 
 
 def read_passphrase(path: Path) -> str:
-    """Return the first line of a file.
+    """Return the first line of a small file.
 
     Raises:
-        BackupError: it is empty.
-        OSError: it cannot be read.
+        BackupError: the file cannot be read, or the line is empty or not text in UTF-8.
     """
-    first = path.read_text().partition("\n")[0].strip("\r")
+    try:
+        first = read_small(path).partition(b"\n")[0].strip(b"\r").decode()
+    except OSError as error:
+        reason = error.strerror or error
+        raise BackupError(f"the passphrase in {path} cannot be read: {reason}") from None
+    except UnicodeDecodeError:
+        raise BackupError(f"the passphrase in {path} is not text in UTF-8") from None
     if not first:
         raise BackupError(f"the passphrase in {path} is empty")
     return first

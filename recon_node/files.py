@@ -87,11 +87,22 @@ def is_exposed(path: Path) -> bool:
 def read_secret(path: Path, encoding: str = "utf-8") -> str:
     """Return the text of a small file, such as a key or a token, without blanks around it.
 
-    It may be a pipe, as of `<(pass show token)`, which must not be silent for `_PIPE_PATIENCE`.
+    It is read as by `read_small`.
 
     Raises:
         OSError: it cannot be read, or has more than `MAX_SECRET` bytes.
         UnicodeDecodeError: it is not text in this encoding.
+    """
+    return read_small(path).decode(encoding).strip()
+
+
+def read_small(path: Path) -> bytes:
+    """Return the content of a small file.
+
+    It may be a pipe, as of `<(pass show token)`, which must not be silent for `_PIPE_PATIENCE`.
+
+    Raises:
+        OSError: it cannot be read, or has more than `MAX_SECRET` bytes.
     """
     content = bytearray()
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -100,7 +111,7 @@ def read_secret(path: Path, encoding: str = "utf-8") -> str:
             piece = file.read(MAX_SECRET)
             content += piece or b""
             if not piece:
-                return content.decode(encoding).strip()
+                return bytes(content)
             if len(content) > MAX_SECRET:
                 raise OSError(errno.EFBIG, f"it has more than {MAX_SECRET} bytes")
     raise OSError(errno.ETIMEDOUT, "nothing comes from it")

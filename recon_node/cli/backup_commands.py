@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.parse import urlsplit
 
 import click
 
@@ -25,7 +24,7 @@ from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.cli.snapshot import errors
 from recon_node.program import cleaned_up_when_stopped
 from recon_node.settings import Settings
-from recon_node.snapshot.objects import Objects
+from recon_node.snapshot.objects import Objects, scheme_of
 from recon_node.terminal import echo, human_size, json_option, print_result
 
 passphrase_option = click.option(
@@ -154,7 +153,7 @@ def _errors() -> Iterator[None]:
 @contextmanager
 def _local(source: str) -> Iterator[Path]:
     """Yield the path of a backup, which is fetched first if it is in an object store."""
-    if urlsplit(source).scheme in ("", "file"):
+    if scheme_of(source) in ("", "file"):
         yield Path(source.removeprefix("file://")).expanduser()
         return
     url, _, name = source.rpartition("/")

@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -38,7 +37,7 @@ from recon_node.p2p.transport.identity import open_identity, peer_id_of, signing
 from recon_node.settings import Settings
 from recon_node.snapshot.creating import Progress, create_snapshot
 from recon_node.snapshot.event_sources import LogSource
-from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError
+from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, scheme_of
 from recon_node.snapshot.root import LATEST, RootObject
 from recon_node.snapshot.settings import parse_period
 from recon_node.snapshot.snapshot_reader import read_root
@@ -335,7 +334,7 @@ def _sync_running(
 
 def _absolute(url: str) -> str:
     """Return a path as the node needs it: it has a working directory of its own."""
-    return url if urlsplit(url).scheme else str(Path(url).expanduser().absolute())
+    return url if scheme_of(url) else str(Path(url).expanduser().absolute())
 
 
 @snapshot.command("list")

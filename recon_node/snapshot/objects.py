@@ -55,6 +55,18 @@ class UrlError(ObjectError):
     """A URL names no object store that can be used."""
 
 
+def scheme_of(url: str) -> str:
+    """Return the scheme of a URL, in lower case; "" for a path.
+
+    Raises:
+        UrlError: it is not a URL.
+    """
+    try:
+        return urlsplit(url).scheme
+    except ValueError as error:
+        raise UrlError(f"{url!r} is not a URL: {error}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class ListedObject:
     """An object in a list."""
@@ -103,8 +115,8 @@ class Objects:
         Raises:
             UrlError: no such store can be used.
         """
-        scheme = urlsplit(url).scheme
         try:
+            scheme = scheme_of(url)
             if scheme == "memory":
                 return cls(url, MemoryStore())
             if scheme in ("", "file"):

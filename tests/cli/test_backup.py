@@ -185,6 +185,38 @@ def test_what_is_wrong_with_a_backup_is_said(published: Published, tmp_path: Pat
         shutil.rmtree(new)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"caf\xe9\n", "is not text in UTF-8"),
+        (b"\n", "is empty"),
+        (b"x" * 70_000, "it has more than 65536 bytes"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_what_is_wrong_with_a_passphrase_is_said(
+    content: bytes | None, message: str, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    if content is not None:
+        secret.write_bytes(content)
+    error = error_of("backup", tmp_path / "new", "--passphrase-file", secret)
+    assert error.startswith(f"Error: the passphrase in {secret} ")
+    assert error.endswith(f"{message}\n")
+
+
+@pytest.mark.parametrize(
+    "command", ["backup", "restore", "snapshot create", "snapshot list", "snapshot verify"]
+)
+def test_what_is_not_a_url_is_said(command: str, tmp_path: Path) -> None:
+    words = [*command.split(), "http://[::1/x"]
+    data_dir = (
+        ["--data-dir", tmp_path] if command not in ("snapshot list", "snapshot verify") else []
+    )
+    error = error_of(*words, *data_dir)
+    assert error == "Error: 'http://[::1/x' is not a URL: Invalid IPv6 URL\n"
+
+
 BY_AGE = b64decode(
     "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IHNjcnlwdCByRjAvTndibFVISFRwZ1FnUnBlNUNRIDEwCmdVakV5bUZL"
     "TVZYUUVLZE1NSEwyNG9ZZXhqRTNUSUMwTzB6R1NxSjJhVVkKLS0tIElPWGlRWVN0a29UMW12WlcydEZPcVpkaFJW"
