@@ -30,13 +30,15 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
 from recon_node import __version__
 from recon_node.ceramic import Network, network_name
 from recon_node.files import move_into_place, sync_directory
-from recon_node.store.db.migrations import MIGRATIONS, migrate
+from recon_node.store.db.migrations import MIGRATIONS, Migration, migrate
 from recon_node.store.db.saved_keys import has_saved_keys
 from recon_node.store.db.sql import damaged, explained_errors
 from recon_node.store.errors import StoreError
@@ -126,18 +128,24 @@ def _create(path: Path, network: Network) -> None:
     unfinished = path.with_name(path.name + ".new")
     for old in (unfinished, unfinished.with_name(unfinished.name + "-journal"), *leftover):
         old.unlink(missing_ok=True)
-    connection = sqlite3.connect(unfinished, isolation_level=None)
-    try:
-        connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        migrate(connection, MIGRATIONS)
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.deserialize(_without_rows(MIGRATIONS))
         connection.executemany(
             "INSERT INTO meta (name, value) VALUES (?, ?)",
             [("network_id", str(network.id)), ("epoch", str(uuid.uuid4()))],
         )
-    finally:
-        connection.close()
+        unfinished.write_bytes(connection.serialize())
     move_into_place(unfinished, path)
+
+
+@cache
+def _without_rows(migrations: tuple[Migration, ...]) -> bytes:
+    """Return the file of an empty log. It is made in memory, since migrations commit often."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        migrate(connection, migrations)
+        return connection.serialize()
 
 
 def _connect(path: Path) -> sqlite3.Connection:
