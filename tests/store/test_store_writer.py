@@ -110,7 +110,7 @@ async def test_a_cancelled_caller_does_not_take_its_events_back(store: Store) ->
 
 
 async def test_an_event_that_breaks_the_node_is_refused_alone(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(1, streams=5, events=0)
     *good, poison = [event.car for event in world.events.values()]
@@ -121,10 +121,12 @@ async def test_an_event_that_breaks_the_node_is_refused_alone(
         return check_event(car)
 
     monkeypatch.setattr(verifiers, "check_event", failing_check)
-    verdicts = await store.admit_local([*good[:2], poison, *good[2:]])
-    assert [v.status for v in verdicts] == ["new", "new", "refused", "new", "new"]
-    assert "a bug" in (verdicts[2].reason or "")
-    assert [row.car for row in await feed_of(store)] == good
+    settings = StoreSettings(native="off")  # which would not ask
+    async with open_store(tmp_path, NETWORK, settings=settings) as store:
+        verdicts = await store.admit_local([*good[:2], poison, *good[2:]])
+        assert [v.status for v in verdicts] == ["new", "new", "refused", "new", "new"]
+        assert "a bug" in (verdicts[2].reason or "")
+        assert [row.car for row in await feed_of(store)] == good
 
 
 async def test_wait_for_feed_wakes_every_waiter_at_its_position(tmp_path: Path) -> None:
