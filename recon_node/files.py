@@ -117,6 +117,19 @@ def read_small(path: Path) -> bytes:
     raise OSError(errno.ETIMEDOUT, "nothing comes from it")
 
 
+def read_bounded(path: Path, limit: int) -> bytes:
+    """Return the content of a file, for as long as it takes if it is a pipe.
+
+    Raises:
+        OSError: it cannot be read, or has more than `limit` bytes, as a device may.
+    """
+    with path.open("rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit} bytes")
+    return content
+
+
 def open_locked(path: Path, *, wait: bool = False, mode: int = 0o666) -> BinaryIO:
     """Open a file for reading and writing, and hold an exclusive lock on it until it is closed.
 

@@ -29,6 +29,7 @@ from recon_node.anchoring.settings import AnchorSettings
 from recon_node.api import ApiSettings
 from recon_node.ceramic import Network, StreamId
 from recon_node.chain import ChainSettings
+from recon_node.files import read_bounded
 from recon_node.logs import LogSettings
 from recon_node.p2p import P2PSettings
 from recon_node.setting_types import (
@@ -46,6 +47,8 @@ from recon_node.store import Interest, PolicySettings, StoreSettings, parse_inte
 from recon_node.store.kept_interests import check_interest
 
 ENV_PREFIX: Final = "RECON_NODE_"
+_MAX_FILE: Final = 1024 * 1024
+"""Bytes of a settings file."""
 _OTHER_VARIABLES: Final = frozenset({"RECON_NODE_CONFIG", "RECON_NODE_KEY", "RECON_NODE_URL"})
 
 
@@ -193,7 +196,7 @@ def _variable(name: str) -> str:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_bounded(path, _MAX_FILE).decode())
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:  # not TOML, or not UTF-8

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Any, Final
 
-from recon_node import terminal
+from recon_node import __version__, terminal
 from recon_node.cli.output import CommandError
 from recon_node.connection import (
     ClientError,
@@ -16,7 +18,10 @@ from recon_node.connection import (
     UnauthorizedError,
     UnreachableError,
 )
+from recon_node.exception_groups import unwrapped
 
+_MISREAD: Final = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What a command runs into where an answer is not what nodes of this version answer."""
 NEEDS_TOKEN: Final = "the node requires a token, or a different one: give it with --token-file"
 
 
@@ -34,11 +39,21 @@ def node_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def command_errors(url: str) -> Iterator[None]:
-    """Raise the errors of a connection to the node at a URL as those of a command."""
+    """Raise the errors of a connection to the node at a URL as those of a command.
+
+    So is an answer of another shape than a node's: answers are not checked field by field.
+    """
     try:
-        yield
+        with unwrapped(*_MISREAD):
+            yield
     except ClientError as error:
         raise command_error(url, error) from None
+    except _MISREAD as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise CommandError(
+            f"cannot make sense of what {url} answered: is it a node of version {__version__}? "
+            f"({type(error).__name__}: {error}, {Path(place.filename).name}, line {place.lineno})"
+        ) from error
 
 
 def command_error(url: str, error: ClientError) -> CommandError:

@@ -26,7 +26,14 @@ from recon_node.cli.output import CommandError, counted
 from recon_node.connection import Connection
 from recon_node.dag.dag_events import Identifier, parse_root
 from recon_node.dag.protocol.publishing import ABILITY, check_publish, make_publish, publish_of
-from recon_node.dag.protocol.ucan import FOREVER, UcanCapability, issue_ucan, parse_ucan
+from recon_node.dag.protocol.ucan import (
+    FOREVER,
+    MAX_TOKEN_SIZE,
+    UcanCapability,
+    issue_ucan,
+    parse_ucan,
+)
+from recon_node.files import read_bounded
 from recon_node.ipld import CID
 from recon_node.setting_types import parse_seconds
 from recon_node.terminal import echo, json_option, print_json, print_result
@@ -274,6 +281,6 @@ def _read_proof(text: str) -> str:
     if not text.startswith("@"):
         return text
     try:
-        return Path(text[1:]).read_text(encoding="ascii").strip()
+        return read_bounded(Path(text[1:]), MAX_TOKEN_SIZE).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{text[1:]}: {getattr(error, 'strerror', None) or error}") from None

@@ -77,7 +77,12 @@ def _read_items(file: BinaryIO, name: str) -> Iterator[Item]:
         first.append(file.readline(MAX_LINE))
     beginning = b"".join(first)
     if name.lower().endswith(".car") or looks_like_car(beginning):
-        data = beginning + file.read()
+        data = beginning + file.read(MAX_LINE)
+        if len(data) > MAX_LINE:
+            raise CommandError(
+                f"{name} has more than {MAX_LINE:,} bytes, and an event is a CAR of at most "
+                f"{MAX_CAR_SIZE:,}: `recon-node store import` reads a CAR of many events"
+            )
         yield _item(1, len(data), *_read_car(data, name))
         return
     items = _read_lines(file, first)

@@ -54,9 +54,9 @@ class TextTable(Table):
 
 
 def _cell(cell: Any) -> Any:
-    if isinstance(cell, str):
-        return shown(cell)
-    return "\n".join(map(shown, cell)) if isinstance(cell, list) else cell
+    if cell is None or isinstance(cell, str | int | float | dict):
+        return shown(str(cell))  # all but text is a mistake of the node's
+    return "\n".join(shown(str(line)) for line in cell) if isinstance(cell, list) else cell
 
 
 def color_system() -> Literal["auto"] | None:

@@ -6,6 +6,7 @@ with a key from a file, and the node gets nothing else.
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 import warnings
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -33,6 +34,7 @@ from recon_node.client import (
 )
 from recon_node.client.definitions import with_defaults
 from recon_node.connection import Connection
+from recon_node.files import read_bounded
 from recon_node.ipld import CID, IpldError
 from recon_node.streams import EventShape, Expired, StreamShapeError
 from recon_node.streams.document_schema import as_dag_json
@@ -94,6 +96,10 @@ def client_of(node: Connection, key: Key | None = None) -> Iterator[Ceramic]:
                 echo(f"Warning: {warning.message}", err=True)
 
 
+_MAX_JSON: Final = 16 * 1024 * 1024
+"""Bytes of JSON that are read, or characters: an event has at most a million."""
+
+
 class JsonText(click.ParamType[Any]):
     """JSON: the text itself, @FILE, or - for standard input."""
 
@@ -125,8 +131,13 @@ class JsonObject(JsonText):
 def _text(value: str) -> str:
     if value == "-":
         with click.open_file("-", encoding="utf-8") as file:
-            return str(file.read())
-    return Path(value[1:]).read_text(encoding="utf-8") if value.startswith("@") else value
+            text = str(file.read(_MAX_JSON + 1))
+        if len(text) > _MAX_JSON:
+            raise OSError(errno.EFBIG, f"it has more than {_MAX_JSON} characters")
+        return text
+    if not value.startswith("@"):
+        return value
+    return read_bounded(Path(value[1:]), _MAX_JSON).decode()
 
 
 class CidText(click.ParamType[CID]):

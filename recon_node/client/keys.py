@@ -25,6 +25,9 @@ from recon_node.client.errors import InvalidArgumentError, KeyFileError
 from recon_node.ipld import IpldError, multibase
 from recon_node.ipld.errors import required_for
 
+_MAX_CAPABILITY: Final = 2 * 1024 * 1024
+"""Bytes of a file with a capability that are read: it is a part of an event."""
+
 
 @dataclass(frozen=True, slots=True)
 class Capability:
@@ -73,7 +76,9 @@ class Capability:
             KeyFileError: the file cannot be read, or does not hold a capability.
         """
         try:
-            return cls(multibase.decode(Path(path).read_text(encoding="ascii").strip()))
+            with Path(path).open("rb") as file:
+                text = file.read(_MAX_CAPABILITY).decode("ascii")  # what is longer is not one
+            return cls(multibase.decode(text.strip()))
         except OSError as error:
             raise KeyFileError(f"the capability {path}: {error.strerror or error}") from None
         except (IpldError, ValueError) as error:

@@ -36,7 +36,7 @@ from recon_node.client.errors import (
     RefusedEventError,
 )
 from recon_node.client.keys import Key
-from recon_node.connection import Answer, NodeError, Request
+from recon_node.connection import Answer, NodeError, NotANodeError, Request
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.streams import Expired
 from recon_node.streams.json_values import pointer
@@ -276,7 +276,10 @@ def fetch_matching(
         stream_id = None if stream is None else str(stream)
         answer = yield get(path, controller=controller, streamId=stream_id, offset=offset)
         entries, offset, is_complete = answer.fields("events", "resumeOffset", "isComplete")
-        events += [read_event(entry["data"]) for entry in entries]
+        try:
+            events += [read_event(entry["data"]) for entry in entries]
+        except (LookupError, TypeError):
+            raise NotANodeError from None
     return events
 
 

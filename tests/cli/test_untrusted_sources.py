@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
-from cli_run import error_of
+from cli_run import error_of, run
 from click.testing import CliRunner
 
 from recon_node.backup import BackupError, restore_backup
@@ -64,6 +65,60 @@ def test_a_compressed_answer_is_not_unpacked() -> None:
     with server(reply) as url:
         assert "is not a node" in error_of("status", "--url", url)
     assert set(asked) == {"identity"}
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("status", {"events": 1, "waiting": 0, "pending": 0, "damaged": 0, "disk": {}}),
+        ("status", {"network": 5}),
+        ("peers", {"peers": [None]}),
+        ("interests list", {"interests": 5}),
+        ("model list", {"models": [{}], "next": None}),
+        ("stream list", {"streams": ["x"], "next": None}),
+        ("stream list", {"streams": [{"id": 5, "model": None, "controller": 1}]}),
+        (f"stream show {ROOT}", {"events": 2**70}),
+        (f"events get {ROOT}", {"data": [1]}),
+        (f"events get {ROOT}", {"data": 5}),
+        ("feed tail", {"head": {}, "low": 0, "epoch": "x"}),
+        ("feed tail --from 0", {"head": 1, "low": 0, "epoch": "x", "events": [{}]}),
+        (f"dag status {ROOT}", {"complete": True, "blocks": "x"}),
+        ("anchor status", {"chains": {}}),
+        ("id", {"ID": None}),
+    ],
+)
+def test_an_answer_of_another_shape_is_an_error(command: str, answer: dict[str, Any]) -> None:
+    def reply(handler: BaseHTTPRequestHandler) -> None:
+        start(handler, content_type="application/json")
+        handler.wfile.write(json.dumps(answer).encode())
+
+    with server(reply) as url:
+        error = run(*command.split(), "--url", url, code=1).stderr
+    assert error.startswith("Error: ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "limit"),
+    [
+        ("model new @/dev/zero --key my.key", "it has more than 16777216 bytes"),
+        ("model new - --key my.key", "it has more than 16777216 characters"),
+        ("config check --config /dev/zero", "it has more than 1048576 bytes"),
+        (f"dag publish {ROOT} --proof @/dev/zero", "it has more than 65536 bytes"),
+        (f"stream update {STREAM} {{}} --key my.key --capability /dev/zero", "too many"),
+        ("events add endless.car", "has more than 4,194,304 bytes"),
+    ],
+)
+def test_a_file_without_end_is_given_up(
+    command: str, limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("key", "new", "my.key")
+    (tmp_path / "endless.car").symlink_to("/dev/zero")
+    code = 2 if command.startswith(("model", "config")) else 1
+    endless = " " * (16 * 1024 * 1024 + 1)
+    error = error_of(*command.split(), code=code, data=endless, RECON_NODE_DATA_DIR=str(tmp_path))
+    assert limit in error
 
 
 def test_an_answer_without_end_is_given_up() -> None:
