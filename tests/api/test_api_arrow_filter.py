@@ -79,9 +79,7 @@ async def test_any_filter_leaves_what_fits_at_its_positions(
 
 
 async def test_a_piece_without_a_row_is_an_empty_batch(
-    api: Api,
-    headers: dict[bytes, tuple[InitHeader, str]],
-    monkeypatch: pytest.MonkeyPatch,
+    api: Api, headers: dict[bytes, tuple[InitHeader, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrow, "_SEARCHED_AT_ONCE", 10)
     answer = await api.get(ARROW, params={"sortValue": "none has it", "upto": 35})

@@ -116,9 +116,7 @@ async def test_bounds_of_many_events(api: Api) -> None:
     assert answer.json() == {"message": "the body has more than 10000 lines"}
 
 
-async def test_unknown_fields_are_refused_with_the_sentence_that_clients_look_for(
-    api: Api,
-) -> None:
+async def test_unknown_fields_are_refused_with_the_sentence_that_clients_look_for(api: Api) -> None:
     header = {"controllers": [controller_of(KEY)], "model": METAMODEL.to_bytes(), "unexpected": 1}
     block = dag_cbor.encode({"header": header, "data": None})
     cid = CID.of(DAG_CBOR, block)

@@ -78,11 +78,7 @@ async def test_tokens(api: Api, filled: Events, store: Store) -> None:
 
 
 async def test_a_token_just_given_is_never_beyond_the_end(
-    api: Api,
-    store: Store,
-    sample: Events,
-    filled: Events,
-    monkeypatch: pytest.MonkeyPatch,
+    api: Api, store: Store, sample: Events, filled: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the commit of a batch and the news of it on trio's thread, anyone may read."""
     transaction = store._writer.log.transaction

@@ -325,9 +325,7 @@ async def whole_request() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
-async def test_a_slow_client_gets_its_whole_answer(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_slow_client_gets_its_whole_answer(autojump_clock: trio.testing.MockClock) -> None:
     """As long as it keeps reading, the answer may take longer than `stall`."""
     content = bytes(1_000_003)
     received = bytearray()

@@ -15,11 +15,7 @@ from recon_node.ceramic import (
     parse_event,
     verify_signature,
 )
-from recon_node.ceramic.builder import (
-    data_event,
-    init_event,
-    time_event,
-)
+from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, DagCborError
 
 values = st.recursive(

@@ -182,8 +182,7 @@ def test_a_stream_is_named_in_one_way_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "kind"),
-    [(None, StreamType.TILE), (METAMODEL, StreamType.MODEL), (MODEL, DOCUMENT)],
+    ("model", "kind"), [(None, StreamType.TILE), (METAMODEL, StreamType.MODEL), (MODEL, DOCUMENT)]
 )
 def test_the_type_of_a_stream_belongs_to_its_name(model: StreamId | None, kind: StreamType) -> None:
     named = ETHEREUM.issue(resources=[f"ceramic://{StreamId(kind, INIT.cid)}"])
@@ -276,11 +275,7 @@ def test_parties_that_are_not_dids(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "signature_kind"),
-    [
-        ("caip122", "jws"),
-        ("eip4361", "solana:ed25519"),
-        ("jwt", "eip191"),
-    ],
+    [("caip122", "jws"), ("eip4361", "solana:ed25519"), ("jwt", "eip191")],
 )
 def test_kinds_that_cannot_be_checked(kind: str, signature_kind: str) -> None:
     payload = payload_of(ETHEREUM.issuer, {})

@@ -9,14 +9,7 @@ from typing import Any
 
 from support import sdk_sample
 
-from recon_node.ceramic import (
-    METAMODEL,
-    Event,
-    EventKind,
-    StreamType,
-    signer,
-    verify_signature,
-)
+from recon_node.ceramic import METAMODEL, Event, EventKind, StreamType, signer, verify_signature
 from recon_node.ipld import CID, car, multibase
 
 

@@ -21,11 +21,7 @@ from recon_node.ceramic import (
     signer,
     verify_signature,
 )
-from recon_node.ceramic.builder import (
-    controller_of,
-    deterministic_init_event,
-    time_event,
-)
+from recon_node.ceramic.builder import controller_of, deterministic_init_event, time_event
 
 PAYLOAD = {"data": {"title": "x"}, "header": HEADER}
 OTHER = controller_of(OTHER_KEY)

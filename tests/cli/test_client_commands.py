@@ -171,12 +171,7 @@ def test_what_a_peer_shares_and_is_worth_is_shown(monkeypatch: pytest.MonkeyPatc
         (None, None, unknown, ["unknown"]),
         ([], 0.0, worth, ["0% of the events", "42 ms", "37%", "25%", "latency", "score"]),
         (["model=k1", "family=tea"], 0.25, worth, ["model=k1", "family=tea", "25% of the events"]),
-        (
-            [f"n={n}" for n in range(5)],
-            1.0,
-            worth,
-            ["n=0", "n=2", "and 2 others", "100% of"],
-        ),
+        ([f"n={n}" for n in range(5)], 1.0, worth, ["n=0", "n=2", "and 2 others", "100% of"]),
     ):
         peer = {"id": "12D3", "connected": True, "addresses": [], "shares": shares}
         peer |= {"covers": covers, "speaks": ["recon/1.2.0", "recon/1.0.0"], **known}

@@ -32,10 +32,7 @@ def commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command
             yield from commands(command, f"{name} {each}")
 
 
-COMMANDS = {
-    **dict(commands(recon_node, "recon-node")),
-    **dict(commands(spark_sink, "spark-sink")),
-}
+COMMANDS = {**dict(commands(recon_node, "recon-node")), **dict(commands(spark_sink, "spark-sink"))}
 
 
 def test_every_command_prints_json_or_says_why_not() -> None:

@@ -34,9 +34,7 @@ POST = ModelDefinition(
     views={"author": View.author(), "version": View.version()},
 )
 PROFILE = ModelDefinition(
-    name="Profile",
-    schema={"properties": {"name": {"type": "string"}}},
-    account_relation="single",
+    name="Profile", schema={"properties": {"name": {"type": "string"}}}, account_relation="single"
 )
 VOTE = ModelDefinition(
     name="Vote",

@@ -318,9 +318,7 @@ async def test_interests(ceramic: AsyncCeramic, store: Store) -> None:
     }
 
 
-async def test_an_anchor_that_is_not_looked_up_yet_does_not_count(
-    ceramic: AsyncCeramic,
-) -> None:
+async def test_an_anchor_that_is_not_looked_up_yet_does_not_count(ceramic: AsyncCeramic) -> None:
     model = await ceramic.create_model(POST)
     post = await ceramic.create(model.id, {"title": "a"})
     await ceramic.send(time_event(post.id.cid, post.event))

@@ -9,23 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.dag.protocol.dag_operations import Append
-from recon_node.dag.protocol.shards import (
-    CAR,
-    NO_ROOT,
-    ShardError,
-    appends,
-    split,
-    walk,
-)
-from recon_node.ipld import (
-    CID,
-    DAG_CBOR,
-    IDENTITY,
-    RAW,
-    car,
-    dag_cbor,
-    links,
-)
+from recon_node.dag.protocol.shards import CAR, NO_ROOT, ShardError, appends, split, walk
+from recon_node.ipld import CID, DAG_CBOR, IDENTITY, RAW, car, dag_cbor, links
 
 DATA = Path(__file__).parent.parent / "data"
 FACTS = json.loads((DATA / "replica.json").read_text())
@@ -70,11 +55,7 @@ def test_a_dag_comes_back_from_its_shards(dag: tuple[CID, Blocks], more: int) ->
 def test_many_shards_take_several_appends() -> None:
     cids = [CID.of(CAR, bytes([n >> 8, n & 255])) for n in range(2500)]
     replicas = appends([*cids, *cids])
-    assert [replica.prior for replica in replicas] == [
-        None,
-        replicas[0].cid,
-        replicas[1].cid,
-    ]
+    assert [replica.prior for replica in replicas] == [None, replicas[0].cid, replicas[1].cid]
     changes = [replica.change for replica in replicas]
     appended = [s for change in changes if isinstance(change, Append) for s in change.shards]
     assert appended == sorted(cids, key=str)

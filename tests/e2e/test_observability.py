@@ -114,10 +114,7 @@ def test_the_reference_is_up_to_date() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_prometheus_accepts_its_configuration_and_the_alerts_fire() -> None:
-    for arguments in (
-        ["check", "config", "prometheus.yml"],
-        ["test", "rules", "alerts_test.yml"],
-    ):
+    for arguments in (["check", "config", "prometheus.yml"], ["test", "rules", "alerts_test.yml"]):
         done = subprocess.run(
             ["promtool", *arguments],
             cwd=CONFIG / "prometheus",

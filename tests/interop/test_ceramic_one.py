@@ -41,7 +41,7 @@ BINARY = binary_from_environment()
 pytestmark = [
     pytest.mark.skipif(
         BINARY is None, reason=f"{BINARY_VARIABLE} does not name a binary of ceramic-one"
-    ),
+    )
 ]
 
 EVENTS = int(os.environ.get(f"{BINARY_VARIABLE}_EVENTS", "2000"))

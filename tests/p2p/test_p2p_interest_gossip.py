@@ -22,11 +22,7 @@ from recon_node.p2p.peers.interest_gossip import (
     STATEMENT_TIMEOUT,
     InterestGossip,
 )
-from recon_node.p2p.peers.interest_statement import (
-    INTERESTS_PROTOCOL,
-    MAX_STATEMENT,
-    state,
-)
+from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL, MAX_STATEMENT, state
 from recon_node.p2p.reports import Counters
 from recon_node.p2p.transport.memory_budget import unlimited
 from recon_node.recon import KeyRange, merge_ranges

@@ -134,7 +134,7 @@ async def _started(pid: int, log: Path, large_event: EventId) -> Daemon:
     await eventually(
         lambda: (
             ready.extend(each for each in started._entries() if each["event"] == "Ready") or ready
-        ),
+        )
     )
     started.peer_id, started.address = ready[0]["peer_id"], ready[0]["addresses"][0]
     return started

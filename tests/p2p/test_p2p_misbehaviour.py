@@ -81,10 +81,7 @@ async def test_garbage_on_the_recon_stream(tmp_path, sdk_cars):
 
 
 async def test_a_range_of_another_network_is_answered_with_no_interest(tmp_path, sdk_cars):
-    async with (
-        node(tmp_path / "victim", sdk_cars[:20], **QUIET) as victim,
-        loopback_host() as peer,
-    ):
+    async with node(tmp_path / "victim", sdk_cars[:20], **QUIET) as victim, loopback_host() as peer:
         stream = await open_recon(peer, victim)
         await stream.send_all(other_network())
         answer = await FrameStream(stream, MAX_FRAME).receive(PATIENCE)

@@ -155,9 +155,7 @@ async def test_what_is_no_session_ends_it(autojump_clock, sent, error, text):
         await respond_to(Node({}), sent)
 
 
-async def test_an_invalid_value_ends_the_session_and_keeps_the_valid_ones_before_it(
-    autojump_clock,
-):
+async def test_an_invalid_value_ends_the_session_and_keeps_the_valid_ones_before_it(autojump_clock):
     node = Node({})
     values = [Value(b"%03d" % n, b"valid") for n in range(BATCH_VALUES)]
     values.append(Value(b"x", b"invalid"))

@@ -12,14 +12,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from recon_node.recon import (
-    DEFAULT_SETTINGS,
-    KeyRange,
-    KeyStore,
-    SessionSettings,
-    Sha256a,
-    Side,
-)
+from recon_node.recon import DEFAULT_SETTINGS, KeyRange, KeyStore, SessionSettings, Sha256a, Side
 from recon_node.recon.cip124.cip124_codec import Cip124Message
 from recon_node.recon.cip124.cip124_session import Session10
 from recon_node.recon.coded.coded_session import CodedSession

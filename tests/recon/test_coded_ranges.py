@@ -21,15 +21,7 @@ from recon_node.recon import (
 )
 from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.encoding import decode_message, encode_message
-from recon_node.recon.coded.messages import (
-    END,
-    Body,
-    Gaps,
-    Message,
-    MessageFlag,
-    Say,
-    fingerprint,
-)
+from recon_node.recon.coded.messages import END, Body, Gaps, Message, MessageFlag, Say, fingerprint
 from recon_node.recon.keys.ranges import separator
 from recon_node.recon.keys.sketch import LtHash
 

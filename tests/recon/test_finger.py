@@ -15,11 +15,7 @@ KEY = st.binary(max_size=2)
 BOUNDS = st.lists(KEY, max_size=20).map(sorted) | st.lists(KEY, max_size=20)
 
 
-@given(
-    st.sets(KEY, max_size=150),
-    BOUNDS,
-    st.lists(st.tuples(st.booleans(), KEY), max_size=20),
-)
+@given(st.sets(KEY, max_size=150), BOUNDS, st.lists(st.tuples(st.booleans(), KEY), max_size=20))
 def test_fingers_see_what_the_store_holds(
     keys: set[bytes], bounds: list[bytes], changes: list[tuple[bool, bytes]]
 ) -> None:

@@ -18,10 +18,7 @@ from recon_node.recon.ring.peer_ring import (
     sign_entry,
     unexpired,
 )
-from recon_node.recon.ring.ring_codec import (
-    Decoder,
-    KeyForm,
-)
+from recon_node.recon.ring.ring_codec import Decoder, KeyForm
 from recon_node.recon.session import Value
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "recon_0_1_sessions.json").read_text())

@@ -15,16 +15,7 @@ import httpx
 import pytest
 import trio
 from nacl.signing import SigningKey
-from snapshot_support import (
-    KEY,
-    NETWORK,
-    Quiet,
-    create,
-    events,
-    make_log,
-    serving,
-    sync,
-)
+from snapshot_support import KEY, NETWORK, Quiet, create, events, make_log, serving, sync
 
 from recon_node.ceramic import Network, network_range
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car, dag_cbor, encode_varint
@@ -132,11 +123,7 @@ def web(directory: Path, misdeed: str, only: str) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("misdeed", "reason"),
-    [
-        ("no ranges", "cannot be read"),
-        ("cut off", "cannot be read"),
-        ("other bytes", "damaged"),
-    ],
+    [("no ranges", "cannot be read"), ("cut off", "cannot be read"), ("other bytes", "damaged")],
 )
 def test_a_server_that_harms_packs(store: Path, tmp_path: Path, misdeed: str, reason: str) -> None:
     with web(store, misdeed, "packs/") as url:

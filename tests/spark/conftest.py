@@ -68,11 +68,7 @@ def s3() -> Iterator[dict[str, str]]:
         return
     command = [sys.executable, Path(__file__).with_name("spark_s3_server.py")]
     with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as server:
         assert server.stdout is not None
         yield {
@@ -127,11 +123,7 @@ def full_node(
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     before = dict(os.environ)
-    session = start_session(
-        find_java(),
-        tmp_path_factory.mktemp("spark"),
-        driver_memory="600m",
-    )
+    session = start_session(find_java(), tmp_path_factory.mktemp("spark"), driver_memory="600m")
     yield session
     session.stop()
     os.environ.clear()

@@ -178,9 +178,7 @@ class Bomb:
 
 
 def feed_rows(
-    events: list[Event],
-    times: Mapping[CID, int] = NO_TIMES,
-    faults: Mapping[CID, str] = NO_FAULTS,
+    events: list[Event], times: Mapping[CID, int] = NO_TIMES, faults: Mapping[CID, str] = NO_FAULTS
 ) -> pa.Table:
     """These events as a feed's rows at positions 1, 2, ...: what a node that has them serves.
 

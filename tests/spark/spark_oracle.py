@@ -15,13 +15,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from recon_node.ceramic import METAMODEL, Event, StreamId, parse_event
 from recon_node.ipld import CID, dag_cbor
-from recon_node.streams import (
-    EventShape,
-    StreamShapeError,
-    StreamStates,
-    accepted_tip,
-    select_tip,
-)
+from recon_node.streams import EventShape, StreamShapeError, StreamStates, accepted_tip, select_tip
 from spark_sink.tables.location import Location, is_delta, storage_options
 
 Row = dict[str, Any]

@@ -63,8 +63,7 @@ def go_on(node: Node, sink: Sink, upto: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "damage"),
-    [("raw_events", cut), ("event_states", empty), ("stream_tips", Path.unlink)],
+    ("name", "damage"), [("raw_events", cut), ("event_states", empty), ("stream_tips", Path.unlink)]
 )
 def test_a_file_with_rows(
     node: Node,

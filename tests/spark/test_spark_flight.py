@@ -111,10 +111,7 @@ def test_clients_can_list_what_there_is(client: Any) -> None:
         }
         for schema in catalog["catalog_db_schemas"]
     }
-    assert {schema: tuple(tables) for schema, tables in found.items()} == {
-        **NAMES,
-        "views": (),
-    }
+    assert {schema: tuple(tables) for schema, tables in found.items()} == {**NAMES, "views": ()}
     columns = [each["column_name"] for each in found["v0"]["stream_tips"]["table_columns"]]
     assert columns == list(CERAMIC_ONE["columns"]["stream_tips"])
     feed = client.adbc_get_objects(depth="tables", table_name_filter="raw\\_e%\\_feed").read_all()

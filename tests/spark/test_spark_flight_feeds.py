@@ -114,11 +114,7 @@ def test_rows_come_again_when_their_model_changes_them(tmp_path: Path) -> None:
 def test_an_open_feed_gets_new_events(tmp_path: Path) -> None:
     fill(tmp_path, ROWS.slice(0, 10))
     sql = "SELECT conclusion_event_order AS n FROM conclusion_events_feed WHERE n % 2 = 0"
-    with (
-        served(tmp_path) as url,
-        connected(url) as connection,
-        following(connection, sql) as rows,
-    ):
+    with served(tmp_path) as url, connected(url) as connection, following(connection, sql) as rows:
         assert [next(rows)["n"] for _ in range(5)] == [2, 4, 6, 8, 10]
         fill(tmp_path, ROWS.slice(0, 14))
         assert [next(rows)["n"] for _ in range(2)] == [12, 14]

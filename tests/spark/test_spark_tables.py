@@ -252,10 +252,7 @@ def test_tables_of_others_and_damaged_ones_are_refused(tmp_path: Path) -> None:
         Tables(tmp_path / "a", EPOCH)
     path = tmp_path / "b" / "raw_events"
     DeltaTable.create(
-        path,
-        schema=FEED,
-        configuration={"recon.epoch": EPOCH},
-        raise_if_key_not_exists=False,
+        path, schema=FEED, configuration={"recon.epoch": EPOCH}, raise_if_key_not_exists=False
     )
     with pytest.raises(TablesError, match="has other columns"):
         Tables(tmp_path / "b", EPOCH)
@@ -263,8 +260,7 @@ def test_tables_of_others_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     (log,) = (tmp_path / "c" / "raw_events" / "_delta_log").glob("*.json")
     log.write_text("{")
     with pytest.raises(
-        TablesError,
-        match=r"cannot open the table .*raw_events: .*rebuild raw_events .*--url URL",
+        TablesError, match=r"cannot open the table .*raw_events: .*rebuild raw_events .*--url URL"
     ):
         Tables(tmp_path / "c", EPOCH)
     with pytest.raises(TablesError, match=r"cannot open the table .*raw_events"):

@@ -5,12 +5,7 @@ from collections.abc import Callable
 from store_helpers import KEYS, MODEL, NETWORK, World, controller
 from support.forging import forged
 
-from recon_node.ceramic import (
-    MAX_CAR_SIZE,
-    Event,
-    EventId,
-    Network,
-)
+from recon_node.ceramic import MAX_CAR_SIZE, Event, EventId, Network
 from recon_node.ceramic.builder import data_event, signed_event
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor
 

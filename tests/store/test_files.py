@@ -10,13 +10,7 @@ from pathlib import Path
 import pytest
 
 from recon_node import files
-from recon_node.files import (
-    draft_of,
-    is_exposed,
-    move_into_place,
-    open_locked,
-    private_directory,
-)
+from recon_node.files import draft_of, is_exposed, move_into_place, open_locked, private_directory
 from recon_node.store import StoreError
 from recon_node.store.directory_lock import directory_lock
 

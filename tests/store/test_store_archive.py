@@ -9,15 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
-from store_helpers import (
-    MODEL,
-    NETWORK,
-    OTHER_MODEL,
-    World,
-    check_feed,
-    feed_of,
-    timeless,
-)
+from store_helpers import MODEL, NETWORK, OTHER_MODEL, World, check_feed, feed_of, timeless
 from support import sdk_sample
 
 from recon_node.ceramic import EventId, Network

@@ -6,15 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_helpers import (
-    KEYS,
-    NETWORK,
-    World,
-    check_feed,
-    check_tables,
-    controller,
-    feed_of,
-)
+from store_helpers import KEYS, NETWORK, World, check_feed, check_tables, controller, feed_of
 
 from recon_node.ceramic import Event, EventId
 from recon_node.ceramic.builder import data_event, time_event

@@ -168,9 +168,7 @@ async def is_damaged(store: Store, event: Event) -> bool:
     return False
 
 
-async def test_a_new_event_does_not_share_a_damaged_block(
-    tmp_path: Path,
-) -> None:
+async def test_a_new_event_does_not_share_a_damaged_block(tmp_path: Path) -> None:
     """One session signs both: the capability that is kept is damaged when the second comes."""
     init = init_of(ACCOUNT)
     second = change(init)

@@ -20,9 +20,7 @@ CHILD = Path(__file__).with_name("store_child.py")
 def write_until_killed(directory: Path, seed: int, lines: int) -> dict[EventId, int | None]:
     """Let a process write, kill it after so many acknowledgements; return all that it gave."""
     with forking.Popen(
-        [sys.executable, str(CHILD), str(directory), str(seed)],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, str(CHILD), str(directory), str(seed)], stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None
         read = [child.stdout.readline() for _ in range(lines)]

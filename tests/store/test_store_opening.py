@@ -98,9 +98,7 @@ def lock_in_a_process(directory: Path) -> subprocess.Popen[bytes]:
     return holder
 
 
-async def test_another_process_is_refused_and_the_lock_dies_with_its_holder(
-    tmp_path: Path,
-) -> None:
+async def test_another_process_is_refused_and_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
     with lock_in_a_process(tmp_path) as holder:
         await refused(tmp_path, f"in use by process {holder.pid}")
         holder.kill()
@@ -221,9 +219,7 @@ async def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> Non
             pass
 
 
-async def test_damage_that_is_met_later_is_told_and_reads_of_the_rest_go_on(
-    tmp_path: Path,
-) -> None:
+async def test_damage_that_is_met_later_is_told_and_reads_of_the_rest_go_on(tmp_path: Path) -> None:
     world = World(1, streams=20, events=200)
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_remote(world.offers())

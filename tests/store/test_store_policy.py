@@ -19,11 +19,7 @@ from recon_node.ceramic.builder import (
     time_event,
 )
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
-from recon_node.store import (
-    Policy,
-    PolicySettings,
-    open_store,
-)
+from recon_node.store import Policy, PolicySettings, open_store
 from recon_node.store.policy import StreamFacts, hashes_of_event_ids, hashes_of_ring_keys
 
 ALICE, BOB, *_ = KEYS

@@ -7,11 +7,7 @@ import pytest
 from refused_events import LOCAL, MISSING, Case, Offer
 from store_helpers import KEYS, NETWORK, World, check_feed, feed_of
 
-from recon_node.ceramic import (
-    Event,
-    Network,
-    network_range,
-)
+from recon_node.ceramic import Event, Network, network_range
 from recon_node.ceramic.builder import data_event
 from recon_node.store import Store
 
@@ -40,10 +36,7 @@ REMOTE: dict[str, tuple[Callable[[Case], Offer], str]] = {
     "fencepost": (lambda case: (network_range(NETWORK)[0], case.next.car), "outside"),
     "wrong height": (lambda case: (case.key(case.next, 3), case.next.car), "height 3, not 2"),
     "height of an init event": (lambda case: (case.key(case.next, 0), case.next.car), "height 0"),
-    "init event for another": (
-        lambda case: offer_of_init(case.init_for_another()),
-        "controller",
-    ),
+    "init event for another": (lambda case: offer_of_init(case.init_for_another()), "controller"),
     "under a second EventId": (
         lambda case: (case.key(case.first, 5), case.first.car),
         "EventId is",

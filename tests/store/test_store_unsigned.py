@@ -8,20 +8,8 @@ from store_helpers import KEYS, MODEL, NETWORK, check_feed, check_tables, contro
 from support.forging import forged
 
 from recon_node.ceramic import Event, EventId
-from recon_node.ceramic.builder import (
-    data_event,
-    deterministic_init_event,
-    init_event,
-    time_event,
-)
-from recon_node.store import (
-    Policy,
-    PolicySettings,
-    Store,
-    StoreSettings,
-    StreamFilter,
-    open_store,
-)
+from recon_node.ceramic.builder import data_event, deterministic_init_event, init_event, time_event
+from recon_node.store import Policy, PolicySettings, Store, StoreSettings, StreamFilter, open_store
 from recon_node.store.admission import records as shares
 from recon_node.store.maintenance import check_log, import_history, repair_log
 
@@ -44,13 +32,7 @@ async def admit(store: Store, *offers: tuple[EventId, bytes]) -> list[str]:
     return [verdict.status for verdict in await store.admit_remote(offers)]
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        BY_NAME,
-        Policy.of(PolicySettings(allow_models=(str(MODEL),))),
-    ],
-)
+@pytest.mark.parametrize("policy", [BY_NAME, Policy.of(PolicySettings(allow_models=(str(MODEL),)))])
 async def test_a_name_alone_is_not_the_members(tmp_path: Path, policy: Policy) -> None:
     init = unsigned()
     anchor = time_event(init, init.cid)

@@ -11,12 +11,7 @@ from stream_samples import KEY, REJECTED, Writer, put
 
 from recon_node.ceramic.builder import signed_event
 from recon_node.ipld import CID
-from recon_node.streams import (
-    MergeProposal,
-    Stream,
-    budget,
-    json_equal,
-)
+from recon_node.streams import MergeProposal, Stream, budget, json_equal
 from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.json_patch import parse_pointer
 
@@ -35,12 +30,7 @@ def test_what_changed_on_one_side_is_taken_over() -> None:
     )
     proposal = stream.proposal()
     assert (proposal.conflicts, len(proposal.prevs), proposal.left) == ((), 3, 0)
-    assert stream.merged() == {
-        "a": 2,
-        "b": {"x": 1, "y": 2},
-        "tags": ["R", "G"],
-        "c": 3,
-    }
+    assert stream.merged() == {"a": 2, "b": {"x": 1, "y": 2}, "tags": ["R", "G"], "c": 3}
 
 
 def test_a_conflict_shows_the_value_on_each_branch() -> None:

@@ -17,11 +17,7 @@ from recon_node.ceramic import Event, parse_event, verify_signature
 from recon_node.ceramic.auth.did import PrivateKey, has_low_s
 from recon_node.ceramic.builder import data_event, init_event, model_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor
-from recon_node.streams import (
-    Stream,
-    Tip,
-    statements_of,
-)
+from recon_node.streams import Stream, Tip, statements_of
 
 ED25519 = SigningKey(bytes(32))
 SECP256K1 = coincurve.PrivateKey(b"\x01" * 32)

@@ -15,12 +15,7 @@ from stream_samples import KEY, MODEL
 from recon_node.ceramic import Event, EventKind
 from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event
 from recon_node.ipld import CID
-from recon_node.streams import (
-    EventState,
-    StreamData,
-    StreamShapeError,
-    StreamStates,
-)
+from recon_node.streams import EventState, StreamData, StreamShapeError, StreamStates
 from recon_node.streams.json_values import MAX_DEPTH
 
 DEFINITIONS = {

@@ -54,10 +54,7 @@ def _figure(name: str) -> Tip[str]:
 
 def test_reasons_tell_which_rule_decided_each_fork() -> None:
     rules = [(r.rule, r.winner, r.rivals) for r in _figure("the rules figure").reasons]
-    assert rules == [
-        (Rule.EARLIEST_TIME, "A", ("B",)),
-        (Rule.EARLIEST_TIME, "E", ("F",)),
-    ]
+    assert rules == [(Rule.EARLIEST_TIME, "A", ("B",)), (Rule.EARLIEST_TIME, "E", ("F",))]
     lowest = _figure("equal times").reasons
     assert [(r.rule, r.winner) for r in lowest] == [(Rule.LOWEST_CID, "a")]
     anchors = _figure("two time events").reasons

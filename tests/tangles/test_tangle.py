@@ -179,8 +179,6 @@ def test_the_order_is_causal_by_time_and_the_same_everywhere(
 
 
 @given(_links())
-def test_what_arrives_never_takes_a_member_away(
-    links: dict[int, tuple[int, ...] | None],
-) -> None:
+def test_what_arrives_never_takes_a_member_away(links: dict[int, tuple[int, ...] | None]) -> None:
     before = {each: links[each] for each in list(links)[: len(links) // 2 + 1]}
     assert set(weave(before).order) <= set(weave(links).order)
