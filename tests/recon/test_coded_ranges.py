@@ -23,7 +23,7 @@ from recon_node.recon.coded.coded_session import CodedSession
 from recon_node.recon.coded.encoding import decode_message, encode_message
 from recon_node.recon.coded.messages import END, Body, Gaps, Message, MessageFlag, Say, fingerprint
 from recon_node.recon.keys.ranges import separator
-from recon_node.recon.keys.sketch import LtHash
+from recon_node.recon.keys.sums import LtHash
 
 RANGE = KeyRange(*network_range(IN_MEMORY))
 DIGEST = bytes(range(32))

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.recon import KeyRange, KeyStore, id_of
-from recon_node.recon.keys import key_store
-from recon_node.recon.keys.sketch import LtHash, Sketch
+from recon_node.recon.keys import sums
+from recon_node.recon.keys.sketch import Sketch
+from recon_node.recon.keys.sums import LtHash
 from recon_node.steps import run_steps
 
 WHOLE = KeyRange(b"", b"\xff" * 9)
@@ -45,9 +46,9 @@ def test_a_kept_sum_is_that_of_the_keys_after_any_changes(
 ) -> None:
     """Whether it is being made meanwhile, kept, or made again because others took its place."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_store, "_QUICKLY_HASHED", 2)
-        patch.setattr(key_store, "MAX_HASHES", 3)
-        patch.setattr(key_store, "_BATCH", 5)
+        patch.setattr(sums, "_QUICKLY_HASHED", 2)
+        patch.setattr(sums, "MAX_HASHES", 3)
+        patch.setattr(sums, "_BATCH", 5)
         store = KeyStore(keys, leaf_size=2, fan_out=2)
         making = [(WHOLE, make(store, WHOLE))]
         for what, operand in changes:
@@ -77,7 +78,7 @@ def test_all_keys_go_while_a_sum_is_being_made(
     monkeypatch: pytest.MonkeyPatch, make: Make, done: int
 ) -> None:
     """Those that were added are taken out, the last of them included, and the others not."""
-    monkeypatch.setattr(key_store, "_QUICKLY_HASHED", 2)
+    monkeypatch.setattr(sums, "_QUICKLY_HASHED", 2)
     keys = [b"%04d" % number for number in range(5000)]
     store = KeyStore(keys)
     making = make(store, WHOLE)
@@ -90,7 +91,7 @@ def test_all_keys_go_while_a_sum_is_being_made(
 
 @pytest.mark.parametrize(
     ("make", "most"),
-    [(KeyStore.sketch, key_store.MAX_SKETCHES), (KeyStore.lthash, key_store.MAX_HASHES)],
+    [(KeyStore.sketch, sums.MAX_SKETCHES), (KeyStore.lthash, sums.MAX_HASHES)],
 )
 def test_a_store_keeps_a_bounded_number_of_sums(make: Make, most: int) -> None:
     store = KeyStore(b"%04d" % n for n in range(600))
@@ -101,8 +102,58 @@ def test_a_store_keeps_a_bounded_number_of_sums(make: Make, most: int) -> None:
 
 def test_no_slot_is_left_while_all_sketches_are_in_the_making() -> None:
     store = KeyStore(b"%d" % n for n in range(500))
-    ranges = [KeyRange(b"", b"9" * n) for n in range(1, key_store.MAX_SKETCHES + 2)]
+    ranges = [KeyRange(b"", b"9" * n) for n in range(1, sums.MAX_SKETCHES + 2)]
     making = [store.sketch(key_range) for key_range in ranges]
     for steps in making[:-1]:
         next(steps)
     assert run_steps(making[-1]) is None
+
+
+FEW_CHANGES = st.lists(st.tuples(st.sampled_from([KeyStore.add, KeyStore.discard]), KEY))
+
+
+@given(st.sets(KEY, min_size=1), st.sets(st.integers(0, 6)), FEW_CHANGES, FEW_CHANGES)
+def test_loaded_sums_are_those_of_the_keys_after_any_changes(
+    keys: set[bytes], made: set[int], before: list[Any], after: list[Any]
+) -> None:
+    """Those that were complete are; the others are made."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sums, "_QUICKLY_HASHED", 0)
+        patch.setattr(sums, "_BATCH", 5)
+        first = KeyStore(keys, leaf_size=2, fan_out=2)
+        for number in made:
+            run_steps(first.lthash(RANGES[number]))
+            run_steps(first.sketch(RANGES[number]))
+        next(first.lthash(KeyRange(b"a", b"b")), None)
+        for change, key in before:
+            change(first, key)
+        second = KeyStore(leaf_size=3, fan_out=3)
+        second.load_packed(b"".join(first.packed()), 0, len(first))
+        second.load_sums(first.packed_sums())
+        assert second.packed_sums() == first.packed_sums()
+        for change, key in after:
+            change(second, key)
+        for key_range in RANGES:
+            assert_right(run_steps(second.lthash(key_range)), second, key_range)
+            sketch = run_steps(second.sketch(key_range))
+            if sketch is not None:
+                assert_right(sketch, second, key_range)
+
+
+def test_sums_of_other_keys_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "_QUICKLY_HASHED", 0)
+    keys = [b"%04d" % number for number in range(300)]
+    for make in (KeyStore.sketch, KeyStore.lthash):
+        store = KeyStore(keys)
+        run_steps(make(store, WHOLE))
+        packed = store.packed_sums()
+        others = [KeyStore(keys[1:]), KeyStore()]
+        if make is KeyStore.sketch:
+            others.append(KeyStore([*keys[1:], b"x"]))
+        for other in others:
+            with pytest.raises(ValueError, match="not the sums of these keys"):
+                other.load_sums(packed)
+            assert not other.packed_sums()
+        for cut in (packed[:-1], packed[:5], packed + b"\x02", b"\xff" + packed[1:]):
+            with pytest.raises(ValueError, match="packed"):
+                KeyStore(keys).load_sums(cut)

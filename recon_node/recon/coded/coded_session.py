@@ -100,12 +100,12 @@ from recon_node.recon.keys.sketch import (
     NO_IDS,
     Difference,
     Ids,
-    LtHash,
     Symbols,
     at_least,
     decode,
     symbols_for,
 )
+from recon_node.recon.keys.sums import LtHash
 from recon_node.recon.session import (
     FETCHED_AT_ONCE,
     GAPS_A_STEP,

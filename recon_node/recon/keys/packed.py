@@ -55,7 +55,7 @@ class Pages:
         ValueError: the data is too short.
     """
 
-    __slots__ = ("_count", "_data", "_digests", "_ends", "_lengths", "_size")
+    __slots__ = ("_count", "_data", "_digests", "_ends", "_lengths", "_size", "end")
 
     def __init__(self, data: bytes | mmap, start: int, count: int, size: int) -> None:
         self._data, self._count, self._size = data, count, size
@@ -68,7 +68,9 @@ class Pages:
         """Where the keys of a page end; before the first, where they begin."""
         self._digests = self._ends[-1]
         """Where the digests begin."""
-        if self._digests + count * DIGEST_SIZE > len(data):
+        self.end = self._digests + count * DIGEST_SIZE
+        """Where the digests end, and with them the packed keys."""
+        if self.end > len(data):
             raise ValueError("the data has no room for these keys and their digests")
 
     def tree(self, inner_fill: int) -> TreeNode:
@@ -78,8 +80,7 @@ class Pages:
             ValueError: the keys do not ascend from page to page.
         """
         leaves: list[TreeNode] = [PackedLeaf(self, number) for number in range(len(self._ends) - 1)]
-        end = self._digests + self._count * DIGEST_SIZE
-        lanes_of = spread_runs(memoryview(self._data)[self._digests : end], self._size)
+        lanes_of = spread_runs(memoryview(self._data)[self._digests : self.end], self._size)
         return stack(leaves, self._bounds(), lanes_of, inner_fill)
 
     def length(self, number: int) -> int:

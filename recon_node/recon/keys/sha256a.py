@@ -36,6 +36,7 @@ COUNT_SHIFT = 512
 """Where the number of keys starts in a lanes integer."""
 
 _ONE_KEY = 1 << COUNT_SHIFT
+_64_BITS = (1 << 64) - 1
 LANES_MASK = _ONE_KEY - 1
 """Covers all lanes, but not the number of keys."""
 
@@ -109,6 +110,11 @@ def spread_runs(digests: bytes | memoryview, size: int) -> list[int]:
         ]
     rest = digests[len(runs) * size * DIGEST_SIZE :]
     return [*runs, spread_run(rest)] if rest else runs
+
+
+def id_sum(lanes: int) -> int:
+    """Return the sum, modulo 2^64, of the first 8 bytes of the digests as little-endian numbers."""
+    return (lanes + (lanes >> DIGEST_BITS << 32)) & _64_BITS
 
 
 def fold(lanes: int) -> bytes:

@@ -1,6 +1,4 @@
-"""What sessions compare of a set of keys beside Sha256a: a sketch of it, and its LtHash.
-
-A sketch is rateless coded symbols, and an estimate of how many keys differ.
+"""The sketch of a set of keys: rateless coded symbols, and an estimate of how many keys differ.
 
 Theory of operation
 -------------------
@@ -41,10 +39,8 @@ from math import ceil, log, sqrt
 from typing import Final, NamedTuple
 
 import numpy as np
-from blake3 import blake3
 from numpy.typing import NDArray
 
-from recon_node.ipld import encode_varint
 from recon_node.recon.keys.sha256a import DIGEST_SIZE
 
 ID_SIZE: Final = 8
@@ -235,6 +231,9 @@ def indices_of(id_: int, limit: int) -> list[int]:
 class Sketch:
     """The symbols and the table of a set of ids, which changes."""
 
+    SIZE: Final = MAX_SYMBOLS * (8 + 4 + 1) + TABLE_SIZE
+    """Bytes when it is packed, with `MAX_SYMBOLS`."""
+
     __slots__ = ("_table", "symbols")
 
     def __init__(self, size: int = MAX_SYMBOLS) -> None:
@@ -254,6 +253,28 @@ class Sketch:
     def table(self) -> bytes:
         """The table of bits, row by row, the first column in the highest bit of the first byte."""
         return self._table.to_bytes(TABLE_SIZE, "big")
+
+    def packed(self) -> bytes:
+        """Return it as `unpacked` takes it."""
+        sums, checks, counts = self.symbols
+        columns = sums.astype("<u8", copy=False), checks.astype("<u4", copy=False), counts
+        return b"".join([*(column.tobytes() for column in columns), self.table])
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Sketch:
+        """Return the sketch that was packed.
+
+        Raises:
+            ValueError: the data does not have `SIZE` bytes.
+        """
+        if len(data) != cls.SIZE:
+            raise ValueError(f"a packed sketch has {cls.SIZE} bytes, not {len(data)}")
+        made, at = cls(), 0
+        for column in made.symbols:
+            column += np.frombuffer(data, column.dtype.newbyteorder("<"), MAX_SYMBOLS, at)
+            at += column.nbytes
+        made._table = int.from_bytes(data[at:], "big")
+        return made
 
 
 def estimate(ours: bytes, theirs: bytes) -> int:
@@ -392,90 +413,3 @@ def _decode_few(symbols: Symbols) -> Iterator[Difference]:
             np.array([id_ for id_, sign in signs_of.items() if sign > 0], _U),
             np.array([id_ for id_, sign in signs_of.items() if sign < 0], _U),
         )
-
-
-LANES: Final = 1024
-LANES_SIZE: Final = 2 * LANES
-"""Bytes of the lanes, which are little-endian."""
-_BATCH: Final = 64
-"""Keys that are expanded at a time: their lanes fit into a processor's cache."""
-
-Lanes = NDArray[np.uint16]
-
-
-class LtHash:
-    """A hash of a set of keys that cannot be steered; the set changes. It takes 2 KiB.
-
-    The hash of a set is the sum of the hashes of its keys, each of 1,024 lanes of 16 bits, modulo
-    2^16: Bellare and Micciancio, "A New Paradigm for Collision-free Hashing" (EUROCRYPT 1997); with
-    these numbers Lewi, Kim, Maykov and Weis, "Securing Update Propagation with Homomorphic Hashing"
-    (IACR ePrint 2019/227), who expand each element by BLAKE2X and reckon with at least 200 bits of
-    security. Whoever finds two sets with one hash solves a short integer solution problem in that
-    lattice. In the eight lanes of Sha256a it takes minutes (Wagner, "A Generalized Birthday
-    Problem", CRYPTO 2002).
-
-    The lanes of a key are 2,048 bytes of output of BLAKE3 over its sha2-256 digest, which the tree
-    has: 0.7 microseconds a key, a batch at a time.
-    """
-
-    __slots__ = ("_digest", "count", "lanes")
-
-    def __init__(self) -> None:
-        self.lanes: Lanes = np.zeros(LANES, np.uint16)
-        self.count = 0
-        self._digest: bytes | None = None
-
-    @classmethod
-    def of(cls, *keys: bytes) -> LtHash:
-        """Return the hash of the set of these keys (each given once)."""
-        made = cls()
-        made.add(b"".join([sha256(key).digest() for key in keys]))
-        return made
-
-    def add(self, digests: bytes, signs: NDArray[np.int64] | None = None) -> None:
-        """Add keys, given their sha2-256 digests end to end; a sign of -1 takes one out."""
-        starts = range(0, len(digests), DIGEST_SIZE)
-        added = [digests[at : at + DIGEST_SIZE] for at in starts]
-        if signs is not None:
-            signed = list(zip(added, signs.tolist(), strict=True))
-            added = [digest for digest, sign in signed if sign > 0]
-            taken = [digest for digest, sign in signed if sign < 0]
-            for lanes in _sums(taken):
-                self.lanes -= lanes
-            self.count -= len(taken)
-        for lanes in _sums(added):
-            self.lanes += lanes
-        self.count += len(added)
-        self._digest = None
-
-    def merge(self, other: LtHash) -> None:
-        """Add the keys of another set, none of which this one has."""
-        self._digest = None
-        self.lanes += other.lanes
-        self.count += other.count
-
-    def copy(self) -> LtHash:
-        """Return a copy, which stays as it is when this one changes."""
-        made = LtHash()
-        made.merge(self)
-        return made
-
-    def digest(self) -> bytes:
-        """Return the 32 bytes that are compared: sha256(lanes || varint(count))."""
-        if self._digest is None:
-            hashed = sha256(self.lanes.astype("<u2", copy=False).data)
-            hashed.update(encode_varint(self.count))
-            self._digest = hashed.digest()
-        return self._digest
-
-
-def _sums(digests: list[bytes]) -> Iterator[Lanes]:
-    """Yield sums of the lanes of some keys, a batch at a time."""
-    for start in range(0, len(digests), _BATCH):
-        batch = digests[start : start + _BATCH]
-        expanded = [blake3(digest).digest(length=LANES_SIZE) for digest in batch]
-        if len(expanded) == 1:  # as when a key is new: its lanes need no copy
-            yield np.frombuffer(expanded[0], "<u2")
-        else:
-            lanes = np.frombuffer(b"".join(expanded), "<u2").reshape(-1, LANES)
-            yield np.add.reduce(lanes, axis=0, dtype=np.uint16)
