@@ -42,6 +42,7 @@ from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer
 from recon_node.store.db.log import HEAD_FILE
 from recon_node.store.db.log_schema import FILE_NAME as LOG_FILE
 from recon_node.store.db.saved_keys import FILE_NAMES as SAVED_KEYS
+from recon_node.store.db.saved_keys import SUMS_FILE
 from recon_node.store.directory_lock import LOCK_FILE, directory_lock
 from recon_node.store.maintenance import (
     BackedUp,
@@ -88,6 +89,7 @@ DATA_FILES: Final = (
         DataDirectoryFile(name, "keys of the log, for a fast start", False)
         for name in SAVED_KEYS.values()
     ),
+    DataDirectoryFile(SUMS_FILE, "sums of the log's keys, for fast first sessions", False),
     DataDirectoryFile(HEAD_FILE, "the feed position that readers have seen last", False),
     DataDirectoryFile(LOCK_FILE, "which process uses the directory", False),
 )

@@ -7,7 +7,7 @@ log          the log: transactions, and what is written in them
 rows         events as rows
 blocks       how a CAR is stored, and blocks that events share
 proofs       which anchors await their lookup, what it led to, and what time events state
-saved_keys   the key store of the last run
+saved_keys   the key store of the last run and its sums, and what changed since
 migrations   from logs of earlier versions
 sql          statements that are too large for one go, and what SQLite reports
 """

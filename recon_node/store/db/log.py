@@ -60,10 +60,12 @@ from recon_node.store.db.saved_keys import (
     KEYS,
     RING_KEYS,
     SAVING,
+    Extent,
     forget_keys,
     has_saved_keys,
-    load_keys,
+    load_latest_keys,
     save_keys,
+    save_sums,
 )
 from recon_node.store.db.sql import explained_errors
 from recon_node.store.values import StoreSettings, Verdict
@@ -197,7 +199,7 @@ class EventLog:
     def load_keys(self) -> KeyStore:
         """Return a new key store of all EventIds held, but those withheld from peers."""
         with explained_errors(self.path):
-            keys = load_keys(self._data_dir, self.connection, KEYS)
+            keys = load_latest_keys(self._data_dir, self.connection, self._extent)
             if keys is None:
                 withheld = set(select_withheld(self.connection, orphans=self.guarded))
                 rows = self.connection.execute("SELECT event_id FROM events")
@@ -366,10 +368,16 @@ class EventLog:
         count: int = self.connection.execute("SELECT count(*) FROM events").fetchone()[0]
         return count - len(select_withheld(self.connection, orphans=self.guarded))
 
+    def _extent(self) -> Extent:
+        """Return which keys the log has."""
+        withheld = select_withheld(self.connection, orphans=self.guarded)
+        return Extent.of(self.connection, self.marks.head, withheld)
+
     def _save(self, keys: KeyView, ring_keys: KeyView | None) -> None:
         SAVING.set()
         try:
-            save_keys(self._data_dir, self.connection, KEYS, keys)
+            save_keys(self._data_dir, self.connection, KEYS, keys, self._extent)
+            save_sums(self._data_dir, self.connection, keys)
             if ring_keys is not None:
                 save_keys(self._data_dir, self.connection, RING_KEYS, ring_keys)
         except (OSError, sqlite3.Error) as error:  # it only makes the next start slower

@@ -1,16 +1,29 @@
-"""The key store of the last run, in a file beside the log: a start without sorting and hashing.
+"""The key store of the last run, in files beside the log: a start without sorting and hashing.
 
-The log is the truth, and the file is trusted only if it is known to belong to the log: on a clean
-close, the file is written with a fresh token, and then the token is written into the log. The first
-transaction that changes the log afterwards removes the token. So whatever happens (kill -9, a power
-cut, a restored backup, a repair), a log has a token if and only if nothing has changed since the
-file with that token was written. The file ends with the sha2-256 of everything before, so that
+The log is the truth, and the files are used only if they are known to belong to the log. On a clean
+close, they are written with a fresh token, and then the token is written into the log, under two
+names. The first transaction that changes the log afterwards removes the first one. So whatever
+happens (kill -9, a power cut, a restored backup, a repair), a log has the first token if and only
+if nothing has changed since the files with that token were written, and the second one if and only
+if it came out of that log by changes. Files end with the sha2-256 of everything before, so that
 damage is noticed. In any doubt the key store is built from the log, which only takes longer.
 
-    "recon-node keys 1\\n" | token, 16 bytes | number of keys, u64 | the keys, packed
-    | sha2-256 of all of that
+    keys.saved   "recon-node keys 1\\n" | token, 16 bytes | number of keys, u64 | the keys, packed
+                 | feed's head, u64 | number of undelivered keys, u64
+                 | the length of each, u16 | these keys | sha2-256 of all that
+    sums.saved   "recon-node sums 1\\n" | token, 16 bytes | sums of the keys, packed | sha2-256
 
-Integers are little-endian. The file is mapped, and a key is read when it is needed
+Integers are little-endian. What comes after the keys is missing in the file of the ring's keys.
+Earlier versions neither write nor read it, nor the sums.
+
+**After changes without a clean close** (kill -9), the keys are brought up to date. An event that is
+delivered stays so, at the same position and under the same EventId, and is a key. So the keys of a
+log are the EventIds at its positions, and those of undelivered events that are not withheld. Of the
+saved ones, exactly those that were undelivered then may have ceased to be keys; what was delivered
+since has a position above the head of then; and what is undelivered now is read from the log. In
+the end there must be as many keys as the log has positions and such events. Sums follow the keys.
+
+**Mapping.** The file of keys is mapped, and a key is read when it is needed
 (recon_node/recon/keys/packed.py). So the keys take memory that the system can use otherwise when it
 is short. The file is never changed: a later one takes its place, and a node that still uses it
 keeps it until it ends. If the disk cannot read a part of the mapped file, the system ends the node
@@ -20,15 +33,17 @@ keeps it until it ends. If the disk cannot read a part of the mapped file, the s
 from __future__ import annotations
 
 import sqlite3
+import struct
 import uuid
+from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from io import FileIO
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from mmap import ACCESS_READ, MADV_DONTNEED, mmap
 from pathlib import Path
 from threading import Event
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -42,6 +57,9 @@ KEYS: Final = "saved_keys"
 RING_KEYS: Final = "saved_ring_keys"
 """The same of the keys of the model ring."""
 FILE_NAMES: Final = {KEYS: "keys.saved", RING_KEYS: "ring_keys.saved"}
+SUMS_FILE: Final = "sums.saved"
+EARLIER_KEYS: Final = "earlier_saved_keys"
+"""The name of the token of all keys that stays when the log changes."""
 FEWEST: Final = 10_000
 """Fewer keys are not saved: reading them from the log is fast enough."""
 
@@ -49,10 +67,47 @@ SAVING: Final = Event()
 """Set while keys are written, some 0.3 µs of CPU a key: a shutdown in order waits for it."""
 
 _MAGIC: Final = b"recon-node keys 1\n"
-_HEAD_SIZE: Final = len(_MAGIC) + 16 + 8
+_SUMS_MAGIC: Final = b"recon-node sums 1\n"
+_TOKEN_SIZE: Final = 16
+_HEAD_SIZE: Final = len(_MAGIC) + _TOKEN_SIZE + 8
 _DIGEST_SIZE: Final = 32
+_EXTENT: Final = struct.Struct("<QQ")
 _READ_AT_ONCE: Final = 1 << 25
 """Bytes that are read and hashed together: each time, the interpreter has to be had again."""
+_MOST_CHANGES: Final = 0.5
+"""Changed keys for each saved one from which on it is faster to read all from the log."""
+
+
+class Extent(NamedTuple):
+    """Which keys a log has: those at all positions up to the head, and some without a position."""
+
+    head: int
+    undelivered: Set[bytes]
+
+    @classmethod
+    def of(cls, connection: sqlite3.Connection, head: int, withheld: Iterable[bytes]) -> Extent:
+        """Return that of a log as it is now, given the head of its feed and what is not a key."""
+        return cls(head, _event_ids(connection, "position IS NULL").difference(withheld))
+
+
+class SavedKeys(NamedTuple):
+    """What is in a file."""
+
+    keys: KeyStore
+    packed_extent: bytes
+
+    def extent(self) -> Extent | None:
+        """Return that of the log when they were saved; None if the file does not say."""
+        data = self.packed_extent
+        if not data:
+            return None
+        try:
+            head, number = _EXTENT.unpack_from(data)
+            lengths = struct.unpack_from(f"<{number}H", data, _EXTENT.size)
+        except struct.error:
+            return None
+        ends = accumulate(lengths, initial=_EXTENT.size + 2 * number)
+        return Extent(head, {data[start:end] for start, end in pairwise(ends)})
 
 
 def load_keys(
@@ -62,24 +117,61 @@ def load_keys(
 
     `name` is `KEYS` or `RING_KEYS`. It must have `count` keys, if that is known.
     """
-    token = _token(connection, name)
-    path = data_dir / FILE_NAMES[name]
-    if token is None:
-        return None
-    try:
-        store = _read(path, token)
-        if count not in (None, len(store)):
-            raise ValueError(f"it has {len(store)} keys, the log {count}")
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        logger.warning("The saved keys are not used", file=str(path), reason=str(error))
-        return None
-    return store
+    saved = _load(data_dir / FILE_NAMES[name], _token(connection, name), count)
+    return None if saved is None else saved.keys
+
+
+def load_latest_keys(
+    data_dir: Path, connection: sqlite3.Connection, extent: Callable[[], Extent]
+) -> KeyStore | None:
+    """Return all keys of the log, with their sums, if they follow from those that were saved.
+
+    `extent` returns that of the log as it is now.
+    """
+    token, earlier = _token(connection, KEYS), _token(connection, EARLIER_KEYS)
+    path = data_dir / FILE_NAMES[KEYS]
+    saved = _load(path, token or earlier)
+    if saved is not None:
+        _load_sums(data_dir / SUMS_FILE, token or earlier, saved.keys)
+        if token is not None:
+            return saved.keys
+        before = saved.extent()
+        if before is not None and _bring_up_to_date(saved.keys, before, extent(), connection):
+            return saved.keys
+    if token is not None:  # so that the next close writes another file
+        connection.execute("DELETE FROM meta WHERE name = ?", (KEYS,))
+    return None
+
+
+def _bring_up_to_date(
+    keys: KeyStore, saved: Extent, now: Extent, connection: sqlite3.Connection
+) -> bool:
+    """Make saved keys those of the log as it is now; return False if that is not possible."""
+    came, went = now.undelivered - saved.undelivered, saved.undelivered - now.undelivered
+    if now.head - saved.head + len(came) + len(went) > len(keys) * _MOST_CHANGES:
+        return False
+    delivered = _event_ids(connection, "position > ?", saved.head)
+    for event_id in went - delivered:
+        keys.discard(event_id)
+    added = came | (delivered - saved.undelivered)
+    keys.load(added)
+    count = now.head + len(now.undelivered)
+    if len(keys) != count:
+        reason = f"with all changes since, they are {len(keys)}, and the log has {count}"
+        logger.warning("The saved keys are not used", reason=reason)
+        return False
+    if added:
+        logger.info("The saved keys were brought up to date", keys=len(keys), added=len(added))
+    return True
+
+
+def _event_ids(connection: sqlite3.Connection, where: str, *values: int) -> set[bytes]:
+    rows = connection.execute(f"SELECT event_id FROM events WHERE {where}", values)
+    return {event_id for (event_id,) in rows}
 
 
 def has_saved_keys(connection: sqlite3.Connection) -> bool:
-    """Return whether the log has a token."""
+    """Return whether the log has a token, and so has not changed since it was closed."""
     return any(_token(connection, name) is not None for name in FILE_NAMES)
 
 
@@ -88,8 +180,17 @@ def forget_keys(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM meta WHERE name IN (?, ?)", tuple(FILE_NAMES))
 
 
-def save_keys(data_dir: Path, connection: sqlite3.Connection, name: str, keys: KeyView) -> None:
+def save_keys(
+    data_dir: Path,
+    connection: sqlite3.Connection,
+    name: str,
+    keys: KeyView,
+    extent: Callable[[], Extent] | None = None,
+) -> None:
     """Write the file and its token, unless both exist.
+
+    If `extent` returns that of the log, its later changes can be applied to the keys, see
+    `load_latest_keys`.
 
     Raises:
         OSError: the disk does not take it.
@@ -101,11 +202,30 @@ def save_keys(data_dir: Path, connection: sqlite3.Connection, name: str, keys: K
         path.unlink(missing_ok=True)
         return
     token = uuid.uuid4().bytes
+    parts = keys.packed() if extent is None else chain(keys.packed(), _packed(extent()))
     with draft_of(path) as draft:
-        _write(draft, token, keys)
+        _write(draft, chain([_MAGIC, token, len(keys).to_bytes(8, "little")], parts))
         move_into_place(draft, path)
-    sql = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
-    connection.execute(sql, (name, token.hex()))
+    names = [name] if extent is None else [name, EARLIER_KEYS]
+    connection.execute(  # in one statement, and so in one transaction
+        f"INSERT OR REPLACE INTO meta (name, value) VALUES {', '.join(['(?, ?)'] * len(names))}",
+        [*chain.from_iterable((each, token.hex()) for each in names)],
+    )
+
+
+def save_sums(data_dir: Path, connection: sqlite3.Connection, keys: KeyView) -> None:
+    """Write the sums of keys that are saved.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    path, token, sums = data_dir / SUMS_FILE, _token(connection, KEYS), keys.packed_sums()
+    if token is None or not sums:
+        path.unlink(missing_ok=True)
+        return
+    with draft_of(path) as draft:
+        _write(draft, [_SUMS_MAGIC, token, sums])
+        move_into_place(draft, path)
 
 
 def _token(connection: sqlite3.Connection, name: str) -> bytes | None:
@@ -113,18 +233,41 @@ def _token(connection: sqlite3.Connection, name: str) -> bytes | None:
     return None if row is None else bytes.fromhex(row[0])
 
 
-def _write(path: Path, token: bytes, keys: KeyView) -> None:
+def _packed(extent: Extent) -> Iterator[bytes]:
+    """Yield what is saved with the keys so that changes can be applied to them."""
+    head, undelivered = extent
+    yield _EXTENT.pack(head, len(undelivered))
+    yield struct.pack(f"<{len(undelivered)}H", *map(len, undelivered))
+    yield from undelivered
+
+
+def _write(path: Path, parts: Iterable[bytes]) -> None:
     checksum = sha256()
     with path.open("wb") as file:
-        head = _MAGIC + token + len(keys).to_bytes(8, "little")
-        for part in chain([head], keys.packed()):
+        for part in parts:
             checksum.update(part)
             file.write(part)
         file.write(checksum.digest())
 
 
-def _read(path: Path, token: bytes) -> KeyStore:
-    """Return the keys in a file.
+def _load(path: Path, token: bytes | None, count: int | None = None) -> SavedKeys | None:
+    """Return what is in a file of keys with this token, if it is sound."""
+    if token is None:
+        return None
+    try:
+        saved = _read(path, token)
+        if count not in (None, len(saved.keys)):
+            raise ValueError(f"it has {len(saved.keys)} keys, the log {count}")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        logger.warning("The saved keys are not used", file=str(path), reason=str(error))
+        return None
+    return saved
+
+
+def _read(path: Path, token: bytes) -> SavedKeys:
+    """Return what is in a file of keys.
 
     Raises:
         ValueError: the file belongs to another log, or is damaged.
@@ -138,12 +281,29 @@ def _read(path: Path, token: bytes) -> KeyStore:
         store = KeyStore()
         try:
             count = int.from_bytes(data[_HEAD_SIZE - 8 : _HEAD_SIZE], "little")
-            store.load_packed(data, _HEAD_SIZE, count)
+            end = store.load_packed(data, _HEAD_SIZE, count)
+            extent = data[end:-_DIGEST_SIZE]
         finally:
             if checksum.result() != data[-_DIGEST_SIZE:]:
                 raise ValueError("it is damaged: its checksum is wrong")
     data.madvise(MADV_DONTNEED)  # what was read is needed no more
-    return store
+    return SavedKeys(store, extent)
+
+
+def _load_sums(path: Path, token: bytes | None, keys: KeyStore) -> None:
+    """Load the sums of keys that were saved with this token, if there are any."""
+    try:
+        data = path.read_bytes()
+        head = _SUMS_MAGIC + (token or b"")
+        if not data.startswith(head):
+            raise ValueError("they are not those of the saved keys")
+        if sha256(data[:-_DIGEST_SIZE]).digest() != data[-_DIGEST_SIZE:]:
+            raise ValueError("the file is damaged: its checksum is wrong")
+        keys.load_sums(data[len(head) : -_DIGEST_SIZE])
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        logger.warning("The saved sums are not used", file=str(path), reason=str(error))
 
 
 def _checksum(file: FileIO, size: int) -> bytes:

@@ -191,6 +191,6 @@ def _swap(path: Path, folder: Path, repaired: Repaired) -> None:
         old = path.with_name(path.name + suffix)
         if old.exists():
             os.link(old, f"{repaired.damaged_file}{suffix}")
-    for name in saved_keys.FILE_NAMES.values():
+    for name in (*saved_keys.FILE_NAMES.values(), saved_keys.SUMS_FILE):
         path.with_name(name).unlink(missing_ok=True)
     replace_log(path, folder / log_schema.FILE_NAME)
