@@ -39,12 +39,12 @@ def working_for(asker: str, peer_id: str = "") -> Iterator[None]:
         _PEER.reset(peer_before)
 
 
-async def acquire(lock: trio.Lock) -> None:
-    """Acquire a lock, at once if it is free: `Lock.acquire` lets other tasks have a turn first."""
-    if lock.locked():
-        await lock.acquire()
-    else:
+async def acquire(lock: trio.Semaphore) -> None:
+    """Acquire a semaphore, at once if it is free: `acquire` lets other tasks have a turn first."""
+    if lock.value:
         lock.acquire_nowait()
+    else:
+        await lock.acquire()
 
 
 class InTurn(Generic[T]):

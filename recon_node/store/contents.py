@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Final, TypeVar
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Final, Generic, TypeVar, cast
 
 import structlog
 import trio
@@ -26,7 +29,6 @@ from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.reading.log_reader import LogReader
 from recon_node.store.ring_keys import RingKeys
 from recon_node.store.values import Verdict
-from recon_node.turns import acquire
 
 STALL: Final = 30.0
 """Seconds without progress after which nobody waits any longer."""
@@ -317,8 +319,20 @@ def _follow(committed: Committed, ring_keys: RingKeys) -> None:
     ring_keys.trust(committed.trusted)
 
 
+@dataclass(eq=False, slots=True)
+class _Job(Generic[T]):
+    """What the writer's thread is to do, and what is done with the outcome."""
+
+    work: Callable[[], T]
+    done: Callable[[T | None, BaseException | None], object]
+    """Called in trio's thread with the result, or with what went wrong; must not raise."""
+    is_change: bool = True
+    result: T | None = None
+    error: BaseException | None = None
+
+
 class Writer:
-    """Changes the log in a thread, one change at a time and in the order of the calls.
+    """Changes the log in a thread of its own, one change at a time and in the order of the calls.
 
     Args:
         log: open; closed by `close`.
@@ -328,9 +342,38 @@ class Writer:
     def __init__(self, log: EventLog, contents: Contents) -> None:
         self.log = log
         self._contents = contents
-        self._turn = trio.Lock()
+        self._jobs = deque[_Job[Any]]()
+        """The first of them is under way."""
+        self._thread: Thread | None = None
+        self._to_thread = SimpleQueue[_Job[Any] | None]()
         self._closed = False
         self._disk_full = False
+
+    def commit_soon(
+        self,
+        change: Callable[[], Committed],
+        done: Callable[[Sequence[Verdict], BaseException | None], object],
+    ) -> None:
+        """Make a change that others see, publish it, and call a function in trio's thread.
+
+        Args:
+            change: of the log.
+            done: called with the verdicts, or with what went wrong: a `StoreError` if the disk did
+                not take it. Must not raise.
+
+        Raises:
+            StoreError: the store is closed; `done` is not called.
+        """
+
+        def publish(committed: Committed | None, error: BaseException | None) -> None:
+            if committed is not None:
+                try:
+                    self._contents.publish(committed)
+                except Exception as failure:
+                    error = failure
+            done(() if committed is None else committed.verdicts, error)
+
+        self._start(_Job(change, publish))
 
     async def commit(self, change: Callable[[], Committed]) -> Sequence[Verdict]:
         """Make a change that others see, and publish it. Cannot be cancelled.
@@ -338,23 +381,15 @@ class Writer:
         Raises:
             StoreError: the disk did not take it, or the store is closed.
         """
-        with trio.CancelScope(shield=True):
-            await acquire(self._turn)
-            try:
-                committed = await self._in_thread(change)
-                self._contents.publish(committed)
-            finally:
-                self._turn.release()
-        return committed.verdicts
+        return await _outcome(partial(self.commit_soon, change))
 
     async def run(self, change: Callable[[], T]) -> T:
-        """Make a change that nobody else sees, and return what it returns.
+        """Make a change that nobody else sees, and return what it returns. Cannot be cancelled.
 
         Raises:
             StoreError: the disk did not take it, or the store is closed.
         """
-        async with self._turn:
-            return await self._in_thread(change)
+        return await _outcome(lambda done: self._start(_Job(change, done)))
 
     async def ask(self, question: Callable[[], T]) -> T:
         """Return the answer to a question about the log, asked while nothing is being changed.
@@ -362,46 +397,76 @@ class Writer:
         Raises:
             StoreError: the disk failed, or the store is closed.
         """
-        async with self._turn:
-            if self._closed:
-                raise StoreError("the store is closed")
-            return await _at_once(question)
+        return await _outcome(lambda done: self._start(_Job(question, done, is_change=False)))
 
     async def close(self) -> None:
-        """Close the log after the change under way, if there is one."""
-        async with self._turn:
-            try:
-                contents = self._contents
-                await self._in_thread(partial(self.log.close, contents.keys, contents.ring_keys))
-            except StoreError as error:  # all that was committed is safe: the next start finds it
-                logger.warning("The event log was not closed cleanly", reason=str(error))
-            self._closed = True
+        """Close the log after all changes."""
+        contents = self._contents
+        try:
+            await self.run(lambda: self.log.close(contents.keys, contents.ring_keys))
+        except StoreError as error:  # all that was committed is safe: the next start finds it
+            logger.warning("The event log was not closed cleanly", reason=str(error))
+        self._closed = True
+        self._to_thread.put(None)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    def _start(self, job: _Job[Any]) -> None:
         if self._closed:
             raise StoreError("the store is closed")
-        try:
-            result = await _at_once(work)
-        except DiskFullError as error:
+        if self._thread is None:
+            token = trio.lowlevel.current_trio_token()
+            self._thread = Thread(target=self._work, args=(token,), name="event log", daemon=True)
+            self._thread.start()
+        self._jobs.append(job)
+        if len(self._jobs) == 1:
+            self._to_thread.put(job)
+
+    def _work(self, token: trio.lowlevel.TrioToken) -> None:
+        """Do one job after the other, in the thread."""
+        while (job := self._to_thread.get()) is not None:
+            try:
+                job.result = job.work()
+            except BaseException as error:
+                job.error = error
+            token.run_sync_soon(self._finish, job)
+            del job
+
+    def _finish(self, job: _Job[Any]) -> None:
+        """Say what came of a job, and have the next one done."""
+        if job.is_change:
+            self._watch_disk(job.error)
+        self._jobs.popleft()
+        job.done(job.result, job.error)
+        if self._jobs:
+            self._to_thread.put(self._jobs[0])
+
+    def _watch_disk(self, error: BaseException | None) -> None:
+        if isinstance(error, DiskFullError):
             if not self._disk_full:
                 logger.error(
                     "The disk is full: nothing is written until it has room", reason=str(error)
                 )
             self._disk_full = True
-            raise
-        if self._disk_full:
-            logger.info("The disk has room again: events are written")
-        self._disk_full = False
-        return result
+        elif error is None:
+            if self._disk_full:
+                logger.info("The disk has room again: events are written")
+            self._disk_full = False
 
 
-async def _at_once(work: Callable[[], T]) -> T:
-    """Run a function in a thread, as `trio.to_thread.run_sync`, in less than half of its time.
+async def _outcome(
+    start: Callable[[Callable[[T | None, BaseException | None], object]], object],
+) -> T:
+    """Start a job, and return its result or raise its error once it is done. Unlike by
+    `trio.to_thread.run_sync`, no other task has a turn first. Cannot be cancelled."""
+    task = trio.lowlevel.current_task()
+    outcome: list[Any] = []
 
-    That one lets all tasks have a turn first, and copies the context. Cannot be cancelled.
-    """
-    token, task = trio.lowlevel.current_trio_token(), trio.lowlevel.current_task()
-    deliver = partial(token.run_sync_soon, trio.lowlevel.reschedule, task)
-    trio.lowlevel.start_thread_soon(work, deliver)
-    result: T = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
-    return result
+    def done(result: T | None, error: BaseException | None) -> None:
+        outcome[:] = result, error
+        trio.lowlevel.reschedule(task)
+
+    start(done)
+    await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+    result, error = outcome
+    if error is not None:
+        raise error
+    return cast(T, result)

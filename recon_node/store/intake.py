@@ -5,7 +5,8 @@ Between the two, the write policy judges the streams of the batch, if there is o
 Callers put their events into a bounded queue and wait. A task takes what has gathered there, up to
 a batch, has it verified, and has it judged and written; another task does the same with the next
 batch. Each stage takes one batch at a time, in the same order. So while the disk takes one batch,
-the next one is verified and a third one gathers, and a single event meets one task only.
+the next one is verified and a third one gathers. A small event that comes while nothing else does
+passes both stages from its caller's task, and wakes no other one.
 
 Requests from different address blocks go into batches in turn (`recon_node.turns`), and batches are
 small while several blocks have any. So a block that sends much, or what is dear to verify, delays
@@ -19,17 +20,21 @@ a time, so that no event suffers from its neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import structlog
 import trio
 
 from recon_node.ipld import CID
+from recon_node.store.admission.records import Judgement
 from recon_node.store.contents import Writer
 from recon_node.store.damage import DamageWatch
+from recon_node.store.db.log import Committed
 from recon_node.store.db.log_changes import commit_batch, commit_release
 from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.kept_interests import Interests
@@ -37,7 +42,7 @@ from recon_node.store.policy import PolicyGate
 from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Verdict
 from recon_node.timing import Durations, span
 from recon_node.turns import InTurn, Turns, acquire
-from recon_node.verification.verifiers import NATIVE_VERSION, Verifiers
+from recon_node.verification.verifiers import MAX_BYTES_NOW, NATIVE_VERSION, Verifiers
 
 logger = structlog.get_logger(__name__)
 
@@ -92,7 +97,8 @@ class Intake:
         self._room = Turns(max(1, settings.queue_size))
         self._queue = InTurn[_Request]()
         self._idle = trio.lowlevel.ParkingLot()
-        self._verifying, self._committing = trio.Lock(), trio.Lock()
+        self._verifying = trio.Semaphore(1, max_value=1)
+        self._committing = trio.Semaphore(1, max_value=1)
         self._is_closed = False
         self._finished = trio.Event()
         self._give_up = False
@@ -108,6 +114,11 @@ class Intake:
             StoreError: the disk did not take all of them, or the store is closed. Some may be in
                 the log: submitted again, those are "known".
         """
+        if len(events) == 1 and self._is_idle(events[0]):
+            requests = [_Request(list(events))]
+            self._pass_through(requests[0])
+            await requests[0].done.wait()
+            return _verdicts(requests)
         requests = [_Request(list(part)) for part in self._split(events)]
         for request in requests:
             if not self._room.take_at_once():
@@ -118,11 +129,7 @@ class Intake:
             self._put(request)
         for request in requests:
             await request.done.wait()
-        for request in requests:
-            if request.error is not None:
-                kind = type(request.error)
-                raise kind(str(request.error)) from request.error  # each caller its own
-        return [verdict for request in requests for verdict in request.verdicts]
+        return _verdicts(requests)
 
     async def run(self) -> None:
         """Write batch after batch until `close`. Cannot be cancelled."""
@@ -149,6 +156,35 @@ class Intake:
                 await self._finished.wait()
             self._give_up = True
             await self._finished.wait()
+
+    def _is_idle(self, event: Submission) -> bool:
+        """Return whether nothing keeps an event from passing both stages at once."""
+        return (
+            self._verifying.value == self._committing.value == 1
+            and len(event.car) <= MAX_BYTES_NOW
+            and self._policy.is_open
+            and not (self._queue or self._is_closed or self._writer.log.marks.is_releasing)
+        )
+
+    def _pass_through(self, request: _Request) -> None:
+        """Take a single event through both stages; whatever comes meanwhile gathers."""
+        [event] = request.events
+        try:
+            event.finding = self.verifiers.verify_now(event.car)
+        except Exception:
+            logger.exception("Events could not be verified ahead", events=1)
+        started = time.perf_counter()
+        self._committing.acquire_nowait()
+
+        def done(verdicts: Sequence[Verdict], error: BaseException | None) -> None:
+            self._committing.release()
+            if self._writer.log.marks.is_releasing:
+                self._idle.unpark()
+            if error is not None and not isinstance(error, StoreError):
+                verdicts, error = [_broken(event, error)], None
+            self._answer([request], started, verdicts, error)
+
+        self._writer.commit_soon(self._work_on(request.events), done)
 
     def _split(self, events: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
         """Cut into parts that a batch takes."""
@@ -235,20 +271,27 @@ class Intake:
 
     async def _take(self, batch: Sequence[_Request]) -> None:
         """Judge and write a batch, and tell its callers."""
-        error: StoreError | None = None
-        started = trio.current_time()
+        started = time.perf_counter()
         try:
             if self._give_up:
                 raise StoreError("the store was closed before it could take the events")
             verdicts = await self._commit([event for request in batch for event in request.events])
-            for request in batch:
-                request.verdicts = verdicts[: len(request.events)]
-                del verdicts[: len(request.events)]
-        except StoreError as failure:
-            error = failure
-            if not isinstance(error, DiskFullError):  # which is logged once, not for each batch
-                logger.error("A batch was not written", requests=len(batch), reason=str(error))
-        seconds = trio.current_time() - started
+        except StoreError as error:
+            self._answer(batch, started, (), error)
+        else:
+            self._answer(batch, started, verdicts, None)
+
+    def _answer(
+        self,
+        batch: Sequence[_Request],
+        started: float,
+        verdicts: Sequence[Verdict],
+        error: StoreError | None,
+    ) -> None:
+        """Tell the callers of a batch what came of it."""
+        if error is not None and not isinstance(error, DiskFullError):  # which is logged once
+            logger.error("A batch was not written", requests=len(batch), reason=str(error))
+        seconds = time.perf_counter() - started
         self.durations["failed" if error else "ok"].observe(seconds)
         span(
             "batch of events",
@@ -260,26 +303,45 @@ class Intake:
             },
             error=None if error is None else str(error),
         )
+        remaining = iter(verdicts)
         for request in batch:
             request.error = error
+            request.verdicts = list(islice(remaining, len(request.events)))
             request.done.set()
 
-    async def _commit(self, events: Sequence[Submission]) -> list[Verdict]:
+    async def _commit(self, events: Sequence[Submission]) -> Sequence[Verdict]:
         try:
             judgement = None
             if not self._policy.is_open:
                 judgement = await self._policy.judge(events)  # by the log as it is now
-            ranges = self._wanted.ranges
-            damaged = self._damage.cids() if self._damage.found_total else frozenset[CID]()
-            work = partial(commit_batch, self._writer.log, events, ranges, damaged, judgement)
-            return list(await self._writer.commit(work))
+            return await self._writer.commit(self._work_on(events, judgement))
         except StoreError:
             raise
         except Exception as error:
             if len(events) > 1:
                 logger.exception("A batch failed; its events are tried one by one")
                 return [verdict for event in events for verdict in await self._commit([event])]
-            event_id = events[0].event_id
-            logger.exception("An event could not be admitted", event_id=str(event_id))
-            reason = f"this node failed to process the event ({error!r}); see its log"
-            return [Verdict("refused", event_id, None, reason)]
+            return [_broken(events[0], error)]
+
+    def _work_on(
+        self, events: Sequence[Submission], judgement: Judgement | None = None
+    ) -> Callable[[], Committed]:
+        """Return what judges and writes a batch."""
+        damaged = self._damage.cids() if self._damage.found_total else frozenset[CID]()
+        log, ranges = self._writer.log, self._wanted.ranges
+        return partial(commit_batch, log, events, ranges, damaged, judgement)
+
+
+def _verdicts(requests: Sequence[_Request]) -> list[Verdict]:
+    for request in requests:
+        if request.error is not None:
+            kind = type(request.error)
+            raise kind(str(request.error)) from request.error  # each caller its own
+    return [verdict for request in requests for verdict in request.verdicts]
+
+
+def _broken(event: Submission, error: BaseException) -> Verdict:
+    """Refuse an event over which this node failed."""
+    logger.error("An event could not be admitted", event_id=str(event.event_id), exc_info=error)
+    reason = f"this node failed to process the event ({error!r}); see its log"
+    return Verdict("refused", event.event_id, None, reason)

@@ -123,7 +123,7 @@ MAX_BYTES_HERE: Final = 64 * 1024
 """Bytes of events that are verified in this process: to decode a megabyte may take half a second,
 in which nothing else runs."""
 MAX_BYTES_NOW: Final = 4096
-"""Bytes of an event that comes alone and is verified at once: to wait for a thread takes longer."""
+"""Bytes of an event that is verified at once if it comes alone."""
 CHUNK_EVENTS: Final = 48
 """Events that a process gets at a time: some milliseconds of work."""
 CHUNK_BYTES: Final = 1024 * 1024
@@ -163,16 +163,29 @@ class Verifiers:
 
     async def verify(self, cars: Sequence[bytes]) -> list[Finding]:
         """Return what is found out about some CARs, in their order."""
+        if len(cars) == 1 and len(cars[0]) <= MAX_BYTES_NOW:
+            return [self.verify_now(cars[0])]
         if not self._native or not cars:
             return await self._find(cars)
-        if _is_small_one(cars):
-            accepted = check_events(cars)
-        else:
-            accepted = await self._processes.in_thread(check_events, cars)
+        accepted = await self._processes.in_thread(check_events, cars)
         left = [car for car, facts in zip(cars, accepted, strict=True) if facts is None]
         self.verified_total += len(cars) - len(left)
         findings = iter(await self._find(left) if left else ())
         return [next(findings) if facts is None else facts for facts in accepted]
+
+    def verify_now(self, car: bytes) -> Finding:
+        """Return what is found out about a CAR of at most `MAX_BYTES_NOW` bytes: to wait for a
+        thread takes longer."""
+        if self._native and (facts := check_events([car])[0]) is not None:
+            self.verified_total += 1
+            return facts
+        digest = sha256(car).digest()
+        raw: _Raw | None = self._memory.use(digest)
+        if raw is None:
+            raw = _examine_one(car)
+            self.verified_total += 1
+            self._remember(digest, raw)
+        return _unpack([raw], [car])[0]
 
     async def _find(self, cars: Sequence[bytes]) -> list[Finding]:
         digests = [sha256(car).digest() for car in cars]
@@ -183,13 +196,16 @@ class Verifiers:
         examined = dict(zip(unknown, await self._examine(list(unknown.values())), strict=True))
         self.verified_total += len(unknown)
         for digest, new in examined.items():
-            if not isinstance(new, Broken) and len(marshal.dumps(new)) <= MAX_CACHED_SIZE:
-                self._memory[digest] = new
+            self._remember(digest, new)
         findings = examined | known
         in_order = [findings[digest] for digest in digests]
         if len(cars) < MIN_BATCH:  # some microseconds, where another thread takes a hundred
             return _unpack(in_order, cars)
         return await self._processes.in_thread(_unpack, in_order, cars)
+
+    def _remember(self, digest: bytes, finding: _Raw) -> None:
+        if not isinstance(finding, Broken) and len(marshal.dumps(finding)) <= MAX_CACHED_SIZE:
+            self._memory[digest] = finding
 
     async def read(self, car: bytes) -> Finding:
         """Return what is found out about a CAR that is too large to be read in this process; those
@@ -205,8 +221,6 @@ class Verifiers:
 
     async def _examine(self, cars: list[bytes]) -> list[_Raw]:
         is_small = len(cars) < MIN_BATCH and sum(map(len, cars)) <= MAX_BYTES_HERE
-        if is_small and _is_small_one(cars):
-            return _examine_here(cars)
         if self._count == 0 or is_small:
             return await self._processes.in_thread(_examine_here, cars) if cars else []
         findings: list[_Raw] = [Broken("was not verified")] * len(cars)
@@ -245,11 +259,6 @@ class Verifiers:
     async def _ask(self, cars: list[bytes]) -> list[_Raw]:
         answer = await self._processes.ask(cars, CHUNK_TIMEOUT)
         return [finding if good else _bug(finding) for good, finding in answer]
-
-
-def _is_small_one(cars: Sequence[bytes]) -> bool:
-    """Tell whether there is one event, which takes less time than to wait for a thread."""
-    return len(cars) == 1 and len(cars[0]) <= MAX_BYTES_NOW
 
 
 def _chunks(cars: Sequence[bytes]) -> Iterator[slice]:

@@ -28,6 +28,7 @@ import structlog
 from recon_node.ceramic import EventId, EventKind, Network
 from recon_node.ceramic.event import TIME
 from recon_node.ipld import CID
+from recon_node.latest import Latest
 from recon_node.recon import KeyStore, KeyView
 from recon_node.store.admission.records import (
     DELIVERED,
@@ -77,6 +78,9 @@ logger = structlog.get_logger(__name__)
 RULES = 7
 
 HEAD_FILE: Final = "feed.head"
+
+_OWN_STREAMS: Final = 4096
+"""Streams, by their init events."""
 
 NOTHING_LEFT: Final[Mapping[CID, int]] = {}
 
@@ -159,6 +163,7 @@ class EventLog:
         connection: for statements within a `transaction`.
         limits: how large each share of events may be that cost their maker nothing.
         marks: where the log stands after the last commit.
+        own_streams: the latest streams of which it is noted that a client wrote to them.
         epoch: a UUID; feed positions are meaningful only together with it.
 
     Raises:
@@ -181,10 +186,12 @@ class EventLog:
         self.now = now
         self.guarded = guarded
         self.limits = share_limits(settings, guarded=guarded)
+        self.own_streams = Latest[CID, None](_OWN_STREAMS)
         self.connection = log_schema.open_database(data_dir, network, settings.synchronous)
         with explained_errors(self.path):
             try:
                 self.marks = self._read_marks()
+                self._delivered_at = self._read_delivered_at()
                 self._keys_are_saved = has_saved_keys(self.connection)
                 self.epoch = log_schema.read_meta(self.connection, "epoch") or ""
                 self._shown_head = ShownHead(data_dir)
@@ -234,14 +241,16 @@ class EventLog:
                 if self._keys_are_saved:
                     forget_keys(self.connection)
                 yield marks
+                delivered_at = self._delivered_at
                 if marks.head > self.marks.head:
-                    self._note_delivery(self.marks.head + 1)
+                    delivered_at = self._note_delivery(self.marks.head + 1)
                 self.connection.execute("COMMIT")
             except BaseException:
                 if self.connection.in_transaction:  # some errors have ended it already
                     self.connection.execute("ROLLBACK")
                 raise
         self._keys_are_saved = False
+        self._delivered_at = delivered_at
         if marks.head > self.marks.head:
             self._note_head(marks.head)
         self.marks = marks
@@ -326,13 +335,21 @@ class EventLog:
                 self._shown_head.close()
                 self.connection.close()
 
-    def _note_delivery(self, position: int) -> None:
-        """Note that positions from this one on are given now."""
+    def _note_delivery(self, position: int) -> int:
+        """Note that positions from this one on are given now, unless the clock says that this is
+        earlier than, or the same as, for those before; return the last time that is noted."""
+        now = int(self.now() * 1000)
+        if now <= self._delivered_at:
+            return self._delivered_at
         self.connection.execute(
-            "INSERT INTO deliveries (position, delivered_at) SELECT ?1, ?2 "
-            "WHERE ?2 > ifnull((SELECT max(delivered_at) FROM deliveries), ?2 - 1)",
-            (position, int(self.now() * 1000)),
+            "INSERT INTO deliveries (position, delivered_at) VALUES (?, ?)", (position, now)
         )
+        return now
+
+    def _read_delivered_at(self) -> int:
+        sql = "SELECT ifnull(max(delivered_at), -1) FROM deliveries"
+        at: int = self.connection.execute(sql).fetchone()[0]
+        return at
 
     def _note_head(self, head: int) -> None:
         try:

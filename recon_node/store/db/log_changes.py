@@ -248,7 +248,10 @@ def commit_batch(
             change.loader.carry_out(rules.resume(names))
         verdicts = change.loader.carry_out(rules.judge(batch))
         committed = change.write()
-        note_own_streams(log.connection, rules.own_streams)
+        new_own = [init for init in rules.own_streams if init not in log.own_streams]
+        if new_own:
+            note_own_streams(log.connection, new_own)
+    log.own_streams.update(dict.fromkeys(new_own))
     committed.verdicts, committed.mended = verdicts, mended
     return committed
 
