@@ -195,10 +195,10 @@ class _Router:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        by_method = self._find(request.scope)
-        if request.method == "OPTIONS":  # answered 200, as a ceramic-one node does
+        by_method, method = self._find(request.scope), request.scope["method"]
+        if method == "OPTIONS":  # answered 200, as a ceramic-one node does
             return Response(headers={"allow": ", ".join([*by_method, "OPTIONS"])})
-        entry = by_method.get("GET" if request.method == "HEAD" else request.method)
+        entry = by_method.get("GET" if method == "HEAD" else method)
         if entry is None:
             allowed = [*by_method, *(["HEAD"] if "GET" in by_method else []), "OPTIONS"]
             raise HTTPException(

@@ -33,7 +33,7 @@ from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Scope
 
 from recon_node.api.middleware.guard import Hosts
-from recon_node.api.middleware.stack import PIECE, has_body
+from recon_node.api.middleware.stack import PIECE, declared_length
 from recon_node.slots import Slot
 
 KEEP_ALIVE: Final = 75.0
@@ -129,21 +129,18 @@ class HttpConnection:
 
     async def _answer_requests(self) -> None:
         rest = b""
-        while not self._is_closing and (request := await self._next_request(rest)) is not None:
-            scope = self._scope_of(request)
-            self._answer = _answer_to(request, scope)
-            exchange = _Exchange(self, self._http, self._answer, scope)
+        while not self._is_closing and (exchange := await self._next_request(rest)) is not None:
             self._slot.use(busy=True)
-            await self._app(scope, exchange.receive, exchange.send)
+            await self._app(exchange.scope, exchange.receive, exchange.send)
             self._slot.use(busy=False)
             if exchange.fault is not None:
                 raise exchange.fault
             self._is_read = exchange.body_is_read
             if not (self._is_read and self._answer.is_complete and self._answer.keeps_alive):
                 break
-            rest = self._http.trailing_data[0]
+            rest = exchange.rest
 
-    async def _next_request(self, rest: bytes) -> h11.Request | None:
+    async def _next_request(self, rest: bytes) -> _Exchange | None:
         """Return the next request once its head is here; None if none comes.
 
         `rest` is what is here already behind the request before.
@@ -163,19 +160,14 @@ class HttpConnection:
             was_sent_ahead = False
             self._http.receive_data(await self._receive(MAX_HEAD))
         self._is_read = False
-        if was_sent_ahead or self._has_more_behind(event):
+        scope = self._scope_of(event)
+        self._answer = _answer_to(event, scope)
+        exchange = _Exchange(self, self._http, self._answer, scope)
+        if was_sent_ahead or exchange.has_more_behind:
             async with self._sent_ahead:
                 await trio.lowlevel.checkpoint()
         self._is_idle, self._running.deadline = False, inf
-        return event
-
-    def _has_more_behind(self, request: h11.Request) -> bool:
-        """Return whether what is here goes on behind a request, whose body has a known length."""
-        here = len(self._http.trailing_data[0])
-        if not here:
-            return False
-        headers = dict(request.headers)
-        return b"transfer-encoding" not in headers and here > int(headers.get(b"content-length", 0))
+        return exchange
 
     def _scope_of(self, request: h11.Request) -> Scope:
         """Return what the application gets to know of a request.
@@ -295,14 +287,20 @@ class _Exchange:
     def __init__(
         self, connection: HttpConnection, http: h11.Connection, answer: AnswerWriter, scope: Scope
     ) -> None:
+        self.scope = scope
         self._connection = connection
         self._http = http
         self._answer = answer
         self._start: Message | None = None
         self._is_gone = False
-        self._is_empty = not has_body(scope)
-        """Whether there is a body without a byte, which was not received yet."""
-        self.body_is_read = self._is_empty
+        length, here = declared_length(scope), http.trailing_data[0]
+        self.body_is_read = length is not None and len(here) >= length
+        self._taken = length or 0 if self.body_is_read else 0
+        """Bytes of the body that were here with the head, and are not left to h11."""
+        self._body = here[: self._taken] if self.body_is_read else None
+        """The body if it was here, which was not received yet."""
+        self.has_more_behind = self.body_is_read and len(here) > self._taken
+        """Whether a part of the next request came with this one."""
         self._ahead = 0
         """Bytes read of the requests behind this one."""
         self._chunks = 0
@@ -311,11 +309,16 @@ class _Exchange:
         self.fault: h11.RemoteProtocolError | None = None
         """What was wrong with the body."""
 
+    @property
+    def rest(self) -> bytes:
+        """What is here behind this request."""
+        return self._http.trailing_data[0][self._taken :]
+
     async def receive(self) -> Message:
         """Return a part of the body; after its end, wait until the client is gone."""
-        if self._is_empty:
-            self._is_empty = False
-            return {"type": "http.request", "body": b"", "more_body": False}
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
         while not (self._is_gone or self.body_is_read):
             if self._received:  # what is here already may be thousands of chunks
                 await trio.lowlevel.checkpoint()

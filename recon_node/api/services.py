@@ -82,14 +82,18 @@ class LoopWatch(trio.abc.Instrument):
 
     def after_io_wait(self, timeout: float) -> None:
         """Note that the loop has looked at its sockets, and runs tasks from now on."""
-        self._since = self._now()
-        self._turn(self._since)
+        self._since = now = self._now()
+        if now - self._begun >= LOOP_WINDOW:
+            self._turn(now)
 
     def before_io_wait(self, timeout: float) -> None:
         """Note that the tasks have run, and the loop looks again."""
         now = self._now()
-        self._turn(now)
-        self._longest = max(self._longest, now - self._since)
+        if now - self._begun >= LOOP_WINDOW:
+            self._turn(now)
+        held = now - self._since
+        if held > self._longest:
+            self._longest = held
 
     @property
     def longest_hold(self) -> float:
@@ -106,9 +110,8 @@ class LoopWatch(trio.abc.Instrument):
 
     def _turn(self, now: float) -> None:
         passed = now - self._begun
-        if passed >= LOOP_WINDOW:
-            self._longest_before = self._longest if passed < 2 * LOOP_WINDOW else 0.0
-            self._longest, self._begun = 0.0, now
+        self._longest_before = self._longest if passed < 2 * LOOP_WINDOW else 0.0
+        self._longest, self._begun = 0.0, now
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -163,7 +163,8 @@ class Bound:
         answer = _Answer(send, self._limits.stall, address, self._answers, self._waiting)
         is_write = scope["path"] == WRITES and scope["method"] == "POST"
         slots = self._writes if is_write else self._requests
-        is_busy = not (has_body(scope) or _waits(scope))
+        length = declared_length(scope)
+        is_busy = not (length != 0 or _waits(scope))
         slot = slots.take(address, answer.give_way, busy=is_busy, vital=scope["path"] in VITAL)
         if slot is None:
             await refuse(
@@ -176,7 +177,7 @@ class Bound:
         body = _Body(receive, self._limits.body, slot, self._bodies)
         try:
             with answer.running:
-                await self._run(scope, body, answer, slot)
+                await self._run(scope, body, length, answer, slot)
         finally:
             slot.leave()
             body.leave()
@@ -185,9 +186,11 @@ class Bound:
         reason = answer.why_given_up or f"no progress for {self._limits.stall:g} seconds: gave up"
         await refuse((scope, receive, send), HTTPStatus.SERVICE_UNAVAILABLE, reason)
 
-    async def _run(self, scope: Scope, body: _Body, answer: _Answer, slot: Slot) -> None:
+    async def _run(
+        self, scope: Scope, body: _Body, length: int | None, answer: _Answer, slot: Slot
+    ) -> None:
         try:
-            content = await body.read(_declared(scope))
+            content = await body.read(length)
         except _ClientGoneError:
             return
         except _BodyTooLongError:
@@ -370,18 +373,10 @@ class _BodyTooLongError(Exception):
     """The body is longer than allowed."""
 
 
-def _declared(scope: Scope) -> int | None:
-    """Return how long the body will be, if its client says so."""
-    length = dict(scope["headers"]).get(b"content-length", b"")
-    return int(length) if length.isdigit() else None
-
-
-def has_body(scope: Scope) -> bool:
-    """Return whether a body comes, for which the request waits."""
-    return any(
-        name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
-        for name, value in scope["headers"]
-    )
+def declared_length(scope: Scope) -> int | None:
+    """Return how long the body will be; None if its client does not say so."""
+    fields = dict(scope["headers"])
+    return None if b"transfer-encoding" in fields else int(fields.get(b"content-length", 0))
 
 
 def _waits(scope: Scope) -> bool:
