@@ -44,13 +44,7 @@ from recon_node.store.db.log_schema import FILE_NAME as LOG_FILE
 from recon_node.store.db.saved_keys import FILE_NAMES as SAVED_KEYS
 from recon_node.store.db.saved_keys import SUMS_FILE
 from recon_node.store.directory_lock import LOCK_FILE, directory_lock
-from recon_node.store.maintenance import (
-    BackedUp,
-    Progress,
-    backup_log,
-    begin_epoch,
-    check_copy,
-)
+from recon_node.store.maintenance import BackedUp, Progress, backup_log, begin_epoch, check_copy
 from recon_node.store.maintenance.closed_log import SQLITE_SUFFIXES
 from recon_node.store.reading.block_index import FILE_NAME as BLOCKS_FILE
 from recon_node.tangles.index import FILE as TANGLES
@@ -65,33 +59,27 @@ class DataDirectoryFile(NamedTuple):
     """Whether it is in a backup. The others are made again."""
 
 
+_KEPT: Final = {
+    IDENTITY_FILE: "the node's private key, and with it its peer id",
+    DAG_KEY_FILE: "the private key of `recon-node dag`: the did:key that DAGs are published under",
+    LOG_FILE: "the log: events, the feed's positions and its epoch, interests, results of chain "
+    "lookups",
+    PEERS_FILE: "the peers that the node knows",
+}
+_MADE_AGAIN: Final = {
+    BLOCKS_FILE: "where the log has each block",
+    DAGS.name: "the DAGs in the log",
+    TANGLES.name: "the tangles in the log",
+    ANCHORS: "what is to be anchored, and the transactions that are under way",
+    "snapshot-sync.sqlite3": "of earlier versions; it may be deleted",
+    **dict.fromkeys(SAVED_KEYS.values(), "keys of the log, for a fast start"),
+    SUMS_FILE: "sums of the log's keys, for fast first sessions",
+    HEAD_FILE: "the feed position that readers have seen last",
+    LOCK_FILE: "which process uses the directory",
+}
 DATA_FILES: Final = (
-    DataDirectoryFile(IDENTITY_FILE, "the node's private key, and with it its peer id", True),
-    DataDirectoryFile(
-        DAG_KEY_FILE,
-        "the private key of `recon-node dag`: the did:key that DAGs are published under",
-        True,
-    ),
-    DataDirectoryFile(
-        LOG_FILE,
-        "the log: events, the feed's positions and its epoch, interests, results of chain lookups",
-        True,
-    ),
-    DataDirectoryFile(PEERS_FILE, "the peers that the node knows", True),
-    DataDirectoryFile(BLOCKS_FILE, "where the log has each block", False),
-    DataDirectoryFile(DAGS.name, "the DAGs in the log", False),
-    DataDirectoryFile(TANGLES.name, "the tangles in the log", False),
-    DataDirectoryFile(
-        ANCHORS, "what is to be anchored, and the transactions that are under way", False
-    ),
-    DataDirectoryFile("snapshot-sync.sqlite3", "of earlier versions; it may be deleted", False),
-    *(
-        DataDirectoryFile(name, "keys of the log, for a fast start", False)
-        for name in SAVED_KEYS.values()
-    ),
-    DataDirectoryFile(SUMS_FILE, "sums of the log's keys, for fast first sessions", False),
-    DataDirectoryFile(HEAD_FILE, "the feed position that readers have seen last", False),
-    DataDirectoryFile(LOCK_FILE, "which process uses the directory", False),
+    *(DataDirectoryFile(name, holds, True) for name, holds in _KEPT.items()),
+    *(DataDirectoryFile(name, holds, False) for name, holds in _MADE_AGAIN.items()),
 )
 """What a node keeps in its data directory."""
 
@@ -205,12 +193,7 @@ def _described(data_dir: Path, small: dict[str, bytes], copy: Path, log: BackedU
 
 
 def restore_backup(
-    source: Path,
-    data_dir: Path,
-    passphrase: str | None,
-    *,
-    new_epoch: bool,
-    progress: Progress,
+    source: Path, data_dir: Path, passphrase: str | None, progress: Progress, *, new_epoch: bool
 ) -> Backup:
     """Put the files of a backup, or a copy of a log, into a data directory that has none of them.
 
@@ -262,9 +245,8 @@ def _unpack(file: IO[bytes], folder: Path, passphrase: str | None) -> Backup:
         raise BackupError("it is encrypted: a passphrase is needed (--passphrase-file)")
     try:
         stream = Decryptor(cast(Any, file), passphrase or "") if start == MAGIC else file
-        with tarfile.open(
-            fileobj=cast(IO[bytes], stream), mode="r|", tarinfo=_PlainFile
-        ) as archive:
+        source = cast(IO[bytes], stream)
+        with tarfile.open(fileobj=source, mode="r|", tarinfo=_PlainFile) as archive:
             manifest = _read_manifest(archive)
             room = room_at(folder)
             hashes: dict[str, str] = {}
@@ -318,7 +300,10 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) ->
     content = None if member.issparse() else archive.extractfile(member)
     if content is None or member.name in ("", ".", "..") or "/" in member.name:
         raise BackupError(f"it is not a backup of a node: it has {member.name!r}")
-    path = folder / member.name
+    return _copy(content, folder / member.name)
+
+
+def _copy(content: IO[bytes], path: Path) -> str:
     with path.open("xb") as target:
         path.chmod(_PRIVATE)
         shutil.copyfileobj(content, target, _COPY)
@@ -327,11 +312,9 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) ->
 
 def _copied_log(file: IO[bytes], folder: Path) -> Backup:
     path = folder / LOG_FILE
-    with path.open("xb") as target:
-        path.chmod(_PRIVATE)
-        shutil.copyfileobj(file, target, _COPY)
+    digest = _copy(file, path)
     log = check_copy(path)
-    return Backup({LOG_FILE: _hash(path)}, log.events, log.head, log.epoch, None, "")
+    return Backup({LOG_FILE: digest}, log.events, log.head, log.epoch, None, "")
 
 
 def _check(backup: Backup, folder: Path, progress: Progress) -> None:

@@ -172,9 +172,9 @@ def load(node: TestnetNode, items: list[Item]) -> None:
 
         outcome = SendingOutcome()
         trio.run(send)
-    if outcome.refused:
+    if outcome.counts["refused"]:
         first = outcome.refusals[0]
-        refused = f"{node.name} refused {outcome.refused} events"
+        refused = f"{node.name} refused {outcome.counts['refused']} events"
         raise DemoError(f"{refused}, {first.cid}: {first.reason}")
     console.print(f"[green]✓[/] Load {len(items)} events into {node.name} through the HTTP API")
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import trio
 
 from recon_node.cli.client import node_options
-from recon_node.cli.output import CommandError, counted, make_console, make_table
-from recon_node.cli.settings_flags import SettingsCommand, read_settings
+from recon_node.cli.output import CommandError, counted, make_console, make_table, one_line
+from recon_node.cli.settings_flags import DataDirCommand
 from recon_node.client.anchor_times import POLL_INTERVAL
 from recon_node.connection import Connection
 from recon_node.exception_groups import unwrapped
 from recon_node.terminal import echo, json_option, print_json, print_result
+
+if TYPE_CHECKING:
+    from recon_node.settings import Settings
 
 _WEI: Final = 10**18
 _STATES: Final = ("waiting", "in_tree", "anchored", "covered")
@@ -71,15 +74,10 @@ def status(node: Connection, as_json: bool) -> None:
     if anchors["latest"]:
         table = make_table("tree", "events", "time", "cost", "transaction", numbers=("events",))
         for tree in anchors["latest"]:
+            root, time = "…" + tree["root"][-8:], _date(tree["block_time"])
             cost = "" if tree["cost_wei"] is None else f"{_coins(tree['cost_wei'])} {coin}"
             link = tree["explorer"] or tree["tx_hash"] or ""
-            table.add_row(
-                "…" + tree["root"][-8:],
-                f"{tree['leaves']:,}",
-                _date(tree["block_time"]),
-                cost,
-                link,
-            )
+            table.add_row(root, f"{tree['leaves']:,}", time, cost, link)
         make_console().print(table)
 
 
@@ -164,22 +162,19 @@ def key(file: Path, as_json: bool) -> None:
     from recon_node.anchoring.authority import AuthorityError
     from recon_node.anchoring.signer import create_key
 
-    try:
+    with one_line(AuthorityError):
         address = create_key(file)
-    except AuthorityError as error:
-        raise CommandError(str(error)) from None
     print_result({"address": address, "file": str(file)}, address, as_json=as_json)
 
 
-@anchor.command("deploy", cls=SettingsCommand)
+@anchor.command("deploy", cls=DataDirCommand)
 @json_option
-def deploy(config: Path | None, data_dir: Path | None, as_json: bool) -> None:
+def deploy(settings: Settings, as_json: bool) -> None:
     """Create an anchor contract on a chain that has none, and print its address.
 
     The chain, its endpoint and the key that pays are those of the settings: `anchor_chain`,
     `chain_rpc` and `anchor_key_file` in --config, or in the environment (RECON_NODE_ANCHOR_CHAIN).
     """
-    settings = read_settings(config, {"data_dir": data_dir})
     from recon_node.anchoring.anchoring_service import open_payer
     from recon_node.anchoring.authority import AuthorityError
     from recon_node.chain.rpc_endpoint import NoAnswerError
@@ -190,11 +185,8 @@ def deploy(config: Path | None, data_dir: Path | None, as_json: bool) -> None:
         async with open_payer(settings.anchor, settings.chain) as (chain, signer):
             return await deploy(chain, signer, settings.anchor.max_fee_wei)
 
-    try:
-        with unwrapped(AuthorityError, NoAnswerError):
-            address = trio.run(create)
-    except (AuthorityError, NoAnswerError) as error:
-        raise CommandError(str(error)) from None
+    with one_line(AuthorityError, NoAnswerError), unwrapped(AuthorityError, NoAnswerError):
+        address = trio.run(create)
     print_result({"contract": address}, address, as_json=as_json)
 
 

@@ -7,47 +7,39 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
 
-from recon_node.backup import (
-    Backup,
-    BackupError,
-    read_passphrase,
-    restore_backup,
-    write_backup,
-)
-from recon_node.cli.output import CommandError, counted, step_bar
-from recon_node.cli.settings_flags import SettingsCommand, read_settings
-from recon_node.cli.snapshot import errors
+from recon_node.backup import Backup, BackupError, read_passphrase, restore_backup, write_backup
+from recon_node.cli.output import FILE, counted, one_line, step_bar
+from recon_node.cli.settings_flags import DataDirCommand
+from recon_node.cli.snapshot import ERRORS
 from recon_node.program import cleaned_up_when_stopped
 from recon_node.settings import Settings
 from recon_node.snapshot.objects import Objects, scheme_of
 from recon_node.terminal import echo, human_size, json_option, print_result
 
+_errors = partial(one_line, BackupError, *ERRORS)
+
 passphrase_option = click.option(
     "--passphrase-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     envvar="RECON_NODE_BACKUP_PASSPHRASE_FILE",
     help="The passphrase is the first line of FILE.",
 )
 
 
-@click.command("backup", cls=SettingsCommand)
+@click.command("backup", cls=DataDirCommand)
 @click.argument("url", metavar="URL")
 @passphrase_option
 @click.option("--encrypt", is_flag=True, help="Ask for a passphrase.")
 @json_option
 def backup(
-    url: str,
-    config: Path | None,
-    data_dir: Path | None,
-    passphrase_file: Path | None,
-    encrypt: bool,
-    as_json: bool,
+    url: str, settings: Settings, passphrase_file: Path | None, encrypt: bool, as_json: bool
 ) -> None:
     """Back up a node, running or not, to a directory or an object store.
 
@@ -68,7 +60,6 @@ def backup(
       recon-node backup /backup --encrypt
       recon-node backup s3://bucket/backups --passphrase-file /etc/recon-node/passphrase
     """
-    settings = read_settings(config, {"data_dir": data_dir})
     with _errors(), cleaned_up_when_stopped():
         passphrase = _passphrase(passphrase_file, ask=encrypt, confirm=True)
         objects = Objects.open(url, make=True)
@@ -86,27 +77,21 @@ def backup(
             os.umask(before)
     left_out += _secrets_elsewhere(settings)
     result = {"name": name, "url": url, "bytes": size, "left_out": left_out, **asdict(written)}
-    print_result(
-        result, f"{name} in {url}: {_described(written)}, {human_size(size)}", as_json=as_json
-    )
+    text = f"{name} in {url}: {_described(written)}, {human_size(size)}"
+    print_result(result, text, as_json=as_json)
     if left_out:
         echo(f"not in it: {', '.join(left_out)}", err=True)
     if passphrase is None:
         echo("it holds private keys and is not encrypted: keep it as safe as they are", err=True)
 
 
-@click.command("restore", cls=SettingsCommand)
+@click.command("restore", cls=DataDirCommand)
 @click.argument("source", metavar="SOURCE")
 @passphrase_option
 @click.option("--new-epoch", is_flag=True, help="Let readers of the feed start over.")
 @json_option
 def restore(
-    source: str,
-    config: Path | None,
-    data_dir: Path | None,
-    passphrase_file: Path | None,
-    new_epoch: bool,
-    as_json: bool,
+    source: str, settings: Settings, passphrase_file: Path | None, new_epoch: bool, as_json: bool
 ) -> None:
     """Restore a node from SOURCE into a data directory that is empty.
 
@@ -124,12 +109,10 @@ def restore(
       recon-node restore /backup/backup-20260101T000000Z.tar --data-dir /var/lib/recon-node
       recon-node restore s3://bucket/backups/backup-20260101T000000Z.tar.age
     """
-    directory = read_settings(config, {"data_dir": data_dir}).data_dir
+    directory = settings.data_dir
     with _errors(), cleaned_up_when_stopped(), step_bar() as progress, _local(source) as path:
         passphrase = _passphrase(passphrase_file, ask=path.name.endswith(".age"), confirm=False)
-        restored = restore_backup(
-            path, directory, passphrase, new_epoch=new_epoch, progress=progress
-        )
+        restored = restore_backup(path, directory, passphrase, progress, new_epoch=new_epoch)
     result = {"data_dir": str(directory), "new_epoch": new_epoch, **asdict(restored)}
     text = f"{directory}: {_described(restored)}; restored {', '.join(sorted(restored.files))}"
     print_result(result, text, as_json=as_json)
@@ -139,15 +122,6 @@ def restore(
             "restore with --new-epoch instead",
             err=True,
         )
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    try:
-        with errors():
-            yield
-    except BackupError as error:
-        raise CommandError(str(error)) from None
 
 
 @contextmanager
@@ -173,13 +147,8 @@ def _passphrase(file: Path | None, *, ask: bool, confirm: bool) -> str | None:
 
 def _secrets_elsewhere(settings: Settings) -> list[str]:
     """Return the files with secrets that the settings name outside of the data directory."""
-    anchor = settings.anchor
-    named = (
-        settings.p2p.swarm_key_file,
-        settings.api.token_file,
-        anchor.key_file,
-        anchor.password_file,
-    )
+    p2p, api, anchor = settings.p2p, settings.api, settings.anchor
+    named = (p2p.swarm_key_file, api.token_file, anchor.key_file, anchor.password_file)
     paths = [file.expanduser().absolute() for file in named if file is not None]
     return [str(path) for path in paths if path.parent != settings.data_dir.absolute()]
 

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from recon_node.cli.client import node_options
-from recon_node.cli.output import CommandError, counted
+from recon_node.cli.output import CommandError, counted, one_line
 from recon_node.cli.settings_flags import (
     BadSettingsError,
     SettingsCommand,
@@ -178,10 +178,8 @@ def _local_peer_id(config: Path | None, data_dir: Path | None, create: bool) -> 
             f"{directory} has no identity yet: `recon-node run` creates it, or `recon-node id "
             "--create`. If the node's directory is another one, name it with --data-dir"
         )
-    try:
+    with one_line(P2PError):
         peer_id = peer_id_of(open_identity(directory))
-    except P2PError as error:
-        raise CommandError(str(error)) from None
     if is_new:
         echo(f"created a new identity: {path}", err=True)
     return peer_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from recon_node.cli.dag_support import (
     want,
 )
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
-from recon_node.cli.output import CommandError, counted, refuse_existing
+from recon_node.cli.output import FILE, CommandError, counted, refuse_existing
 from recon_node.connection import Connection
 from recon_node.dag.dag_events import MAX_SHARD_SIZE, Identifier, parse_root, parse_subject
 from recon_node.dag.dag_source import open_source
@@ -30,14 +31,7 @@ from recon_node.dag.protocol.dag_operations import Append, ReplicaError, encode_
 from recon_node.dag.protocol.replica import Replica, decode_replica, replica_picture
 from recon_node.dag.protocol.shards import block_room
 from recon_node.ipld import IpldError, multibase
-from recon_node.terminal import (
-    ByteSize,
-    echo,
-    human_size,
-    json_option,
-    print_json,
-    print_result,
-)
+from recon_node.terminal import ByteSize, echo, human_size, json_option, print_json, print_result
 
 
 class _DagGroup(click.Group):
@@ -106,17 +100,9 @@ def push(
         room = block_room(shard_bytes)
         preserve = Preserve(preserve_mode, preserve_mtime)
         opened = open_source(source, chosen, room, all_blocks=all_blocks, preserve=preserve)
-        task = bar.add_task("", total=opened.size)
-        try:
-            done = dag_transfer.push_dag(
-                node,
-                key,
-                opened,
-                shard_bytes,
-                lambda shard, _: bar.update(task, advance=len(shard.car)),
-            )
-        finally:
-            opened.close()
+        advance = partial(bar.advance, bar.add_task("", total=opened.size))
+        with closing(opened):
+            done = dag_transfer.push_dag(node, key, opened, shard_bytes, advance)
     echo(
         f"{counted(done.shards, 'shard')} ({human_size(done.size)}): {done.sent:,} sent, "
         f"{done.shards - done.sent:,} already there; replica {done.head}",
@@ -138,7 +124,7 @@ def push(
 @click.option(
     "--car",
     "car_file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="The CAR file to write; by default CID.car.",
 )
@@ -270,9 +256,8 @@ def show(cid: str, node: Connection, drawing: Drawing) -> None:
         raise CommandError(f"{cid!r} is not a CID")
     answer = node.request("GET", f"/ceramic/dag/{cid}/replicas")
     try:
-        decoded = [
-            decode_replica(multibase.decode(replica["data"])) for replica in answer["replicas"]
-        ]
+        blocks = [multibase.decode(replica["data"]) for replica in answer["replicas"]]
+        decoded = list(map(decode_replica, blocks))
     except (IpldError, ReplicaError) as error:
         raise CommandError(f"the node's answer cannot be read: {error}") from None
     replicas = {replica.cid: replica for replica in decoded}

@@ -102,18 +102,11 @@ def publish(
       recon-node dag publish bafybei... --id did:key:z6Mk... --proof @grant.ucan
     """
     key, link = open_key(key_file), parse_root(root)
-    chosen = (
-        Identifier(bytes(key.verify_key)) if identifier is None else Identifier.parse(identifier)
-    )
-    replica, end = _publish(
-        node,
-        key,
-        chosen,
-        link,
-        None if origin is None else CID.parse(origin),
-        [_read_proof(proof) for proof in proofs],
-        expires,
-    )
+    own = Identifier(bytes(key.verify_key))
+    chosen = own if identifier is None else Identifier.parse(identifier)
+    source = None if origin is None else CID.parse(origin)
+    texts = [_read_proof(proof) for proof in proofs]
+    replica, end = _publish(node, key, chosen, link, source, texts, expires)
     echo(f"{chosen} resolves to {link} (publish {replica})", err=True)
     if expires is not None and end != expires:
         echo("nodes accept it for as long as its proofs are valid, not longer", err=True)
@@ -134,11 +127,6 @@ def _publish(
 
     Returns:
         The new replica, and until when nodes accept it, in Unix seconds; None: forever.
-
-    Raises:
-        CommandError: the node knows no replica of the DAG, or not all of it; the replica does not
-            contain the root; the node refuses the publish, or does not answer.
-        UcanError: the key may not publish under the identifier.
     """
     origin = origin or join_heads(node, key, link)
     if origin is None:
@@ -148,14 +136,7 @@ def _publish(
         )
     shard = _shard_in(node, link, origin)
     publish_after = partial(
-        make_publish,
-        key,
-        identifier.key,
-        link,
-        origin,
-        expires=expires,
-        shard=shard,
-        proofs=proofs,
+        make_publish, key, identifier.key, link, origin, expires=expires, shard=shard, proofs=proofs
     )
     check_publish(publish_after(prior=None), int(time.time()))
     want(node, identifier)
@@ -168,20 +149,14 @@ def _publish(
 
 
 def _shard_in(node: Connection, root: CID, origin: CID) -> CID | None:
-    """Return the shard of the replica that has the root; None if the root is inside its own CID.
-
-    Raises:
-        CommandError: the replica does not contain the root, or the node cannot tell.
-    """
+    """Return the shard of the replica that has the root; None if the root is inside its own CID."""
     containment = node.request("GET", f"/ceramic/dag/{root}/contained/{origin}")
     if containment["contains"]:
         return None if containment["shard"] is None else CID.parse(containment["shard"])
     if containment["contains"] is None:
         missing = ", ".join(containment["waiting_for"][:3])
-        raise CommandError(
-            f"the node cannot tell whether the replica {origin} contains {root}: it does not have "
-            f"{missing}"
-        )
+        unsure = f"the node cannot tell whether the replica {origin} contains {root}"
+        raise CommandError(f"{unsure}: it does not have {missing}")
     raise CommandError(
         f"the replica {origin} does not contain {root}: no node would accept the publish. Push the "
         "DAG first, or name the replica that has its shards (`recon-node dag show` lists them)"
@@ -271,9 +246,7 @@ def _described(publication: dict[str, Any], verbose: bool) -> Iterator[str]:
             yield "pending: {link}, origin {origin}".format(**publication["pending"])
         yield from (f"{place}. {cid}" for place, cid in enumerate(publication["order"], 1))
         yield from (f"missing: {cid}" for cid in publication["waiting_for"])
-        yield from (
-            f"refused: {refusal['cid']}: {refusal['reason']}" for refusal in publication["refused"]
-        )
+        yield from ("refused: {cid}: {reason}".format(**no) for no in publication["refused"])
         yield f"{counted(publication['ignored'], 'other event')} ignored"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import click
 from nacl.signing import SigningKey
@@ -22,7 +22,7 @@ from rich.progress import (
 )
 
 from recon_node.ceramic import CeramicError
-from recon_node.cli.output import CommandError, progress_bar
+from recon_node.cli.output import FILE, CommandError, one_line, progress_bar
 from recon_node.connection import Connection
 from recon_node.dag.dag_events import SORT_KEY, Identifier, Subject, replica_event, sort_value
 from recon_node.dag.dag_index import KEY_FILE
@@ -41,7 +41,7 @@ _REFUSALS: Final = (CeramicError, DagError, IpldError, ReplicaError, ShardError,
 key_option = click.option(
     "--key",
     "key_file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="The Ed25519 signing key, in hexadecimal; by default dag.key in the data directory "
     "(RECON_NODE_DATA_DIR), which is created if missing.",
@@ -53,11 +53,8 @@ class DagCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        try:
-            with unwrapped(CommandError, *_REFUSALS):
-                return super().invoke(ctx)
-        except _REFUSALS as error:
-            raise CommandError(str(error)) from None
+        with one_line(*_REFUSALS), unwrapped(CommandError, *_REFUSALS):
+            return super().invoke(ctx)
 
 
 def bytes_bar(what: str) -> AbstractContextManager[Progress]:
@@ -68,14 +65,12 @@ def bytes_bar(what: str) -> AbstractContextManager[Progress]:
 
 def state_of(node: Connection, root: CID) -> dict[str, Any]:
     """Ask the node for the state of a DAG."""
-    replicas: dict[str, Any] = node.request("GET", f"/ceramic/dag/{root}")
-    return replicas
+    return cast(dict[str, Any], node.request("GET", f"/ceramic/dag/{root}"))
 
 
 def publication_of(node: Connection, identifier: Identifier) -> dict[str, Any]:
     """Ask the node what is published under an identifier."""
-    publication: dict[str, Any] = node.request("GET", f"/ceramic/dag/publish/{identifier}")
-    return publication
+    return cast(dict[str, Any], node.request("GET", f"/ceramic/dag/publish/{identifier}"))
 
 
 def want(node: Connection, subject: Subject) -> None:
@@ -90,27 +85,18 @@ def want(node: Connection, subject: Subject) -> None:
 
 
 def post_replica(node: Connection, key: SigningKey, subject: Subject, block: bytes) -> None:
-    """Send an operation on a DAG, or a publish.
-
-    Raises:
-        CommandError: the node refuses it, or does not answer.
-    """
+    """Send an operation on a DAG, or a publish."""
     event = replica_event(key, subject, block)
     node.request("POST", "/ceramic/events", json={"data": multibase.encode(event.car)})
 
 
 def open_key(path: Path | None) -> SigningKey:
-    """Return the key in a file; None: the default one, which is created by the first call.
-
-    Raises:
-        CommandError: the file is missing, does not contain a key, or cannot be read or written.
-    """
+    """Return the key in a file; None: the default one, which is created by the first call."""
     chosen = path or _default_path()
     try:
         if path is None and not chosen.exists():
             return _create(chosen)
-        seed = bytes.fromhex(read_secret(chosen, "ascii"))
-        return SigningKey(seed)
+        return SigningKey(bytes.fromhex(read_secret(chosen, "ascii")))
     except OSError as error:
         raise CommandError(f"the key {chosen}: {error.strerror or error}") from None
     except ValueError:

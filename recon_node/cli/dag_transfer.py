@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -34,7 +35,7 @@ from recon_node.dag.dag_events import Identifier, shard_event
 from recon_node.dag.dag_source import DagSource
 from recon_node.dag.errors import DagError
 from recon_node.dag.protocol.replica import decode_replica
-from recon_node.dag.protocol.shards import CarShard, appends, split
+from recon_node.dag.protocol.shards import appends, split
 from recon_node.dag.unpack import MAX_EXTENT, Unpacked, unpack_dag
 from recon_node.exception_groups import unwrapped
 from recon_node.files import move_into_place, room_at
@@ -53,9 +54,6 @@ def wait_for_link(node: Connection, identifier: Identifier, timeout: float) -> C
 
     If the node needs more of a published DAG to check the publish, this makes the node want it. If
     that does not arrive in time, the publish before it counts.
-
-    Raises:
-        CommandError: not in time.
     """
     last: dict[str, Any] = {}
     wanted: set[str] = set()
@@ -89,13 +87,7 @@ def wait_for_link(node: Connection, identifier: Identifier, timeout: float) -> C
 def wait_for_dag(
     node: Connection, root: CID, timeout: float, on_state: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Wait until all blocks of a DAG are at the node.
-
-    `on_state` is called with its state each time the node was asked for it.
-
-    Raises:
-        CommandError: not in time; the message says what is missing.
-    """
+    """Wait until all blocks of a DAG are at the node; `on_state` is called with each state."""
     state: dict[str, Any] = {}
 
     def look() -> bool | None:
@@ -155,12 +147,7 @@ class _Room:
 def download(
     node: Connection, root: CID, target: Path, max_size: int, on_bytes: Callable[[int], None]
 ) -> None:
-    """Write a DAG that the node has to the CAR file `target`, replacing it when it is complete.
-
-    Raises:
-        CommandError: the node does not return all of it, or the file cannot be written, or there is
-            no room.
-    """
+    """Write a DAG that the node has to the CAR file `target`, replacing it when it is complete."""
     room = _Room(max_size, target.parent)
     with output_draft(target) as draft:
         _fetch(node, root, draft, room, on_bytes)
@@ -171,23 +158,15 @@ def download(
 def download_files(
     node: Connection, root: CID, target: Path, max_size: int, on_bytes: Callable[[int], None]
 ) -> Unpacked:
-    """Write the file or directory of a DAG to `target`.
-
-    Raises:
-        CommandError: see `download`; or `target` already exists.
-        DagError: the DAG is not a file or directory.
-    """
+    """Write the file or directory of a DAG to `target`, which must not exist."""
     if os.path.lexists(target):
         raise CommandError(f"{target} already exists; not overwriting")
     room = _Room(max_size, target.parent)
     with output_draft(target) as draft:
         _fetch(node, root, draft, room, on_bytes)
         _check(draft, root)
-        source = CarFile(draft, root)
-        try:
+        with closing(CarFile(draft, root)) as source:
             return unpack_dag(root, source.read, target, room.check)
-        finally:
-            source.close()
 
 
 def _fetch(
@@ -211,12 +190,9 @@ def _fetch(
 def _check(path: Path, root: CID) -> None:
     """Read a CAR once: it must have all of the DAG, and every block must match its CID."""
     try:
-        source = CarFile(path, root)
-        try:
+        with closing(CarFile(path, root)) as source:
             for _ in source.blocks():
                 pass
-        finally:
-            source.close()
     except (DagError, LinksError) as error:
         raise CommandError(f"the node's answer is not the DAG {root}: {error}") from None
 
@@ -266,16 +242,11 @@ def push_dag(
     key: SigningKey,
     source: DagSource,
     shard_size: int,
-    on_shard: Callable[[CarShard, bool], None],
+    on_bytes: Callable[[int], None],
 ) -> Pushed:
     """Push a DAG; shards that the node already has are not sent again.
 
-    `on_shard` is called after each shard, with whether it was sent.
-
-    Raises:
-        CommandError: the node refuses an event, or does not answer.
-        DagError, IpldError, ShardError: the DAG cannot be read or cut into such shards; in
-            exception groups.
+    `on_bytes` is called with the size of each shard.
     """
     want(node, source.root)
     state = state_of(node, source.root)
@@ -289,11 +260,10 @@ def push_dag(
             mine.append(shard.cid)
             done.shards += 1
             done.size += len(shard.car)
-            is_new = str(shard.cid) not in here
-            if is_new:
+            if str(shard.cid) not in here:
                 done.sent += 1
                 await give(shard_event(key, source.root, shard.car))
-            on_shard(shard, is_new)
+            on_bytes(len(shard.car))
 
     with unwrapped(ClientError):
         trio.run(_send_all, node, work)

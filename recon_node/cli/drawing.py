@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from recon_node.cli.output import CommandError, counted, make_console
+from recon_node.cli.output import FILE_OR_DASH, counted, make_console, write_file
 from recon_node.draw.layout import Layout, NodeShape, Picture, Tone, fold_runs, lay_out
 from recon_node.draw.svg import draw_svg
 from recon_node.draw.text import ASCII, UNICODE, Line, draw_lines
@@ -38,7 +38,7 @@ def drawing_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @click.option(
         "--svg",
-        type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+        type=FILE_OR_DASH,
         metavar="FILE",
         help="Write the picture to FILE as SVG (- for standard output).",
     )
@@ -77,8 +77,10 @@ def show_picture(picture: Picture, drawing: Drawing, facts: Mapping[str, Any]) -
     nodes = picture.nodes if drawing.everything else fold_runs(picture.nodes, picture.unit)
     layout = lay_out(nodes, drawing.limit or None)
     if drawing.svg is not None:
-        drawn = draw_svg(picture, layout)
-        _write(drawn, drawing.svg, len(layout.placed), to_stderr=drawing.as_json)
+        write_file(drawing.svg, draw_svg(picture, layout).encode())
+        if drawing.svg != Path("-"):
+            rows = counted(len(layout.placed), "row")
+            echo(f"wrote {drawing.svg}: {rows}", err=drawing.as_json)
     if drawing.as_json:
         print_json(facts)
     if drawing.svg is not None or drawing.as_json:
@@ -97,17 +99,6 @@ def is_ascii(console: Console) -> bool:
     return False
 
 
-def _write(drawn: str, path: Path, rows: int, *, to_stderr: bool) -> None:
-    if path == Path("-"):
-        click.echo(drawn.encode(), nl=False)  # noqa: TID251 - a file
-        return
-    try:
-        path.write_text(drawn, encoding="utf-8")
-    except OSError as error:
-        raise CommandError(f"{path}: {error.strerror or error}") from None
-    echo(f"wrote {path}: {counted(rows, 'row')}", err=to_stderr)
-
-
 def _lines(picture: Picture, layout: Layout, drawing: Drawing, as_ascii: bool) -> Iterator[Text]:
     def text(words: str, style: str = "") -> Text:
         safe = shown(words)
@@ -124,11 +115,9 @@ def _lines(picture: Picture, layout: Layout, drawing: Drawing, as_ascii: bool) -
         yield _line(line, columns, text)
     if layout.hidden:
         yield text(f"{layout.hidden} more below: --limit 0 shows all", "dim")
-    if drawing.why and picture.notes:
-        for note in picture.notes:
-            yield Text()
-            for row in note.split("\n"):
-                yield text(row)
+    for note in picture.notes if drawing.why else ():
+        yield Text()
+        yield from map(text, note.split("\n"))
 
 
 def _columns(lines: Sequence[Line]) -> list[int]:

@@ -20,7 +20,14 @@ from rich.progress import TextColumn
 from recon_node.ceramic import StreamId, StreamIdError, parse_event, signer
 from recon_node.cli.client import command_errors, node_options
 from recon_node.cli.event_files import Item, read_items
-from recon_node.cli.output import CommandError, counted, progress_bar
+from recon_node.cli.output import (
+    FILE_OR_DASH,
+    CommandError,
+    intake_text,
+    print_first,
+    progress_bar,
+    write_file,
+)
 from recon_node.cli.sending import WORKERS, SendingOutcome, send_items
 from recon_node.connection import AsyncConnection, ClientError, Connection
 from recon_node.exception_groups import unwrapped
@@ -79,48 +86,36 @@ def add(file: BinaryIO, node: Connection, workers: int, as_json: bool) -> None:
         with _progress(file) as on_done:
             _send(node, file, outcome, workers, on_done)
     except (KeyboardInterrupt, click.ClickException):
-        if outcome.total:
+        if outcome.counts.total():
             _print_outcome(outcome, time.monotonic() - started, complete=False, as_json=as_json)
             echo("not all events were sent: run the command again to send the rest", err=True)
         raise
     _print_outcome(outcome, time.monotonic() - started, complete=True, as_json=as_json)
-    if outcome.refused:
+    if outcome.counts["refused"]:
         sys.exit(1)
 
 
 def _print_outcome(
     outcome: SendingOutcome, seconds: float, *, complete: bool, as_json: bool
 ) -> None:
-    refusals = outcome.refusals
+    counts, refusals = outcome.counts, outcome.refusals
     for refusal in refusals:
         cid = f" ({refusal.cid})" if refusal.cid else ""
         echo(f"line {refusal.line}{cid}: {refusal.reason}", err=True)
     for warning in outcome.warnings:
         echo(f"Warning: {warning}", err=True)
-    if outcome.refused > len(refusals):
-        echo(f"... and {outcome.refused - len(refusals):,} more refused", err=True)
-    print_result(
-        {
-            "complete": complete,
-            "events": outcome.total,
-            "new": outcome.new,
-            "known": outcome.known,
-            "refused": outcome.refused,
-            "refusals": [
-                {
-                    "line": refusal.line,
-                    "cid": None if refusal.cid is None else str(refusal.cid),
-                    "reason": refusal.reason,
-                }
-                for refusal in refusals
-            ],
-            "seconds": round(seconds, 3),
-        },
-        f"{counted(outcome.total, 'event')}: {outcome.new:,} new, {outcome.known:,} known, "
-        f"{outcome.refused:,} refused, in {seconds:.1f} s "
-        f"({outcome.total / max(seconds, 1e-6):,.0f} per second)",
-        as_json=as_json,
-    )
+    print_first((), counts["refused"], " refused", shown=len(refusals))
+    facts = {
+        "complete": complete,
+        "events": counts.total(),
+        **{verdict: counts[verdict] for verdict in ("new", "known", "refused")},
+        "refusals": [
+            {"line": line, "cid": None if cid is None else str(cid), "reason": reason}
+            for line, cid, reason in refusals
+        ],
+        "seconds": round(seconds, 3),
+    }
+    print_result(facts, intake_text(counts, seconds), as_json=as_json)
 
 
 @events.command("get")
@@ -129,7 +124,7 @@ def _print_outcome(
 @click.option(
     "--car",
     "car_file",
-    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    type=FILE_OR_DASH,
     metavar="FILE",
     help="Write the binary CAR to FILE (- for standard output) instead.",
 )
@@ -149,15 +144,10 @@ def get(cid: str, node: Connection, car_file: Path | None, show: bool, as_json: 
     _refuse_stream_id(cid)
     answer = node.request("GET", f"/ceramic/events/{_whole_cid(node, cid)}")
     car = multibase.decode(answer["data"])
-    if car_file == Path("-"):
-        click.echo(car, nl=False)  # noqa: TID251 - a file
-    elif car_file is not None:
-        try:
-            car_file.write_bytes(car)
-        except OSError as error:
-            raise CommandError(f"{car_file}: {error.strerror or error}") from None
+    if car_file is not None:
+        write_file(car_file, car)
     if show:
-        echo(shown_json(json.dumps(describe_event(car), indent=2, ensure_ascii=False)), lines=True)
+        echo(shown_json(json.dumps(_described(car), indent=2, ensure_ascii=False)), lines=True)
     elif as_json:
         print_json(answer)
     elif car_file is None:
@@ -191,9 +181,7 @@ def _refuse_stream_id(text: str) -> None:
     )
 
 
-def describe_event(car: bytes) -> dict[str, Any]:
-    """Return the content of an event as DAG-JSON: {"/": cid} is a link, {"/": {"bytes": ...}}
-    bytes."""
+def _described(car: bytes) -> dict[str, Any]:
     event = parse_event(car)
     return {
         "cid": str(event.cid),
@@ -212,7 +200,12 @@ def _send(
     workers: int,
     on_done: Callable[[Item, str | None], None],
 ) -> None:
-    reader = _reopened(file)
+    # The interpreter closes its own standard input when it exits, and aborts if a thread reads it:
+    # one may still wait for a line when Ctrl-C comes.
+    try:
+        reader: BinaryIO = os.fdopen(os.dup(file.fileno()), "rb")
+    except (OSError, ValueError):  # not a file of the system
+        reader = file
     path = getattr(file, "name", "<stdin>")
     name = "standard input" if path == "<stdin>" else str(path)
 
@@ -225,18 +218,6 @@ def _send(
         trio.run(send)
     if reader is not file:
         reader.close()
-
-
-def _reopened(file: BinaryIO) -> BinaryIO:
-    """Open the input again, for a thread that may still wait for a line when Ctrl-C comes.
-
-    The interpreter closes its own standard input when it exits, and aborts if a thread reads it.
-    """
-    try:
-        descriptor = os.dup(file.fileno())
-    except (OSError, ValueError):  # not a file of the system
-        return file
-    return os.fdopen(descriptor, "rb")
 
 
 @contextmanager
@@ -323,14 +304,10 @@ def _events(
     node: Connection, after: int, *, follow: bool, with_cars: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield the feed's events with their details; without end if they are followed."""
+    query = {"limit": _PAGE, "details": "true", "wait": _WAIT if follow else 0}
+    query["includeData"] = "full" if with_cars else "none"
     while True:
-        query = {
-            "resumeAt": str(after),
-            "limit": _PAGE,
-            "includeData": "full" if with_cars else "none",
-            "details": "true",
-            "wait": _WAIT if follow else 0,
-        }
+        query["resumeAt"] = str(after)
         page = node.request("GET", "/ceramic/feed/events", params=query)
         yield from page["events"]
         after = int(page["resumeToken"])

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from recon_node.cli.dag_publish import expires_option
-from recon_node.cli.output import CommandError
+from recon_node.cli.output import FILE, one_line
 from recon_node.client import ClientError, Key, KeyFileError
 from recon_node.client.accounts import LASTS, account_of
 from recon_node.terminal import echo, json_option, print_result
@@ -23,7 +23,7 @@ def key() -> None:
 
 
 @key.command("new")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=FILE)
 @click.option(
     "--kind",
     type=click.Choice(["ed25519", "secp256k1", "p256"]),
@@ -40,28 +40,24 @@ def new_key(file: Path, kind: Any, as_json: bool) -> None:
       recon-node key new my.key
     """
     made = Key.generate(kind)
-    try:
+    with one_line(KeyFileError):
         made.save(file)
-    except KeyFileError as error:
-        raise CommandError(str(error)) from None
     _print_key(made, file, as_json=as_json)
 
 
 @key.command("show")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=FILE)
 @json_option
 def show_key(file: Path, as_json: bool) -> None:
     """Print the did:key of the key in FILE."""
-    try:
+    with one_line(KeyFileError):
         loaded = Key.load(file)
-    except KeyFileError as error:
-        raise CommandError(str(error)) from None
     _print_key(loaded, file, as_json=as_json)
 
 
 @key.command("sign-in")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.argument("capability", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=FILE)
+@click.argument("capability", type=FILE)
 @click.option(
     "--account",
     required=True,
@@ -97,7 +93,7 @@ def sign_in(
       recon-node stream new kjzl6hvf... '{"title": "Hello"}' --key my.key --capability my.cacao
     """
     lasts = LASTS if expires is None else timedelta(seconds=expires - time.time())
-    try:
+    with one_line(ClientError):
         signing = Key.load(file)
         owner = account_of(account)
         request = owner.request(signing, domain=domain, models=models or None, lasts=lasts)
@@ -107,8 +103,6 @@ def sign_in(
         granted = signed.capability
         assert granted is not None, "signing in makes one"
         granted.save(capability)
-    except ClientError as error:
-        raise CommandError(str(error)) from None
     facts = {
         "did": signed.did,
         "key": signed.signer,

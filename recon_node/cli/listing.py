@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any, Final
 
 import click
@@ -62,10 +60,10 @@ def list_streams(
       recon-node stream list --model kjzl6hvfrbw6c... --limit 0 --json
       recon-node stream list --model kjzl6hvfrbw6c... --where post=kjzl6kcym7w8y...
     """
-    query = {"model": model, "controller": controller, "where": list(where) or None}
+    query = {"model": model, "controller": controller, "where": list(where)}
     query["indexed"] = "true" if indexed else None
-    query_given = {name: value for name, value in query.items() if value is not None}
-    streams, total = pages(node, "/ceramic/streams", "streams", query_given, limit)
+    query = {name: value for name, value in query.items() if value not in (None, [])}
+    streams, total = pages(node, "/ceramic/streams", "streams", query, limit)
     if as_json:
         print_json(streams)
         return
@@ -74,9 +72,9 @@ def list_streams(
         kind = stream["name"] or stream["model_name"] or stream["sort_value"]
         table.add_row(stream["id"], kind, stream["controller"], f"{stream['events']:,}")
     if where or indexed:
-        print_list(table, streams, len(streams), "such documents")
+        _print_list(table, len(streams), len(streams), "such documents")
     else:
-        print_list(table, streams, total, "streams")
+        _print_list(table, len(streams), total, "streams")
 
 
 @click.command("list")
@@ -100,10 +98,9 @@ def list_models(limit: int, node: Connection, as_json: bool) -> None:
         return
     table = make_table("model", "name", "streams", "events", numbers=("streams", "events"))
     for model in models:
-        table.add_row(
-            model["id"], model["name"] or "", f"{model['streams']:,}", f"{model['events']:,}"
-        )
-    print_list(table, models, total, "models")
+        counts = (f"{model['streams']:,}", f"{model['events']:,}")
+        table.add_row(model["id"], model["name"] or "", *counts)
+    _print_list(table, len(models), total, "models")
 
 
 def pages(
@@ -116,26 +113,18 @@ def pages(
     Returns:
         the entries, and how many there are in all (0 if the list does not say).
     """
-    total = 0
-
-    def entries() -> Iterator[dict[str, Any]]:
-        nonlocal total
-        after: dict[str, Any] = {}
-        while True:
-            size = min(limit or _PAGE, _PAGE)
-            page = node.request("GET", path, params={**query, **after, "limit": size})
-            total = page.get("total", 0)
-            yield from page[name]
-            if page["next"] is None:
-                return
-            after = {"after": page["next"]}
-
-    return list(islice(entries(), limit or None)), total
+    entries: list[dict[str, Any]] = []
+    query = {**query, "limit": min(limit or _PAGE, _PAGE)}
+    while True:
+        page = node.request("GET", path, params=query)
+        entries += page[name]
+        if page["next"] is None or (limit and len(entries) >= limit):
+            return entries[: limit or None], page.get("total", 0)
+        query["after"] = page["next"]
 
 
-def print_list(table: Any, entries: Iterable[object], total: int, noun: str) -> None:
-    """Print a table of entries, and say how many more there are."""
-    shown = len(list(entries))
+def _print_list(table: Any, shown: int, total: int, noun: str) -> None:
+    """Print a table, and say how many more entries there are."""
     if shown:
         make_console().print(table)
     if not total:

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 import click
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from recon_node.files import draft_of, move_into_place
 from recon_node.program import cleaned_up_when_stopped
-from recon_node.terminal import shown
+from recon_node.terminal import echo, shown
 
-WIDTH_OF_FILES = 200
+WIDTH_OF_FILES: Final = 200
 """Columns, where the output is not a terminal with a width: ids and addresses fit unbroken."""
+SHOWN: Final = 20
+"""Lines of each kind that a report prints; the rest is only counted."""
+FILE: Final = click.Path(path_type=Path, dir_okay=False)
+FILE_OR_DASH: Final = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 
 
 class CommandError(click.ClickException):
@@ -35,6 +34,15 @@ class CommandError(click.ClickException):
     def format_message(self) -> str:
         """Return the message; it may quote a stranger's text."""
         return shown(super().format_message(), lines=True)
+
+
+@contextmanager
+def one_line(*errors: type[Exception]) -> Iterator[None]:
+    """Print errors of these types as one line: raise them as `CommandError`."""
+    try:
+        yield
+    except errors as error:
+        raise CommandError(str(error)) from None
 
 
 class _Console(Console):
@@ -101,18 +109,31 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def intake_text(counts: Mapping[str, int], seconds: float) -> str:
+    """Return what became of events: how many were new, known and refused, and how fast."""
+    new, known, refused = (counts[verdict] for verdict in ("new", "known", "refused"))
+    total = new + known + refused
+    return (
+        f"{counted(total, 'event')}: {new:,} new, {known:,} known, {refused:,} refused, "
+        f"in {seconds:.1f} s ({total / max(seconds, 1e-6):,.0f} per second)"
+    )
+
+
+def print_first(lines: Iterable[object], total: int, more: str = "", *, shown: int = SHOWN) -> None:
+    """Print the first lines of a report to standard error, and how many more there are."""
+    for line in islice(lines, shown):
+        echo(line, err=True)
+    if total > shown:
+        echo(f"... and {total - shown:,} more{more}", err=True)
+
+
 @contextmanager
 def progress_bar(before: ProgressColumn, *after: ProgressColumn) -> Iterator[Progress]:
     """Show a progress bar between other columns, if standard error is a terminal."""
     console = make_console(stderr=True)
-    with Progress(
-        before,
-        BarColumn(),
-        *after,
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    ) as progress:
+    columns = (before, BarColumn(), *after)
+    is_hidden = not console.is_terminal
+    with Progress(*columns, console=console, disable=is_hidden, transient=True) as progress:
         yield progress
 
 
@@ -128,6 +149,21 @@ def step_bar() -> Iterator[Callable[[str, int, int | None], None]]:
             bar.update(task, description=step, completed=done, total=total)
 
         yield report
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file; `-` is standard output.
+
+    Raises:
+        CommandError: it cannot be written.
+    """
+    try:
+        if path == Path("-"):
+            click.echo(content, nl=False)  # noqa: TID251 - a file
+        else:
+            path.write_bytes(content)
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror or error}") from None
 
 
 @contextmanager

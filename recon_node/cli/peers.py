@@ -109,16 +109,11 @@ def add_peer(context: click.Context, multiaddr: str, node: Connection, as_json: 
       recon-node peers add /ip4/192.0.2.7/tcp/4101/p2p/12D3KooW...
     """
     as_json = as_json or (context.parent is not None and context.parent.params["as_json"])
+    peer, started = multiaddr.rpartition("/p2p/")[2], time.time()
     with command_errors(node.url), _chosen_node(context, node) as chosen:
-        _add_peer(chosen, multiaddr, as_json)
-
-
-def _add_peer(node: Connection, multiaddr: str, as_json: bool) -> None:
-    started = time.time()
-    node.request("POST", "/ceramic/peers", params={"addresses": multiaddr})
-    echo(f"connected to {multiaddr}", err=as_json)
-    peer = multiaddr.rpartition("/p2p/")[2]
-    outcome = _first_outcome(node, peer, started - CLOCK_SLACK)
+        chosen.request("POST", "/ceramic/peers", params={"addresses": multiaddr})
+        echo(f"connected to {multiaddr}", err=as_json)
+        outcome = _first_outcome(chosen, peer, started - CLOCK_SLACK)
     if outcome is not None and outcome.startswith(ANOTHER_NETWORK):
         raise CommandError(f"the peer is on {outcome}; check the `network` of both nodes")
     if as_json:
@@ -151,17 +146,13 @@ def remove_peer(context: click.Context, peer: str, node: Connection, as_json: bo
 
 def _chosen_node(context: click.Context, own: Connection) -> Connection:
     """Return the node that is named after `peers add`, or between the two words."""
+    named = {
+        name: own if context.get_parameter_source(name) is ParameterSource.COMMANDLINE else None
+        for name in ("url", "token", "token_file")
+    }
     group: Connection = context.obj
-
-    def is_given(*names: str) -> bool:
-        return any(
-            context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names
-        )
-
-    return Connection(
-        own.url if is_given("url") else group.url,
-        token=own.token if is_given("token", "token_file") else group.token,
-    )
+    url, token = named["url"] or group, named["token"] or named["token_file"] or group
+    return Connection(url.url, token=token.token)
 
 
 def _first_outcome(node: Connection, peer: str, since: float) -> str | None:
@@ -200,7 +191,7 @@ def status(node: Connection, pending: bool, as_json: bool) -> None:
       recon-node status --pending
     """
     if pending:
-        show_undelivered(node, as_json=as_json)
+        _show_undelivered(node, as_json=as_json)
         return
     recon = node.request("GET", "/ceramic/recon")
     if as_json:
@@ -247,12 +238,8 @@ def _peers_of(recon: dict[str, Any]) -> str:
     known = recon["peers"]
     connected = sum(bool(peer["connected"]) for peer in known)
     counts = f"{connected} connected, {len(known)} known"
-    if connected:
-        return counts
-    return (
-        f"{counts}: no peer is connected; add one with `recon-node peers add MULTIADDR` or "
-        "`recon-node run --bootstrap`"
-    )
+    advice = "add one with `recon-node peers add MULTIADDR` or `recon-node run --bootstrap`"
+    return counts if connected else f"{counts}: no peer is connected; {advice}"
 
 
 def _interests_of(recon: dict[str, Any]) -> list[str]:
@@ -277,10 +264,8 @@ def _rendezvous_of(recon: dict[str, Any]) -> list[str]:
 def _policy_of(recon: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Return what the node's write policy allows and denies, and what it has refused."""
     policy = recon.get("write_policy", {})
-    rules = [
-        (name, values) for name, values in policy.items() if isinstance(values, list) and values
-    ]
-    for name, values in rules:
+    rules = {name: values for name, values in policy.items() if isinstance(values, list) and values}
+    for name, values in rules.items():
         yield name.replace("_", " "), "\n".join(values)
     if rules:
         yield "refused", f"{policy['refused']:,} events, {policy['not_fetched']:,} keys not fetched"
@@ -317,7 +302,7 @@ _SHOWN: Final = 20
 """Events of each state."""
 
 
-def show_undelivered(node: Connection, *, as_json: bool) -> None:
+def _show_undelivered(node: Connection, *, as_json: bool) -> None:
     """Print how many events are waiting, pending or refused, and the latest of each with why."""
     summary = node.request("GET", "/ceramic/undelivered")
     events = {

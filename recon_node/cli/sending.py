@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import heapq
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
@@ -171,8 +172,7 @@ _HOPELESS = (
 """Answers that are not about the event: the next event would get the same answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedItem:
+class RefusedItem(NamedTuple):
     """An event that the node refused."""
 
     line: int
@@ -184,18 +184,12 @@ class RefusedItem:
 class SendingOutcome:
     """What became of the events of an input."""
 
-    new: int = 0
-    """With a node that takes one event per request, also events that it already had."""
-    known: int = 0
-    refused: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    """By verdict: "new" (with a node that takes one event per request, also events that it already
+    had), "known", and "refused", which includes lines without an event."""
     warnings: dict[str, None] = field(default_factory=dict)
     """What the node warned of, each once, the first `MAX_WARNINGS`."""
     _refusals: list[RefusedItem] = field(default_factory=list)
-
-    @property
-    def total(self) -> int:
-        """Events that the node has answered for, and lines without an event."""
-        return self.new + self.known + self.refused
 
     @property
     def refusals(self) -> list[RefusedItem]:
@@ -209,12 +203,8 @@ class SendingOutcome:
 
     def note(self, item: Item, status: str, reason: str | None) -> None:
         """Count one event; events may arrive in any order."""
-        if status == "new":
-            self.new += 1
-        elif status == "known":
-            self.known += 1
-        else:
-            self.refused += 1
+        self.counts[status if status in ("new", "known") else "refused"] += 1
+        if status not in ("new", "known"):
             reason = reason or "the node gave no reason"
             self._refusals.append(RefusedItem(item.line, item.cid, reason))
             if len(self._refusals) > 2 * MAX_REFUSALS:
@@ -339,9 +329,8 @@ async def _read_chunk(items: Iterator[Item]) -> list[Item]:
 def _verdicts(answer: Answer, count: int) -> list[dict[str, Any]]:
     """Return each event's verdict, with its status; raise NotANodeError if they are missing."""
     verdicts = answer.json if isinstance(answer.json, list) else []
-    if len(verdicts) != count or not all(
-        isinstance(verdict, dict) and "status" in verdict for verdict in verdicts
-    ):
+    are_verdicts = (isinstance(verdict, dict) and "status" in verdict for verdict in verdicts)
+    if len(verdicts) != count or not all(are_verdicts):
         raise NotANodeError
     return verdicts
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
-from recon_node.setting_types import (
-    DataDirSettings,
-    Declaration,
-    Flag,
-    declarations,
-    short_path,
-)
+from recon_node.cli.output import FILE
+from recon_node.setting_types import DataDirSettings, Declaration, Flag, declarations, short_path
 
 if TYPE_CHECKING:
     from recon_node.settings import Settings
@@ -44,22 +39,30 @@ class SettingsCommand(click.Command):
 
     @cached_property
     def _setting_flags(self) -> list[click.Option]:
-        known: Iterable[Declaration] = declarations(DataDirSettings)
+        known = list(declarations(DataDirSettings))
         if self._all_flags:
             from recon_node.settings import DECLARATIONS
 
-            known = DECLARATIONS.values()
+            known = list(DECLARATIONS.values())
         config = click.Option(
             ["--config"],
             envvar="RECON_NODE_CONFIG",
-            type=click.Path(path_type=Path, dir_okay=False),
+            type=FILE,
             metavar="FILE",
             help="TOML file with settings; config/recon-node.toml in the source shows them all.",
         )
-        return [
-            config,
-            *(_flag_of(setting) for setting in known if isinstance(setting.marker, Flag)),
-        ]
+        flags = [_flag_of(setting) for setting in known if isinstance(setting.marker, Flag)]
+        return [config, *flags]
+
+
+class DataDirCommand(SettingsCommand):
+    """A command for a data directory: it has --config and --data-dir, and gets the settings."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, with the settings as its parameter `settings`."""
+        flags = {name: ctx.params.pop(name, None) for name in ("data_dir", "network")}
+        ctx.params["settings"] = read_settings(ctx.params.pop("config"), dict(flags))
+        return super().invoke(ctx)
 
 
 def _flag_of(setting: Declaration) -> click.Option:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -22,14 +20,18 @@ from recon_node import ipld
 from recon_node.ceramic import Network
 from recon_node.cli.client import command_error, node_options
 from recon_node.cli.output import (
+    FILE_OR_DASH,
+    SHOWN,
     CommandError,
     complete_file,
     counted,
     make_console,
     make_table,
+    one_line,
+    print_first,
     step_bar,
 )
-from recon_node.cli.settings_flags import SettingsCommand, read_settings
+from recon_node.cli.settings_flags import DataDirCommand
 from recon_node.connection import Connection, UnreachableError
 from recon_node.exception_groups import unwrapped
 from recon_node.p2p import P2PError
@@ -43,14 +45,7 @@ from recon_node.snapshot.settings import parse_period
 from recon_node.snapshot.snapshot_reader import read_root
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.upkeep import collect, list_roots, tree_blocks, verify_snapshot
-from recon_node.store import (
-    Interest,
-    Policy,
-    StoreError,
-    is_in_use,
-    open_store,
-    parse_interest,
-)
+from recon_node.store import Interest, Policy, StoreError, is_in_use, open_store, parse_interest
 from recon_node.terminal import echo, human_size, json_option, print_json, print_result
 
 
@@ -78,8 +73,7 @@ def snapshot() -> None:
     """
 
 
-SHOWN: Final = 20
-"""Lines of each kind that a command prints; the rest is only counted."""
+ERRORS: Final = (SnapshotError, ObjectError, StoreError, P2PError, OSError)
 
 signer_option = click.option(
     "--signer",
@@ -98,43 +92,24 @@ root_option = click.option(
 )
 
 
-def described(root: RootObject) -> dict[str, Any]:
-    """Describe a snapshot as JSON."""
+def _described(root: RootObject) -> dict[str, Any]:
     manifest = root.manifest
+    tree, feed = manifest.tree, manifest.feed
     return {
         "name": root.name,
         "network": manifest.network.name,
         "interests": list(manifest.interests),
         "created": manifest.created_text,
-        "root": None if manifest.tree is None else str(manifest.tree.link.cid),
-        "ahash": None if manifest.tree is None else str(manifest.tree.link.hash),
+        "root": None if tree is None else str(tree.link.cid),
+        "ahash": None if tree is None else str(tree.link.hash),
         "events": manifest.count,
         "bytes": sum(size for _, size in manifest.packs),
-        "feed": None
-        if manifest.feed is None
-        else {"epoch": manifest.feed.epoch, "position": manifest.feed.position},
+        "feed": None if feed is None else {"epoch": feed.epoch, "position": feed.position},
         "signer": root.signer,
     }
 
 
-def print_faults(faults: Sequence[object], count: int) -> None:
-    """Print the first of some faults to standard error, and how many more there are."""
-    for fault in faults[:SHOWN]:
-        echo(str(fault), err=True)
-    if count > SHOWN:
-        echo(f"... and {count - SHOWN:,} more", err=True)
-
-
-@contextmanager
-def errors() -> Iterator[None]:
-    """Turn errors into one line."""
-    try:
-        yield
-    except (SnapshotError, ObjectError, StoreError, P2PError, OSError) as error:
-        raise CommandError(str(error)) from None
-
-
-@snapshot.command("create", cls=SettingsCommand)
+@snapshot.command("create", cls=DataDirCommand)
 @click.argument("url", metavar="URL")
 @click.option(
     "--interest",
@@ -146,12 +121,7 @@ def errors() -> Iterator[None]:
 @click.option("--afresh", is_flag=True, help="Write everything, even what URL already has.")
 @json_option
 def create(
-    url: str,
-    texts: tuple[str, ...],
-    afresh: bool,
-    as_json: bool,
-    config: Path | None,
-    data_dir: Path | None,
+    url: str, texts: tuple[str, ...], afresh: bool, as_json: bool, settings: Settings
 ) -> None:
     """Write a snapshot of a node's events to URL.
 
@@ -167,8 +137,7 @@ def create(
       recon-node snapshot create file:///srv/snapshots
       recon-node snapshot create s3://bucket/ceramic --interest kjzl6hvfrbw6c...
     """
-    settings = read_settings(config, {"data_dir": data_dir})
-    with errors(), step_bar() as progress:
+    with one_line(*ERRORS), step_bar() as progress:
         interests = [_interest(text) for text in texts]
         key = signing_key_of(open_identity(settings.data_dir))
         objects = Objects.open(url, make=True)
@@ -177,26 +146,23 @@ def create(
             done = create_snapshot(source, objects, key, progress, afresh=afresh)
     for event_id in done.left_out[:SHOWN]:
         echo(f"damaged in the log, left out: {event_id}", err=True)
-    if as_json:
-        print_json(
-            {
-                **described(done.root),
-                "new": done.is_new,
-                "events_written": done.events,
-                "nodes_written": done.nodes,
-                "packs_written": done.packs,
-                "bytes_written": objects.traffic.sent,
-                "left_out": len(done.left_out),
-            }
-        )
-    elif done.is_new:
-        echo(
+    facts = {
+        **_described(done.root),
+        "new": done.is_new,
+        "events_written": done.events,
+        "nodes_written": done.nodes,
+        "packs_written": done.packs,
+        "bytes_written": objects.traffic.sent,
+        "left_out": len(done.left_out),
+    }
+    text = f"nothing is new since {done.root.name}"
+    if done.is_new:
+        text = (
             f"{done.root.name}: {counted(done.root.manifest.count, 'event')}; wrote "
             f"{counted(done.events, 'event')}, {counted(done.nodes, 'node')} "
             f"({human_size(objects.traffic.sent)})"
         )
-    else:
-        echo(f"nothing is new since {done.root.name}")
+    print_result(facts, text, as_json=as_json)
 
 
 def _interest(text: str) -> Interest:
@@ -217,7 +183,7 @@ _POLL: Final = 0.5
 """Seconds between two looks at a running node's sync."""
 
 
-@snapshot.command("sync", cls=SettingsCommand, all_flags=False)
+@snapshot.command("sync", cls=DataDirCommand)
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
 @signer_option
 @node_options
@@ -227,8 +193,7 @@ def sync(
     signers: tuple[str, ...],
     node: Connection,
     as_json: bool,
-    config: Path | None,
-    data_dir: Path | None,
+    settings: Settings,
 ) -> None:
     """Fetch what a node lacks of the newest snapshot at each URL.
 
@@ -249,19 +214,17 @@ def sync(
       recon-node snapshot sync https://example.com/ceramic --data-dir /var/lib/recon-node
       recon-node snapshot sync s3://bucket/ceramic file:///mnt/archive
     """
-    settings = read_settings(config, {"data_dir": data_dir})
-    with errors():
+    with one_line(*ERRORS):
         if is_in_use(settings.data_dir):
             result = _sync_running(node, settings.data_dir, urls, signers)
         else:
             result = _sync_stopped(settings, urls, signers)
-    print_faults(result["faults"], result["fault_count"])
+    print_first(result["faults"], result["fault_count"])
     failures = [source["error"] for source in result["sources"] if source["error"]]
     for failure in failures:
         echo(failure, err=True)
-    received, requests = (
-        sum(source[name] for source in result["sources"]) for name in ("received", "requests")
-    )
+    received = sum(source["received"] for source in result["sources"])
+    requests = sum(source["requests"] for source in result["sources"])
     print_result(
         result,
         f"{result['new']:,} new, {result['known']:,} known, {result['refused']:,} refused; "
@@ -288,10 +251,8 @@ def _sync_stopped(
         def show() -> None:
             progress("syncing", report.synced.done, report.synced.total)
 
-        network = Network.parse(settings.network)
-        async with open_store(
-            settings.data_dir, network, settings=settings.store, policy=policy
-        ) as store:
+        data_dir, network = settings.data_dir, Network.parse(settings.network)
+        async with open_store(data_dir, network, settings=settings.store, policy=policy) as store:
             await store.wanted.configure(settings.wanted())
             await sync_all(report, store, chosen, show)
 
@@ -349,20 +310,19 @@ def list_(url: str, as_json: bool) -> None:
     Example:
       recon-node snapshot list s3://bucket/ceramic
     """
-    with errors():
+    with one_line(*ERRORS):
         roots, faults = list_roots(Objects.open(url))
     if as_json:
-        print_json([described(root) for root in roots])
+        print_json(list(map(_described, roots)))
     else:
         table = make_table("name", "network", "events", "packs", "signer", numbers=("events",))
         for root in roots:
             manifest = root.manifest
             size = human_size(sum(size for _, size in manifest.packs))
-            table.add_row(
-                root.name, manifest.network.name, f"{manifest.count:,}", size, root.signer
-            )
+            name, network = root.name, manifest.network.name
+            table.add_row(name, network, f"{manifest.count:,}", size, root.signer)
         make_console().print(table)
-    print_faults(faults, len(faults))
+    print_first(faults, len(faults))
     if faults:
         sys.exit(1)
 
@@ -381,14 +341,14 @@ def verify(url: str, name: str, signers: tuple[str, ...], as_json: bool) -> None
     Example:
       recon-node snapshot verify s3://bucket/ceramic --signer did:key:z6Mk...
     """
-    with errors(), step_bar() as progress:
+    with one_line(*ERRORS), step_bar() as progress:
         objects = Objects.open(url)
         root = read_root(objects, name, signers or None)
         verified = verify_snapshot(objects, root, partial(progress, "verifying"))
-    print_faults(verified.faults, len(verified.faults))
+    print_first(verified.faults, len(verified.faults))
     print_result(
         {
-            **described(root),
+            **_described(root),
             "sound_events": verified.events,
             "fault_count": len(verified.faults),
             "faults": list(map(str, verified.faults)),
@@ -403,7 +363,7 @@ def verify(url: str, name: str, signers: tuple[str, ...], as_json: bool) -> None
 
 @snapshot.command("tree")
 @click.argument("url", metavar="URL")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.argument("file", type=FILE_OR_DASH)
 @click.option("--dag-json", is_flag=True, help="Write a line of DAG-JSON for each block instead.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @root_option
@@ -421,7 +381,7 @@ def tree(
       recon-node snapshot tree s3://bucket/ceramic tree.car
       recon-node snapshot tree /srv/snapshots - --dag-json | jq .block
     """
-    with errors(), complete_file(file, force=force) as out:
+    with one_line(*ERRORS), complete_file(file, force=force) as out:
         objects = Objects.open(url)
         root = read_root(objects, name, signers or None)
         for number, (cid, block) in enumerate(tree_blocks(objects, root)):
@@ -460,14 +420,11 @@ def gc(url: str, keep: int, min_age: str, as_json: bool) -> None:
         seconds = 0.0 if min_age == "0" else parse_period(min_age) or 0.0
     except ValueError as error:
         raise click.UsageError(f"--min-age: {error}") from None
-    with errors():
+    with one_line(*ERRORS):
         done = collect(Objects.open(url), keep, timedelta(seconds=seconds), datetime.now(UTC))
+    facts = {"snapshots_deleted": done.roots, "packs_deleted": done.packs}
     print_result(
-        {
-            "snapshots_deleted": done.roots,
-            "packs_deleted": done.packs,
-            "bytes_deleted": done.size,
-        },
+        {**facts, "bytes_deleted": done.size},
         f"deleted {counted(done.roots, 'snapshot')} and {counted(done.packs, 'pack')} "
         f"({human_size(done.size)})",
         as_json=as_json,

@@ -6,17 +6,27 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 import trio
 
 from recon_node.ceramic import EventIdError, Network, Shard, StreamId, StreamIdError
 from recon_node.cli.event_files import read_blocks
-from recon_node.cli.output import CommandError, complete_file, counted, step_bar
-from recon_node.cli.settings_flags import SettingsCommand, read_settings
+from recon_node.cli.output import (
+    FILE_OR_DASH,
+    CommandError,
+    complete_file,
+    counted,
+    intake_text,
+    one_line,
+    print_first,
+    step_bar,
+)
+from recon_node.cli.settings_flags import DataDirCommand
 from recon_node.exception_groups import unwrapped
 from recon_node.settings import Settings
 from recon_node.store import Interest, Policy, StoreError
@@ -24,7 +34,6 @@ from recon_node.store.db.log_schema import FILE_NAME
 from recon_node.store.directory_lock import directory_lock
 from recon_node.store.maintenance import (
     ImportResult,
-    LogInfo,
     NoExportError,
     Progress,
     Repaired,
@@ -50,50 +59,97 @@ from recon_node.terminal import (
     print_result,
 )
 
-_SHOWN: Final = 20
-"""Lines of each kind that a report prints; the rest is only counted."""
+
+@click.group()
+def store() -> None:
+    """Maintain the event log of a node: check it, compact it, forget, export and import events.
+
+    They need a stopped node: they do not work while one runs on the data directory.
+    """
 
 
-def info_facts(log_info: LogInfo) -> dict[str, Any]:
-    """Return a log in a few numbers, as JSON."""
-    return {
-        "file": str(log_info.path),
-        "network": log_info.network.name,
-        "schema_version": log_info.schema,
-        "epoch": log_info.epoch,
-        "events": log_info.events,
-        "head": log_info.head,
-        "waiting": log_info.waiting,
-        "pending": log_info.pending,
-        "shared_blocks": log_info.shared_blocks,
-        "refused": log_info.refused,
-        "bytes": log_info.size,
-        "bytes_free": log_info.free,
+@store.command("info", cls=DataDirCommand)
+@json_option
+def info(settings: Settings, as_json: bool) -> None:
+    """Show what the log contains.
+
+    \b
+    Example:
+      recon-node store info --data-dir /var/lib/recon-node
+    """
+    with _locked(settings) as directory:
+        log = read_info(directory)
+    facts = {"file": str(log.path), "network": log.network.name, "schema_version": log.schema}
+    counts = ("epoch", "events", "head", "waiting", "pending", "shared_blocks", "refused")
+    facts |= {name: getattr(log, name) for name in counts}
+    if as_json:
+        print_json({**facts, "bytes": log.size, "bytes_free": log.free})
+        return
+    facts["size"] = f"{human_size(log.size)}, {human_size(log.free)} of it free"
+    names = {
+        "schema_version": "schema version",
+        "head": "delivered (feed head)",
+        "waiting": "waiting for their history",
+        "shared_blocks": "shared blocks",
+        "refused": "remembered as refused",
     }
+    for name, value in facts.items():
+        number = isinstance(value, int) and name != "schema_version"
+        echo(f"{names.get(name, name):<26} {f'{value:,}' if number else value}")
 
 
-def print_faults(report: Report) -> None:
-    """Print the first faults to standard error, and their number."""
-    for fault in report.faults[:_SHOWN]:
-        echo(f"{fault.where}: {fault.message}", err=True)
-    if report.fault_count > _SHOWN:
-        echo(f"... and {report.fault_count - _SHOWN:,} more faults", err=True)
+@store.command("check", cls=DataDirCommand)
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Build a sound log from what can be read; keep the damaged file.",
+)
+@json_option
+def check(settings: Settings, repair: bool, as_json: bool) -> None:
+    """Check that the log is sound: pages, indexes, every event, the order of the feed.
+
+    Exit code 1 if anything is wrong. --repair builds a sound log from all events that can be read,
+    and keeps the damaged file under another name. Events that cannot be read are listed; peers send
+    them again. If one of them was in the feed, the log gets a new epoch, which tells readers of the
+    feed to start again, because a feed position never changes its event.
+
+    \b
+    Examples:
+      recon-node store check
+      recon-node store check --repair
+    """
+    repaired: Repaired | None = None
+    guarded = Policy.of(settings.policy).decides_by_name
+    with _locked(settings) as directory, step_bar() as progress:
+        report = check_log(directory, progress)
+        if repair and not report.clean:
+            _print_faults(report)
+            run = partial(repair_log, directory, progress=progress, guarded=guarded)
+            with unwrapped():
+                repaired = trio.run(run)
+            for line in _repair_lines(repaired):
+                echo(line, err=as_json)
+            report = check_log(directory, progress)
+    _print_faults(report)
+    if not report.clean and not repair:
+        echo("run `recon-node store check --repair` to save what can be read", err=True)
+    if as_json:
+        done = None if repaired is None else _repair_facts(repaired)
+        print_json({"sound": report.clean, **asdict(report), "repaired": done})
+    elif report.clean:
+        echo(
+            f"sound: {counted(report.events, 'event')} ({human_size(report.bytes)}), "
+            f"{report.delivered:,} delivered, keys {report.sha256a}"
+        )
+    if not report.clean:
+        sys.exit(1)
+
+
+def _print_faults(report: Report) -> None:
+    lines = (f"{fault.where}: {fault.message}" for fault in report.faults)
+    print_first(lines, report.fault_count, " faults")
     if not report.clean:
         echo(f"damaged: {counted(report.fault_count, 'fault')}", err=True)
-
-
-def check_facts(report: Report, repaired: Repaired | None) -> dict[str, Any]:
-    """Return the result of a check as JSON: the log as it is now, and what a repair did."""
-    return {
-        "sound": report.clean,
-        "events": report.events,
-        "delivered": report.delivered,
-        "bytes": report.bytes,
-        "sha256a": report.sha256a,
-        "fault_count": report.fault_count,
-        "faults": [{"where": fault.where, "message": fault.message} for fault in report.faults],
-        "repaired": None if repaired is None else _repair_facts(repaired),
-    }
 
 
 def _repair_facts(repaired: Repaired) -> dict[str, Any]:
@@ -111,144 +167,25 @@ def _repair_facts(repaired: Repaired) -> dict[str, Any]:
     }
 
 
-def repair_lines(repaired: Repaired) -> Iterator[str]:
-    """Yield what a repair did."""
+def _repair_lines(repaired: Repaired) -> Iterator[str]:
     for event_id in repaired.lost:
         yield f"lost, but peers will send it again: {event_id}"
     for name, reason in repaired.refused:
         yield f"invalid, left out: {name or 'an event'}: {reason}"
     if repaired.nameless:
         yield f"{counted(repaired.nameless, 'row')} could not be read at all"
-    epoch = (
-        "all feed positions are unchanged"
-        if repaired.epoch_kept
-        else f"feed positions changed: the new epoch is {repaired.epoch}"
-    )
+    epoch = f"feed positions changed: the new epoch is {repaired.epoch}"
+    if repaired.epoch_kept:
+        epoch = "all feed positions are unchanged"
     yield (
         f"repaired: {counted(repaired.events, 'event')} saved, {len(repaired.lost):,} lost; "
         f"{epoch}. The damaged file is kept as {repaired.damaged_file}"
     )
 
 
-def print_refusals(intake: ImportResult) -> None:
-    """Print the first refused events of an import to standard error."""
-    for event, reason in intake.refused[:_SHOWN]:
-        echo(f"refused: {event}: {reason}", err=True)
-    if intake.counts["refused"] > _SHOWN:
-        echo(f"... and {intake.counts['refused'] - _SHOWN:,} more were refused", err=True)
-
-
-def intake_facts(intake: ImportResult, seconds: float) -> dict[str, Any]:
-    """Return the result of an import as JSON."""
-    return {
-        "events": intake.counts.total(),
-        **{verdict: intake.counts[verdict] for verdict in ("new", "known", "refused")},
-        "refusals": [
-            {"event_id": str(event), "reason": reason} for event, reason in intake.refused
-        ],
-        "seconds": round(seconds, 3),
-    }
-
-
-def intake_text(intake: ImportResult, seconds: float) -> str:
-    """Return the result of an import in one line."""
-    counts, total = intake.counts, intake.counts.total()
-    return (
-        f"{counted(total, 'event')}: {counts['new']:,} new, {counts['known']:,} known, "
-        f"{counts['refused']:,} refused, in {seconds:.1f} s "
-        f"({total / max(seconds, 1e-6):,.0f} per second)"
-    )
-
-
-@click.group()
-def store() -> None:
-    """Maintain the event log of a node: check it, compact it, forget, export and import events.
-
-    They need a stopped node: they do not work while one runs on the data directory.
-    """
-
-
-@store.command("info", cls=SettingsCommand)
+@store.command("compact", cls=DataDirCommand)
 @json_option
-def info(config: Path | None, data_dir: Path | None, as_json: bool) -> None:
-    """Show what the log contains.
-
-    \b
-    Example:
-      recon-node store info --data-dir /var/lib/recon-node
-    """
-    with _the_log_of(config, data_dir) as directory:
-        log_info = read_info(directory)
-    if as_json:
-        print_json(info_facts(log_info))
-        return
-    rows = {
-        "file": log_info.path,
-        "network": log_info.network,
-        "schema version": log_info.schema,
-        "epoch": log_info.epoch,
-        "events": f"{log_info.events:,}",
-        "delivered (feed head)": f"{log_info.head:,}",
-        "waiting for their history": f"{log_info.waiting:,}",
-        "pending": f"{log_info.pending:,}",
-        "shared blocks": f"{log_info.shared_blocks:,}",
-        "remembered as refused": f"{log_info.refused:,}",
-        "size": f"{human_size(log_info.size)}, {human_size(log_info.free)} of it free",
-    }
-    for name, value in rows.items():
-        echo(f"{name:<26} {value}")
-
-
-@store.command("check", cls=SettingsCommand)
-@click.option(
-    "--repair",
-    is_flag=True,
-    help="Build a sound log from what can be read; keep the damaged file.",
-)
-@json_option
-def check(config: Path | None, data_dir: Path | None, repair: bool, as_json: bool) -> None:
-    """Check that the log is sound: pages, indexes, every event, the order of the feed.
-
-    Exit code 1 if anything is wrong. --repair builds a sound log from all events that can be read,
-    and keeps the damaged file under another name. Events that cannot be read are listed; peers send
-    them again. If one of them was in the feed, the log gets a new epoch, which tells readers of the
-    feed to start again, because a feed position never changes its event.
-
-    \b
-    Examples:
-      recon-node store check
-      recon-node store check --repair
-    """
-    repaired: Repaired | None = None
-    guarded = Policy.of(read_settings(config, {"data_dir": data_dir}).policy).decides_by_name
-    with _the_log_of(config, data_dir) as directory, step_bar() as progress:
-        report = check_log(directory, progress)
-        if repair and not report.clean:
-            print_faults(report)
-            with unwrapped():
-                repaired = trio.run(
-                    partial(repair_log, directory, progress=progress, guarded=guarded)
-                )
-            for line in repair_lines(repaired):
-                echo(line, err=as_json)
-            report = check_log(directory, progress)
-    print_faults(report)
-    if not report.clean and not repair:
-        echo("run `recon-node store check --repair` to save what can be read", err=True)
-    if as_json:
-        print_json(check_facts(report, repaired))
-    elif report.clean:
-        echo(
-            f"sound: {counted(report.events, 'event')} ({human_size(report.bytes)}), "
-            f"{report.delivered:,} delivered, keys {report.sha256a}"
-        )
-    if not report.clean:
-        sys.exit(1)
-
-
-@store.command("compact", cls=SettingsCommand)
-@json_option
-def compact(config: Path | None, data_dir: Path | None, as_json: bool) -> None:
+def compact(settings: Settings, as_json: bool) -> None:
     """Rewrite the log without free pages and unused blocks.
 
     This needs as much free disk space as the log takes. Feed and epoch stay the same.
@@ -257,27 +194,22 @@ def compact(config: Path | None, data_dir: Path | None, as_json: bool) -> None:
     Example:
       recon-node store compact
     """
-    with _the_log_of(config, data_dir) as directory, step_bar() as progress:
+    with _locked(settings) as directory, step_bar() as progress:
         done = compact_log(directory, progress)
+    facts = {"bytes_before": done.before, "bytes_after": done.after}
     print_result(
-        {
-            "bytes_before": done.before,
-            "bytes_after": done.after,
-            "blocks_removed": done.blocks_removed,
-        },
+        {**facts, "blocks_removed": done.blocks_removed},
         f"{human_size(done.before)} before, {human_size(done.after)} after; "
         f"{counted(done.blocks_removed, 'unused block')} removed",
         as_json=as_json,
     )
 
 
-@store.command("forget", cls=SettingsCommand)
+@store.command("forget", cls=DataDirCommand)
 @click.argument("whom", nargs=-1, required=True, metavar="STREAM|CONTROLLER...")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
-def forget(
-    whom: tuple[str, ...], yes: bool, config: Path | None, data_dir: Path | None, as_json: bool
-) -> None:
+def forget(whom: tuple[str, ...], yes: bool, settings: Settings, as_json: bool) -> None:
     """Remove the bytes of streams for good, and keep the keys of their events.
 
     Names StreamIDs, and DIDs of controllers for all streams of theirs that the log has. Events keep
@@ -290,7 +222,7 @@ def forget(
       recon-node store forget kjzl6kcym7w8y...
       recon-node store forget did:key:z6Mk... --yes
     """
-    with _the_log_of(config, data_dir) as directory, step_bar() as progress:
+    with _locked(settings) as directory, step_bar() as progress:
         try:
             streams = streams_in(directory, whom)
         except StreamIdError as error:
@@ -300,7 +232,7 @@ def forget(
             click.confirm(text, abort=True, err=True)
         done = forget_streams(directory, streams, progress)
     print_result(
-        {"streams": done.streams, "events": done.events, "still_there": done.still_there},
+        asdict(done),
         f"{counted(done.streams, 'stream')} forgotten: the bytes of "
         f"{counted(done.events, 'event')} are removed, and their keys stay",
         as_json=as_json,
@@ -309,8 +241,8 @@ def forget(
         echo(f"{name} may still have them: delete it", err=True)
 
 
-@store.command("export", cls=SettingsCommand)
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@store.command("export", cls=DataDirCommand)
+@click.argument("file", type=FILE_OR_DASH)
 @click.option(
     "--sort-value", metavar="VALUE", help="Export only events with this sort value (a model)."
 )
@@ -325,12 +257,7 @@ def forget(
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @json_option
 def export(
-    file: Path,
-    config: Path | None,
-    data_dir: Path | None,
-    force: bool,
-    as_json: bool,
-    **interest: str | None,
+    file: Path, settings: Settings, force: bool, as_json: bool, **interest: str | None
 ) -> None:
     """Write all events to FILE (- for standard output) as one CAR, in feed order.
 
@@ -349,7 +276,7 @@ def export(
     keep_stdout_for_json(as_json, file)
     wanted = _interests(**interest)
     with (
-        _the_log_of(config, data_dir) as directory,
+        _locked(settings) as directory,
         complete_file(file, force=force) as out,
         step_bar() as progress,
     ):
@@ -360,13 +287,11 @@ def export(
         echo(f"{counted(events, 'event')} exported", err=True)
 
 
-@store.command("import", cls=SettingsCommand)
+@store.command("import", cls=DataDirCommand)
 @click.argument("source", type=click.Path(exists=True, allow_dash=True, path_type=Path))
 @click.option("--network", help="Of a log that is created, if SOURCE does not say.")
 @json_option
-def import_(
-    source: Path, network: str | None, config: Path | None, data_dir: Path | None, as_json: bool
-) -> None:
+def import_(source: Path, settings: Settings, as_json: bool) -> None:
     """Import the events of SOURCE (- for standard input).
 
     SOURCE is an export of a log; or any CAR, a file with an event in each line, or the database of
@@ -387,17 +312,21 @@ def import_(
       recon-node store import ~/.ipfs/blocks --network mainnet
       recon-node store import ~/.ceramic-one/db.sqlite3 --network mainnet
     """
-    settings = read_settings(config, {"data_dir": data_dir, "network": network})
     started = time.monotonic()
-    try:
-        with step_bar() as progress, unwrapped():
-            intake = _import(source, settings, progress)
-    except (StoreError, OSError) as error:
-        raise CommandError(str(error)) from None
+    with one_line(StoreError, OSError), step_bar() as progress, unwrapped():
+        intake = _import(source, settings, progress)
     seconds = time.monotonic() - started
-    print_refusals(intake)
-    print_result(intake_facts(intake, seconds), intake_text(intake, seconds), as_json=as_json)
-    if intake.counts["refused"]:
+    counts = intake.counts
+    lines = (f"refused: {event}: {reason}" for event, reason in intake.refused)
+    print_first(lines, counts["refused"], " were refused")
+    facts = {
+        "events": counts.total(),
+        **{verdict: counts[verdict] for verdict in ("new", "known", "refused")},
+        "refusals": [{"event_id": str(event), "reason": why} for event, why in intake.refused],
+        "seconds": round(seconds, 3),
+    }
+    print_result(facts, intake_text(counts, seconds), as_json=as_json)
+    if counts["refused"]:
         sys.exit(1)
 
 
@@ -406,17 +335,15 @@ def _import(source: Path, settings: Settings, progress: Progress) -> ImportResul
     if not source.is_dir():
         try:
             with sys.stdin.buffer if str(source) == "-" else source.open("rb") as file:
-                return trio.run(
-                    partial(import_events, data_dir, file, progress=progress, guarded=guarded)
-                )
+                run = partial(import_events, data_dir, file, progress=progress, guarded=guarded)
+                return trio.run(run)
         except NoExportError:
             if not source.is_file():
                 raise
     log = data_dir / FILE_NAME
     network = network_of(log) if log.exists() else Network.parse(settings.network)
-    result = trio.run(
-        partial(import_history, guarded=guarded), data_dir, network, read_blocks(source), progress
-    )
+    read = partial(import_history, guarded=guarded)
+    result = trio.run(read, data_dir, network, read_blocks(source), progress)
     if not result.events:
         raise CommandError(
             f"{source} has no events that this command can read. Of kubo's datastores it reads "
@@ -426,18 +353,15 @@ def _import(source: Path, settings: Settings, progress: Progress) -> ImportResul
 
 
 @contextmanager
-def _the_log_of(config: Path | None, data_dir: Path | None) -> Iterator[Path]:
+def _locked(settings: Settings) -> Iterator[Path]:
     """Yield the data directory, locked; turn errors into one line."""
-
-    directory = read_settings(config, {"data_dir": data_dir}).data_dir
-    try:
+    directory = settings.data_dir
+    with one_line(StoreError, OSError):
         if not directory.is_dir():
             raise StoreError(f"the data directory {directory} does not exist; see --data-dir")
         with directory_lock(directory):
             find_log(directory)
             yield directory
-    except (StoreError, OSError) as error:
-        raise CommandError(str(error)) from None
 
 
 def _interests(
@@ -448,13 +372,10 @@ def _interests(
     stream: str | None,
 ) -> list[Interest]:
     if sort_value is None:
-        for name, value in (
-            ("--controller", controller),
-            ("--controllers", controllers),
-            ("--stream", stream),
-        ):
+        narrowing = {"controller": controller, "controllers": controllers, "stream": stream}
+        for name, value in narrowing.items():
             if value is not None:
-                raise click.UsageError(f"{name} narrows --sort-value: give that, too")
+                raise click.UsageError(f"--{name} narrows --sort-value: give that, too")
         return []
     try:
         shard = None if controllers is None else Shard.parse(controllers)

@@ -23,10 +23,11 @@ from recon_node.cli.anchor import anchor_stream
 from recon_node.cli.client import node_options
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.listing import list_models, list_streams
-from recon_node.cli.output import CommandError
+from recon_node.cli.output import FILE, CommandError, one_line, write_file
 from recon_node.client import (
     Capability,
     Ceramic,
+    Conflict,
     Document,
     Key,
     MergeConflictError,
@@ -39,7 +40,7 @@ from recon_node.ipld import CID, IpldError
 from recon_node.streams import EventShape, Expired, StreamShapeError
 from recon_node.streams.document_schema import as_dag_json
 from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
-from recon_node.terminal import echo, json_option, print_json
+from recon_node.terminal import Command, echo, json_option, print_json, print_result
 
 
 def writer_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -49,7 +50,7 @@ def writer_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--key",
         "key_file",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=FILE,
         envvar="RECON_NODE_KEY",
         show_envvar=True,
         required=True,
@@ -59,7 +60,7 @@ def writer_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--capability",
         "capability_file",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=FILE,
         envvar="RECON_NODE_CAPABILITY",
         show_envvar=True,
         metavar="FILE",
@@ -67,11 +68,7 @@ def writer_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @wraps(command)
     def with_client(
-        *args: Any,
-        node: Connection,
-        key_file: Path,
-        capability_file: Path | None,
-        **options: Any,
+        *args: Any, node: Connection, key_file: Path, capability_file: Path | None, **options: Any
     ) -> None:
         key = Key.load(key_file)
         if capability_file is not None:
@@ -85,12 +82,10 @@ def writer_options(command: Callable[..., None]) -> Callable[..., None]:
 @contextmanager
 def client_of(node: Connection, key: Key | None = None) -> Iterator[Ceramic]:
     """Open the client of a node, whose events may be wrong."""
-    with warnings.catch_warnings(record=True) as caught:
+    with one_line(CeramicError, IpldError), warnings.catch_warnings(record=True) as caught:
         try:
             with Ceramic(node.url, key=key, token=node.token) as ceramic:
                 yield ceramic
-        except (CeramicError, IpldError) as error:
-            raise CommandError(str(error)) from None
         finally:
             for warning in caught:
                 echo(f"Warning: {warning.message}", err=True)
@@ -153,11 +148,13 @@ class CidText(click.ParamType[CID]):
             self.fail(f"{value!r} is not a CID: {error}", param, ctx)
 
 
+def _at_option(text: str) -> Callable[[Command], Command]:
+    return click.option("--at", type=CidText(), metavar="CID", help=text)
+
+
 @click.command("get")
 @click.argument("stream_id")
-@click.option(
-    "--at", type=CidText(), metavar="CID", help="As of this event of the stream, not of its tip."
-)
+@_at_option("As of this event of the stream, not of its tip.")
 @node_options
 @json_option
 def get_stream(stream_id: str, at: CID | None, node: Connection, as_json: bool) -> None:
@@ -208,9 +205,7 @@ def new_stream(model: str, content: dict[str, Any] | None, ceramic: Ceramic, as_
     metavar="JSON",
     help="The change as JSON Patch (RFC 6902), instead of CONTENT; @FILE reads it from a file.",
 )
-@click.option(
-    "--at", type=CidText(), metavar="CID", help="Build on this event of the stream, not on its tip."
-)
+@_at_option("Build on this event of the stream, not on its tip.")
 @writer_options
 @json_option
 def update_stream(
@@ -284,7 +279,7 @@ def merge_stream(
         raise click.UsageError("give --content or --prefer, not both")
     if dry_run:
         proposal = ceramic.propose_merge(stream_id, content, prefer=prefer)
-        print_json(None if proposal is None else describe_proposal(proposal))
+        print_json(None if proposal is None else _proposal_facts(proposal))
         return
     try:
         merged = ceramic.merge(stream_id, content, prefer=prefer)
@@ -316,19 +311,15 @@ def new_model(definition: dict[str, Any], ceramic: Ceramic, as_json: bool) -> No
     show_document(ceramic.create_model(with_defaults(definition)), as_json)
 
 
-def describe_proposal(proposal: MergeProposal) -> dict[str, Any]:
-    """Return a merge as JSON."""
+def _proposal_facts(proposal: MergeProposal) -> dict[str, Any]:
+    def values(conflict: Conflict) -> dict[str, Any]:
+        return {str(cid): as_dag_json(value) for cid, value in conflict.values.items()}
+
     return {
-        "prev": [str(prev) for prev in proposal.prevs],
+        "prev": _texts(proposal.prevs),
         "content": as_dag_json(proposal.content),
         "patch": as_dag_json(proposal.patch),
-        "conflicts": [
-            {
-                "path": conflict.path,
-                "values": {str(cid): as_dag_json(value) for cid, value in conflict.values.items()},
-            }
-            for conflict in proposal.conflicts
-        ],
+        "conflicts": [{"path": at.path, "values": values(at)} for at in proposal.conflicts],
         "expired": {str(prev): str(reason) for prev, reason in proposal.expired.items()},
     }
 
@@ -353,19 +344,15 @@ def _conflicts_text(proposal: MergeProposal) -> str:
 
 def show_document(document: Document, as_json: bool, *, tip: bool = False) -> None:
     """Print the StreamID of a document, or the CID of its tip; as JSON, more of it."""
-    if as_json:
-        print_json(
-            {
-                "id": str(document.id),
-                "event": str(document.event),
-                "controller": document.controller,
-                "content": as_dag_json(document.content),
-                "metadata": dict(document.metadata),
-                "open_tips": [str(tip) for tip in document.open_tips],
-            }
-        )
-    else:
-        echo(str(document.event if tip else document.id))
+    facts = {
+        "id": str(document.id),
+        "event": str(document.event),
+        "controller": document.controller,
+        "content": as_dag_json(document.content) if as_json else None,
+        "metadata": dict(document.metadata),
+        "open_tips": _texts(document.open_tips),
+    }
+    print_result(facts, str(document.event if tip else document.id), as_json=as_json)
 
 
 @click.group()
@@ -373,12 +360,8 @@ def stream() -> None:
     """List, draw, read, create, change, merge and anchor streams."""
 
 
-stream.add_command(list_streams)
-stream.add_command(get_stream)
-stream.add_command(new_stream)
-stream.add_command(update_stream)
-stream.add_command(merge_stream)
-stream.add_command(anchor_stream)
+for command in (list_streams, get_stream, new_stream, update_stream, merge_stream, anchor_stream):
+    stream.add_command(command)
 
 
 @stream.command("show")
@@ -404,19 +387,15 @@ def show(stream_id: str, node: Connection, drawing: Drawing, full: bool) -> None
     if not bare or "/" in bare:
         raise CommandError(f"{stream_id!r} is not a StreamID (k...) or a CID")
     answer = node.request("GET", f"/ceramic/streams/{bare}/events")
+    title, events = f"Stream {answer['id']}", _held_events(answer["events"])
     try:
-        drawn = stream_picture(
-            f"Stream {answer['id']}",
-            held_events(answer["events"]),
-            int(time.time()),
-            full=full,
-        )
+        drawn = stream_picture(title, events, int(time.time()), full=full)
     except StreamShapeError as error:
         raise CommandError(f"the node's events are not one complete stream: {error}") from None
     show_picture(drawn.picture, drawing, {**answer, **_describe(drawn)})
 
 
-def held_events(entries: list[dict[str, Any]]) -> Iterator[HeldEvent]:
+def _held_events(entries: list[dict[str, Any]]) -> Iterator[HeldEvent]:
     """Yield the events of the API's JSON, without further copies of a statement."""
     shown = {entry["cid"]: entry["copy_of"] or entry["cid"] for entry in entries}
     for entry in entries:
@@ -438,6 +417,10 @@ def _describe(drawn: StreamPicture) -> dict[str, Any]:
     tip = drawn.tip
     if tip is None:
         return {"tip": None}
+    decisions = [
+        {"rule": why.rule.value, "winner": str(why.winner), "rivals": _texts(why.rivals)}
+        for why in tip.reasons
+    ]
     return {
         "tip": str(tip.event),
         "data_tip": _texts(tip.data_tip),
@@ -445,20 +428,13 @@ def _describe(drawn: StreamPicture) -> dict[str, Any]:
         "candidates": _texts(tip.candidates),
         "pruned": _texts(tip.pruned),
         "diverged": tip.diverged,
-        "decisions": [
-            {
-                "rule": reason.rule.value,
-                "winner": str(reason.winner),
-                "rivals": _texts(reason.rivals),
-            }
-            for reason in tip.reasons
-        ],
+        "decisions": decisions,
         "merge": _texts(drawn.merge),
     }
 
 
 def _texts(ids: Iterable[object]) -> list[str]:
-    return [str(id_) for id_ in ids]
+    return list(map(str, ids))
 
 
 @click.group()
@@ -491,13 +467,9 @@ def codegen(models: tuple[str, ...], out: Path | None, node: Connection) -> None
         code = typed_dicts(read_models(ceramic, models))
     if out is None:
         echo(code.removesuffix("\n"), lines=True)
-        return
-    try:
-        out.write_text(code, encoding="utf-8")
-    except OSError as error:
-        raise CommandError(f"{out}: {error.strerror or error}") from None
+    else:
+        write_file(out, code.encode())
 
 
-model.add_command(codegen)
-model.add_command(list_models)
-model.add_command(new_model)
+for command in (codegen, list_models, new_model):
+    model.add_command(command)

@@ -11,7 +11,7 @@ import click
 
 from recon_node.cli.client import node_options
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
-from recon_node.cli.output import CommandError
+from recon_node.cli.output import CommandError, one_line
 from recon_node.cli.stream_commands import JsonObject, client_of, show_document, writer_options
 from recon_node.client import Ceramic
 from recon_node.connection import Connection
@@ -24,13 +24,7 @@ from recon_node.tangles.classic_feed import (
 )
 from recon_node.tangles.documents import asserted_time, tangles_in
 from recon_node.tangles.pictures import feed_picture, tangle_picture
-from recon_node.tangles.tangle import (
-    Tangle,
-    TangleError,
-    TangleMessage,
-    TangleRule,
-    tangle_of,
-)
+from recon_node.tangles.tangle import Tangle, TangleError, TangleMessage, TangleRule, tangle_of
 from recon_node.terminal import echo, json_option
 
 MAX_LINE = 1024 * 1024
@@ -102,10 +96,8 @@ def show(
 
 def _show_tangle(messages: Sequence[Keyed], root: str, name: str, drawing: Drawing) -> None:
     details = {id_: (_author(message), _when(message)) for id_, message in messages}
-    try:
+    with one_line(TangleError):
         woven = tangle_of([_message(*message) for message in messages], name, root)
-    except TangleError as error:
-        raise CommandError(str(error)) from None
     picture = tangle_picture(f"Tangle {name!r} of {root}", woven, details)
     show_picture(picture, drawing, {"root": root, "name": name, **_tangle_facts(woven)})
 
@@ -130,16 +122,9 @@ def _show_thread(node: Connection, root: str, name: str, drawing: Drawing) -> No
     }
     picture = tangle_picture(f"Tangle {name!r} of {root}", woven, details)
     excluded = {str(id_): reason for id_, reason in thread.excluded.items()}
-    show_picture(
-        picture,
-        drawing,
-        {
-            "root": str(thread.root),
-            "name": name,
-            **_tangle_facts(woven),
-            "left_out": [{"id": id_, "reason": reason} for id_, reason in excluded.items()],
-        },
-    )
+    facts = {"root": str(thread.root), "name": name, **_tangle_facts(woven)}
+    facts["left_out"] = [{"id": id_, "reason": reason} for id_, reason in excluded.items()]
+    show_picture(picture, drawing, facts)
     if excluded and not drawing.as_json and drawing.svg is None:
         echo("\nLeft out:")
         for id_, reason in excluded.items():
@@ -185,11 +170,9 @@ def reply(
 def _show_feed(
     messages: Sequence[dict[str, Any]], author: str, network_key: str | None, drawing: Drawing
 ) -> None:
-    try:
+    with one_line(ValueError):
         key = None if network_key is None else parse_network_key(network_key)
         feed = classic_feed(messages, author, key)
-    except ValueError as error:
-        raise CommandError(str(error)) from None
     show_picture(feed_picture(f"Feed of {author}", feed, messages), drawing, _feed_facts(feed))
 
 

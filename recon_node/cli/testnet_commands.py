@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from recon_node.cli.output import CommandError, counted, make_console, make_table
+from recon_node.cli.output import counted, make_console, make_table, one_line
 from recon_node.terminal import json_option, print_json
 from recon_node.testnet import Testnet, TestnetError
 
@@ -78,26 +78,22 @@ def testnet(
     if anchor:
         flags += ["--development-time", "--anchor", "development", "--anchor-interval", "10s"]
     console = make_console(stderr=as_json)
-    try:
+    with one_line(TestnetError):
         net = Testnet(nodes, directory, network, flags)
-    except TestnetError as error:
-        raise CommandError(str(error)) from None
-    try:
-        with console.status(f"starting {counted(nodes, 'node')}"):
-            net.start()
-        console.print(f"network {net.network}; data and logs in {net.directory}")
-        if as_json:
-            print_json(_facts(net))
-        else:
-            console.print(_table(net))
-        console.print("Press Ctrl-C to stop.")
-        _watch(net, console)
-    except KeyboardInterrupt:
-        console.print("stopping")
-    except TestnetError as error:
-        raise CommandError(str(error)) from None
-    finally:
-        net.stop()
+        try:
+            with console.status(f"starting {counted(nodes, 'node')}"):
+                net.start()
+            console.print(f"network {net.network}; data and logs in {net.directory}")
+            if as_json:
+                print_json(_facts(net))
+            else:
+                console.print(_table(net))
+            console.print("Press Ctrl-C to stop.")
+            _watch(net, console)
+        except KeyboardInterrupt:
+            console.print("stopping")
+        finally:
+            net.stop()
 
 
 def _facts(net: Testnet) -> dict[str, Any]:

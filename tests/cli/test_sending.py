@@ -136,7 +136,7 @@ def test_the_first_refused_events_are_listed_in_order() -> None:
     lines = random.Random(5).sample(range(1, 5001), 5000)
     for line in lines:
         outcome.note(item(line, line), "refused", f"reason {line}")
-    assert outcome.refused == outcome.total == 5000
+    assert outcome.counts["refused"] == outcome.counts.total() == 5000
     assert [refusal.line for refusal in outcome.refusals] == list(range(1, MAX_REFUSALS + 1))
     assert outcome.refusals[6].reason == "reason 7"
     assert len(outcome._refusals) <= 2 * MAX_REFUSALS
@@ -177,10 +177,20 @@ async def test_many_events_need_few_requests_and_have_verdicts_of_their_own(tmp_
     items = sample_items(100)
     async with node_of(tmp_path) as (node, store):
         outcome = await send(node, items[::-1])
-        assert (outcome.new, outcome.known, outcome.refused, store.head) == (100, 0, 0, 100)
+        assert (
+            outcome.counts["new"],
+            outcome.counts["known"],
+            outcome.counts["refused"],
+            store.head,
+        ) == (100, 0, 0, 100)
         assert store.stats.batches_total <= 5
         outcome = await send(node, items)
-        assert (outcome.new, outcome.known, outcome.refused, store.head) == (0, 100, 0, 100)
+        assert (
+            outcome.counts["new"],
+            outcome.counts["known"],
+            outcome.counts["refused"],
+            store.head,
+        ) == (0, 100, 0, 100)
 
 
 async def test_a_batch_that_is_too_long_for_the_node_goes_in_parts(tmp_path: Path) -> None:
@@ -189,7 +199,7 @@ async def test_a_batch_that_is_too_long_for_the_node_goes_in_parts(tmp_path: Pat
     long = Item(41, 9000, multibase.encode(bytes(bound)))
     async with node_of(tmp_path, body=bound) as (node, store):
         outcome = await send(node, [*items, long])
-        assert (outcome.new, outcome.refused, store.head) == (40, 1, 40)
+        assert (outcome.counts["new"], outcome.counts["refused"], store.head) == (40, 1, 40)
         assert outcome.refusals == [RefusedItem(41, None, f"the body is longer than {bound} bytes")]
 
 
@@ -210,7 +220,7 @@ async def test_a_node_that_takes_one_event_a_request_gets_them_so(tmp_path: Path
 
     async with node_of(tmp_path, wrap) as (node, store):
         outcome = await send(node, sample_items(30))
-        assert (outcome.new, outcome.refused, store.head) == (30, 0, 30)
+        assert (outcome.counts["new"], outcome.counts["refused"], store.head) == (30, 0, 30)
     assert requests.count(b"application/json") == 30
 
 
@@ -237,4 +247,4 @@ async def test_an_answer_that_is_not_about_an_event_ends_it(
     async with node_of(tmp_path, lambda _: answer) as (node, _):
         with pytest.RaisesGroup(pytest.RaisesExc(error, match=words), flatten_subgroups=True):
             await send_items(node, sample_items(3), outcome, workers=1, on_done=lambda *_: None)
-    assert outcome.total == 0
+    assert outcome.counts.total() == 0

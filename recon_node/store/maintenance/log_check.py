@@ -63,9 +63,9 @@ class Report:
     """Of all CARs."""
     sha256a: str = ""
     """The hash of all keys, as peers compare it."""
+    fault_count: int = 0
     faults: list[Fault] = field(default_factory=list)
     """The first 1000."""
-    fault_count: int = 0
 
     @property
     def clean(self) -> bool:
