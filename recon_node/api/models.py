@@ -181,6 +181,18 @@ class Parsed:
     """The type in the OpenAPI document."""
 
 
+def parsed_by(read: Callable[[str], Any], start: str = "") -> Parsed:
+    """Read a parameter by a function whose `ValueError`s are answered 400, with `start` before."""
+
+    def checked(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise bad_request(f"{start}{error}") from None
+
+    return Parsed(checked)
+
+
 class Binary:
     """A body of bytes, in descriptions."""
 
@@ -217,6 +229,11 @@ _ENCODER: Final = msgspec.json.Encoder(enc_hook=_as_text)
 
 def _converted(kind: type, value: Any) -> Any:
     return Multibase(multibase.encode(value)) if kind is Multibase else value
+
+
+def text_of(value: object) -> str | None:
+    """Return a value as text; None stays None."""
+    return None if value is None else str(value)
 
 
 def as_raw(value: Any) -> Raw:

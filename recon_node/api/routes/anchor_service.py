@@ -26,8 +26,8 @@ from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import Body, Parameters, Parsed, read_small, reply
-from recon_node.api.routes.anchors import anchoring_of
+from recon_node.api.models import Body, Parameters, Parsed, parsed_by, read_small, reply
+from recon_node.api.routes.anchors import anchoring_of, request_anchor
 from recon_node.api.routes.streams import read_stream_id
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ceramic.auth.did import public_key
@@ -86,17 +86,13 @@ class SupportedChainsBody(Body, frozen=True, rename="camel"):
     """One chain (CAIP-2)."""
 
 
-def _cid(text: str) -> CID:
-    try:
-        return CID.parse(text)
-    except IpldError as error:
-        raise bad_request(f"CID is empty or malformed: {error}") from None
+_CID: Final = parsed_by(CID.parse, "CID is empty or malformed: ")
 
 
 class AnchorRequestPath(Parameters, frozen=True, rename="camel"):
     """Which request."""
 
-    cid: Annotated[CID, Parsed(_cid)]
+    cid: Annotated[CID, _CID]
     """The CID of the event."""
     stream_id: Annotated[StreamId | None, Parsed(read_stream_id)] = None
     """The StreamID of the request, if several were named for the CID; by default, what was
@@ -118,8 +114,6 @@ async def post_request(call: Call[Parameters]) -> Response:
 
     The body is JSON; or a CAR whose root is DAG-CBOR with `streamId` (bytes) and `tip` (a link).
     """
-    from recon_node.anchoring.anchoring_service import FullError
-
     anchoring = _served(call)
     _check_access(call, anchoring, call.body)
     content_type = call.request.headers.get("content-type", "").partition(";")[0].strip()
@@ -127,12 +121,9 @@ async def post_request(call: Call[Parameters]) -> Response:
         stream_id, cid = await call.services.in_long_thread(partial(_read_car, call.body))
     else:
         read = read_small(call.body, AnchorServiceRequestBody)
-        stream_id, cid = read_stream_id(read.stream_id), _cid(read.cid)
+        stream_id, cid = read_stream_id(read.stream_id), _CID.read(read.cid)
     before = await anchoring.find(cid, stream_id)
-    try:
-        request = await anchoring.request(cid, stream_id)
-    except FullError as error:
-        raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"Retry-After": "60"}) from None
+    request = await request_anchor(anchoring, cid, stream_id, {"Retry-After": "60"})
     status = HTTPStatus.CREATED if before is None else HTTPStatus.ACCEPTED
     return reply(await _describe(anchoring, request), status)
 
@@ -218,12 +209,8 @@ class _AnchorClientError(Exception):
     """A request was not signed by a known node. The message is user-facing."""
 
 
-def _check_client(authorization: str | None, body: bytes, clients: Collection[str]) -> str:
-    """Return the did:key that signed a request.
-
-    Raises:
-        ClientError: it was not signed, or by somebody else.
-    """
+def _check_client(authorization: str | None, body: bytes, clients: Collection[str]) -> None:
+    """Raise `_AnchorClientError` unless one of the clients has signed a request."""
     scheme, _, token = (authorization or "").partition(" ")
     parts = token.strip().split(".")
     if scheme.lower() != "bearer" or len(parts) != 3:
@@ -242,7 +229,6 @@ def _check_client(authorization: str | None, body: bytes, clients: Collection[st
         raise _AnchorClientError(f"the JWT of the request is not valid: {error!r:.200}") from None
     if said.get("digest") != "0x" + hashlib.sha256(body).hexdigest():
         raise _AnchorClientError("the JWT's digest is not that of the request's body")
-    return did
 
 
 def _decoded(text: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -11,11 +12,11 @@ from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError
-from recon_node.api.models import Body, Parameters, Whole, WholeParameter, reply
+from recon_node.api.models import Body, Parameters, Whole, WholeParameter, reply, text_of
 from recon_node.api.routes.events import EventPath
-from recon_node.api.routes.streams import StreamPath, compute
+from recon_node.api.routes.streams import StreamPath, compute, compute_named
 from recon_node.api.services import Services
-from recon_node.ceramic import parse_event
+from recon_node.ceramic import StreamId, parse_event
 from recon_node.ipld import CID
 from recon_node.store import State
 from recon_node.streams import Stream
@@ -155,18 +156,18 @@ async def get_anchors(call: Call[Parameters]) -> AnchoringBody:
     from recon_node.anchoring.settings import chain_defaults
 
     status = await anchoring.status()
-    account = status.account
+    account, tree = status.account, status.under_way
     return AnchoringBody(
         authority=status.authority,
         chain_id=status.chain_id,
         contract=status.contract,
         account=None if account is None else account.address,
-        balance_wei=_text(None if account is None else account.balance),
+        balance_wei=None if account is None else text_of(account.balance),
         spent_wei=str(status.spent),
         coin=chain_defaults(status.chain_id).coin,
         trees=status.trees,
         requests={_STATES[state]: count for state, count in status.counts.items()},
-        under_way=None if status.under_way is None else _tree(anchoring, status.under_way),
+        under_way=None if tree is None else _tree(anchoring, tree),
         waits_for=status.state,
         alarm=status.alarm,
         position=status.position,
@@ -193,11 +194,9 @@ async def get_anchor_requests(call: Call[RequestsQuery]) -> AnchorRequestsBody:
     """List requests for anchors."""
     from recon_node.anchoring.journal import RequestState
 
-    wanted = call.parameters.state
+    wanted, limit = call.parameters.state, min(call.parameters.limit, _MAX_LISTED)
     states = [state for state in RequestState if wanted in (None, _STATES[state])]
-    requests = await anchoring_of(call.services).requests(
-        states, min(call.parameters.limit, _MAX_LISTED)
-    )
+    requests = await anchoring_of(call.services).requests(states, limit)
     return AnchorRequestsBody(requests=list(map(_request, requests)))
 
 
@@ -215,14 +214,7 @@ async def get_event_anchor(call: Call[EventPath]) -> EventAnchorBody:
     if anchor is None:
         return await _requested(services, cid)
     time, covering, event = anchor
-    return EventAnchorBody(
-        str(cid),
-        "anchored",
-        time=time,
-        time_event=str(event),
-        anchored_event=str(covering),
-        **await _proof(services, event, covering),
-    )
+    return EventAnchorBody(str(cid), "anchored", time, **await _proof(services, event, covering))
 
 
 @endpoint(
@@ -234,20 +226,25 @@ async def get_event_anchor(call: Call[EventPath]) -> EventAnchorBody:
 )
 async def post_stream_anchor(call: Call[StreamPath]) -> Response:
     """Request that the tip of a stream is anchored, as with js-ceramic."""
-    from recon_node.anchoring.anchoring_service import FullError
-
-    services, stream_id = call.services, call.parameters.stream_id
-    anchoring = anchoring_of(services)
-    text = call.request.path_params["stream_id"]
-    tip, is_anchored = await compute(services, text, stream_id.cid, stream_id, _data_tip)
+    stream_id, anchoring = call.parameters.stream_id, anchoring_of(call.services)
+    tip, is_anchored = await compute_named(call, _data_tip)
     status = _ANCHORED
     if not is_anchored:
-        try:
-            request = await anchoring.request(tip, stream_id)
-        except FullError as error:
-            raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
+        request = await request_anchor(anchoring, tip, stream_id)
         status = min(request.state + 1, _ANCHORED)
     return reply({"streamId": str(stream_id), "anchorStatus": status, "cid": str(tip)})
+
+
+async def request_anchor(
+    anchoring: Anchoring, cid: CID, stream_id: StreamId, headers: Mapping[str, str] | None = None
+) -> AnchorRequest:
+    """Request an anchor; raise `ApiError` 503, with these headers, if too many are requested."""
+    from recon_node.anchoring.anchoring_service import FullError
+
+    try:
+        return await anchoring.request(cid, stream_id)
+    except FullError as error:
+        raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error), headers) from None
 
 
 def anchoring_of(services: Services) -> Anchoring:
@@ -283,23 +280,21 @@ async def _requested(services: Services, cid: CID) -> EventAnchorBody:
         return EventAnchorBody(str(cid), "none")
     if request.event is None:
         return EventAnchorBody(str(cid), "in_tree" if request.tree else "waiting")
-    proof = await _proof(services, request.event, cid)
-    return EventAnchorBody(
-        str(cid), "made", time_event=str(request.event), anchored_event=str(cid), **proof
-    )
+    return EventAnchorBody(str(cid), "made", **await _proof(services, request.event, cid))
 
 
 async def _proof(services: Services, event: CID, anchored: CID) -> dict[str, Any]:
     """Say what a time event proves, by the names of the API."""
+    described: dict[str, Any] = {"time_event": str(event), "anchored_event": str(anchored)}
     stored = await services.store.reader.car(event)
     proof = None if stored is None else parse_event(stored).proof
     if proof is None:
-        return {}
+        return described
     from recon_node.anchoring.settings import AnchorSettings
 
     anchoring = services.anchoring
     settings = AnchorSettings() if anchoring is None else anchoring.settings
-    described: dict[str, Any] = {
+    described |= {
         "chain_id": proof.chain_id,
         "tx_hash": proof.transaction_hash,
         "root": str(proof.root),
@@ -316,15 +311,17 @@ async def _proof(services: Services, event: CID, anchored: CID) -> dict[str, Any
 def _request(request: AnchorRequest) -> AnchorRequestBody:
     return AnchorRequestBody(
         cid=str(request.cid),
-        stream=_text(request.init or request.stream),
+        stream=text_of(request.init or request.stream),
         state=_STATES[request.state],
         made_at=request.made_at,
-        time_event=_text(request.event),
+        time_event=text_of(request.event),
     )
 
 
 def _tree(anchoring: Anchoring, tree: Tree) -> AnchorTreeBody:
-    tx_hash = tree.tx_hash
+    tx_hash, explorer = tree.tx_hash, None
+    if tx_hash is not None:
+        explorer = anchoring.settings.explorer_url(tree.chain_id, tx_hash)
     return AnchorTreeBody(
         root=str(tree.root),
         leaves=tree.leaves,
@@ -332,13 +329,7 @@ def _tree(anchoring: Anchoring, tree: Tree) -> AnchorTreeBody:
         made_at=tree.made_at,
         tx_hash=None if tx_hash is None else "0x" + tx_hash.hex(),
         block_time=tree.block_time,
-        cost_wei=_text(tree.cost),
+        cost_wei=text_of(tree.cost),
         is_done=tree.is_done,
-        explorer=None
-        if tx_hash is None
-        else anchoring.settings.explorer_url(tree.chain_id, tx_hash),
+        explorer=explorer,
     )
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)

@@ -29,11 +29,18 @@ from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import bad_request
-from recon_node.api.models import Binary, Parameters, Parsed, StreamedAnswer, WholeParameter
+from recon_node.api.models import (
+    Binary,
+    Parameters,
+    Parsed,
+    StreamedAnswer,
+    WholeParameter,
+    parsed_by,
+)
 from recon_node.api.routes.feed import check_epoch
-from recon_node.api.routes.listings import Given, checked_given
+from recon_node.api.routes.listings import Given, read_given_stream
 from recon_node.api.services import Services
-from recon_node.ceramic import EventIdError, Shard, StreamId
+from recon_node.ceramic import Shard, StreamId
 from recon_node.ipld import CID, CidError, read_cid
 from recon_node.store import FeedColumns, FeedFilter, Store
 
@@ -47,37 +54,24 @@ _SEARCHED_AT_ONCE = 20_000
 
 MAX_CIDS: Final = 10_000
 """Events that one request may name."""
-_COLUMNS: Final = (
-    "position",
-    "event_id",
-    "event_cid",
-    "stream_cid",
-    "event_type",
-    "car",
-    "time",
-    "chain_id",
-    "delivered_at",
-    "fault",
-)
+_COLUMNS: Final = {
+    "position": "positions",
+    "event_id": "event_ids",
+    "event_cid": "event_cids",
+    "stream_cid": "stream_cids",
+    "event_type": "kinds",
+    "car": "cars",
+    "time": "block_times",
+    "chain_id": "chain_ids",
+    "delivered_at": "delivered_at",
+    "fault": "faults",
+}
+"""The columns, and what they are of `FeedColumns`."""
 _ALL: Final = frozenset(_COLUMNS)
 _POSITION: Final = frozenset(["position"])
 _CAR: Final = "car"
 
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-
-
-def _shard(text: str) -> Shard:
-    try:
-        return Shard.parse(text)
-    except EventIdError as error:
-        raise bad_request(f"controllers: {error}") from None
-
-
-def _stream_id(text: str) -> StreamId:
-    try:
-        return StreamId.parse(checked_given(text))
-    except ValueError as error:
-        raise bad_request(f"streamId: {error}") from None
 
 
 def _columns(text: str) -> frozenset[str]:
@@ -112,9 +106,9 @@ class ArrowQuery(ColumnsQuery, frozen=True, rename="camel"):
     """Only with this sort value: text; a StreamID in base36, `k...`."""
     controller: Given | None = None
     """Only with this controller, a DID."""
-    stream_id: Annotated[StreamId, Parsed(_stream_id)] | None = None
+    stream_id: Annotated[StreamId, parsed_by(read_given_stream, "streamId: ")] | None = None
     """Only of this stream, as multibase text."""
-    controllers: Annotated[Shard, Parsed(_shard)] | None = None
+    controllers: Annotated[Shard, parsed_by(Shard.parse, "controllers: ")] | None = None
     """Only of controllers in this shard: `1/4`, or `00..3f`."""
 
 
@@ -136,20 +130,15 @@ async def get_arrow(call: Call[ArrowQuery]) -> Response:
     """
     services, parameters = call.services, call.parameters
     after, upto = _range(parameters, services.store)
-    wanted = FeedFilter(
-        parameters.sort_key,
-        parameters.sort_value,
-        parameters.controller,
-        parameters.stream_id,
-        parameters.controllers,
-    )
+    filters = ("sort_key", "sort_value", "controller", "stream_id", "controllers")
+    wanted = FeedFilter(*(getattr(parameters, name) for name in filters))
     if call.request.method == "HEAD":
         return Response(media_type=MEDIA_TYPE)
     if not wanted and _CAR in parameters.columns:
         await services.store.damage.check_range(after, upto)
     query = call.request.query_params
-    filters = {name: query[name] for name in FILTERS if name in query}
-    return await _answer(stream(services, after, upto, wanted, filters, parameters.columns))
+    named = {name: query[name] for name in FILTERS if name in query}
+    return await _answer(stream(services, after, upto, wanted, named, parameters.columns))
 
 
 @endpoint(
@@ -259,23 +248,19 @@ def feed_schema() -> pa.Schema:
     """
     import pyarrow as pa
 
-    return pa.schema(
-        [
-            pa.field("position", pa.int64(), nullable=False),
-            pa.field("event_id", pa.binary(), nullable=False),
-            pa.field("event_cid", pa.binary(), nullable=False),
-            pa.field("stream_cid", pa.binary(), nullable=False),
-            pa.field("event_type", pa.utf8(), nullable=False),
-            pa.field("car", pa.binary(), nullable=False),
-            # Of time events only: the time of the anchor's block, in Unix seconds, and its chain.
-            pa.field("time", pa.int64()),
-            pa.field("chain_id", pa.utf8()),
-            # Null if an earlier version of the node delivered the event.
-            pa.field("delivered_at", pa.timestamp("ms", "UTC")),
-            # Of badly signed data events only: what is wrong with the signature.
-            pa.field("fault", pa.utf8()),
-        ]
-    )
+    always = {"position": pa.int64(), "event_type": pa.utf8()}
+    always |= dict.fromkeys(("event_id", "event_cid", "stream_cid", "car"), pa.binary())
+    sometimes = {
+        # Of time events only: the time of the anchor's block, in Unix seconds, and its chain.
+        "time": pa.int64(),
+        "chain_id": pa.utf8(),
+        # Null if an earlier version of the node delivered the event.
+        "delivered_at": pa.timestamp("ms", "UTC"),
+        # Of badly signed data events only: what is wrong with the signature.
+        "fault": pa.utf8(),
+    }
+    fields = always | sometimes
+    return pa.schema([pa.field(name, fields[name], name in sometimes) for name in _COLUMNS])
 
 
 @cache
@@ -296,24 +281,9 @@ def record_batch(rows: FeedColumns, columns: frozenset[str]) -> memoryview:
     """Return one record batch message with a row for each event."""
     import pyarrow as pa
 
-    values = (
-        rows.positions,
-        rows.event_ids,
-        rows.event_cids,
-        rows.stream_cids,
-        rows.kinds,
-        rows.cars,
-        rows.block_times,
-        rows.chain_ids,
-        rows.delivered_at,
-        rows.faults,
-    )
-    arrays = [
-        pa.array(column, field.type)
-        for column, field in zip(values, feed_schema(), strict=True)
-        if field.name in columns
-    ]
-    batch: pa.RecordBatch = pa.record_batch(arrays, schema=_schema(columns))
+    schema = _schema(columns)
+    arrays = [pa.array(getattr(rows, _COLUMNS[field.name]), field.type) for field in schema]
+    batch: pa.RecordBatch = pa.record_batch(arrays, schema=schema)
     return memoryview(batch.serialize())
 
 

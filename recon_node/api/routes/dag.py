@@ -23,17 +23,16 @@ from recon_node.api.models import (
     Body,
     Multibase,
     Parameters,
-    Parsed,
     StreamedAnswer,
     Whole,
     WholeParameter,
+    parsed_by,
     reply,
 )
 from recon_node.api.routes.listings import MAX_PAGE
 from recon_node.api.services import Services
-from recon_node.ceramic import DidError
 from recon_node.dag.dag_events import Identifier, parse_root, sort_bytes
-from recon_node.dag.dag_service import DagEntry, Dags
+from recon_node.dag.dag_service import Dags
 from recon_node.dag.dag_state import Lacking, Publication
 from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.ipld import CID, IpldError, dag_json
@@ -45,21 +44,7 @@ MAX_REPLICA_BYTES: Final = 4 * 1024 * 1024
 """Bytes of the blocks of a DAG's replicas; a client gets those of a longer log as events."""
 
 
-def _cid(text: str) -> CID:
-    try:
-        return parse_root(text)
-    except IpldError as error:
-        raise bad_request(f"Invalid Cid: {error}") from None
-
-
-def _identifier(text: str) -> Identifier:
-    try:
-        return Identifier.parse(text)
-    except DidError as error:
-        raise bad_request(f"Invalid identifier: {error}") from None
-
-
-Cid = Annotated[CID, Parsed(_cid)]
+Cid = Annotated[CID, parsed_by(parse_root, "Invalid Cid: ")]
 
 
 class RootPath(Parameters, frozen=True):
@@ -81,7 +66,7 @@ class ReplicaPath(Parameters, frozen=True):
 class IdentifierPath(Parameters, frozen=True):
     """Which identifier."""
 
-    did: Annotated[Identifier, Parsed(_identifier)]
+    did: Annotated[Identifier, parsed_by(Identifier.parse, "Invalid identifier: ")]
     """The identifier: a did:key of an Ed25519 key."""
 
 
@@ -198,21 +183,14 @@ async def get_entry(call: Call[EntryQuery]) -> Annotated[Response, DagEntryBody]
         entry = await dag_side(call.services).look(query.cid, path)
     except (DagError, IpldError) as error:
         raise ApiError(HTTPStatus.NOT_FOUND, str(error)) from None
-    return await call.services.in_thread(partial(_render_entry, entry))
 
+    def render() -> Response:
+        value, entries = Raw(dag_json.encode(entry.value)), entry.entries
+        listed = DirectoryEntryBody.of_objects(entries)
+        facts = (entry.kind, entry.cid, entry.size, entry.text)
+        return reply(DagEntryBody(*facts, value, listed, entry.is_cut))
 
-def _render_entry(entry: DagEntry) -> Response:
-    return reply(
-        DagEntryBody(
-            kind=entry.kind,
-            cid=entry.cid,
-            size=entry.size,
-            text=entry.text,
-            value=Raw(dag_json.encode(entry.value)),
-            entries=DirectoryEntryBody.of_objects(entry.entries),
-            is_cut=entry.is_cut,
-        )
-    )
+    return await call.services.in_thread(render)
 
 
 class DagReplicasBody(Body, frozen=True):
@@ -237,10 +215,12 @@ async def get_replicas(call: Call[RootPath]) -> Annotated[Response, DagReplicasB
             f"the replicas of the DAG have more than {MAX_REPLICA_BYTES} bytes, too many for one "
             "answer: read them as events, with the sort key dag"
         )
-    all_replicas = replicas.values()
-    return await call.services.in_thread(
-        lambda: reply(DagReplicasBody(root, DagReplicaBody.of_objects(all_replicas)))
-    )
+    listed = replicas.values()
+
+    def render() -> Response:
+        return reply(DagReplicasBody(root, DagReplicaBody.of_objects(listed)))
+
+    return await call.services.in_thread(render)
 
 
 class DagContainsBody(Body, frozen=True):
@@ -257,10 +237,8 @@ class DagContainsBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/dag/{cid}/contained/{replica}", own=True)
 async def get_contains(call: Call[ReplicaPath]) -> DagContainsBody:
     """Ask whether the DAG that a replica describes contains a block."""
-    containment = await dag_side(call.services).contains(
-        call.parameters.replica, call.parameters.cid
-    )
-    return DagContainsBody.of_object(containment)
+    replica, cid = call.parameters.replica, call.parameters.cid
+    return DagContainsBody.of_object(await dag_side(call.services).contains(replica, cid))
 
 
 class DagPendingBody(Body, frozen=True):
@@ -338,18 +316,15 @@ def dag_side(services: Services) -> Dags:
 
 def _subject(text: str) -> bytes:
     """What a page ended with, as the index has it."""
-    try:
-        if text.startswith("did:"):
-            return sort_bytes(Identifier.parse(text))
-        return bytes(CID.parse(text)) if text else b""
-    except (DidError, IpldError) as error:
-        raise bad_request(f"after: {error}") from None
+    if text.startswith("did:"):
+        return sort_bytes(Identifier.parse(text))
+    return bytes(CID.parse(text)) if text else b""
 
 
 class SubjectsQuery(Parameters, frozen=True):
     """Which page of a list."""
 
-    after: Annotated[bytes, Parsed(_subject)] = b""
+    after: Annotated[bytes, parsed_by(_subject, "after: ")] = b""
     """The `next` of the page before; the first page without it."""
     limit: WholeParameter = 100
     """Maximum number of entries: 100 by default, at most 1,000."""
@@ -421,10 +396,8 @@ async def get_publishes(call: Call[SubjectsQuery]) -> PublishListBody:
     query = call.parameters
     identifiers = await dag_side(call.services).identifiers(query.after, query.size + 1)
     listed = [
-        ListedIdentifierBody(
-            str(identifier.identifier), identifier.publishes, identifier.refused, identifier.judged
-        )
-        for identifier in identifiers
+        ListedIdentifierBody(str(entry.identifier), entry.publishes, entry.refused, entry.judged)
+        for entry in identifiers
     ]
     following = query.following([body.id for body in listed])
     return PublishListBody(listed[: query.size], following)

@@ -5,7 +5,7 @@ GET /ceramic/events/{event_id}/blocks has an event's blocks as DAG-JSON, for peo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Final, Literal
@@ -96,10 +96,8 @@ async def _warnings(services: Services, verdicts: Iterable[Verdict]) -> dict[Eve
     """Return what to say of those events that no peer gets from this node."""
     if not services.store.wanted.all:
         return {}  # it wants everything
-    kept = [
-        verdict.event_id for verdict in verdicts if verdict.status != "refused" and verdict.event_id
-    ]
-    outside = await services.store.wanted.outside(kept)
+    kept = (verdict.event_id for verdict in verdicts if verdict.status != "refused")
+    outside = await services.store.wanted.outside(list(filter(None, kept)))
     return {
         event: f"this node has no interest that covers {name or 'the stream'}: it keeps the event, "
         "but no peer gets it from here"
@@ -130,7 +128,11 @@ async def _post_events(call: Call[Parameters], body: bytes) -> Response:
     warnings = await _warnings(services, verdicts)
     remaining = iter(verdicts)
     outcomes = [next(remaining) if isinstance(line, bytes) else line for line in lines]
-    return await services.in_thread(partial(_render_verdicts, outcomes, warnings))
+
+    def render() -> Response:
+        return reply([_describe(outcome, warnings) for outcome in outcomes])
+
+    return await services.in_thread(render)
 
 
 def _read_lines(body: bytes) -> list[bytes | str]:
@@ -157,12 +159,6 @@ def _car_of(text: bytes, name: str) -> bytes:
         return without_v2(car)
     except IpldError as error:
         raise bad_request(f"Invalid event data: {error}") from None
-
-
-def _render_verdicts(
-    outcomes: Sequence[Verdict | str], warnings: Mapping[EventId, str]
-) -> Response:
-    return reply([_describe(outcome, warnings) for outcome in outcomes])
 
 
 def _describe(verdict: Verdict | str, warnings: Mapping[EventId, str]) -> EventVerdictBody:
@@ -210,12 +206,15 @@ class EventBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/events/{event_id}", errors=(404,))
 async def get_event(call: Call[EventPath]) -> EventBody:
     """Read an event."""
-    cid = call.parameters.event_id
-    car = await call.services.store.reader.car(cid)
+    return EventBody(str(call.parameters.event_id), multibase.encode(await _read_car(call)))
+
+
+async def _read_car(call: Call[EventPath]) -> bytes:
+    car = await call.services.store.reader.car(call.parameters.event_id)
     if car is None:
         text = call.request.path_params["event_id"]
         raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {text}")
-    return EventBody(id=str(cid), data=multibase.encode(car))
+    return car
 
 
 class EventBlockBody(Body, frozen=True):
@@ -254,14 +253,11 @@ class EventBlocksBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/events/{event_id}/blocks", errors=(404,), own=True)
 async def get_event_blocks(call: Call[EventPath]) -> Annotated[Response, EventBlocksBody]:
     """Read an event as DAG-JSON, delivered or not."""
-    data = await call.services.store.reader.car(call.parameters.event_id)
-    if data is None:
-        text = call.request.path_params["event_id"]
-        raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {text}")
-    return await call.services.in_thread(lambda: reply(_describe_block(parse_event(data))))
+    data = await _read_car(call)
+    return await call.services.in_thread(lambda: reply(_describe_blocks(parse_event(data))))
 
 
-def _describe_block(event: Event) -> EventBlocksBody:
+def _describe_blocks(event: Event) -> EventBlocksBody:
     blocks = car.decode(event.car).blocks
     order = sorted(blocks, key=lambda cid: cid != event.cid)
     return EventBlocksBody(

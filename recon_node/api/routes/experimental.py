@@ -21,11 +21,7 @@ from starlette.responses import Response
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.models import Body, Parameters, Whole, WholeParameter, reply
 from recon_node.api.routes.events import EventBody
-from recon_node.api.routes.interests import (
-    InterestQuery,
-    describe_interest,
-    make_interest,
-)
+from recon_node.api.routes.interests import InterestQuery, describe_interest, make_interest
 from recon_node.api.routes.node_info import peer_id_bytes
 from recon_node.ceramic import EventId, Network
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
@@ -142,15 +138,14 @@ async def get_interests(call: Call[PeerQuery]) -> InterestsGetBody:
         ranges = () if peers is None or wanted is None else peers.interests_of(wanted)
         data = (encode_range(_MODEL, theirs, range_) for range_ in ranges)
         return InterestsGetBody([ListedInterestBody(_text(interest)) for interest in data])
-    return InterestsGetBody(
-        [
-            ListedInterestBody(
-                _text(encode_interest(store.network, own, interest)),
-                **asdict(describe_interest(interest, store.wanted.configured)),
-            )
-            for interest in store.wanted.all
-        ]
-    )
+    described = [
+        ListedInterestBody(
+            _text(encode_interest(store.network, own, interest)),
+            **asdict(describe_interest(interest, store.wanted.configured)),
+        )
+        for interest in store.wanted.all
+    ]
+    return InterestsGetBody(described)
 
 
 def _text(data: bytes) -> str:

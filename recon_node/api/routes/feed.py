@@ -36,7 +36,9 @@ from recon_node.api.models import (
     Whole,
     WholeParameter,
     parse_int64,
+    parsed_by,
     reply,
+    text_of,
 )
 from recon_node.api.services import Services
 from recon_node.ceramic import FIELDS_SIZE, prefix_range, rendezvous
@@ -127,12 +129,9 @@ async def get_events(call: Call[FeedQuery]) -> Annotated[Response, EventFeedBody
     410 for a token beyond the feed's end: it belongs to a log that no longer exists.
     """
     services, query = call.services, call.parameters
-    after, include_data = query.resume_at, query.include_data == "full"
-    most = services.limits.feed_events
-    if include_data and query.limit > most:
-        raise bad_request(
-            f"The limit value must be at most {most} when including data ({query.limit})"
-        )
+    after, most, limit = query.resume_at, services.limits.feed_events, query.limit
+    if query.include_data == "full" and limit > most:
+        raise bad_request(f"The limit value must be at most {most} when including data ({limit})")
     if after > services.store.head:
         raise ApiError(
             HTTPStatus.GONE,
@@ -145,18 +144,14 @@ async def get_events(call: Call[FeedQuery]) -> Annotated[Response, EventFeedBody
 
 
 async def _read_page(services: Services, query: FeedQuery, after: int) -> Response:
-    limits, include_data = services.limits, query.include_data == "full"
-    rows = await services.store.reader.feed(
-        after, min(query.limit, limits.feed_events), max_bytes=limits.feed_bytes
-    )
+    limits = services.limits
+    limit = min(query.limit, limits.feed_events)
+    rows = await services.store.reader.feed(after, limit, max_bytes=limits.feed_bytes)
     token = str(rows[-1].position) if rows else str(after)
     streams = await _streams_of(services.store, rows) if query.streams else {}
 
     def render() -> Response:
-        events = [
-            _event(row, include_data, query.details, streams.get(row.stream_cid, {}))
-            for row in rows
-        ]
+        events = [_event(row, query, streams.get(row.stream_cid, {})) for row in rows]
         return reply(EventFeedBody(events, token))
 
     return await services.in_thread(render)
@@ -215,17 +210,10 @@ async def get_head(call: Call[HeadQuery]) -> FeedHeadBody:
     return FeedHeadBody(epoch=store.epoch, low=0, head=store.head)
 
 
-def _time(text: str) -> int:
-    try:
-        return parse_timestamp(text)
-    except ValueError as error:
-        raise bad_request(f"time: {error}") from None
-
-
 class PositionQuery(Parameters, frozen=True):
     """Which time to find."""
 
-    time: Annotated[int, Parsed(_time)]
+    time: Annotated[int, parsed_by(parse_timestamp, "time: ")]
     """A time in ISO 8601, in UTC unless it names a zone, or in Unix milliseconds."""
 
 
@@ -251,9 +239,7 @@ async def get_position(call: Call[PositionQuery]) -> FeedPositionBody:
         feed_time = await store.find_time(call.parameters.time)
     except UnknownTimeError as error:
         raise bad_request(str(error)) from None
-    return FeedPositionBody(
-        epoch=store.epoch, position=feed_time.position, final=feed_time.is_final
-    )
+    return FeedPositionBody(store.epoch, feed_time.position, feed_time.is_final)
 
 
 async def _streams_of(store: Store, rows: Sequence[FeedRow]) -> dict[CID, dict[str, Any]]:
@@ -263,7 +249,7 @@ async def _streams_of(store: Store, rows: Sequence[FeedRow]) -> dict[CID, dict[s
     return {
         header.init: {
             "stream": str(ids[header.init]),
-            "model": None if header.model is None else str(header.model),
+            "model": text_of(header.model),
             "controller": header.controller,
         }
         for header in await store.reader.stream_headers(inits)
@@ -271,13 +257,11 @@ async def _streams_of(store: Store, rows: Sequence[FeedRow]) -> dict[CID, dict[s
     }
 
 
-def _event(
-    row: FeedRow, include_data: bool, details: bool, stream: dict[str, Any]
-) -> FeedEventBody:
+def _event(row: FeedRow, query: FeedQuery, stream: dict[str, Any]) -> FeedEventBody:
     more: dict[str, Any] = {}
-    if include_data and row.car:  # else it is forgotten
+    if query.include_data == "full" and row.car:  # else it is forgotten
         more["data"] = multibase.encode(row.car)
-    if details:
+    if query.details:
         more |= {
             "position": row.position,
             "kind": row.kind.value,
@@ -401,24 +385,19 @@ async def get_feed_hash(call: Call[HashQuery]) -> FeedHashBody:
         for part, more in added.items():
             lanes[part] = lanes.get(part, 0) + more
         if len(lanes) > MAX_ANSWER_PARTS:
-            raise bad_request(
-                f"more than {MAX_ANSWER_PARTS} parts: divide them by a smaller `size`"
-            )
+            text = f"more than {MAX_ANSWER_PARTS} parts: divide them by a smaller `size`"
+            raise bad_request(text)
         if len(listed) <= MAX_LISTED:
             listed += page
         lower = page[-1]
-    whole = sum(lanes.values())
-    return FeedHashBody(
-        epoch=store.epoch,
-        upto=upto,
-        count=whole >> COUNT_SHIFT,
-        sha256a=str(Sha256a.from_lanes(whole)),
-        parts=[
-            HashPartBody(part.hex(), total >> COUNT_SHIFT, str(Sha256a.from_lanes(total)))
-            for part, total in lanes.items()
-        ],
-        event_ids=[event_id.hex() for event_id in listed] if len(listed) <= MAX_LISTED else UNSET,
-    )
+    parts = [HashPartBody(part.hex(), *_count_and_hash(sums)) for part, sums in lanes.items()]
+    count, sha256a = _count_and_hash(sum(lanes.values()))
+    ids = [event_id.hex() for event_id in listed] if len(listed) <= MAX_LISTED else UNSET
+    return FeedHashBody(store.epoch, upto, count, sha256a, parts, ids)
+
+
+def _count_and_hash(lanes: int) -> tuple[int, str]:
+    return lanes >> COUNT_SHIFT, str(Sha256a.from_lanes(lanes))
 
 
 def _by_part(keys: list[bytes], start: int, end: int) -> dict[bytes, int]:

@@ -56,8 +56,9 @@ async def streams_where(
             do, too.
     """
     fields = _read_fields(where)
+    limit, max_bytes = min(limit, _MAX_COMPUTED), 2 * services.limits.stream_bytes
     page = await services.store.reader.streams_with(
-        wanted, fields.values(), before, min(limit, _MAX_COMPUTED), 2 * services.limits.stream_bytes
+        wanted, fields.values(), before, limit, max_bytes
     )
     deadline = time.monotonic() + _MAX_SECONDS
     matching: list[ListedStream] = []

@@ -8,7 +8,7 @@ the sort value itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -112,10 +112,8 @@ async def delete_interest(call: Call[InterestBody]) -> Response:
     """
     stream = _stream_alone(call.parameters)
     if stream is not None:
-        description = call.parameters.stream_id or ""
-        return await _remove(
-            call.services, lambda interest: interest.stream_id == stream, description
-        )
+        meant = [known for known in call.services.store.wanted.all if known.stream_id == stream]
+        return await _remove(call.services, meant, call.parameters.stream_id or "")
     return await _remove_one(call.services, _from_fields(call.parameters))
 
 
@@ -174,10 +172,9 @@ def _from_fields(body: InterestBody) -> Interest:
         raise bad_request("'sep' is missing")
     if body.sep_value is UNSET:
         raise bad_request("'sepValue' is missing")
-    controller = None if body.controller is UNSET else body.controller
-    stream_id = None if body.stream_id is UNSET else body.stream_id
-    controllers = None if body.controllers is UNSET else body.controllers
-    return make_interest(body.sep, body.sep_value, controller, stream_id, controllers)
+    fields = (body.controller, body.stream_id, body.controllers)
+    named = (None if field is UNSET else field for field in fields)
+    return make_interest(body.sep, body.sep_value, *named)
 
 
 def _stream_alone(body: InterestBody) -> StreamId | None:
@@ -221,15 +218,12 @@ async def _add(services: Services, wanted: Interest | StreamId) -> Response:
     return Response(status_code=HTTPStatus.NO_CONTENT, headers=headers)
 
 
-async def _remove_one(services: Services, wanted: Interest) -> Response:
-    return await _remove(services, lambda interest: interest == wanted, format_interest(wanted))
+async def _remove_one(services: Services, interest: Interest) -> Response:
+    meant = [interest] if interest in services.store.wanted.all else []
+    return await _remove(services, meant, format_interest(interest))
 
 
-async def _remove(
-    services: Services, is_meant: Callable[[Interest], bool], description: str
-) -> Response:
-    wanted = services.store.wanted
-    meant = [interest for interest in wanted.all if is_meant(interest)]
+async def _remove(services: Services, meant: Sequence[Interest], description: str) -> Response:
     if not meant:
         raise ApiError(
             HTTPStatus.NOT_FOUND,
@@ -238,7 +232,7 @@ async def _remove(
         )
     try:
         for interest in meant:
-            await wanted.remove(interest)
+            await services.store.wanted.remove(interest)
     except InvalidInterestError as error:
         raise bad_request(str(error)) from None
     return Response(status_code=HTTPStatus.NO_CONTENT)

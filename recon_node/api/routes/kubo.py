@@ -26,7 +26,16 @@ from starlette.responses import Response
 from recon_node import __version__
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import Binary, Body, FlagParameter, Parameters, Parsed, UnfitError, Whole
+from recon_node.api.models import (
+    Binary,
+    Body,
+    FlagParameter,
+    Parameters,
+    Parsed,
+    UnfitError,
+    Whole,
+    parsed_by,
+)
 from recon_node.api.routes.node_info import (
     connect_to_one,
     network_side,
@@ -71,13 +80,8 @@ async def post_id(call: Call[PeerIdQuery]) -> KuboIdBody:
     """Ask who a node is."""
     peers, wanted = network_side(call.services), call.parameters.arg
     if wanted is None or wanted == peers.peer_id:
-        return KuboIdBody(
-            peer_id=peers.peer_id,
-            addresses=with_peer_id(peers.addresses, peers.peer_id),
-            agent_version=AGENT,
-            protocol_version=PROTOCOL_VERSION,
-            protocols=sorted(peers.protocols),
-        )
+        addresses, protocols = with_peer_id(peers.addresses, peers.peer_id), sorted(peers.protocols)
+        return KuboIdBody(peers.peer_id, addresses, AGENT, PROTOCOL_VERSION, protocols)
     peer_id_bytes(wanted)
     try:
         identity = await peers.identify(wanted)
@@ -85,13 +89,9 @@ async def post_id(call: Call[PeerIdQuery]) -> KuboIdBody:
         raise kubo_error(str(error)) from None
     if identity is None:
         raise kubo_error(f"this node is not connected to peer {wanted}")
-    return KuboIdBody(
-        peer_id=identity.id,
-        addresses=with_peer_id(identity.addresses, identity.id),
-        agent_version=identity.agent_version,
-        protocol_version=identity.protocol_version,
-        protocols=sorted(identity.protocols),
-    )
+    addresses, protocols = with_peer_id(identity.addresses, identity.id), sorted(identity.protocols)
+    versions = (identity.agent_version, identity.protocol_version)
+    return KuboIdBody(identity.id, addresses, *versions, protocols)
 
 
 class KuboVersionBody(Body, frozen=True, rename="pascal"):
@@ -201,11 +201,7 @@ def _duration(text: str) -> float:
     return sum(float(number) * _SECONDS[unit] for number, unit in _GO_PART.findall(text))
 
 
-def _cid(text: str) -> CID:
-    try:
-        return CID.parse(text)
-    except IpldError as error:
-        raise bad_request(f"invalid cid: {error}") from None
+_CID: Final = parsed_by(CID.parse, "invalid cid: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,10 +221,10 @@ class IpldPath:
             raise bad_request("path too short: it begins with a CID")
         if len(parts) > MAX_PATH_PARTS:
             raise bad_request(f"the path has more than {MAX_PATH_PARTS} parts")
-        return cls(_cid(parts[0]), tuple(parts[1:]))
+        return cls(_CID.read(parts[0]), tuple(parts[1:]))
 
 
-Cid = Annotated[CID, Parsed(_cid)]
+Cid = Annotated[CID, _CID]
 Path = Annotated[IpldPath, Parsed(IpldPath.parse)]
 Duration = Annotated[float, Parsed(_duration)]
 """Seconds, written as Go does: `1.5s`, `300ms`, `1m30s`."""
@@ -275,12 +271,11 @@ class PinAddQuery(PathQuery, frozen=True):
     """Must not be true."""
 
 
-@endpoint(
-    "POST",
-    "/api/v0/block/get",
-    Answer("The block.", Binary, media_type="text/plain"),
-    need="read",
-)
+_BLOCK: Final = Answer("The block.", Binary, media_type="text/plain")
+_VALUE: Final = Answer("The value.", Binary, media_type="application/octet-stream")
+
+
+@endpoint("POST", "/api/v0/block/get", _BLOCK, need="read")
 async def post_block_get(call: Call[BlockGetQuery]) -> Response:
     """Read a block."""
     query = call.parameters
@@ -308,12 +303,7 @@ async def post_block_stat(call: Call[BlockQuery]) -> BlockStatBody:
     return BlockStatBody(key=str(call.parameters.arg), size=len(block))
 
 
-@endpoint(
-    "POST",
-    "/api/v0/dag/get",
-    Answer("The value.", Binary, media_type="application/octet-stream"),
-    need="read",
-)
+@endpoint("POST", "/api/v0/dag/get", _VALUE, need="read")
 async def post_dag_get(call: Call[DagGetQuery]) -> Response:
     """Read a value in a block, or in those that it links to."""
     codec = call.parameters.output_codec
@@ -433,5 +423,5 @@ async def _block(store: Store, cid: CID) -> bytes:
     """A block; raises `ApiError` 500 when it is not here, with the words that clients expect."""
     block = await store.reader.block(cid)
     if block is None:
-        raise ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, NOT_HERE)
+        raise kubo_error(NOT_HERE)
     return block

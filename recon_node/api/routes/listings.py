@@ -19,16 +19,12 @@ from recon_node.api.models import (
     UnfitError,
     Whole,
     WholeParameter,
+    parsed_by,
+    text_of,
 )
 from recon_node.api.routes.fields import streams_where
 from recon_node.api.services import Services
-from recon_node.ceramic import (
-    METAMODEL,
-    EventKind,
-    StreamId,
-    StreamIdError,
-    sort_value_range,
-)
+from recon_node.ceramic import METAMODEL, EventKind, StreamId, StreamIdError, sort_value_range
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID, IpldError
 from recon_node.recon import KeyRange
@@ -59,27 +55,25 @@ class PageBody(Body, frozen=True):
     """What `after` is for the following page; null: this is the last one."""
 
 
-def checked_given(text: str) -> str:
-    """Read a filter; raises `UnfitError` if it is empty."""
+def _read_given(text: str) -> str:
     if not text:
         raise UnfitError("{name} cannot be empty: leave it out, to take them all")
     return text
 
 
-def _model(text: str) -> StreamId:
-    try:
-        return StreamId.parse(checked_given(text))
-    except StreamIdError as error:
-        raise bad_request(f"model: {error}") from None
+def read_given_stream(text: str) -> StreamId:
+    """Read a filter by stream; raises `UnfitError` if it is empty."""
+    return StreamId.parse(_read_given(text))
 
 
-Given = Annotated[str, Parsed(checked_given)]
+Given = Annotated[str, Parsed(_read_given)]
+"""A filter, which is not empty."""
 
 
 class StreamsQuery(PageQuery, frozen=True, rename="camel"):
     """Which streams to list."""
 
-    model: Annotated[StreamId, Parsed(_model)] | None = None
+    model: Annotated[StreamId, parsed_by(read_given_stream, "model: ")] | None = None
     """Only documents of this model, a StreamID."""
     sort_key: Given | None = None
     """Only streams with this sort key; needs `sortValue`."""
@@ -132,13 +126,12 @@ class StreamListBody(PageBody, frozen=True):
 @endpoint("GET", "/ceramic/streams", own=True)
 async def get_streams(call: Call[StreamsQuery]) -> StreamListBody:
     """List streams, the latest first."""
-    services, query = call.services, call.parameters
+    services, query, wanted = call.services, call.parameters, _filter(call.parameters)
+    place = (query.after, query.size)
     if (query.where or query.indexed) and query.size:
-        page = await streams_where(
-            services, _filter(query), query.where, query.indexed, query.after, query.size
-        )
+        page = await streams_where(services, wanted, query.where, query.indexed, *place)
     else:
-        page = await services.store.reader.streams(_filter(query), query.after, query.size)
+        page = await services.store.reader.streams(wanted, *place)
     described = await describe_streams(services, page.streams)
     return StreamListBody(streams=described, total=page.total, next=page.next)
 
@@ -183,7 +176,9 @@ async def describe_streams(
 ) -> list[ListedStreamBody]:
     """Describe streams by the names of the API."""
     models = {
-        stream: StreamId.parse(stream.sort_value) for stream in streams if _is_document(stream)
+        stream: StreamId.parse(stream.sort_value)
+        for stream in streams
+        if stream.sort_key == DEFAULT_SORT_KEY and stream.sort_value != str(METAMODEL)
     }
     names = await services.store.reader.names_of(set(models.values()))
     return [
@@ -220,10 +215,6 @@ async def describe_models(
         )
         for model in models
     ]
-
-
-def _is_document(stream: ListedStream) -> bool:
-    return stream.sort_key == DEFAULT_SORT_KEY and stream.sort_value != str(METAMODEL)
 
 
 def _filter(query: StreamsQuery) -> StreamFilter:
@@ -317,7 +308,7 @@ async def get_search(call: Call[SearchQuery]) -> SearchBody:
         if owned.total:
             controllers = [FoundControllerBody(id=query, streams=owned.total)]
     return SearchBody(
-        events=[_describe(event) for event in events],
+        events=list(map(_describe, events)),
         streams=await describe_streams(services, streams),
         models=await describe_models(services, models),
         controllers=controllers,
@@ -337,18 +328,7 @@ def _normal(query: str) -> str:
 
 
 def _describe(event: FoundEvent) -> FoundEventBody:
-    return FoundEventBody(
-        cid=str(event.cid),
-        kind=event.kind.value,
-        state=_STATES[event.state],
-        stream=None if event.stream is None else str(event.stream),
-    )
-
-
-_STATES: Final[dict[State, Literal["delivered", "pending", "waiting"]]] = {
-    State.ORPHAN: "waiting",
-    State.WAITING: "waiting",
-    State.UNCOVERED: "waiting",
-    State.PENDING: "pending",
-    State.DELIVERED: "delivered",
-}
+    states: dict[State, Literal["delivered", "pending", "waiting"]]
+    states = {State.PENDING: "pending", State.DELIVERED: "delivered"}
+    state, stream = states.get(event.state, "waiting"), text_of(event.stream)
+    return FoundEventBody(str(event.cid), event.kind.value, state, stream)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import trio
 from msgspec import UNSET, UnsetType
@@ -97,18 +97,13 @@ class PeersBody(Body, frozen=True):
 async def get_peers(call: Call[Parameters]) -> PeersBody:
     """List the connected peers."""
     known = call.services.peers.peers() if call.services.peers else ()
-    peers = [
-        PeerBody(
-            id=did_of_peer(peer.id),
-            addresses=with_peer_id(peer.addresses, peer.id),
-            speaks=peer.speaks,
-            shares=peer.shares,
-            covers=peer.covers,
-        )
-        for peer in known
-        if peer.connected
-    ]
-    return PeersBody(peers=peers)
+    connected = (peer for peer in known if peer.connected)
+    return PeersBody(peers=list(map(_describe_peer, connected)))
+
+
+def _describe_peer(peer: PeerInfo) -> PeerBody:
+    addresses = with_peer_id(peer.addresses, peer.id)
+    return PeerBody(did_of_peer(peer.id), addresses, peer.speaks, peer.shares, peer.covers)
 
 
 class AddressesQuery(Parameters, frozen=True):
@@ -278,11 +273,21 @@ class ReconStateBody(Body, frozen=True, kw_only=True):
 @endpoint("GET", "/ceramic/recon", own=True)
 async def get_recon(call: Call[Parameters]) -> ReconStateBody:
     """Ask what the node holds, whom it knows and how its latest syncs went."""
-    store, peers = call.services.store, call.services.peers
-    summary = store.keys.summarize()
-    interests = [
-        describe_interest(interest, store.wanted.configured) for interest in store.wanted.all
-    ]
+    store, peers, anchoring = call.services.store, call.services.peers, call.services.anchoring
+    summary, disk, wanted = store.keys.summarize(), store.disk, store.wanted
+    of_network: dict[str, Any] = {"syncs": (), "transfers": ()}
+    if peers is not None:
+        memory = peers.counters.memory
+        of_network = {
+            "peer_id": peers.peer_id,
+            "peer_memory": MemoryBody(held=memory.held, budget=memory.limit),
+            "addresses": peers.addresses,
+            "peers": peers.peers(),
+            "removed_peers": peers.removed,
+            "rendezvous": peers.rendezvous(),
+            "syncs": list(peers.sync_reports),
+            "transfers": list(peers.transfers)[-_TRANSFERS:],
+        }
     return ReconStateBody(
         network=store.network.name,
         events=summary.count,
@@ -290,26 +295,15 @@ async def get_recon(call: Call[Parameters]) -> ReconStateBody:
         pending=store.stats.pending,
         pending_proofs=store.stats.pending_proofs,
         damaged=store.damage.count,
-        disk=DiskBody(
-            free=store.disk.free, keep_free=store.disk.keep, is_short=store.disk.is_short
-        ),
+        disk=DiskBody(free=disk.free, keep_free=disk.keep, is_short=disk.is_short),
         native_core=store.native_core or "",
-        anchoring_alarm="" if call.services.anchoring is None else call.services.anchoring.alarm,
+        anchoring_alarm="" if anchoring is None else anchoring.alarm,
         head=store.head,
         epoch=store.epoch,
         sha256a=summary.hash.hex(),
-        interests=interests,
+        interests=[describe_interest(interest, wanted.configured) for interest in wanted.all],
         write_policy=_describe_policy(call.services),
-        peer_id=UNSET if peers is None else peers.peer_id,
-        peer_memory=UNSET
-        if peers is None
-        else MemoryBody(held=peers.counters.memory.held, budget=peers.counters.memory.limit),
-        addresses=UNSET if peers is None else peers.addresses,
-        peers=UNSET if peers is None else peers.peers(),
-        removed_peers=UNSET if peers is None else peers.removed,
-        rendezvous=UNSET if peers is None else peers.rendezvous(),
-        syncs=() if peers is None else list(peers.sync_reports),
-        transfers=() if peers is None else list(peers.transfers)[-_TRANSFERS:],
+        **of_network,
     )
 
 

@@ -60,14 +60,13 @@ class Content:
         """Answer a request with these headers; without the body, if the client has it."""
         if self._etag in asked.get("if-none-match", ""):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=self._headers)
-        if not self._compressed:
-            return Response(self._body, media_type=self._media_type, headers=self._headers)
-        headers = {**self._headers, "vary": "accept-encoding"}
-        body = self._body
-        if "gzip" in asked.get("accept-encoding", ""):
-            headers["content-encoding"] = "gzip"
-        else:
-            body = gzip.decompress(body)
+        headers, body = dict(self._headers), self._body
+        if self._compressed:
+            headers["vary"] = "accept-encoding"
+            if "gzip" in asked.get("accept-encoding", ""):
+                headers["content-encoding"] = "gzip"
+            else:
+                body = gzip.decompress(body)
         return Response(body, media_type=self._media_type, headers=headers)
 
 
@@ -117,9 +116,8 @@ def _swagger_ui(name: str, media_type: str) -> Endpoint:
 
     async def get_file(call: Call[Parameters]) -> Response:
         """Load a part of the page /docs."""
-        return await serve_page(
-            call, partial(_compressed_file, f"swagger-ui/{name}.gz", media_type)
-        )
+        load = partial(_compressed_file, f"swagger-ui/{name}.gz", media_type)
+        return await serve_page(call, load)
 
     answer = Answer("The file.", str, media_type=media_type)
     path = f"/docs/{name}"

@@ -101,9 +101,8 @@ async def post_snapshot_sync(call: Call[Parameters]) -> Response:
     try:
         report = _side(call.services).start(body.urls, body.signers)
     except BusyError as error:
-        raise ApiError(
-            HTTPStatus.CONFLICT, f"{error}: wait for it, or cancel it (DELETE of this path)"
-        ) from None
+        advice = "wait for it, or cancel it (DELETE of this path)"
+        raise ApiError(HTTPStatus.CONFLICT, f"{error}: {advice}") from None
     return reply(describe_sync(report), HTTPStatus.ACCEPTED)
 
 
@@ -112,9 +111,8 @@ async def get_snapshot_sync(call: Call[Parameters]) -> SyncBody:
     """Ask how the sync from snapshots is getting on, or how the latest one ended."""
     report = _side(call.services).latest
     if report is None:
-        raise ApiError(
-            HTTPStatus.NOT_FOUND, "this node has not synced from snapshots since it started"
-        )
+        text = "this node has not synced from snapshots since it started"
+        raise ApiError(HTTPStatus.NOT_FOUND, text)
     return describe_sync(report)
 
 
@@ -143,9 +141,7 @@ def describe_sync(report: SnapshotSync) -> SyncBody:
         sources=SourceBody.of_objects(report.sources),
         total=synced.total,
         done=synced.done,
-        new=synced.counts["new"],
-        known=synced.counts["known"],
-        refused=synced.counts["refused"],
+        **{verdict: synced.counts[verdict] for verdict in ("new", "known", "refused")},
         fault_count=synced.fault_count,
         faults=list(map(str, synced.faults[:_SHOWN])),
         seconds=None if report.seconds is None else math.ceil(report.seconds * 10) / 10,

@@ -33,6 +33,7 @@ from recon_node.api.models import (
     WholeParameter,
     as_raw,
     reply,
+    text_of,
 )
 from recon_node.api.routes.events import EventCid
 from recon_node.api.routes.streams import Delivered, compute, event_of, not_found, read_delivered
@@ -43,7 +44,7 @@ from recon_node.draw.svg import draw_svg
 from recon_node.ipld import CID, IpldError
 from recon_node.store import HeldRow
 from recon_node.streams import Statements, Stream, StreamShapeError, shape_of, statements_of
-from recon_node.streams.picture import HeldEvent, Progress, StreamPicture, stream_picture
+from recon_node.streams.picture import HeldEvent, Progress, stream_picture
 
 T = TypeVar("T")
 
@@ -160,9 +161,8 @@ async def compute_held(
         held = await _read(services, init, stream_id)
         events = len(held.delivered.events) + len(held.others)
         size = held.delivered.size + sum(len(other.event.car) for other in held.others)
-        return await services.evaluation.of_stream(
-            Subject(init), events, partial(function, held), size
-        )
+        job = partial(function, held)
+        return await services.evaluation.of_stream(Subject(init), events, job, size)
 
     return await services.evaluation.in_turn(Subject(init), attempt)
 
@@ -199,13 +199,9 @@ async def _undelivered(services: Services, init: CID, room: int) -> list[_Listed
 
 
 def _parse_held(rows: Sequence[HeldRow]) -> list[_Listed]:
+    states: tuple[Progress, Progress] = ("waiting", "pending")
     return [
-        _Listed(
-            parse_event(row.car).lazily(),
-            row.event_id,
-            "pending" if row.is_pending else "waiting",
-            row.fault,
-        )
+        _Listed(parse_event(row.car).lazily(), row.event_id, states[row.is_pending], row.fault)
         for row in rows
     ]
 
@@ -220,14 +216,12 @@ def _render(held: Held) -> Response:
 def _listed(delivered: Delivered, others: Sequence[_Listed]) -> tuple[list[_Listed], Statements]:
     """The delivered events, then the others; and what they state. A delivered copy is shown rather
     than one that is not delivered."""
-    faults = delivered.faults
-    listed = [
-        _Listed(
-            event, row.event_id, "delivered", faults.get(event.cid), row.position, row.block_time
+    faults, listed = delivered.faults, []
+    for event in delivered.events:
+        row, fault = delivered.rows[event.cid], faults.get(event.cid)
+        listed.append(
+            _Listed(event, row.event_id, "delivered", fault, row.position, row.block_time)
         )
-        for event in delivered.events
-        for row in (delivered.rows[event.cid],)
-    ]
     listed.sort(key=lambda entry: entry.position or 0)
     faulty = faults.keys() | {entry.event.cid for entry in others if entry.fault is not None}
     first = statements_of((entry.event for entry in listed), faulty)
@@ -246,7 +240,6 @@ def _drawn(event: Event, entry: _Listed, statements: Statements) -> HeldEvent:
 
 def _describe(entry: _Listed, statements: Statements) -> StreamEventBody:
     event = entry.event
-    copy_of = statements.copies.get(event.cid)
     return StreamEventBody(
         cid=str(event.cid),
         kind=event.kind.value,
@@ -258,7 +251,7 @@ def _describe(entry: _Listed, statements: Statements) -> StreamEventBody:
         chain_id=None if event.proof is None else event.proof.chain_id,
         expires=None if entry.fault is not None else validity_of(event).expires,
         fault=entry.fault,
-        copy_of=None if copy_of is None else str(copy_of),
+        copy_of=text_of(statements.copies.get(event.cid)),
         rank=statements.ranks[statements.shown(event.cid)].hex(),
     )
 
@@ -291,10 +284,9 @@ async def get_event_state(call: Call[StreamEventPath]) -> Annotated[Response, Ev
 
     It says why that event was rejected, if it was.
     """
-    init, stream_id = call.parameters.stream_id
-    text = call.request.path_params["stream_id"]
     render = partial(_render_state, call.parameters.event_id)
-    return await compute(call.services, text, init, stream_id, render)
+    text = call.request.path_params["stream_id"]
+    return await compute(call.services, text, *call.parameters.stream_id, render)
 
 
 def _render_state(cid: CID, stream: Stream) -> Response:
@@ -303,15 +295,9 @@ def _render_state(cid: CID, stream: Stream) -> Response:
     except StreamShapeError:
         raise ApiError(HTTPStatus.NOT_FOUND, f"the stream has no delivered event {cid}") from None
     data = from_json(state.data.to_json())
-    return reply(
-        EventStateBody(
-            event_cid=str(cid),
-            height=state.height,
-            content=as_raw(data.get("content")),
-            metadata=as_raw(data.get("metadata")),
-            errors=list(state.validation_errors),
-        )
-    )
+    content, metadata = as_raw(data.get("content")), as_raw(data.get("metadata"))
+    errors = list(state.validation_errors)
+    return reply(EventStateBody(str(cid), state.height, content, metadata, errors))
 
 
 class PictureParameters(StreamOrInitPath, frozen=True):
@@ -368,8 +354,7 @@ async def get_stream_picture(
     call: Call[PictureParameters],
 ) -> Annotated[Response, StreamPictureBody]:
     """Draw a stream, and explain its tip."""
-    rows = min(call.parameters.limit, MAX_ROWS)
-    draw = partial(_draw, call.parameters.everything, rows)
+    draw = partial(_draw, call.parameters.everything, min(call.parameters.limit, MAX_ROWS))
     return await compute_held(call.services, *call.parameters.stream_id, draw)
 
 
@@ -379,19 +364,13 @@ def _draw(everything: bool, rows: int, held: Held) -> Response:
         drawn = stream_picture(f"Stream {stream_id}", events, int(time.time()))
     except (StreamShapeError, ValueError) as error:
         raise ApiError(HTTPStatus.NOT_FOUND, f"the events here are not a stream: {error}") from None
-    picture = drawn.picture
+    picture, tip = drawn.picture, drawn.tip
     nodes = picture.nodes if everything else fold_runs(picture.nodes, picture.unit)
-    svg = draw_svg(picture, lay_out(nodes, rows))
-    return reply(_describe_drawn(stream_id, drawn, svg))
-
-
-def _describe_drawn(stream_id: StreamId, drawn: StreamPicture, svg: str) -> StreamPictureBody:
-    tip = drawn.tip
-    return StreamPictureBody(
+    described = StreamPictureBody(
         id=str(stream_id),
-        svg=svg,
-        summary=drawn.picture.summary,
-        notes=list(drawn.picture.notes),
+        svg=draw_svg(picture, lay_out(nodes, rows)),
+        summary=picture.summary,
+        notes=list(picture.notes),
         tip=None if tip is None else str(tip.event),
         candidates=_texts(tip.candidates if tip else ()),
         pruned=_texts(tip.pruned[:MAX_PRUNED] if tip else ()),
@@ -402,7 +381,8 @@ def _describe_drawn(stream_id: StreamId, drawn: StreamPicture, svg: str) -> Stre
         ],
         merge=_texts(drawn.merge),
     )
+    return reply(described)
 
 
 def _texts(ids: Iterable[object]) -> list[str]:
-    return [str(id_) for id_ in ids]
+    return list(map(str, ids))

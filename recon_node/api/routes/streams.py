@@ -130,8 +130,7 @@ async def get_stream(call: Call[StreamPath]) -> Annotated[Response, StreamStateB
 
     404 if it is not here, or its init event was rejected.
     """
-    text, stream_id = call.request.path_params["stream_id"], call.parameters.stream_id
-    return await compute(call.services, text, stream_id.cid, stream_id, _answer)
+    return await compute_named(call, _answer)
 
 
 class StreamPreviewBody(Body, frozen=True):
@@ -146,8 +145,7 @@ class StreamPreviewBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/streams/{stream_id}/preview", errors=(404,), own=True)
 async def get_stream_preview(call: Call[StreamPath]) -> StreamPreviewBody:
     """Read a stream in a line, for lists."""
-    text, stream_id = call.request.path_params["stream_id"], call.parameters.stream_id
-    return await compute(call.services, text, stream_id.cid, stream_id, _preview)
+    return await compute_named(call, _preview)
 
 
 def _preview(stream: Stream) -> StreamPreviewBody:
@@ -163,13 +161,10 @@ def _answer(stream: Stream) -> Response:
     try:
         return _render(stream.state())
     except StreamShapeError:
-        errors = stream.rejected.get(
-            stream.id.cid, ("its capability had expired when it was anchored",)
-        )
-        raise ApiError(
-            HTTPStatus.NOT_FOUND,
-            f"Stream not found : {stream.id} (its init event was rejected: {'; '.join(errors)})",
-        ) from None
+        expired = ("its capability had expired when it was anchored",)
+        why = "; ".join(stream.rejected.get(stream.id.cid, expired))
+        text = f"Stream not found : {stream.id} (its init event was rejected: {why})"
+        raise ApiError(HTTPStatus.NOT_FOUND, text) from None
 
 
 def not_found(text: str, other: StreamId | None) -> ApiError:
@@ -207,6 +202,12 @@ class Delivered:
         if model is None:
             return stream
         return stream.with_definitions(define(model.stream(in_time), stream.versions))
+
+
+async def compute_named(call: Call[StreamPath], function: Callable[[Stream], T]) -> T:
+    """Compute something of the stream that a request names, as `compute` does."""
+    text, stream_id = call.request.path_params["stream_id"], call.parameters.stream_id
+    return await compute(call.services, text, stream_id.cid, stream_id, function)
 
 
 async def compute(
@@ -318,17 +319,13 @@ def _render(state: StreamState) -> Response:
         RejectedEventBody(event_cid=str(cid), errors=list(messages))
         for cid, messages in list(state.validation_errors.items())[-MAX_ERRORS:]
     ]
-    dimensions = state.dimensions.items()
-    return reply(
-        StreamStateBody(
-            id=str(state.id),
-            event_cid=str(state.event_cid),
-            controller=state.controller,
-            dimensions={name: multibase.encode(value, "base64url") for name, value in dimensions},
-            data=multibase.encode(state.data.to_json(), "base64url"),
-            validation_errors=errors,
-        )
-    )
+    dimensions = {name: _base64(value) for name, value in state.dimensions.items()}
+    ids, data = (str(state.id), str(state.event_cid)), _base64(state.data.to_json())
+    return reply(StreamStateBody(*ids, state.controller, dimensions, data, errors))
+
+
+def _base64(value: bytes) -> str:
+    return multibase.encode(value, "base64url")
 
 
 class BranchValueBody(Body, frozen=True):
@@ -388,8 +385,7 @@ class MergeBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/streams/{stream_id}/merge", errors=(404,), own=True)
 async def get_stream_merge(call: Call[StreamPath]) -> Annotated[Response, MergeBody]:
     """Propose an event that merges a stream, not signed."""
-    text, stream_id = call.request.path_params["stream_id"], call.parameters.stream_id
-    return await compute(call.services, text, stream_id.cid, stream_id, _propose)
+    return await compute_named(call, _propose)
 
 
 def _propose(stream: Stream) -> Response:
@@ -407,7 +403,7 @@ def _describe_proposal(stream_id: StreamId, proposal: MergeProposal | None) -> M
         id=str(stream_id),
         diverged=True,
         prev=[str(prev) for prev in proposal.prevs],
-        payload=multibase.encode(dag_cbor.encode(proposal.payload()), "base64url"),
+        payload=_base64(dag_cbor.encode(proposal.payload())),
         content=as_raw(as_dag_json(proposal.content)),
         patch=[as_raw(operation) for operation in as_dag_json(proposal.patch)],
         conflicts=[_describe_conflict(conflict, proposal.prevs) for conflict in proposal.conflicts],
@@ -421,6 +417,5 @@ def _describe_proposal(stream_id: StreamId, proposal: MergeProposal | None) -> M
 
 def _describe_conflict(conflict: Conflict, prevs: Sequence[CID]) -> ConflictBody:
     values = {prev: as_raw(as_dag_json(value)) for prev, value in conflict.values.items()}
-    return ConflictBody(
-        conflict.path, [BranchValueBody(str(prev), values.get(prev, UNSET)) for prev in prevs]
-    )
+    branches = [BranchValueBody(str(prev), values.get(prev, UNSET)) for prev in prevs]
+    return ConflictBody(conflict.path, branches)

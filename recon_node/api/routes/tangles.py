@@ -29,27 +29,17 @@ from recon_node.api.models import (
     WholeParameter,
     as_raw,
     reply,
+    text_of,
 )
 from recon_node.api.routes.listings import MAX_PAGE
-from recon_node.api.routes.streams import (
-    Delivered,
-    InTime,
-    define,
-    read_delivered,
-    read_stream_id,
-)
+from recon_node.api.routes.streams import Delivered, InTime, define, read_delivered, read_stream_id
 from recon_node.api.services import Services
 from recon_node.ceramic import Event, StreamId, parse_event
 from recon_node.draw.layout import fold_runs, lay_out, short_name
 from recon_node.draw.svg import draw_svg
 from recon_node.ipld import CID, CidError
 from recon_node.streams import Definitions, Stream, data_json, statements_of
-from recon_node.tangles.documents import (
-    DocumentMessage,
-    Ties,
-    message_of,
-    tangle_of_documents,
-)
+from recon_node.tangles.documents import DocumentMessage, Ties, message_of, tangle_of_documents
 from recon_node.tangles.index import Tangles
 from recon_node.tangles.pictures import tangle_picture
 from recon_node.tangles.tangle import Tangle, TangleError
@@ -252,23 +242,19 @@ class _Read:
 
 async def _read(services: Services, root: StreamId, name: str) -> _Read:
     reader = services.store.reader
-    candidates, is_cut = await _tangles(services).candidates(
-        root.cid, name, MAX_MESSAGES, MAX_BYTES
-    )
+    index = _tangles(services)
+    candidates, is_cut = await index.candidates(root.cid, name, MAX_MESSAGES, MAX_BYTES)
     messages: list[tuple[bytes, int | None]] = []
     for start in range(0, len(candidates), _READ_AT_ONCE):
         batch = candidates[start : start + _READ_AT_ONCE]
         cars = await reader.cars_by_cid([candidate.cid for candidate in batch])
-        messages += [
-            (car, candidate.received)
-            for candidate, car in zip(batch, cars, strict=True)
-            if car is not None
-        ]
+        pairs = zip(cars, batch, strict=True)
+        messages += [(car, candidate.received) for car, candidate in pairs if car is not None]
     models: dict[CID, Delivered | str] = {}
     left = MAX_BYTES
-    for cid in dict.fromkeys(
-        candidate.model for candidate in candidates if candidate.model is not None
-    ):
+    for cid in dict.fromkeys(candidate.model for candidate in candidates):
+        if cid is None:
+            continue
         try:
             model = await read_delivered(services, cid, services.limits.stream_events, left)
         except ApiError:
@@ -299,7 +285,27 @@ def _answer(query: TangleQuery, read: _Read) -> Response:
         tangle = tangle_of_documents(messages.values(), query.name, query.root, query.ties)
     except TangleError as error:
         raise ApiError(HTTPStatus.NOT_FOUND, str(error)) from None
-    return reply(_render(query, tangle, messages, contents, truncated=read.is_cut))
+    body = TangleBody(
+        root=str(query.root),
+        name=query.name,
+        tips=list(tangle.tips),
+        messages=[
+            _describe(messages[id_], tangle.previous[id_], contents.get(id_, _NULL))
+            for id_ in tangle.order
+        ],
+        excluded=[
+            ExcludedMessageBody(
+                id=id_,
+                author=messages[id_].author,
+                rule=exclusion.rule.name.lower(),
+                reason="; ".join(messages[id_].errors) or str(exclusion),
+            )
+            for id_, exclusion in tangle.excluded.items()
+        ],
+        truncated=read.is_cut,
+        svg=_draw(query, tangle, messages) if query.drawn else UNSET,
+    )
+    return reply(body)
 
 
 class _Models:
@@ -346,36 +352,6 @@ class _Models:
         return define(known, versions)
 
 
-def _render(
-    query: TangleQuery,
-    tangle: Tangle[str],
-    messages: Mapping[str, DocumentMessage],
-    contents: Mapping[str, Raw],
-    *,
-    truncated: bool,
-) -> TangleBody:
-    return TangleBody(
-        root=str(query.root),
-        name=query.name,
-        tips=list(tangle.tips),
-        messages=[
-            _describe(messages[id_], tangle.previous[id_], contents.get(id_, _NULL))
-            for id_ in tangle.order
-        ],
-        excluded=[
-            ExcludedMessageBody(
-                id=id_,
-                author=messages[id_].author,
-                rule=exclusion.rule.name.lower(),
-                reason="; ".join(messages[id_].errors) or str(exclusion),
-            )
-            for id_, exclusion in tangle.excluded.items()
-        ],
-        truncated=truncated,
-        svg=_draw(query, tangle, messages) if query.drawn else UNSET,
-    )
-
-
 def _draw(query: TangleQuery, tangle: Tangle[str], messages: Mapping[str, DocumentMessage]) -> str:
     authors = {id_: (short_name(message.author),) for id_, message in messages.items()}
     picture = tangle_picture(f"Tangle {query.name!r} of {query.root}", tangle, authors)
@@ -383,15 +359,8 @@ def _draw(query: TangleQuery, tangle: Tangle[str], messages: Mapping[str, Docume
 
 
 def _describe(message: DocumentMessage, previous: Sequence[str], content: Raw) -> TangleMessageBody:
-    return TangleMessageBody(
-        id=str(message.id),
-        author=message.author,
-        model=None if message.model is None else str(message.model),
-        timestamp=message.timestamp,
-        received=message.received,
-        previous=list(previous),
-        content=content,
-    )
+    ids, times = (str(message.id), message.author), (message.timestamp, message.received)
+    return TangleMessageBody(*ids, text_of(message.model), *times, list(previous), content)
 
 
 def _tangles(services: Services) -> Tangles:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from recon_node import __version__
 from recon_node.api.endpoint import Call, endpoint
-from recon_node.api.models import Body, Parameters, Whole
+from recon_node.api.models import Body, Parameters, Whole, text_of
 from recon_node.api.routes.listings import PageBody, PageQuery
 from recon_node.api.services import Services
 from recon_node.ipld import CID
@@ -55,17 +55,11 @@ async def get_undelivered(call: Call[Parameters]) -> UndeliveredBody:
     hindrances = await call.services.store.reader.hindrances()
     provided = _provided(call.services)
     chains = [
-        PendingChainBody(
-            chain_id=chain_id, has_provider=chain_id in provided, proofs=proofs, next_due=due
-        )
+        PendingChainBody(chain_id, chain_id in provided, proofs, next_due=due)
         for chain_id, proofs, due in hindrances.proofs
     ]
-    return UndeliveredBody(
-        waiting=hindrances.waiting,
-        pending=hindrances.pending,
-        refused=hindrances.refused,
-        chains=chains,
-    )
+    counts = (hindrances.waiting, hindrances.pending, hindrances.refused)
+    return UndeliveredBody(*counts, chains)
 
 
 class BuildsOnBody(Body, frozen=True):
@@ -168,13 +162,13 @@ async def get_refused(call: Call[PageQuery]) -> RefusedEventsBody:
     refused = await call.services.store.reader.refused(query.after, query.size + 1)
     events = [
         RefusedEventBody(
-            cid=str(refused_event.cid),
-            event_id=str(refused_event.event_id),
-            height=refused_event.event_id.height,
-            inherent=refused_event.inherent,
-            reason=refused_event.reason,
+            cid=str(event.cid),
+            event_id=str(event.event_id),
+            height=event.event_id.height,
+            inherent=event.inherent,
+            reason=event.reason,
         )
-        for refused_event in refused[: query.size]
+        for event in refused[: query.size]
     ]
     return RefusedEventsBody(events=events, next=_next(refused, query.size))
 
@@ -206,12 +200,12 @@ class UnprocessedBody(Body, frozen=True):
 @endpoint("GET", "/ceramic/unprocessed", own=True)
 async def get_unprocessed(call: Call[Parameters]) -> UnprocessedBody:
     """List the streams of which nothing is computed."""
-    return UnprocessedBody(
-        [
-            UnprocessedStreamBody(*stream.subject, stream.events, stream.reason, stream.since)
-            for stream in call.services.evaluation.aside
-        ]
-    )
+    aside = call.services.evaluation.aside
+    streams = [
+        UnprocessedStreamBody(*stream.subject, stream.events, stream.reason, stream.since)
+        for stream in aside
+    ]
+    return UnprocessedBody(streams)
 
 
 def _provided(services: Services) -> set[str]:
@@ -232,17 +226,9 @@ def _next(entries: Sequence[Undelivered | RefusedEvent], size: int) -> int | Non
 
 
 def _describe(event: Undelivered, provided: set[str]) -> UndeliveredEventBody:
-    lookup = event.lookup
-    return UndeliveredEventBody(
-        cid=str(event.cid),
-        kind=event.kind.value,
-        height=event.event_id.height,
-        stream=None if event.stream is None else str(event.stream),
-        init=str(event.init),
-        builds_on=[BuildsOnBody(str(cid), state) for cid, state in event.builds_on],
-        lookup=None
-        if lookup is None
-        else LookupBody(
+    lookup, described = event.lookup, None
+    if lookup is not None:
+        described = LookupBody(
             proof=str(lookup.proof),
             chain_id=lookup.chain_id,
             transaction=f"0x{lookup.tx_hash.digest.hex()}",
@@ -250,6 +236,14 @@ def _describe(event: Undelivered, provided: set[str]) -> UndeliveredEventBody:
             tries=lookup.tries,
             not_found=lookup.not_found,
             due=lookup.due,
-        ),
+        )
+    return UndeliveredEventBody(
+        cid=str(event.cid),
+        kind=event.kind.value,
+        height=event.event_id.height,
+        stream=text_of(event.stream),
+        init=str(event.init),
+        builds_on=[BuildsOnBody(str(cid), state) for cid, state in event.builds_on],
+        lookup=described,
         fault=event.fault,
     )
