@@ -38,6 +38,11 @@ pub struct Event<'a> {
     pub protected: &'a [u8],
     pub signature: [u8; 64],
     pub payload: Payload<'a>,
+    /// The payload, encoded, and its data.
+    pub block: &'a [u8],
+    pub data: &'a [u8],
+    /// Whether it has a header, or a list of prevs.
+    pub has_more: bool,
 }
 
 pub enum Payload<'a> {
@@ -72,7 +77,10 @@ pub fn read_event(car: &[u8]) -> Option<Event<'_>> {
         return None;
     }
     let (protected, signature) = read_envelope(envelope, payload_cid)?;
-    Some(Event { cid: root, payload_cid, protected, signature, payload: read_payload(payload)? })
+    let (fields, data, has_more) = read_payload(payload)?;
+    let block = payload;
+    let cid = root;
+    Some(Event { cid, payload_cid, protected, signature, payload: fields, block, data, has_more })
 }
 
 fn expect(reader: &mut Reader, bytes: &[u8]) -> Option<()> {
@@ -108,20 +116,25 @@ fn read_envelope<'a>(envelope: &'a [u8], payload_cid: &[u8]) -> Option<(&'a [u8]
     reader.is_at_end().then_some((protected, signature))
 }
 
-fn read_payload(payload: &[u8]) -> Option<Payload<'_>> {
+fn read_payload(payload: &[u8]) -> Option<(Payload<'_>, &[u8], bool)> {
     let mut reader = Reader::new(payload);
     let count = reader.expect(MAP)?;
-    let (mut header, mut init, mut prevs, mut has_data) = (None, None, Vec::new(), false);
+    let (mut header, mut init, mut prevs, mut data) = (None, None, Vec::new(), None);
+    let mut has_more = false;
     reader.entries(count, |reader, key| {
         let start = reader.at;
         match key {
             b"id" => init = Some(event_link(reader)?),
-            b"prev" => prevs = read_prevs(reader)?,
+            b"prev" => {
+                has_more |= payload.get(start)? >> 5 == LIST;
+                prevs = read_prevs(reader)?;
+            }
             b"data" => {
-                has_data = true;
                 reader.skip(1)?;
+                data = Some(&payload[start..reader.at]);
             }
             b"header" => {
+                has_more = true;
                 reader.skip(1)?;
                 header =
                     Some(&payload[start..reader.at]).filter(|header| header.len() <= MAX_HEADER);
@@ -130,16 +143,15 @@ fn read_payload(payload: &[u8]) -> Option<Payload<'_>> {
         }
         Some(())
     })?;
-    if !reader.is_at_end() || !has_data {
+    if !reader.is_at_end() {
         return None;
     }
-    match (header, init, prevs.is_empty()) {
-        (Some(header), None, true) => Some(Payload::Init(header)),
-        (_, Some(init), false) if header.is_none_or(is_data_header) => {
-            Some(Payload::Data(init, prevs))
-        }
-        _ => None,
-    }
+    let fields = match (header, init, prevs.is_empty()) {
+        (Some(header), None, true) => Payload::Init(header),
+        (_, Some(init), false) if header.is_none_or(is_data_header) => Payload::Data(init, prevs),
+        _ => return None,
+    };
+    Some((fields, data?, has_more))
 }
 
 /// Tell whether the header of a data event has none but the fields that it may have.

@@ -62,6 +62,21 @@ mod recon_node_native {
         PyList::new(py, found.collect::<PyResult<Vec<_>>>()?)
     }
 
+    /// Return of each CAR what is in it, if it is a signed event and well-formed, else None.
+    /// Neither the signature nor the protected header is looked at.
+    ///
+    /// An event is `(cid, payload_cid, protected, signature, payload, init, prev)`, all of them
+    /// bytes. `payload` is the block; but if that has no more than an init event's CID, one prev
+    /// and data, these are `init`, `prev` and `payload`. Else `init` and `prev` are None.
+    #[pyfunction]
+    fn read<'py>(py: Python<'py>, cars: Vec<Bound<'py, PyBytes>>) -> PyResult<Bound<'py, PyList>> {
+        let data: Vec<&[u8]> = cars.iter().map(|car| car.as_bytes()).collect();
+        let events = guarded(&data, |data| data.iter().map(|car| car::read_event(car)).collect());
+        let read =
+            events.iter().map(|event| event.as_ref().map(|event| parts(py, event)).transpose());
+        PyList::new(py, read.collect::<PyResult<Vec<_>>>()?)
+    }
+
     /// Tell of each signature whether it is right: `signatures` are tuples of a key, the signature
     /// and the message. For tests.
     #[pyfunction]
@@ -139,4 +154,17 @@ fn plain<'py>(
     };
     let prevs = PyTuple::new(py, prevs.iter().map(|prev| bytes(prev)))?;
     (bytes(event.cid), bytes(event.payload_cid), did, init, prevs, header).into_pyobject(py)
+}
+
+fn parts<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyTuple>> {
+    let bytes = |data: &[u8]| PyBytes::new(py, data);
+    let (payload, init, prev) = match &event.payload {
+        Payload::Data(init, prevs) if !event.has_more => {
+            (event.data, Some(bytes(init)), Some(bytes(prevs[0])))
+        }
+        _ => (event.block, None, None),
+    };
+    let (cid, payload_cid) = (bytes(event.cid), bytes(event.payload_cid));
+    let (protected, signature) = (bytes(event.protected), bytes(&event.signature));
+    (cid, payload_cid, protected, signature, bytes(payload), init, prev).into_pyobject(py)
 }

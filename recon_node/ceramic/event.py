@@ -14,9 +14,10 @@ Such an event is read as what it is on the network: `Event.cid` is the DAG-JOSE 
 has the block that matches it. So a signature makes one event, however its file was made.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 
 from recon_node.ceramic.auth.envelope import (
@@ -27,6 +28,7 @@ from recon_node.ceramic.auth.envelope import (
     is_envelope,
     of_type,
     parse_envelope,
+    parse_protected,
     read_plain,
     without_link,
 )
@@ -46,6 +48,14 @@ from recon_node.ipld import (
     cid_head,
     dag_cbor,
 )
+
+try:
+    from recon_node_native import read as _read_natively
+except ImportError:  # it is optional
+    _read_natively = None
+
+_new_cid: Final[Callable[[type[CID], bytes], CID]] = bytes.__new__
+"""Makes a CID of bytes that were checked."""
 
 MAX_CAR_SIZE: Final = 1_000_000
 """Bytes of an event. It travels in one frame of at most 1 MiB; the rest is for the frame."""
@@ -202,6 +212,54 @@ def assemble_event(root: CID, read: Callable[[CID], bytes | None]) -> Event:
     if len(event.car) > MAX_CAR_SIZE:
         raise InvalidEventError(f"its blocks have {len(event.car)} bytes, more than an event may")
     return event
+
+
+def read_checked(
+    cars: Sequence[bytes], *, native: bool = True, lazily: bool = False
+) -> list[Event]:
+    """Read CARs that hold events, by the native core where it is installed.
+
+    Args:
+        cars: as in `parse_event`.
+        native: whether the native core looks first; it leaves uncommon events to `parse_event`.
+        lazily: whether the events are without their decoded payloads; see `Event.lazily`.
+
+    Raises:
+        InvalidEventError: as in `parse_event`.
+    """
+    if not native or _read_natively is None:
+        events = [parse_event(car) for car in cars]
+        return [event.lazily() for event in events] if lazily else events
+    read = _read_natively([car if type(car) is bytes else b"" for car in cars])
+    return [_event_of(car, fields, lazily) for car, fields in zip(cars, read, strict=True)]
+
+
+def _event_of(car: bytes, fields: tuple[Any, ...] | None, lazily: bool) -> Event:
+    if fields is not None and (signer := _without_capability(fields[2])) is not None:
+        raw_cid, payload_cid, _, signature, encoded, raw_init, raw_prev = fields
+        cid, (protected, header) = _new_cid(CID, raw_cid), signer
+        signed = Envelope(_new_cid(CID, payload_cid), protected, header, signature, None)
+        if raw_init is None:
+            event = _signed(cid, signed, dag_cbor.decode(encoded), car, None)
+            return event.lazily() if lazily else event
+        init, prev = _new_cid(CID, raw_init), _new_cid(CID, raw_prev)
+        payload = None if lazily else {"id": init, "data": dag_cbor.decode(encoded), "prev": prev}
+        return Event(cid, DATA, init, (prev,), None, payload, signed, None, car)
+    event = parse_event(car)
+    return event.lazily() if lazily else event
+
+
+@lru_cache(maxsize=1024)
+def _without_capability(protected: bytes) -> tuple[bytes, dict[str, Any]] | None:
+    """Return a protected header, the same object for all events of a signer, and what it says.
+
+    None if it is wrong or names a capability.
+    """
+    try:
+        header = parse_protected(protected)
+    except InvalidEventError:
+        return None
+    return None if "cap" in header else (protected, header)
 
 
 class _Found(dict[CID, bytes]):

@@ -81,7 +81,7 @@ class EventShape(NamedTuple, Generic[Id]):
 
 
 def shape_of(
-    event: Event, *, time: int | None = None, valid: bool = True, rank: bytes | None = None
+    event: Event, time: int | None = None, valid: bool = True, rank: bytes | None = None
 ) -> EventShape[CID]:
     """Convert an event for `select_tip`.
 
@@ -92,7 +92,7 @@ def shape_of(
             looked at.
         rank: its order in ties.
     """
-    expires = validity_of(event).expires if valid else None
+    expires = validity_of(event).expires if valid and event.capability is not None else None
     kind: Any = event.kind._value_  # `.value` takes ten times as long
     return EventShape(event.cid, kind, event.prevs, time, valid, expires, rank)
 
@@ -262,11 +262,12 @@ class _Grouping:
         self._groups: list[list[Event]] = []
 
     def add(self, event: Event) -> None:
-        number = self._number.setdefault(self._statement(event), len(self._groups))
-        if number == len(self._groups):
-            self._groups.append([event])
+        groups = self._groups
+        number = self._number.setdefault(self._statement(event), len(groups))
+        if number == len(groups):
+            groups.append([event])
         else:
-            self._groups[number].append(event)
+            groups[number].append(event)
         self._number_of[event.cid] = number
 
     def finish(self, keep_first: bool) -> Statements:
@@ -279,8 +280,8 @@ class _Grouping:
             if len(group) > 1:
                 event = event if keep_first else min(group, key=_preference)
                 copies |= {copy.cid: event.cid for copy in group if copy is not event}
-            by_number.append(self._rank(group, by_number))
-            ranks[event.cid] = by_number[-1]
+            ranks[event.cid] = rank = self._rank(group, by_number)
+            by_number.append(rank)
             shown.append(event)
         if copies:
             shown = [_naming_shown(event, copies) for event in shown]
@@ -303,6 +304,8 @@ class _Grouping:
             return sha256(_anchor(event) + below).digest()
         envelope = event.envelope
         if envelope is None or envelope.header["alg"] == _DETERMINISTIC:
+            if len(group) == 1:  # nearly always
+                return event.cid[-_DIGEST:]
             return min([copy.cid[-_DIGEST:] for copy in group])
         return envelope.payload[-_DIGEST:]
 

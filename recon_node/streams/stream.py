@@ -213,14 +213,12 @@ class Stream:
     @cached_property
     def shapes(self) -> tuple[EventShape[CID], ...]:
         """The events without their contents."""
+        times, faults, ranks = self.times, self.faults, self.statements.ranks
         return tuple(
-            shape_of(
-                event,
-                time=self.times.get(event.cid),
-                valid=event.cid not in self.faults,
-                rank=self.statements.ranks[event.cid],
-            )
-            for event in self.events
+            [
+                shape_of(event, times.get(event.cid), event.cid not in faults, ranks[event.cid])
+                for event in self.events
+            ]
         )
 
     @cached_property

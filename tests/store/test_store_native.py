@@ -18,9 +18,10 @@ from store_helpers import KEYS, MODEL, World
 from support import sdk_sample
 from test_store_refusals import LOCAL, Case
 
-from recon_node.ceramic import parse_event
+from recon_node.ceramic import InvalidEventError, parse_event
 from recon_node.ceramic.auth.did import Ed25519Key, controller_of
 from recon_node.ceramic.builder import data_event, init_event
+from recon_node.ceramic.event import read_checked
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 from recon_node.verification import Facts, Finding, check_event
 from recon_node.verification.facts import from_wire, to_wire
@@ -158,8 +159,25 @@ def by_python(data: bytes) -> Facts | None:
     return found if isinstance(found, Facts) and found.refusal is None else None
 
 
+def read(data: bytes, native: bool | None = None) -> tuple[Any, ...]:
+    """What is read in a CAR, or what is wrong with it; None: by `parse_event`."""
+    try:
+        if native is None:
+            event = parse_event(data)
+        else:
+            [event] = read_checked([data], native=native)
+            [lazy] = read_checked([data], native=native, lazily=True)
+            assert (lazy, repr(lazy.payload)) == (event, repr(event.payload))
+    except InvalidEventError as error:
+        return (str(error),)
+    return event, event.envelope, repr(event.payload), event.car
+
+
 def agreed(cars: list[bytes]) -> list[bool]:
-    """Which of some CARs the native core accepts, with the same facts as Python."""
+    """Which of some CARs the native core accepts, with the same facts as Python; it reads all of
+    them as Python does."""
+    for native in (True, False):
+        assert [read(data, native) for data in cars] == [read(data) for data in cars]
     found = check_events(cars)
     for facts, data in zip(found, cars, strict=True):
         assert facts is None or facts == by_python(data)
