@@ -52,6 +52,8 @@ _STREAM: Final = [
     _required("dimensions", pa.map_(pa.string(), pa.field("value", pa.binary(), True))),
 ]
 _PARTITION: Final = _required(PARTITION_COLUMN, pa.int32())
+#: The columns that all rows of a stream share, but for large dimensions.
+STREAM_COLUMNS: Final = frozenset(field.name for field in (*_STREAM, _PARTITION))
 _REASON: Final = pa.struct(
     [_required("rule", pa.string()), _required("winner", pa.binary()), _list("rivals", pa.binary())]
 )

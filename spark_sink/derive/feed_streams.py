@@ -12,12 +12,13 @@ that says why. Another version of the software takes it up again: its rows are c
 its events.
 """
 
+import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, groupby
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ from recon_node.ceramic import (
     StreamType,
     parse_event,
 )
+from recon_node.ceramic.event import read_checked
 from recon_node.ceramic.header import METAMODEL
 from recon_node.ipld import CID
 from recon_node.latest import Remembered
@@ -45,12 +47,17 @@ from recon_node.streams import (
 )
 from spark_sink.derive.watchdog import killed_if_slow
 from spark_sink.errors import SinkError, TablesError
-from spark_sink.schema import PARTITION_COLUMN, partition_of
+from spark_sink.schema import DERIVATION_COLUMNS, PARTITION_COLUMN, partition_of
 from spark_sink.tables.delta import FeedTable
 from spark_sink.tables.raw_files import ordered_slices
 
-Row = dict[str, Any]
+#: The columns that all rows of a stream share, by name.
+Columns = dict[str, Any]
+#: A row of a table without them; see `derive.transforms`.
+Row = tuple[Any, ...]
 
+# Whether the native core reads events, where it is installed: the node's setting is its switch.
+_NATIVE: Final = os.environ.get("RECON_NODE_NATIVE") != "off"
 # Bytes of a stream's events whose payloads are kept decoded.
 _MAX_DECODED: Final = 1024 * 1024
 # Bytes of a dimension that is in each row of an event.
@@ -149,12 +156,12 @@ class FeedStream:
             return None
 
     @cached_property
-    def columns(self) -> Row:
+    def columns(self) -> Columns:
         """The columns of every row about the stream."""
         return stream_columns(self.cid, self.header)
 
     @cached_property
-    def repeated_columns(self) -> Row:
+    def repeated_columns(self) -> Columns:
         """The same for the rows of its events but the init event: without large dimensions, which
         small events would multiply. Without any, it is the same object."""
         if all(len(value) <= _REPEATED for _, value in self.columns["dimensions"]):
@@ -166,7 +173,7 @@ class FeedStream:
         return {**self.columns, "dimensions": dimensions}
 
 
-def stream_columns(cid: bytes, header: InitHeader) -> Row:
+def stream_columns(cid: bytes, header: InitHeader) -> Columns:
     """Return the columns of every row about a stream."""
     return {
         "stream_cid": cid,
@@ -183,19 +190,20 @@ def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator
     All rows of each stream up to some position must be present.
 
     Args:
-        raw_events: at least the columns of `_RawEvent`, in any order of rows.
+        raw_events: at least the columns `DERIVATION_COLUMNS`, in any order of rows.
         models_only: skip all streams but models, which costs next to nothing.
 
     Raises:
         TablesError: a row holds no event of its stream, or a stream is incomplete.
     """
-    for cid, group in _by_stream(raw_events):
-        first = next(group)
-        if not first.car:  # see `spark_sink.tables.dags`
+    for cid, rows in _by_stream(raw_events):
+        first = next(rows)
+        car: bytes = first[_CAR]
+        if not car:  # see `spark_sink.tables.dags`
             continue
-        if models_only and _MODEL_HEADER not in first.car:
+        if models_only and _MODEL_HEADER not in car:
             continue
-        stream = _read_stream(cid, chain([first], group))
+        stream = _read_stream(cid, [first, *rows])
         if not models_only or stream.is_model:
             yield stream
 
@@ -213,35 +221,29 @@ def read_later(
     Raises:
         TablesError: a row holds no event of its stream.
     """
-    for cid, group in _by_stream(raw_events):
+    for cid, rows in _by_stream(raw_events):
         try:
-            yield _read_stream(cid, group, summaries[cid])
+            yield _read_stream(cid, [*rows], summaries[cid])
         except ForgottenError:
             continue
 
 
-class _RawEvent(NamedTuple):
-    """A row of `raw_events`: the columns that the other tables are computed from."""
-
-    position: int
-    stream_cid: bytes
-    car: bytes
-    time: int | None
-    chain_id: str | None
-    fault: str | None
+# Where a row of `raw_events` has its columns: those that the other tables are computed from.
+_POSITION, _STREAM_CID, _CAR, _TIME, _CHAIN_ID, _FAULT = range(len(DERIVATION_COLUMNS))
 
 
-def _by_stream(raw_events: pa.Table) -> Iterator[tuple[bytes, Iterator[_RawEvent]]]:
+def _by_stream(raw_events: pa.Table) -> Iterator[tuple[bytes, Iterator[Row]]]:
+    """Yield the rows of each stream, in feed order."""
     slices = ordered_slices(
-        raw_events.select(_RawEvent._fields), ("stream_cid", "position"), _ROWS_AT_ONCE
+        raw_events.select(DERIVATION_COLUMNS), ("stream_cid", "position"), _ROWS_AT_ONCE
     )
     columns = ([column.to_pylist() for column in part.columns] for part in slices)
-    rows = (row for batch in columns for row in map(_RawEvent, *batch))
-    return groupby(rows, attrgetter("stream_cid"))
+    rows = chain.from_iterable(zip(*batch, strict=True) for batch in columns)
+    return groupby(rows, itemgetter(_STREAM_CID))
 
 
 def _read_stream(
-    cid: bytes, rows: Iterable[_RawEvent], summary: StreamSummary | None = None
+    cid: bytes, rows: Sequence[Row], summary: StreamSummary | None = None
 ) -> FeedStream:
     """Read the events of a stream in feed order, one for each statement.
 
@@ -249,18 +251,33 @@ def _read_stream(
         ForgottenError: they do not simply follow the summary.
         TablesError: they are not the events of the stream.
     """
-    rows = tuple(rows)
-    size = sum([len(row.car) for row in rows])
+    cars = [row[_CAR] for row in rows]
+    size = sum(map(len, cars))
     with killed_if_slow(cid, size):
-        entries = [_read_entry(row, lazily=size > _MAX_DECODED) for row in rows]
-        return _stream_of(cid, {entry.event.cid: entry for entry in entries}, summary)
+        try:
+            events = read_checked(cars, native=_NATIVE, lazily=size > _MAX_DECODED)
+        except CeramicError:
+            events = [_read_event(row) for row in rows]  # which says where it is
+        entries = {
+            event.cid: Entry(position, event, time, chain_id, fault)
+            for (position, _, _, time, chain_id, fault), event in zip(rows, events, strict=True)
+        }
+        return _stream_of(cid, entries, summary)
+
+
+def _read_event(row: Row) -> Event:
+    try:
+        return parse_event(row[_CAR])
+    except CeramicError as error:
+        at = row[_POSITION]
+        raise TablesError(f"raw_events holds no event at position {at}: {error}") from error
 
 
 def _stream_of(cid: bytes, entries: dict[CID, Entry], summary: StreamSummary | None) -> FeedStream:
-    if any(entry.event.init != cid for entry in entries.values()):
+    events = [entry.event for entry in entries.values()]
+    if {event.init for event in events} != {cid}:
         raise TablesError(f"raw_events holds events of another stream under {cid.hex()}")
     faults = {cid: entry.fault for cid, entry in entries.items() if entry.fault is not None}
-    events = (entry.event for entry in entries.values())
     statements = statements_of(events, faults, keep_first=True)
     times = {cid: entry.time for cid, entry in entries.items() if entry.time is not None}
     stream = Stream(statements, times, faults, summary=summary)
@@ -279,15 +296,6 @@ def _stream_of(cid: bytes, entries: dict[CID, Entry], summary: StreamSummary | N
     if statements.copies:
         shown = (entries[event.cid]._replace(event=event) for event in statements.events)
     return FeedStream(cid, tuple(shown), stream)
-
-
-def _read_entry(row: _RawEvent, *, lazily: bool) -> Entry:
-    position, _, car, time, chain_id, fault = row
-    try:
-        event = parse_event(car)
-    except CeramicError as error:
-        raise TablesError(f"raw_events holds no event at position {position}: {error}") from error
-    return Entry(position, event.lazily() if lazily else event, time, chain_id, fault)
 
 
 #: Events of a stream of which a summary is kept.
@@ -368,10 +376,4 @@ def reason_of(error: Exception) -> str:
 
 def unprocessed(stream_id: str, position: int, reason: str | None) -> Row:
     """Return the row of a stream that is set aside; without a reason, of one taken up again."""
-    return {
-        "stream_id": stream_id,
-        "reason": reason,
-        "since": int(time.time()),
-        "version": __version__,
-        "position": position,
-    }
+    return stream_id, reason, int(time.time()), __version__, position

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Final
 
 import pyarrow as pa
@@ -29,6 +28,7 @@ from recon_node.ipld import CID
 from recon_node.streams import Definitions, ForgottenError, definitions_of
 from spark_sink.derive.feed_streams import (
     NOT_OF_A_STREAM,
+    Columns,
     FeedStream,
     ModelSetAsideError,
     Row,
@@ -39,7 +39,7 @@ from spark_sink.derive.feed_streams import (
     stream_columns,
     unprocessed,
 )
-from spark_sink.derive.transforms import NEED_MODELS, rows_of
+from spark_sink.derive.transforms import NEED_MODELS, own_columns, rows_of
 from spark_sink.derive.watchdog import killed_if_slow
 from spark_sink.schema import PARTITION_COLUMN, TABLES, UNPROCESSED, TableSpec, partition_of
 from spark_sink.tables.raw_files import RawFiles, batched
@@ -156,7 +156,7 @@ def portion_of_set_aside(
     return Portion(rows={UNPROCESSED: rows.finish()})
 
 
-def _identity(cid: bytes, init: bytes) -> tuple[str, Row]:
+def _identity(cid: bytes, init: bytes) -> tuple[str, Columns]:
     """Return the StreamID and the columns of a stream, as far as its init event can be read."""
     try:
         with killed_if_slow(cid, len(init)):
@@ -177,7 +177,7 @@ class _Work:
         self._models = models
         self._summaries = summaries
         self._rows = {n: _Rows(TABLES[n], step.stagers.get(n)) for n in step.names}
-        self._orders = {n: TABLES[n].key for n in step.names if TABLES[n].rows_are_events}
+        self._event_tables = {n for n in step.names if TABLES[n].rows_are_events}
         self._revised = {
             n: _Rows(TABLES[n], step.rewritten.get(n)) for n in NEED_MODELS.intersection(step.names)
         }
@@ -233,14 +233,14 @@ class _Work:
             stream.define(self._models.of(stream))
             revises = self._models.last_change(stream) > step.after
         for name, rows in rows_of(stream, step.names, 0 if revises else step.after):
-            order = self._orders.get(name)
             columns, repeated = stream.columns, stream.repeated_columns
-            if order is None or (columns is repeated and not revises):
+            if name not in self._event_tables or (columns is repeated and not revises):
                 self._rows[name].add(columns, rows)
                 continue
             for row in rows:
-                of_stream = columns if row["event_cid"] == stream.cid else repeated
-                if row[order] > step.after:
+                position, cid, *_ = row
+                of_stream = columns if cid == stream.cid else repeated
+                if position > step.after:
                     self._rows[name].add(of_stream, (row,))
                 elif name in self._revised:
                     self._revised[name].add(of_stream, (row,))
@@ -281,9 +281,11 @@ class _Rows:
 
     def __init__(self, spec: TableSpec, stager: Stager | None) -> None:
         self._schema = spec.schema
+        self._own = own_columns(spec.name)
+        self._data_at = self._own.index("data") if "data" in self._own else None
         self._stager = stager
         self._rows: list[Row] = []
-        self._streams: list[Row] = []
+        self._streams: list[Columns] = []
         self._stream_of: list[int] = []
         self._data = 0
         self._shared = 0  # bytes of the dimensions that rows of the latest stream repeat
@@ -305,15 +307,18 @@ class _Rows:
         tables, self._bytes, self._staged = self._packed
         del self._tables[tables:]
 
-    def add(self, columns: Row, rows: Iterable[Row]) -> None:
+    def add(self, columns: Columns, rows: Iterable[Row]) -> None:
         """Add rows; `columns` are those of their stream, the same object for all of its rows."""
+        at = self._data_at
         for row in rows:
             if not self._streams or self._streams[-1] is not columns:
                 self._streams.append(columns)
                 self._shared = sum([len(value or b"") for _, value in columns["dimensions"]])
             self._stream_of.append(len(self._streams) - 1)
             self._rows.append(row)
-            self._data += len(row.get("data") or b"") + self._shared
+            self._data += self._shared
+            if at is not None and (data := row[at]) is not None:
+                self._data += len(data)
             if len(self._rows) >= _ROWS_PER_TABLE or self._data >= _DATA_BYTES:
                 self._pack()
 
@@ -353,13 +358,14 @@ class _Rows:
 
     def _as_table(self) -> pa.Table:
         stream_of = pa.array(self._stream_of, pa.int32())
+        own = dict(zip(self._own, zip(*self._rows, strict=True), strict=True))
         columns = []
         for name, kind in zip(self._schema.names, self._schema.types, strict=True):
-            if name in self._streams[0]:
+            if name in own:
+                columns.append(pa.array(own[name], kind))
+            else:
                 shared = pa.array([stream[name] for stream in self._streams], kind)
                 columns.append(shared.take(stream_of))
-            else:
-                columns.append(pa.array([*map(itemgetter(name), self._rows)], kind))
         return pa.Table.from_arrays(columns, schema=self._schema)
 
     def _write(self) -> None:

@@ -28,7 +28,7 @@ from recon_node.ceramic.builder import (
 )
 from recon_node.ipld import CID
 from spark_sink.derive.feed_streams import read_streams
-from spark_sink.derive.transforms import rows_of
+from spark_sink.derive.transforms import own_columns, rows_of
 from spark_sink.errors import TablesError
 from spark_sink.schema import DERIVED, with_partition
 
@@ -59,7 +59,7 @@ def rows(events: list[Event], times: dict[CID, int]) -> list[tuple[str, dict[str
     return [
         (name, {k: v for k, v in row.items() if k not in ("position", "conclusion_event_order")})
         for name, found in rows_of(stream, DERIVED)
-        for row in found
+        for row in (dict(zip(own_columns(name), each, strict=True)) for each in found)
     ]
 
 
@@ -83,7 +83,7 @@ def test_the_order_of_rows_does_not_matter(sample: list[Event], rng: random.Rand
     assert found_in(raw.slice(0, 0)) == {}
 
 
-def found_in(raw: pa.Table) -> dict[bytes, list[tuple[str, list[dict[str, Any]]]]]:
+def found_in(raw: pa.Table) -> dict[bytes, list[tuple[str, list[tuple[Any, ...]]]]]:
     """The rows of the tables that have one for each stream."""
     names = ("stream_tips", "stream_states")
     return {
