@@ -43,13 +43,14 @@ from spark_sink.errors import TablesError, cannot_open
 FAULTS: Final = (DeltaError, OSError, pa.ArrowException)
 #: The schemes of stores, as delta-rs knows them, without the name of a provider's account.
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss")
-# Variables with the address of a server that speaks a provider's protocol.
-_ENDPOINTS: Final = (
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT",
-    "AZURE_STORAGE_ENDPOINT",
-    "GOOGLE_BASE_URL",
-)
+# Variables with the address of a server that speaks a provider's protocol, by scheme. They are
+# options of delta-rs, too, in lower case.
+_ENDPOINTS: Final = {
+    **dict.fromkeys(("s3", "s3a"), ("AWS_ENDPOINT_URL", "AWS_ENDPOINT")),
+    **dict.fromkeys(("az", "abfs", "abfss"), ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")),
+    "gs": ("GOOGLE_BASE_URL",),
+}
+_SHORT_NAMES: Final = ("endpoint", "endpoint_url")
 # A request that fails is repeated for half a minute: a store restarts in less, and a wrong address
 # is an error soon enough.
 _STORE_TIMEOUTS: Final = {
@@ -142,13 +143,25 @@ def _store(location: StoreUrl) -> FileSystem:
 
 
 def storage_options(location: Location) -> dict[str, str] | None:
-    """Return the options of delta-rs for a location; None for a directory."""
+    """Return the options of delta-rs for a location; None for a directory.
+
+    Raises:
+        TablesError: the address of the store's server is not a URL: delta-rs would panic.
+    """
     if isinstance(location, Path):
         return None
     options = dict(location.options)
-    endpoints = (value for name, value in options.items() if "endpoint" in name.lower())
-    variables = (os.environ.get(name, "") for name in _ENDPOINTS)
-    if any(address.startswith("http://") for address in (*endpoints, *variables)):
+    variables = _ENDPOINTS[location.url.partition("://")[0]]
+    names = (*map(str.lower, variables), *_SHORT_NAMES)
+    addresses = {name: os.environ[name] for name in variables if name in os.environ}
+    addresses |= {name: value for name, value in options.items() if name.lower() in names}
+    for name, address in addresses.items():
+        if not address.startswith(("http://", "https://")):
+            raise TablesError(
+                f"{name} is {address!r}, which is not the URL of a store's server: write "
+                "http://HOST:PORT or https://HOST:PORT"
+            )
+    if any(address.startswith("http://") for address in addresses.values()):
         options = {"allow_http": "true", **options}
     return {**_STORE_TIMEOUTS, **options}
 

@@ -71,8 +71,10 @@ def s3() -> Iterator[dict[str, str]]:
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as server:
         assert server.stdout is not None
+        url = server.stdout.readline().strip()
+        assert url, "the S3 server has not started"
         yield {
-            "AWS_ENDPOINT_URL": server.stdout.readline().strip(),
+            "AWS_ENDPOINT_URL": url,
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
             "AWS_REGION": "us-east-1",

@@ -26,6 +26,6 @@ S3Response.put_object = one_by_one  # type: ignore[method-assign, assignment]
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()
 host, port = server.get_host_and_port()
-httpx.put(f"http://{host}:{port}/bucket").raise_for_status()
+httpx.put(f"http://{host}:{port}/bucket", timeout=60.0).raise_for_status()
 print(f"http://{host}:{port}", flush=True)
 sys.stdin.read()

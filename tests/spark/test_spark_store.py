@@ -145,6 +145,8 @@ def test_two_drivers_of_one_machine_are_told_at_once(store: Location) -> None:
     [
         ("s3://nowhere/t", {}, "the bucket does not exist"),
         ("s3://bucket/t", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "the store does not answer"),
+        ("s3://bucket/t", {"AWS_ENDPOINT_URL": "127.0.0.1:9000"}, "not the URL of a store's ser"),
+        ("s3://bucket/t", {"AWS_ENDPOINT_URL": ""}, "AWS_ENDPOINT_URL is '', which is not the URL"),
         ("gs://bucket/t", {"GOOGLE_SERVICE_ACCOUNT_KEY": "{}"}, "cannot open the table gs://"),
         ("gs://bucket/t", {"GOOGLE_SERVICE_ACCOUNT": "/none"}, "its credentials cannot be read"),
         ("az://bucket/t", {}, "set AZURE_STORAGE_ACCOUNT_NAME"),
