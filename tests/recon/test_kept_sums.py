@@ -79,7 +79,7 @@ def test_all_keys_go_while_a_sum_is_being_made(
 ) -> None:
     """Those that were added are taken out, the last of them included, and the others not."""
     monkeypatch.setattr(sums, "_QUICKLY_HASHED", 2)
-    keys = [b"%04d" % number for number in range(5000)]
+    keys = [b"%05d" % number for number in range(20_000)]
     store = KeyStore(keys)
     making = make(store, WHOLE)
     for _ in range(done):

@@ -177,8 +177,9 @@ def test_two_keys_with_one_id_do_not_decode() -> None:
     assert decoded(sketch.symbols) is None
 
 
-def test_ids_are_added_in_portions() -> None:
-    numbers = ids(np.random.default_rng(1).integers(0, 1 << 63, 2500).tolist())
+@pytest.mark.parametrize("number", [8, 9, 1024, 1025, 8500])
+def test_ids_are_added_in_portions(number: int) -> None:
+    numbers = ids(np.random.default_rng(1).integers(0, 1 << 63, number).tolist())
     signs = np.where(np.arange(len(numbers)) % 3, 1, -1)
     at_once, one_by_one = Symbols.none(300), Symbols.none(300)
     at_once.add(numbers, signs)

@@ -60,8 +60,13 @@ Signs = NDArray[np.int64]
 _FEW_IDS: Final = 8
 """Ids up to which they are added one by one: to add one to all its symbols takes 15 calls of numpy
 for each of about 20 indices, or one for all of them."""
-_IDS_AT_ONCE: Final = 1024
-"""Ids whose indices are found together: with some 20 indices each, they fit into a cache."""
+_MANY_IDS: Final = 1024
+"""Ids from which on they are added one index of all after the other: for fewer, that takes more
+calls of numpy than it saves."""
+_IDS_AT_ONCE: Final = 8192
+"""Ids whose indices are found together: what is needed of them fits into a cache."""
+_WORTH_KEEPING: Final = 0.8
+"""The share of ids that have another index below which the others are taken out."""
 NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 
 _U = np.uint64
@@ -174,14 +179,30 @@ class Symbols(NamedTuple):
             self._add_each(ids, checks, signs)
             return
         # Modulo 2^n, adding n-bit numbers signed or unsigned is the same.
-        sums, counts = ids * signs.astype(_U), signs.astype(np.uint8)
-        checks *= signs.astype(np.uint32)
+        factors = signs.astype(_U)
+        if len(ids) > _MANY_IDS:
+            rests = (checks.astype(_U) << _U(_CHECK_BITS) | _U(1)) * factors
+            self._add_many(ids, ids * factors, rests)
+            return
+        of, indices = _all_indices(ids, len(self))
+        np.add.at(self.sums, indices, (ids * factors)[of])
+        np.add.at(self.checks, indices, (checks * signs.astype(np.uint32))[of])
+        np.add.at(self.counts, indices, signs.astype(np.uint8)[of])
+
+    def _add_many(self, ids: Ids, sums: Ids, rests: Ids) -> None:
+        """Do the same for many ids, given what each adds to sums, and the rest in one number.
+
+        That has the check in its upper half, and in its lower half the count, which stays small.
+        """
+        sum_of, rest_of = np.zeros((2, len(self) + 1), _U)
         for start in range(0, len(ids), _IDS_AT_ONCE):
             part = slice(start, start + _IDS_AT_ONCE)
-            of, indices = _all_indices(ids[part], len(self))
-            np.add.at(self.sums, indices, sums[part][of])
-            np.add.at(self.checks, indices, checks[part][of])
-            np.add.at(self.counts, indices, counts[part][of])
+            _add_all(ids[part], sums[part], rests[part], sum_of, rest_of)
+        counts = rest_of.astype(np.uint32).view(np.int32)
+        rest_of -= counts.astype(np.int64).view(_U)
+        self.sums[:] += sum_of[:-1]
+        self.checks[:] += (rest_of >> _U(_CHECK_BITS)).astype(np.uint32)[:-1]
+        self.counts[:] += counts.astype(np.uint8)[:-1]
 
     def _add_each(self, ids: Ids, checks: NDArray[np.uint32], signs: Signs) -> None:
         """Do the same for a few ids, one after the other."""
@@ -215,6 +236,32 @@ def _all_indices(ids: Ids, limit: int) -> tuple[Signs, Signs]:
         owners.append(of)
         indices.append(at.astype(np.int64))
     return np.concatenate(owners), np.concatenate(indices)
+
+
+def _add_all(ids: Ids, sums: Ids, rests: Ids, sum_of: Ids, rest_of: Ids) -> None:
+    """Add two numbers of each id to the symbols that have it, one index of all ids at a time.
+
+    There is one more symbol than needed, for ids that have no other index. They stay for a while,
+    because to take them out each time would take longer.
+    """
+    limit = len(sum_of) - 1
+    state, at = ids.copy(), np.zeros(len(ids), np.float64)
+    step, indices = np.empty(len(ids), np.float64), np.zeros(len(ids), np.int64)
+    while len(state):
+        np.add.at(sum_of, indices, sums)
+        np.add.at(rest_of, indices, rests)
+        state *= _U_STEP
+        np.sqrt(np.add(state, 1.0, out=step), out=step)
+        np.divide(_TWO_32, step, out=step)
+        step -= 1
+        step *= at + 1.5
+        at += np.maximum(np.ceil(step, out=step), 1, out=step)
+        np.copyto(indices, np.minimum(at, limit, out=at), casting="unsafe")
+        inside = at < limit
+        number = int(np.count_nonzero(inside))
+        if number < len(state) * _WORTH_KEEPING:
+            state, at, indices = state[inside], at[inside], indices[inside]
+            sums, rests, step = sums[inside], rests[inside], step[:number]
 
 
 def indices_of(id_: int, limit: int) -> list[int]:

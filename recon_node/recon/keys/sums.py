@@ -23,6 +23,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Generator, Iterator, Sequence
 from hashlib import sha256
+from itertools import islice
 from typing import Final, TypeVar
 
 import numpy as np
@@ -150,6 +151,8 @@ MAX_HASHES: Final = 64
 """LtHashes that a store keeps, likewise; each takes 2 KiB."""
 _MANY_USES: Final = 64
 """Uses of a sum after which all are counted half."""
+_GROUPS: Final = 4
+"""Groups of keys that are added to a sketch at once: a key takes half as long as in single ones."""
 _QUICKLY_HASHED: Final = 256
 """Keys up to which a range is hashed whenever that is asked for: in 0.2 ms."""
 _BATCH: Final = 2048
@@ -190,18 +193,18 @@ class _Kept:
         return [n for n, key in keys if lower < key < upper and (self.done or key <= self.reached)]
 
     def extend(self, keys: OrderedKeys) -> int:
-        """Add the next group of the range; return what it took, in looks at a key."""
+        """Add the next keys of the range; return what it took, in looks at a key."""
         rest = KeyRange(self.reached, self.key_range.upper)
-        group = None if rest.is_empty else next(groups(keys, rest), None)
-        if group is None:
+        some = list(islice(groups(keys, rest), _GROUPS if isinstance(self.sum, Sketch) else 1))
+        if not some:
             self.done = True
             return 0
         if isinstance(self.sum, Sketch):
-            self.sum.add(group.ids)
+            self.sum.add(np.concatenate([group.ids for group in some]))
         else:
-            self.sum.add(group.digests())
-        self.reached = group.last_key()
-        return LOOKS * len(group.ids)
+            self.sum.add(some[0].digests())
+        self.reached = some[-1].last_key()
+        return LOOKS * sum(len(group.ids) for group in some)
 
 
 class Sketches:
