@@ -11,9 +11,13 @@ both: RECON_NODE_URL, RECON_NODE_TOKEN and RECON_NODE_TOKEN_FILE.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +27,9 @@ import click
 from recon_node import DEFAULT_URL
 from recon_node.files import is_exposed, read_secret
 
+_IS_CLOSED: Final = (errno.EPIPE, errno.EINVAL)
+"""The reader of the output has seen enough, for example `head` (EINVAL: on Windows)."""
+_IS_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _UNITS: Final = "BKMGTPE"
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -52,6 +59,31 @@ def shown_json(text: str) -> str:
 def echo(message: Any = "", *, err: bool = False, lines: bool = False) -> None:
     """Print a line, or several ones; on standard error if `err` is set."""
     click.echo(shown(str(message), lines=lines), err=err)
+
+
+@contextmanager
+def output_written() -> Iterator[None]:
+    """Make sure that everything that the block printed is written; else exit with 1, and say why,
+    unless the reader of the output has seen enough."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (*_IS_CLOSED, *_IS_FULL) or error.filename is not None:
+            raise
+        _discard_output()
+        if error.errno in _IS_FULL:
+            echo(f"Error: standard output cannot be written: {error.strerror}", err=True)
+        sys.exit(1)
+
+
+def _discard_output() -> None:
+    """Discard what the interpreter would still write when it exits."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def print_json(value: Any) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import sys
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from recon_node import __version__
 from recon_node.program import no_garbage_collection, open_standard_streams
-from recon_node.terminal import echo
+from recon_node.terminal import output_written
 
 __all__ = ["main"]
 
@@ -41,10 +38,6 @@ _COMMANDS: Final = {
     "testnet": ("testnet_commands", "Run several nodes on this machine until Ctrl-C."),
 }
 """The commands, each with its module and its line in the help."""
-
-_IS_CLOSED: Final = (errno.EPIPE, errno.EINVAL)
-"""The reader of the output has seen enough, for example `head` (EINVAL: on Windows)."""
-_IS_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _MainGroup(click.Group):
@@ -92,25 +85,8 @@ class _MainGroup(click.Group):
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run a command, and make sure that everything it printed is written."""
         open_standard_streams()
-        try:
-            try:
-                return super().main(*args, **extra)
-            finally:
-                sys.stdout.flush()
-        except OSError as error:
-            if error.errno not in (*_IS_CLOSED, *_IS_FULL) or error.filename is not None:
-                raise
-            _discard_output()
-            if error.errno in _IS_FULL:
-                echo(f"Error: standard output cannot be written: {error.strerror}", err=True)
-            sys.exit(1)
-
-
-def _discard_output() -> None:
-    """Discard what the interpreter would still write when it exits."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+        with output_written():
+            return super().main(*args, **extra)
 
 
 def _version_message() -> str:

@@ -15,7 +15,7 @@ import click
 
 from recon_node import timing
 from recon_node.program import open_standard_streams, stop_signals
-from recon_node.terminal import ByteSize, echo, shown
+from recon_node.terminal import ByteSize, echo, output_written, shown
 from spark_sink.cli.event_printer import EventPrinter, json_lines_option
 from spark_sink.cli.export_commands import export
 from spark_sink.cli.options import (
@@ -60,6 +60,8 @@ _STOP_TIMEOUT = 8.0
 _EXTRA = {"confluent_kafka", "deltalake", "duckdb", "pandas", "psycopg", "pyspark"}
 
 
+_MAX_SHOWN = 100
+"""Characters of an argument that an error quotes."""
 _ENV_PREFIX = "SPARK_SINK"
 """What the environment variables of options begin with."""
 
@@ -68,9 +70,10 @@ class _Group(click.Group):
     """Reports errors in one line, as click does, with exit code 1; exits with 130 on Ctrl-C."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run the command of the command line."""
+        """Run the command of the command line, and make sure that all it printed is written."""
         open_standard_streams()
-        return super().main(*args, **extra)
+        with output_written():
+            return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -81,6 +84,9 @@ class _Group(click.Group):
             ctx.exit(130)
         except SinkError as error:
             raise click.ClickException(shown(str(error), lines=True)) from error
+        except UnicodeEncodeError as error:  # Python's text for bytes that are not UTF-8
+            text = repr(error.object[:_MAX_SHOWN])
+            raise click.ClickException(f"{text} is not text in UTF-8") from error
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
             if package not in _EXTRA:

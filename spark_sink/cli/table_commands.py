@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recon_node.ceramic import StreamId, StreamIdError
-from recon_node.files import draft_of, move_into_place
+from recon_node.files import draft_of, move_into_place, read_bounded
 from recon_node.terminal import echo, json_option, print_json, print_result
 from spark_sink.cli.options import HOURS, MOMENT, node_options, nodes_options, tables_option
+from spark_sink.errors import TablesError
 from spark_sink.schema import TABLES
 
 if TYPE_CHECKING:
     from spark_sink.tables.location import Location
 
+_MAX_TOKEN = 64 * 1024
+"""Bytes of a file with a token of `spark-sink changes`."""
 _names = click.argument("names", nargs=-1, metavar="[TABLE|VIEW]...")
 
 
@@ -247,8 +250,8 @@ def changes(tables: Location, name: str, since: str | None, checkpoint: Path | N
 
     if since is not None and checkpoint is not None:
         raise click.UsageError("use --since or --checkpoint, not both")
-    if checkpoint is not None and checkpoint.exists():
-        since = checkpoint.read_text().strip()
+    if checkpoint is not None:
+        since = _read_checkpoint(checkpoint)
     change_feed = Changes(tables, name, None if since is None else Token.parse(since))
     for kind, rows in change_feed.rows():
         if kind == "reset":
@@ -258,9 +261,30 @@ def changes(tables: Location, name: str, since: str | None, checkpoint: Path | N
     echo(to_json({"token": str(change_feed.token)}))
     sys.stdout.flush()
     if checkpoint is not None:
-        with draft_of(checkpoint, wait=True) as draft:
-            draft.write_text(f"{change_feed.token}\n")
-            move_into_place(draft, checkpoint)
+        try:
+            with draft_of(checkpoint, wait=True) as draft:
+                draft.write_text(f"{change_feed.token}\n")
+                move_into_place(draft, checkpoint)
+        except OSError as error:
+            raise TablesError(
+                f"the checkpoint {checkpoint} cannot be written ({error.strerror or error}): the "
+                "same rows come again next time"
+            ) from None
+
+
+def _read_checkpoint(file: Path) -> str | None:
+    """Return the token in a file; None if there is no such file yet, in a directory that is."""
+    try:
+        if not file.exists() and file.parent.is_dir():
+            return None
+        return read_bounded(file, _MAX_TOKEN).decode("ascii").strip()
+    except OSError as error:
+        raise TablesError(f"the checkpoint {file}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise TablesError(
+            f"the checkpoint {file} does not hold a token of `spark-sink changes`: delete it to "
+            "get all rows again, or name another file"
+        ) from None
 
 
 @click.command(short_help="Rebuild a table.")

@@ -34,6 +34,8 @@ from spark_sink.tables.views import path_of, spec_of
 APPENDED: Final = ("raw_events", "conclusion_events")
 # Bytes of files whose events are brought into one order.
 _TOGETHER: Final = 32 * 1024 * 1024
+_MAX_SHOWN: Final = 100
+"""Characters of a text that an error quotes."""
 _NEW: Final = ("insert", "update_postimage")
 
 Kind = Literal["reset", "row"]
@@ -66,11 +68,16 @@ class Token:
         """
         try:
             token = cls(**json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4))))
+            if not (
+                type(token.version) is type(token.position) is int and type(token.table) is str
+            ):
+                raise TypeError(text)
             if not (token.version >= 0 and token.position >= 0):
                 raise ValueError(text)
             return token
-        except (ValueError, TypeError):
-            raise TablesError(f"{text!r} is not a token of `spark-sink changes`") from None
+        except (ValueError, TypeError, RecursionError):
+            beginning = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+            raise TablesError(f"{beginning!r} is not a token of `spark-sink changes`") from None
 
 
 class _GoneError(Exception):

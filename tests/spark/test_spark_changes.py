@@ -1,6 +1,9 @@
 """`spark-sink changes`: whoever writes its rows by their keys has the table, at any time."""
 
 import json
+import subprocess
+import sys
+from base64 import urlsafe_b64encode
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -142,3 +145,52 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     text = asked(*asks, "--since", "nonsense", code=1).stderr
     assert "is not a token of `spark-sink changes`" in text
     asked(*asks, "--since", "x", "--checkpoint", "y", code=2)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"nonsense",
+        b"caf\xe9",
+        b"A" * 65_537,
+        b"A" * 60_000,
+        urlsafe_b64encode(b"[" * 40_000),
+        urlsafe_b64encode(b'{"table":"t","version":1.5,"position":true}'),
+    ],
+)
+def test_a_checkpoint_that_is_none_is_an_error(content: bytes, tmp_path: Path) -> None:
+    tables, file = tmp_path / "tables", tmp_path / "token"
+    Tables(tables, EPOCH)
+    file.write_bytes(content)
+    error = asked("raw_events", tables, "--checkpoint", file, code=1).stderr
+    assert error.startswith("Error: ")
+    assert len(error) < 500
+    assert file.read_bytes() == content
+
+
+def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    tables = tmp_path / "tables"
+    filled(tables, ROWS[:3], names=())
+    (tmp_path / "file").touch()
+    for file in (tmp_path / "no" / "token", tmp_path / ("x" * 300), tmp_path / "file" / "token"):
+        error = asked("raw_events", tables, "--checkpoint", file, code=1).stderr
+        assert error.startswith(f"Error: the checkpoint {file}: ")
+    words = ["changes", "raw_events", "--tables", str(tables)]
+    program = "from spark_sink.cli import main; main()"
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "Error: standard output cannot be written: No space left on device\n"
+
+
+def test_a_name_that_is_not_utf_8_is_an_error(tmp_path: Path) -> None:
+    for words in (("\udcff", "--tables", tmp_path), ("raw_events", "--tables", "\udcff")):
+        result = invoked("changes", *words)
+        assert result.exit_code == 1
+        assert "is not text in UTF-8" in result.stderr
