@@ -38,13 +38,20 @@ NAMED = Policy(allow_controllers=frozenset(["did:web:x", *map(controller_of, KEY
 
 
 @contextmanager
-def few(*, used: bool = True) -> Iterator[None]:
-    """Few keys are worth a file and a sum; with `used`, saved ones are used after any changes."""
+def few(*, used: bool = True, saving: bool = False) -> Iterator[None]:
+    """Few keys are worth a file and a sum.
+
+    Args:
+        used: saved ones are used after any changes.
+        saving: a start saves keys that have changed by a tenth or more.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(saved_keys, "FEWEST", 1)
         patch.setattr(sums, "_QUICKLY_HASHED", 0)
         if used:
             patch.setattr(saved_keys, "_MOST_CHANGES", 1e9)
+        if not saving:
+            patch.setattr(saved_keys, "_MANY_CHANGES", 1e9)
         yield
 
 
@@ -87,7 +94,7 @@ async def test_any_changes_after_the_keys_were_saved(seed: int, guarded: bool) -
     batches = [offers[: len(offers) // 2], *(offers[n::3] for n in range(3)), []]
     with (
         tempfile.TemporaryDirectory() as folder,
-        few(used=rng.random() < 0.8),
+        few(used=rng.random() < 0.8, saving=rng.random() < 0.5),
         capture_logs() as logs,
     ):
         directory, keys = Path(folder, "0"), list[bytes]()

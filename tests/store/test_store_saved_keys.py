@@ -81,7 +81,7 @@ async def test_a_shutdown_knows_that_they_are_being_saved(
 
 
 async def test_a_log_that_changed_much_without_a_clean_end_does_not_use_them(
-    tmp_path: Path,
+    tmp_path: Path, loads: list[int]
 ) -> None:
     """In test_store_killed_keys.py, it has changed less."""
     await fill(tmp_path / "log", 1)
@@ -90,8 +90,13 @@ async def test_a_log_that_changed_much_without_a_clean_end_does_not_use_them(
         keys = list(store.keys)
         shutil.copytree(tmp_path / "log", tmp_path / "killed")  # as kill -9 leaves it
     with capture_logs() as logs:
-        assert await reopened(tmp_path / "killed") == keys
+        async with open_store(tmp_path / "killed", NETWORK, settings=WITHOUT_RING) as store:
+            assert list(store.keys) == keys
+            shutil.copytree(tmp_path / "killed", tmp_path / "again")
     assert logs == []
+    loads.clear()
+    assert await reopened(tmp_path / "again") == keys
+    assert loads == [len(keys)]  # which that start has saved
 
 
 async def test_a_log_that_was_put_back_does_not_trust_those_of_a_later_one(

@@ -206,11 +206,15 @@ class EventLog:
     def load_keys(self) -> KeyStore:
         """Return a new key store of all EventIds held, but those withheld from peers."""
         with explained_errors(self.path):
-            keys = load_latest_keys(self._data_dir, self.connection, self._extent)
-            if keys is None:
+            latest = load_latest_keys(self._data_dir, self.connection, self._extent)
+            if latest is None:
                 withheld = set(select_withheld(self.connection, orphans=self.guarded))
                 rows = self.connection.execute("SELECT event_id FROM events")
                 keys = KeyStore(event_id for (event_id,) in rows if event_id not in withheld)
+                latest = keys, True
+            keys, has_changed = latest
+            if has_changed:
+                self._save(keys)
         return keys
 
     def load_withheld(self) -> list[EventId]:
@@ -390,8 +394,9 @@ class EventLog:
         withheld = select_withheld(self.connection, orphans=self.guarded)
         return Extent.of(self.connection, self.marks.head, withheld)
 
-    def _save(self, keys: KeyView, ring_keys: KeyView | None) -> None:
+    def _save(self, keys: KeyView, ring_keys: KeyView | None = None) -> None:
         SAVING.set()
+        self._keys_are_saved = True  # the next change forgets them
         try:
             save_keys(self._data_dir, self.connection, KEYS, keys, self._extent)
             save_sums(self._data_dir, self.connection, keys)

@@ -1,12 +1,13 @@
 """The key store of the last run, in files beside the log: a start without sorting and hashing.
 
 The log is the truth, and the files are used only if they are known to belong to the log. On a clean
-close, they are written with a fresh token, and then the token is written into the log, under two
-names. The first transaction that changes the log afterwards removes the first one. So whatever
-happens (kill -9, a power cut, a restored backup, a repair), a log has the first token if and only
-if nothing has changed since the files with that token were written, and the second one if and only
-if it came out of that log by changes. Files end with the sha2-256 of everything before, so that
-damage is noticed. In any doubt the key store is built from the log, which only takes longer.
+close, and by a start that had to make many keys, they are written with a fresh token, and then the
+token is written into the log, under two names. The first transaction that changes the log
+afterwards removes the first one. So whatever happens (kill -9, a power cut, a restored backup, a
+repair), a log has the first token if and only if nothing has changed since the files with that
+token were written, and the second one if and only if it came out of that log by changes. Files end
+with the sha2-256 of everything before, so that damage is noticed. In any doubt the key store is
+built from the log, which only takes longer.
 
     keys.saved   "recon-node keys 1\\n" | token, 16 bytes | number of keys, u64 | the keys, packed
                  | feed's head, u64 | number of undelivered keys, u64
@@ -74,6 +75,9 @@ _DIGEST_SIZE: Final = 32
 _EXTENT: Final = struct.Struct("<QQ")
 _READ_AT_ONCE: Final = 1 << 25
 """Bytes that are read and hashed together: each time, the interpreter has to be had again."""
+_MANY_CHANGES: Final = 0.1
+"""Changed keys for each saved one from which on a start saves them: they may grow further before
+the next clean close."""
 _MOST_CHANGES: Final = 0.5
 """Changed keys for each saved one from which on it is faster to read all from the log."""
 
@@ -123,10 +127,11 @@ def load_keys(
 
 def load_latest_keys(
     data_dir: Path, connection: sqlite3.Connection, extent: Callable[[], Extent]
-) -> KeyStore | None:
+) -> tuple[KeyStore, bool] | None:
     """Return all keys of the log, with their sums, if they follow from those that were saved.
 
-    `extent` returns that of the log as it is now.
+    `extent` returns that of the log as it is now. With them comes whether so many have changed that
+    they should be saved again.
     """
     token, earlier = _token(connection, KEYS), _token(connection, EARLIER_KEYS)
     path = data_dir / FILE_NAMES[KEYS]
@@ -134,10 +139,12 @@ def load_latest_keys(
     if saved is not None:
         _load_sums(data_dir / SUMS_FILE, token or earlier, saved.keys)
         if token is not None:
-            return saved.keys
-        before = saved.extent()
-        if before is not None and _bring_up_to_date(saved.keys, before, extent(), connection):
-            return saved.keys
+            return saved.keys, False
+        before, number = saved.extent(), len(saved.keys)
+        if before is not None:
+            changes = _bring_up_to_date(saved.keys, before, extent(), connection)
+            if changes is not None:
+                return saved.keys, changes > number * _MANY_CHANGES
     if token is not None:  # so that the next close writes another file
         connection.execute("DELETE FROM meta WHERE name = ?", (KEYS,))
     return None
@@ -145,11 +152,15 @@ def load_latest_keys(
 
 def _bring_up_to_date(
     keys: KeyStore, saved: Extent, now: Extent, connection: sqlite3.Connection
-) -> bool:
-    """Make saved keys those of the log as it is now; return False if that is not possible."""
+) -> int | None:
+    """Make saved keys those of the log as it is now, and return how many changed.
+
+    None if that is not possible, or too many have changed.
+    """
     came, went = now.undelivered - saved.undelivered, saved.undelivered - now.undelivered
-    if now.head - saved.head + len(came) + len(went) > len(keys) * _MOST_CHANGES:
-        return False
+    changes = now.head - saved.head + len(came) + len(went)
+    if changes > len(keys) * _MOST_CHANGES:
+        return None
     delivered = _event_ids(connection, "position > ?", saved.head)
     for event_id in went - delivered:
         keys.discard(event_id)
@@ -159,10 +170,10 @@ def _bring_up_to_date(
     if len(keys) != count:
         reason = f"with all changes since, they are {len(keys)}, and the log has {count}"
         logger.warning("The saved keys are not used", reason=reason)
-        return False
+        return None
     if added:
         logger.info("The saved keys were brought up to date", keys=len(keys), added=len(added))
-    return True
+    return changes
 
 
 def _event_ids(connection: sqlite3.Connection, where: str, *values: int) -> set[bytes]:
