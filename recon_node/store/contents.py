@@ -400,14 +400,19 @@ class Writer:
         return await _outcome(lambda done: self._start(_Job(question, done, is_change=False)))
 
     async def close(self) -> None:
-        """Close the log after all changes."""
+        """Close the log after all changes so far; later ones find the store closed."""
         contents = self._contents
+
+        def start(done: Callable[[None, BaseException | None], object]) -> None:
+            self._start(_Job(lambda: self.log.close(contents.keys, contents.ring_keys), done))
+            self._closed = True
+
         try:
-            await self.run(lambda: self.log.close(contents.keys, contents.ring_keys))
+            await _outcome(start)
         except StoreError as error:  # all that was committed is safe: the next start finds it
             logger.warning("The event log was not closed cleanly", reason=str(error))
-        self._closed = True
-        self._to_thread.put(None)
+        finally:
+            self._to_thread.put(None)
 
     def _start(self, job: _Job[Any]) -> None:
         if self._closed:

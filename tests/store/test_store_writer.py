@@ -9,8 +9,10 @@ import trio
 import trio.testing
 from store_helpers import NETWORK, World, check_feed, feed_of
 
-from recon_node.store import Interest, Store, StoreSettings, Verdict, open_store
+from recon_node.store import Interest, Store, StoreError, StoreSettings, Verdict, open_store
+from recon_node.store.contents import Writer
 from recon_node.store.db import log_schema
+from recon_node.store.db.log import EventLog
 from recon_node.turns import working_for
 from recon_node.verification import Facts, Unreadable, check_event, verifiers
 
@@ -107,6 +109,23 @@ async def test_a_cancelled_caller_does_not_take_its_events_back(store: Store) ->
     await store.wait_for_feed(len(world.events) - 1)
     check_feed(await feed_of(store), world.events)
     assert {v.status for v in await store.admit_remote(world.offers())} == {"known"}
+
+
+async def test_what_comes_while_the_log_is_closed_finds_it_closed(
+    store: Store, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    writer = Writer(EventLog(other, NETWORK, StoreSettings()), store)
+    changed: list[int] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run, lambda: changed.append(1))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(writer.close)
+        await trio.lowlevel.checkpoint()
+        with pytest.raises(StoreError, match="the store is closed"):
+            await writer.run(lambda: changed.append(2))
+    assert changed == [1]
 
 
 async def test_an_event_that_breaks_the_node_is_refused_alone(
