@@ -47,7 +47,7 @@ def few(*, used: bool = True, saving: bool = False) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(saved_keys, "FEWEST", 1)
-        patch.setattr(sums, "_QUICKLY_HASHED", 0)
+        patch.setattr(sums, "_QUICKLY_HASHED", -1)
         if used:
             patch.setattr(saved_keys, "_MOST_CHANGES", 1e9)
         if not saving:
@@ -116,11 +116,11 @@ async def test_any_changes_after_the_keys_were_saved(seed: int, guarded: bool) -
 async def test_a_process_is_killed_at_any_time(tmp_path: Path, rng: random.Random) -> None:
     """What it had written is added to what was saved before."""
     with few():
-        async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
-            await store.admit_remote(World(rng.randrange(2**32)).offers())
-            make_sums(store.keys)
-        saved = (tmp_path / "keys.saved").read_bytes()
         for lines in (1, rng.randrange(2, 300)):
+            async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
+                await store.admit_remote(World(rng.randrange(2**32)).offers())
+                make_sums(store.keys)
+            saved = (tmp_path / "keys.saved").read_bytes()
             command = [sys.executable, str(CHILD), str(tmp_path), str(rng.randrange(2**32))]
             with forking.Popen(command, stdout=subprocess.PIPE, text=True) as child:
                 assert child.stdout is not None
@@ -128,15 +128,13 @@ async def test_a_process_is_killed_at_any_time(tmp_path: Path, rng: random.Rando
                     child.stdout.readline()
                 child.kill()
             assert child.returncode == -9
-            keys = made_anew(tmp_path)
             assert (tmp_path / "keys.saved").read_bytes() == saved
-            with capture_logs() as logs, closing(EventLog(tmp_path, NETWORK, QUICK)) as log:
-                store_keys = log.load_keys()
-            assert list(store_keys) == keys
+            keys = made_anew(tmp_path)
+            with capture_logs() as logs:
+                async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
+                    assert_right(store, keys)
             assert [each for each in logs if "brought up to date" in each["event"]]
-        async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
-            assert_right(store, keys)
-        assert (tmp_path / "keys.saved").read_bytes() != saved
+            assert (tmp_path / "keys.saved").read_bytes() != saved
 
 
 async def test_a_process_is_killed_while_keys_and_sums_are_saved(
@@ -249,3 +247,21 @@ async def test_keys_that_do_not_add_up_are_not_used(tmp_path: Path) -> None:
             async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
                 assert len(store.keys) == len(keys) - 1
         assert any("with all changes since" in each.get("reason", "") for each in logs)
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+async def test_a_write_policy_comes_or_goes(tmp_path: Path, guarded: bool) -> None:
+    """Then other events are withheld, though the log is as it was."""
+    world = World(3)
+    offers = [offer for offer in world.offers() if offer[0].height]
+    before, after = (NAMED, Policy()) if guarded else (Policy(), NAMED)
+    with few():
+        async with open_store(tmp_path, NETWORK, settings=QUICK, policy=before) as store:
+            await store.admit_remote(offers)
+            make_sums(store.keys)
+            assert bool(store.keys) is not guarded
+        for policy in (after, after, before):
+            keys = made_anew(tmp_path, guarded=policy is NAMED)
+            assert bool(keys) is (policy is not NAMED)
+            async with open_store(tmp_path, NETWORK, settings=QUICK, policy=policy) as store:
+                assert_right(store, keys)

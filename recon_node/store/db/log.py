@@ -215,6 +215,8 @@ class EventLog:
             keys, has_changed = latest
             if has_changed:
                 self._save(keys)
+            elif self._keys_are_saved:
+                self._apply_guard(keys)
         return keys
 
     def load_withheld(self) -> list[EventId]:
@@ -393,6 +395,18 @@ class EventLog:
         """Return which keys the log has."""
         withheld = select_withheld(self.connection, orphans=self.guarded)
         return Extent.of(self.connection, self.marks.head, withheld)
+
+    def _apply_guard(self, keys: KeyStore) -> None:
+        """Change saved keys if the log is guarded now and was not then, or the other way round."""
+        count = len(keys)
+        withheld = select_withheld(self.connection, orphans=self.guarded)
+        for event_id in withheld:
+            keys.discard(event_id)
+        if not self.guarded:
+            orphans = select_withheld(self.connection, orphans=True)
+            keys.load(set(orphans).difference(withheld))
+        if len(keys) != count:
+            forget_keys(self.connection)
 
     def _save(self, keys: KeyView, ring_keys: KeyView | None = None) -> None:
         SAVING.set()
