@@ -150,8 +150,9 @@ class SnapshotWriter:
         else:
             self._packs += base.manifest.packs
             self._live = base.manifest.live
-            tree = self._update(base)
-            if tree == base.manifest.tree and self._has_feed(base, epoch, position):
+            tree, feed = self._update(base), base.manifest.feed
+            has_feed = feed is None or (feed.epoch, feed.position) == (epoch, position)
+            if tree == base.manifest.tree and has_feed:
                 return Created(base, is_new=False, base=base)
         for writer in (self._events, self._nodes):
             self._close(writer)
@@ -171,11 +172,6 @@ class SnapshotWriter:
         self._objects.put(LATEST, data)
         self._made.root = root
         return self._made
-
-    def _has_feed(self, base: RootObject, epoch: str, position: int) -> bool:
-        """Return whether the base has all of the feed that this snapshot can have."""
-        feed = base.manifest.feed
-        return feed is None or (feed.epoch == epoch and feed.position == position)
 
     def _write_feed(self, epoch: str, position: int) -> SnapshotFeed | None:
         """Write the new feed positions; return None if the snapshot lacks some of the events."""
@@ -233,20 +229,20 @@ class SnapshotWriter:
             changes.append(TreeChange(branch.link.lower, len(leaf.keys), keys))
             self._progress("writing events", done + 1, len(leaves))
         root, made = reader.answer(update(tree, changes, blocks), blocks)
-        self._event_extents.update(
-            (key, extent)
-            for key, extent in reader.event_extents.items()
-            if key not in self._event_extents
-        )
+        self._event_extents = reader.event_extents | self._event_extents
         for new_node in made:
-            if isinstance(new_node.node, InnerNode):
-                for child in new_node.node.children:
-                    if child.cid not in self._node_extents:
-                        self._node_extents[child.cid] = reader.extent_of(child.cid)
+            children = new_node.node.children if isinstance(new_node.node, InnerNode) else ()
+            self._find([child.cid for child in children], reader)
             self._add_node(new_node)
-        if root is not None and root.link.cid not in self._node_extents:
-            self._node_extents[root.link.cid] = reader.extent_of(root.link.cid)
+        if root is not None:
+            self._find([root.link.cid], reader)
         return root
+
+    def _find(self, nodes: Iterable[CID], reader: SnapshotReader) -> None:
+        """Note where nodes are that the base has."""
+        for cid in nodes:
+            if cid not in self._node_extents:
+                self._node_extents[cid] = reader.extent_of(cid)
 
     def _written(self, keys: Iterable[bytes], total: int | None) -> Iterator[bytes]:
         """Write the events of some keys; yield the keys of those that are here."""

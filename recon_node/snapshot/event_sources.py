@@ -46,9 +46,7 @@ class LogSource:
         self.ranges: Sequence[KeyRange] = key_ranges(self.network, interests)
         with explained_errors(self._path):
             self._reader = Reader(data_dir, self.network)
-            sql = (
-                "SELECT event_id FROM events WHERE event_id > ? AND event_id < ? ORDER BY event_id"
-            )
+            sql = "SELECT event_id FROM events WHERE event_id > ? AND event_id < ? ORDER BY 1"
             self._keys = KeyStore()
             kept: list[bytes] = []
             connection = self._reader.connection

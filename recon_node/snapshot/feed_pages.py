@@ -21,6 +21,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from recon_node.ipld import CID
@@ -47,16 +48,11 @@ class PageError(ValueError):
 def _schema() -> pa.Schema:
     import pyarrow as pa
 
-    return pa.schema(
-        [
-            pa.field("position", pa.int64(), nullable=False),
-            pa.field("event_id", pa.binary(), nullable=False),
-            pa.field("time", pa.int64()),
-            pa.field("chain_id", pa.string()),
-            pa.field("delivered_at", pa.int64()),
-            pa.field("fault", pa.string()),
-        ]
-    )
+    always = {"position": pa.int64(), "event_id": pa.binary()}
+    sometimes = {"time": pa.int64(), "chain_id": pa.string()}
+    sometimes |= {"delivered_at": pa.int64(), "fault": pa.string()}
+    fields = [pa.field(name, kind, nullable=False) for name, kind in always.items()]
+    return pa.schema([*fields, *sometimes.items()])
 
 
 def page_name(cid: CID) -> str:
@@ -77,8 +73,7 @@ def ranges_to_write(
         if head - stay[-1].after > MAX_ROWS:
             break
         after = stay.pop().after
-    cuts = [*range(after, head, MAX_ROWS), head]
-    return stay, [(cuts[at], cuts[at + 1]) for at in range(len(cuts) - 1)]
+    return stay, list(pairwise([*range(after, head, MAX_ROWS), head]))
 
 
 def encode_page(rows: Sequence[Row]) -> tuple[CID, bytes]:
@@ -120,9 +115,8 @@ def read_page(objects: Objects, page: SnapshotPage) -> pa.Table:
 
     name = page_name(page.cid)
     if page.size > MAX_PAGE:
-        raise PageError(
-            f"{name} in {objects.url} has {page.size:,} bytes; {MAX_PAGE:,} is the limit"
-        )
+        limit = f"{page.size:,} bytes; {MAX_PAGE:,} is the limit"
+        raise PageError(f"{name} in {objects.url} has {limit}")
     data = objects.get_range(name, 0, page.size)
     if not page.cid.matches(data):
         raise PageError(f"{name} in {objects.url} does not match its CID")

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -169,13 +171,10 @@ class Objects:
     def _read(self, name: str, most: int, start: int | None = None) -> bytes:
         """Return the bytes of an answer; if there are more than `most`, a few more than that."""
         data = b""
+        read = self._read_store if self._web is None else self._web.read
         try:
-            if self._web is not None:
-                data = self._web.read(name, most, start)
-            else:
-                data = self._read_store(name, most, start)
-        except _FAILURES as error:
-            raise self._error(name, "read", error) from None
+            with self._explained(name, "read"):
+                data = read(name, most, start)
         finally:
             self._count(received=len(data))
         return data
@@ -199,62 +198,47 @@ class Objects:
         Raises:
             OSError: the file cannot be written.
         """
-        size = 0
         with path.open("xb") as file:
-            try:
-                for part in obstore.get(self._store, name).stream(min_chunk_size=_READ_BYTES):
-                    size += file.write(part)
-            except OSError as error:
-                if error.errno is not None:  # of the file, not of the store
-                    raise
-                raise self._error(name, "read", error) from None
-            except (BaseError, ValueError) as error:
-                raise self._error(name, "read", error) from None
-        self._count(received=size)
+            with self._explained(name, "read"):
+                parts = iter(obstore.get(self._store, name).stream(min_chunk_size=_READ_BYTES))
+            while True:
+                with self._explained(name, "read"):
+                    part = next(parts, None)
+                if part is None:
+                    break
+                file.write(part)
+            self._count(received=file.tell())
 
     def put(self, name: str, data: bytes | Path) -> None:
         """Write an object, or a file as one; others see it whole or not at all."""
-        try:
+        with self._explained(name, "written"):
             obstore.put(self._store, name, data)
-        except _FAILURES as error:
-            raise self._error(name, "written", error) from None
         self._count(sent=data.stat().st_size if isinstance(data, Path) else len(data))
 
     def exists(self, name: str) -> bool:
         """Return whether there is an object of that name."""
         try:
-            obstore.head(self._store, name)
-        except FileNotFoundError:
+            with self._explained(name, "looked up"):
+                obstore.head(self._store, name)
+        except MissingObjectError:
             return False
-        except _FAILURES as error:
-            raise self._error(name, "looked up", error) from None
         finally:
             self._count()
         return True
 
     def list(self, prefix: str) -> list[ListedObject]:
         """Return the objects below a prefix, by name; plain web servers cannot list them."""
-        objects: list[ListedObject] = []
-        try:
-            for batch in obstore.list(self._store, prefix):
-                objects += [
-                    ListedObject(entry["path"], entry["size"], entry["last_modified"])
-                    for entry in batch
-                ]
-        except _FAILURES as error:
-            raise self._error(f"the objects below {prefix}", "listed", error) from None
+        with self._explained(f"the objects below {prefix}", "listed"):
+            entries = list(chain.from_iterable(obstore.list(self._store, prefix)))
         self._count()
+        objects = (ListedObject(e["path"], e["size"], e["last_modified"]) for e in entries)
         return sorted(objects, key=lambda entry: entry.name)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; it does not matter if some are missing."""
         for name in names:
-            try:
+            with suppress(MissingObjectError), self._explained(name, "deleted"):
                 obstore.delete(self._store, name)
-            except FileNotFoundError:
-                pass
-            except _FAILURES as error:
-                raise self._error(name, "deleted", error) from None
             self._count()
 
     def _count(self, received: int = 0, sent: int = 0) -> None:
@@ -263,10 +247,15 @@ class Objects:
             self.traffic.received += received
             self.traffic.sent += sent
 
-    def _error(self, name: str, what: str, error: Exception) -> ObjectError:
-        if isinstance(error, FileNotFoundError):
-            return MissingObjectError(f"{name} is missing in {self.url}")
-        return UnavailableError(f"{name} in {self.url} cannot be {what}: {_reason(error)}")
+    @contextmanager
+    def _explained(self, name: str, what: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise MissingObjectError(f"{name} is missing in {self.url}") from None
+        except _FAILURES as error:
+            reason = _reason(error)
+            raise UnavailableError(f"{name} in {self.url} cannot be {what}: {reason}") from None
 
 
 def _reason(error: Exception) -> str:

@@ -121,15 +121,10 @@ def encode_locator(extents: Iterable[PackExtent]) -> bytes:
         gap = extent.offset - before.end
         head = extent.size << _KIND_BITS
         if extent.pack != before.pack or gap < 0:
-            parts += (
-                encode_varint(head | _EXPLICIT),
-                encode_varint(extent.pack),
-                encode_varint(extent.offset),
-            )
-        elif gap == 0:
-            parts.append(encode_varint(head | _BEHIND))
+            numbers = [head | _EXPLICIT, extent.pack, extent.offset]
         else:
-            parts += (encode_varint(head | _AFTER_GAP), encode_varint(gap))
+            numbers = [head | _AFTER_GAP, gap] if gap else [head | _BEHIND]
+        parts += map(encode_varint, numbers)
         before = extent
     return b"".join(parts)
 
@@ -265,13 +260,9 @@ def ranges_of(extents: Iterable[PackExtent], gap: int, most: int) -> list[Range]
     """
     ranges: list[Range] = []
     for extent in sorted(set(extents)):
-        last = ranges[-1] if ranges else None
-        if (
-            last is not None
-            and last.pack == extent.pack
-            and extent.offset <= last.end + gap
-            and extent.end - last.start <= most
-        ):
+        last = ranges[-1] if ranges else Range(-1, 0, 0, ())
+        is_near = last.pack == extent.pack and extent.offset <= last.end + gap
+        if is_near and extent.end - last.start <= most:
             end = max(last.end, extent.end)
             ranges[-1] = Range(last.pack, last.start, end, [*last.wanted, extent])
         else:
@@ -289,10 +280,7 @@ class PackReader:
     """Reads extents in the packs of one snapshot."""
 
     def __init__(
-        self,
-        objects: Objects,
-        packs: Sequence[tuple[CID, int]],
-        on_fault: OnFault,
+        self, objects: Objects, packs: Sequence[tuple[CID, int]], on_fault: OnFault
     ) -> None:
         self._objects = objects
         self._packs = packs
@@ -346,17 +334,13 @@ class PackReader:
     def _read_range(self, range_: Range) -> list[tuple[PackExtent, bytes]]:
         try:
             cid, size = self._packs[range_.pack]
+            name = pack_name(cid)
             if range_.end > size:
-                raise MissingObjectError(
-                    f"{pack_name(cid)} in {self._objects.url} has only {size} bytes"
-                )
-            data = self._objects.get_range(pack_name(cid), range_.start, range_.end - range_.start)
+                raise MissingObjectError(f"{name} in {self._objects.url} has only {size} bytes")
+            data = self._objects.get_range(name, range_.start, range_.end - range_.start)
         except (ObjectError, IndexError) as error:
-            self._on_fault(
-                SnapshotFault(
-                    f"bytes {range_.start}-{range_.end} of pack {range_.pack}", str(error)
-                )
-            )
+            what = f"bytes {range_.start}-{range_.end} of pack {range_.pack}"
+            self._on_fault(SnapshotFault(what, str(error)))
             self._count_failure(error)
             return []
         self._failures = 0

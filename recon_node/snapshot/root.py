@@ -151,24 +151,23 @@ class SnapshotManifest:
     def encode(self) -> bytes:
         """Return it as a DAG-CBOR block."""
         link = None if self.tree is None else self.tree.link
-        return dag_cbor.encode(
-            {
-                "type": TYPE,
-                "version": VERSION,
-                "network": self.network.id,
-                "interests": list(self.interests),
-                "ranges": [[bytes(range_.lower), bytes(range_.upper)] for range_ in self.ranges],
-                "created": self.created,
-                "root": None if link is None else link.cid,
-                "level": 0 if link is None else link.level,
-                "ahash": None if link is None else bytes(link.hash),
-                "count": self.count,
-                "place": None if self.extent is None else list(self.extent),
-                "packs": [[cid, size] for cid, size in self.packs],
-                "live": self.live,
-                "feed": None if self.feed is None else self.feed.as_fields(),
-            }
-        )
+        fields = {
+            "type": TYPE,
+            "version": VERSION,
+            "network": self.network.id,
+            "interests": list(self.interests),
+            "ranges": [[bytes(range_.lower), bytes(range_.upper)] for range_ in self.ranges],
+            "created": self.created,
+            "root": None if link is None else link.cid,
+            "level": 0 if link is None else link.level,
+            "ahash": None if link is None else bytes(link.hash),
+            "count": self.count,
+            "place": None if self.extent is None else list(self.extent),
+            "packs": [[cid, size] for cid, size in self.packs],
+            "live": self.live,
+            "feed": None if self.feed is None else self.feed.as_fields(),
+        }
+        return dag_cbor.encode(fields)
 
     @classmethod
     def decode(cls, block: bytes) -> SnapshotManifest:
@@ -230,9 +229,8 @@ def _ranges(pairs: Any) -> tuple[KeyRange, ...]:
     """Return the ranges of a manifest, which are ascending and apart."""
     if len(of_type(pairs, list, "ranges")) > MAX_RANGES:
         raise ValueError(f"it has {len(pairs):,} key ranges; {MAX_RANGES:,} is the limit")
-    ranges = tuple(
-        KeyRange(*(of_type(bound, bytes, "a bound") for bound in pair)) for pair in pairs
-    )
+    bounds = ([of_type(bound, bytes, "a bound") for bound in pair] for pair in pairs)
+    ranges = tuple(KeyRange(*pair) for pair in bounds)
     is_in_order = all(left.upper <= right.lower for left, right in pairwise(ranges))
     if not is_in_order or any(key_range.is_empty for key_range in ranges):
         raise ValueError("its key ranges are not ascending and apart")
@@ -272,19 +270,12 @@ def encode_root(
     protected = json.dumps(header, separators=(",", ":")).encode()
     unsigned = Envelope(payload, protected, header, b"", None)
     signature = sign(key, unsigned.signing_input)
-    envelope = dag_cbor.encode(
-        {
-            "payload": bytes(payload),
-            "signatures": [{"protected": protected, "signature": signature}],
-        }
-    )
+    signatures = [{"protected": protected, "signature": signature}]
+    envelope = dag_cbor.encode({"payload": bytes(payload), "signatures": signatures})
     cid = CID.of(DAG_JOSE, envelope)
-    nodes = dag_cbor.encode(
-        [
-            located(decode(block, level_of(block), KeyRange(LOWEST, HIGHEST)), locator)
-            for block, locator in top.values()
-        ]
-    )
+    everything = KeyRange(LOWEST, HIGHEST)
+    opened = ((decode(block, level_of(block), everything), place) for block, place in top.values())
+    nodes = dag_cbor.encode([located(node, locator) for node, locator in opened])
     blocks = {cid: envelope, payload: block, CID.of(DAG_CBOR, nodes): nodes}
     return RootObject(cid, did, manifest, top), car.encode([cid], blocks)
 
@@ -307,9 +298,8 @@ def decode_root(data: bytes, trusted: Collection[str] | None = None) -> RootObje
         key = public_key(envelope.signer)
     except (CarError, DagCborError, InvalidEventError, DidError, ValueError) as error:
         raise RootError(f"it is not a root object: {error}") from None
-    if envelope.header["alg"] != key.alg or not key.verify(
-        envelope.signing_input, envelope.signature
-    ):
+    is_right = envelope.header["alg"] == key.alg
+    if not is_right or not key.verify(envelope.signing_input, envelope.signature):
         raise RootError(f"its signature by {envelope.signer} is wrong")
     if trusted is not None and envelope.signer not in trusted:
         raise RootError(

@@ -67,8 +67,7 @@ def read_root(
 ) -> RootObject:
     """Return a root object of a store, by default that of the newest snapshot.
 
-    It must be signed by one of the did:keys in
-    `trusted`; None: by anyone.
+    It must be signed by one of the did:keys in `trusted`; None: by anyone.
 
     Raises:
         SnapshotError: it is missing, damaged, or signed by somebody else.

@@ -52,11 +52,7 @@ class Snapshots:
     """
 
     def __init__(
-        self,
-        settings: SnapshotSettings,
-        store: Store,
-        key: SigningKey,
-        nursery: trio.Nursery,
+        self, settings: SnapshotSettings, store: Store, key: SigningKey, nursery: trio.Nursery
     ) -> None:
         self._settings = settings
         self._store = store
@@ -102,11 +98,10 @@ class Snapshots:
             with scope:
                 await sync_all(report, self._store, signers)
         except StoreError as error:
-            logger.warning(
-                "Cannot sync from snapshots; peers have the events too", reason=str(error)
-            )
+            reason = str(error)
+            logger.warning("Cannot sync from snapshots; peers have the events too", reason=reason)
             for source_report in report.sources:
-                source_report.error = source_report.error or str(error)
+                source_report.error = source_report.error or reason
         finally:
             self._scope = None
             self._store.filling.end()
@@ -169,11 +164,9 @@ async def open_snapshots(
 
 def _log_sync(report: SnapshotSync) -> None:
     synced = report.synced
-    for source_report in report.sources:
-        if source_report.error is not None:
-            logger.warning(
-                "Cannot use a snapshot", url=source_report.url, reason=source_report.error
-            )
+    for source in report.sources:
+        if source.error is not None:
+            logger.warning("Cannot use a snapshot", url=source.url, reason=source.error)
     for fault in synced.faults[:_LOGGED_FAULTS]:
         logger.warning("A part of a snapshot cannot be used", reason=str(fault))
     logger.info(

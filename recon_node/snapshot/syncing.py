@@ -142,29 +142,16 @@ class _Sync:
         """
         differing = await self._differing(level)
         if differing and differing[0].link.level == 0:
-            for part in self._parts(differing):
+            for part in _parts(differing, self._reader.size_of, NODES_AT_ONCE):
                 await self._slots.acquire()
                 nursery.start_soon(self._take_leaves, part, wave)
             return
         # Depth first, so that only a few nodes of each level are in memory.
-        for part in self._parts(differing):
+        for part in _parts(differing, self._reader.size_of, NODES_AT_ONCE):
             opened = await in_thread(self._reader.open, part)
             asked = self._reader.is_asked(part)
             self._reader.forget(part)
             await self._open(children_of(opened), wave + asked, nursery)
-
-    def _parts(self, branches: Sequence[Branch]) -> Iterator[list[Branch]]:
-        """Divide branches into parts that fit into memory."""
-        part: list[Branch] = []
-        size = 0
-        for branch in branches:
-            part.append(branch)
-            size += self._reader.size_of(branch)
-            if len(part) == NODES_AT_ONCE or size >= _PART_BYTES:
-                yield part
-                part, size = [], 0
-        if part:
-            yield part
 
     async def _differing(self, level: Sequence[Branch]) -> list[Branch]:
         """Return the branches that have other keys than the node, in what the node wants."""
@@ -192,7 +179,7 @@ class _Sync:
                 wanted += missing
             waves = wave + self._reader.is_asked(part) + bool(wanted)
             self._result.waves = max(self._result.waves, waves)
-            for batch in _within(wanted):
+            for batch in _parts(wanted, lambda item: max(_LEAST_EVENT, item[1].size)):
                 await self._take_events(batch)
             self._reader.forget(part)
         finally:
@@ -235,14 +222,16 @@ class _Sync:
             return False  # it is reported when its event is read
 
 
-def _within(wanted: Sequence[tuple[bytes, PackExtent]]) -> Iterator[list[tuple[bytes, PackExtent]]]:
-    """Divide events into lists that fit into memory."""
-    part: list[tuple[bytes, PackExtent]] = []
+def _parts(
+    items: Sequence[T], size_of: Callable[[T], int], most: int | None = None
+) -> Iterator[list[T]]:
+    """Divide branches, or events, into parts of `most` items that fit into memory."""
+    part: list[T] = []
     size = 0
-    for item in wanted:
+    for item in items:
         part.append(item)
-        size += max(_LEAST_EVENT, item[1].size)
-        if size >= _PART_BYTES:
+        size += size_of(item)
+        if len(part) == most or size >= _PART_BYTES:
             yield part
             part, size = [], 0
     if part:

@@ -8,23 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import NoReturn
 
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.snapshot.feed_pages import PageError, page_name, read_page
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError, SnapshotFault
-from recon_node.snapshot.packs import PACKS, PackExtent, pack_name
-from recon_node.snapshot.root import (
-    FEEDS,
-    ROOTS,
-    RootError,
-    RootObject,
-    decode_root,
-)
-from recon_node.snapshot.snapshot_reader import (
-    SnapshotReader,
-    read_root,
-)
+from recon_node.snapshot.packs import PACKS, pack_name
+from recon_node.snapshot.root import FEEDS, ROOTS, RootError, RootObject, decode_root
+from recon_node.snapshot.snapshot_reader import SnapshotReader, read_root
 from recon_node.snapshot.tree.nodes import LeafNode
 from recon_node.snapshot.tree.update import Branch, whole
 
@@ -76,11 +68,9 @@ def verify_snapshot(
     reader = SnapshotReader(objects, root, result.faults.append)
     for opened in reader.walk(_top_of(root)):
         result.nodes += len(opened)
-        wanted: list[tuple[bytes, PackExtent]] = []
-        for _, node, extents in opened:
-            if isinstance(node, LeafNode):
-                wanted += zip(node.keys, extents, strict=True)
-        result.events += len(reader.events(wanted))
+        leaves = ((node, extents) for _, node, extents in opened if isinstance(node, LeafNode))
+        pairs = (zip(leaf.keys, extents, strict=True) for leaf, extents in leaves)
+        result.events += len(reader.events(list(chain.from_iterable(pairs))))
         progress(result.events, root.manifest.count)
     for page in root.manifest.feed.pages if root.manifest.feed is not None else ():
         try:

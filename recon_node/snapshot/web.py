@@ -185,9 +185,8 @@ def _requests(process: int) -> tuple[trio.lowlevel.TrioToken, httpx.AsyncClient]
     made: list[tuple[trio.lowlevel.TrioToken, httpx.AsyncClient]] = []
 
     async def serve() -> None:
-        limits = httpx.Limits(
-            max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS
-        )
+        most = _MAX_CONNECTIONS
+        limits = httpx.Limits(max_connections=most, max_keepalive_connections=most)
         context = ssl.create_default_context()  # the authorities that this machine trusts
         async with httpx.AsyncClient(limits=limits, verify=context) as client:
             made.append((trio.lowlevel.current_trio_token(), client))
