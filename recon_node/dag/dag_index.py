@@ -26,18 +26,13 @@ judged. So if the log is another one (its epoch says so), everything but `publis
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Sequence
 from typing import Final
 
 from recon_node.ceramic import InvalidEventError
-from recon_node.dag.dag_events import (
-    SORT_KEY,
-    DagEvent,
-    Identifier,
-    read_dag_event,
-    sort_bytes,
-)
+from recon_node.dag.dag_events import SORT_KEY, DagEvent, Identifier, read_dag_event, sort_bytes
 from recon_node.dag.errors import DagEventError
 from recon_node.dag.protocol.dag_operations import Append, Publish, ReplicaError
 from recon_node.dag.protocol.publishing import check_publish, is_bound_to_position
@@ -100,18 +95,7 @@ FILE: Final = IndexFile(
     application_id=0x52454344,  # "RECD"
     version=4,
     tables=_TABLES,
-    of_the_log=(
-        "shards",
-        "nodes",
-        "contents",
-        "links",
-        "replicas",
-        "bases",
-        "claims",
-        "appends",
-        "bound",
-        "ignored",
-    ),
+    of_the_log=tuple(re.findall(r"CREATE TABLE (\w+) \(", _TABLES)),  # not `publishes`
     sort_key=SORT_KEY,
 )
 
@@ -134,10 +118,8 @@ def take(connection: sqlite3.Connection, rows: Sequence[FeedRow], now: int) -> i
             _take(connection, event, subject, row.event_cid, now)
         except _FAULTS:
             ignored += 1
-            connection.execute(
-                "INSERT INTO ignored VALUES (?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
-                (subject,),
-            )
+            sql = "INSERT INTO ignored VALUES (?, 1) ON CONFLICT DO UPDATE SET count = count + 1"
+            connection.execute(sql, (subject,))
     return ignored
 
 
@@ -180,13 +162,9 @@ def _take_shard(connection: sqlite3.Connection, subject: bytes, shard: bytes, ev
             (row[0], len(blocks[cid]), node),
         ).rowcount
         if changed:
-            connection.executemany(
-                "INSERT INTO links VALUES (?, ?, ?)",
-                (
-                    (node, position, _node(connection, subject, target))
-                    for position, target in enumerate(_once(targets))
-                ),
-            )
+            below = (_node(connection, subject, target) for target in _once(targets))
+            rows = ((node, position, target) for position, target in enumerate(below))
+            connection.executemany("INSERT INTO links VALUES (?, ?, ?)", rows)
 
 
 def _once(targets: Sequence[CID]) -> list[CID]:
@@ -195,32 +173,24 @@ def _once(targets: Sequence[CID]) -> list[CID]:
 
 
 def _node(connection: sqlite3.Connection, subject: bytes, cid: CID) -> int:
-    question = "SELECT id FROM nodes WHERE (subject, cid) = (?, ?)"
-    row = connection.execute(question, (subject, cid)).fetchone()
-    if row is None:
-        row = connection.execute(
-            "INSERT INTO nodes (subject, cid) VALUES (?, ?) RETURNING id", (subject, cid)
-        ).fetchone()
-    return int(row[0])
+    key = (subject, cid)
+    found = connection.execute("SELECT id FROM nodes WHERE (subject, cid) = (?, ?)", key).fetchone()
+    sql = "INSERT INTO nodes (subject, cid) VALUES (?, ?) RETURNING id"
+    return int((found or connection.execute(sql, key).fetchone())[0])
 
 
 def _take_replica(connection: sqlite3.Connection, subject: bytes, replica: Replica) -> None:
-    connection.execute(
-        "INSERT OR IGNORE INTO replicas VALUES (?, ?, ?)", (subject, replica.cid, replica.block)
-    )
-    connection.executemany(
-        "INSERT OR IGNORE INTO bases VALUES (?, ?, ?)",
-        [(subject, base, replica.cid) for base in replica.bases],
-    )
-    if isinstance(replica.change, Append):
-        connection.executemany(
-            "INSERT OR IGNORE INTO claims VALUES (?, ?)",
-            [(subject, shard) for shard in replica.change.shards],
-        )
-        connection.executemany(
-            "INSERT OR IGNORE INTO appends VALUES (?, ?)",
-            [(replica.cid, shard) for shard in replica.change.shards],
-        )
+    shards = replica.change.shards if isinstance(replica.change, Append) else ()
+    rows: dict[str, list[tuple[bytes, ...]]] = {
+        "replicas": [(subject, replica.cid, replica.block)],
+        "bases": [(subject, base, replica.cid) for base in replica.bases],
+        "claims": [(subject, shard) for shard in shards],
+        "appends": [(replica.cid, shard) for shard in shards],
+    }
+    for table, added in rows.items():
+        if added:
+            values = ", ".join("?" * len(added[0]))
+            connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({values})", added)
 
 
 def _take_publish(

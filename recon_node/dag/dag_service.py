@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -102,9 +102,8 @@ class Dags:
 
     async def replicas(self, root: CID, max_bytes: int) -> dict[CID, Replica] | None:
         """Return the replicas held of a DAG; None if their blocks exceed `max_bytes`."""
-        return await self._index.ask(
-            partial(dag_state.read_replicas, root=root, max_bytes=max_bytes)
-        )
+        question = partial(dag_state.read_replicas, root=root, max_bytes=max_bytes)
+        return await self._index.ask(question)
 
     async def resolve(self, identifier: Identifier) -> Publication:
         """Resolve an identifier to the DAG published under it."""
@@ -170,7 +169,11 @@ class Dags:
         with FILE.reading(self._data_dir) as connection:
             order = dag_state.read_order(connection, root)
             shards = Latest[CID, dict[CID, bytes]](_SHARDS)
-            while blocks := await self._index.in_thread(partial(_next_blocks, order)):
+
+            def following() -> list[LocatedBlock]:
+                return list(islice(order, _BLOCKS_AT_ONCE))
+
+            while blocks := await self._index.in_thread(following):
                 for located in blocks:
                     block = (await self._shard(located.event, shards))[located.cid]
                     size = len(located.cid) + len(block)
@@ -182,15 +185,10 @@ class Dags:
         if shard is None:
             stored = await self._store.reader.car(event)
             if stored is None:
-                raise FeedIndexError(
-                    f"the log lacks the event {event}, which the index of DAGs names"
-                )
+                text = f"the log lacks the event {event}, which the index of DAGs names"
+                raise FeedIndexError(text)
             shard = shards[event] = await self._index.in_thread(partial(_blocks, stored))
         return shard
-
-
-def _next_blocks(order: Iterator[LocatedBlock]) -> list[LocatedBlock]:
-    return list(islice(order, _BLOCKS_AT_ONCE))
 
 
 def _blocks(event: bytes) -> dict[CID, bytes]:

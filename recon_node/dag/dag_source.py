@@ -68,18 +68,16 @@ def open_source(
     try:
         target = Path(os.path.realpath(path, strict=True))
         is_file = stat.S_ISREG(target.stat().st_mode)
-        if is_file and (path.suffix.lower() == ".car" or _begins_like_car(target)):
-            return CarFile(target, root, all_blocks=all_blocks)
+        if is_file:
+            with target.open("rb") as file:
+                begins_like_car = looks_like_car(file.read(BEGINNING_SIZE))
+            if path.suffix.lower() == ".car" or begins_like_car:
+                return CarFile(target, root, all_blocks=all_blocks)
     except OSError as error:
         raise DagError(f"{path} cannot be read: {error.strerror or error}") from None
     if root is not None or all_blocks:
         raise DagError(f"{path} is not a CAR: only of a CAR can root and blocks be chosen")
-    layout = (
-        FileLayout() if max_block is None else FileLayout.within(max_block, nodes=bool(preserve))
-    )
+    layout = FileLayout()
+    if max_block is not None:
+        layout = FileLayout.within(max_block, nodes=bool(preserve))
     return FileTree(target, layout, preserve)
-
-
-def _begins_like_car(path: Path) -> bool:
-    with path.open("rb") as file:
-        return looks_like_car(file.read(BEGINNING_SIZE))

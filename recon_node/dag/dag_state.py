@@ -141,6 +141,7 @@ _PARTS: Final = """
 """
 """What a join of some heads joins: the heads, joins among them (which continue several replicas)
 taken apart, without those that others build on."""
+_ROOT: Final = "SELECT id FROM nodes WHERE (subject, cid) = (?1, ?1)"
 _CLAIMED: Final = "EXISTS (SELECT 1 FROM claims WHERE (subject, shard) = (:subject, shards.cid))"
 
 
@@ -156,11 +157,10 @@ def read_state(connection: sqlite3.Connection, root: CID) -> DagState:
     def cids(sql: str) -> tuple[CID, ...]:
         return tuple(CID(raw) for (raw,) in connection.execute(sql, named))
 
-    blocks, size = connection.execute(
-        _REACHED + "SELECT count(size), coalesce(sum(size), 0) FROM reached JOIN nodes USING (id)",
-        named,
-    ).fetchone()
+    sql = "SELECT count(size), coalesce(sum(size), 0) FROM reached JOIN nodes USING (id)"
+    blocks, size = connection.execute(_REACHED + sql, named).fetchone()
     heads = cids(_HEADS)
+    shards = "SELECT cid FROM shards WHERE subject = :subject AND {} ORDER BY cid"
     if len(heads) > MAX_HEADS:
         worth: dict[bytes, int] = dict(connection.execute(_WORTH, named).fetchall())
         heads = tuple(sorted(heads, key=lambda head: (-worth.get(head, 0), head))[:MAX_HEADS])
@@ -169,10 +169,8 @@ def read_state(connection: sqlite3.Connection, root: CID) -> DagState:
         blocks=blocks,
         size=size,
         missing_blocks=_missing_blocks(connection, root, lacking),
-        shards=cids(f"SELECT cid FROM shards WHERE subject = :subject AND {_CLAIMED} ORDER BY cid"),
-        unclaimed=cids(
-            f"SELECT cid FROM shards WHERE subject = :subject AND NOT {_CLAIMED} ORDER BY cid"
-        ),
+        shards=cids(shards.format(_CLAIMED)),
+        unclaimed=cids(shards.format(f"NOT {_CLAIMED}")),
         missing_shards=lacking(
             "SELECT shard FROM claims WHERE subject = :subject AND NOT EXISTS ("
             "SELECT 1 FROM shards WHERE (subject, cid) = (:subject, shard))"
@@ -204,9 +202,8 @@ def read_replicas(
 ) -> dict[CID, Replica] | None:
     """Return the replicas held of a DAG; None if their blocks exceed `max_bytes`."""
     replicas: dict[CID, Replica] = {}
-    for cid, block in connection.execute(
-        "SELECT cid, block FROM replicas WHERE subject = ? ORDER BY cid", (sort_bytes(root),)
-    ):
+    sql = "SELECT cid, block FROM replicas WHERE subject = ? ORDER BY cid"
+    for cid, block in connection.execute(sql, (sort_bytes(root),)):
         max_bytes -= len(block)
         if max_bytes < 0:
             return None
@@ -217,13 +214,10 @@ def read_replicas(
 def _missing_blocks(connection: sqlite3.Connection, root: CID, lacking: Any) -> Lacking:
     if root.hash_code == IDENTITY:
         return Lacking(0, ())
-    if not connection.execute(
-        "SELECT 1 FROM nodes WHERE (subject, cid) = (?1, ?1)", (root,)
-    ).fetchone():
+    if not connection.execute(_ROOT, (root,)).fetchone():
         return Lacking(1, (root,))
-    missing: Lacking = lacking(
-        _REACHED + "SELECT cid FROM reached JOIN nodes USING (id) WHERE shard IS NULL"
-    )
+    sql = "SELECT cid FROM reached JOIN nodes USING (id) WHERE shard IS NULL"
+    missing: Lacking = lacking(_REACHED + sql)
     return missing
 
 
@@ -240,14 +234,11 @@ def find_event(connection: sqlite3.Connection, root: CID, cid: CID) -> CID | Non
 def read_order(connection: sqlite3.Connection, root: CID) -> Iterator[LocatedBlock]:
     """Yield the locations of the blocks held below the root, depth first, each once."""
     subject = sort_bytes(root)
-    row = connection.execute(
-        "SELECT id FROM nodes WHERE (subject, cid) = (?1, ?1)", (subject,)
-    ).fetchone()
+    row = connection.execute(_ROOT, (subject,)).fetchone()
     if row is None:
         return
-    low, high = connection.execute(
-        "SELECT min(id), max(id) FROM nodes WHERE subject = ?", (subject,)
-    ).fetchone()
+    sql = "SELECT min(id), max(id) FROM nodes WHERE subject = ?"
+    low, high = connection.execute(sql, (subject,)).fetchone()
     seen = bytearray((high - low) // 8 + 1)  # a bit for each of the DAG's nodes
 
     def is_new(node: int) -> bool:
@@ -258,20 +249,17 @@ def read_order(connection: sqlite3.Connection, root: CID) -> Iterator[LocatedBlo
 
     left = [int(row[0])]
     is_new(left[0])
+    located = (
+        "SELECT nodes.cid, event FROM nodes JOIN shards ON shards.id = shard WHERE nodes.id = ?"
+    )
+    below = "SELECT target FROM links WHERE source = ? ORDER BY place DESC"
     while left:
-        node = left.pop()
-        row = connection.execute(
-            "SELECT nodes.cid, event FROM nodes JOIN shards ON shards.id = shard "
-            "WHERE nodes.id = ?",
-            (node,),
-        ).fetchone()
-        if row is None:
-            continue
-        yield LocatedBlock(CID(row[0]), CID(row[1]))
-        targets = connection.execute(
-            "SELECT target FROM links WHERE source = ? ORDER BY place DESC", (node,)
-        )
-        left.extend(target for (target,) in targets if is_new(target))
+        node = (left.pop(),)
+        row = connection.execute(located, node).fetchone()
+        if row is not None:
+            yield LocatedBlock(CID(row[0]), CID(row[1]))
+            targets = connection.execute(below, node)
+            left.extend(target for (target,) in targets if is_new(target))
 
 
 def read_publication(
@@ -290,13 +278,9 @@ def read_publication(
         (subject,),
     ):
         log.add(decode_replica(block), bool(is_bound), is_late=bool(is_late))
-    faults = {
-        CID(cid): fault
-        for cid, fault in connection.execute(
-            "SELECT cid, fault FROM publishes WHERE subject = ? AND fault IS NOT NULL LIMIT ?",
-            (subject, MAX_LISTED),
-        )
-    }
+    sql = "SELECT cid, fault FROM publishes WHERE subject = ? AND fault IS NOT NULL LIMIT ?"
+    refused = connection.execute(sql, (subject, MAX_LISTED))
+    faults = {CID(cid): fault for cid, fault in refused}
     waiting_for = set(log.waiting_for)
     current = pending = None
     for cid, publish in log.latest():
@@ -306,7 +290,9 @@ def read_publication(
             break
         if containment.holds is False:
             if len(faults) < MAX_LISTED:
-                faults[cid] = _not_contained(publish)
+                where = "" if publish.shard is None else f" in the shard {publish.shard}"
+                text = f"its link {publish.link} is not contained by its origin {publish.origin}"
+                faults[cid] = text + where
         elif pending is None:
             pending = publish
             waiting_for.update(containment.waiting_for)
@@ -332,15 +318,9 @@ def _contained(
     return containment
 
 
-def _not_contained(publish: PublishStatement) -> str:
-    where = "" if publish.shard is None else f" in the shard {publish.shard}"
-    return f"its link {publish.link} is not contained by its origin {publish.origin}{where}"
-
-
 def _ignored(connection: sqlite3.Connection, subject: Subject) -> int:
-    row = connection.execute(
-        "SELECT count FROM ignored WHERE subject = ?", (sort_bytes(subject),)
-    ).fetchone()
+    sql = "SELECT count FROM ignored WHERE subject = ?"
+    row = connection.execute(sql, (sort_bytes(subject),)).fetchone()
     return 0 if row is None else int(row[0])
 
 
@@ -396,10 +376,8 @@ def read_identifiers(
             break
         identifier = _subject(after)
         if isinstance(identifier, Identifier):
-            row = connection.execute(
-                "SELECT count(*), count(fault), max(judged) FROM publishes WHERE subject = ?",
-                (after,),
-            ).fetchone()
+            sql = "SELECT count(*), count(fault), max(judged) FROM publishes WHERE subject = ?"
+            row = connection.execute(sql, (after,)).fetchone()
             identifiers.append(ListedIdentifier(identifier, *row))
     return identifiers
 

@@ -79,9 +79,8 @@ class FileTree:
         try:
             tree = self._add(path)
         except OSError as error:
-            raise DagError(
-                f"{_shown(error.filename or path)} cannot be read: {error.strerror or error}"
-            ) from None
+            name = _shown(error.filename or path)
+            raise DagError(f"{name} cannot be read: {error.strerror or error}") from None
         except UnixFsError as error:
             raise DagError(str(error)) from None
         if tree is None:
@@ -94,9 +93,8 @@ class FileTree:
         if node is not None:
             return node
         extent, wrapping = self._leaves[cid]
-        if wrapping is None:
-            return self._files.read(cid, extent)
-        return self._files.read(cid, extent, partial(leaf_node, wrapping))
+        wrap = None if wrapping is None else partial(leaf_node, wrapping)
+        return self._files.read(cid, extent, wrap)
 
     def blocks(self) -> Iterator[tuple[CID, bytes]]:  # noqa: D102 - see DagSource
         return walk(self.root, self.read)
@@ -148,17 +146,15 @@ class FileTree:
             offset, chunk = 0, file.read(size)
             while True:
                 following = file.read(size) if len(chunk) == size else b""
-                is_whole = not offset and not following
-                wrapping = self._wrapping(attributes if is_whole else NO_ATTRIBUTES)
+                wrapping = None  # a raw block
+                if self._preserve:
+                    own = attributes if not offset and not following else NO_ATTRIBUTES
+                    wrapping = UnixFs(NodeType.FILE, attributes=own)
                 leaves.append(self._add_leaf(Extent(number, offset, len(chunk)), chunk, wrapping))
                 if not following:
                     break
                 offset, chunk = offset + size, following
         return balanced(leaves, self._put, self._layout.links, attributes)
-
-    def _wrapping(self, attributes: Attributes) -> UnixFs | None:
-        """The data of a chunk's node, without the chunk; None if it is a raw block."""
-        return UnixFs(NodeType.FILE, attributes=attributes) if self._preserve else None
 
     def _add_leaf(self, extent: Extent, chunk: bytes, wrapping: UnixFs | None) -> UnixFsEntry:
         block = chunk if wrapping is None else leaf_node(wrapping, chunk)
@@ -241,9 +237,7 @@ class _Entry(NamedTuple):
 
 
 def directory(
-    entries: Iterable[tuple[str, UnixFsEntry]],
-    put: Put,
-    attributes: Attributes = NO_ATTRIBUTES,
+    entries: Iterable[tuple[str, UnixFsEntry]], put: Put, attributes: Attributes = NO_ATTRIBUTES
 ) -> UnixFsEntry:
     """Build a directory from the names of its entries and their trees; `put` gets its nodes.
 
@@ -269,9 +263,9 @@ def _shard(
         by_index[entry.hash[depth]].append(entry)
     links = []
     for index, here in sorted(by_index.items()):
-        tree, name = (
-            (here[0].tree, here[0].name) if len(here) == 1 else (_shard(here, depth + 1, put), "")
-        )
+        _, name, tree = here[0]
+        if len(here) > 1:
+            name, tree = "", _shard(here, depth + 1, put)
         links.append(PbLink(tree.cid, f"{index:02X}{name}", tree.total))
     occupied = sum(1 << index for index in by_index)
     bitfield = occupied.to_bytes((occupied.bit_length() + 7) // 8, "big")

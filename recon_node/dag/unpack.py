@@ -141,8 +141,13 @@ def unpack_dag(
         _remove(draft)  # left by a process that was killed
         if allow is not None:
             size, entries = measure(root, read)
-            allow(size, f"{entries:,} files, directories and symlinks")
-            _check_entries(entries, target.parent)
+            things, disk = f"{entries:,} files, directories and symlinks", os.statvfs(target.parent)
+            allow(size, things)
+            if disk.f_files and entries > disk.f_favail:  # 0 where a file system has no limit
+                raise DagError(
+                    f"{things} do not fit on the disk of {target.parent}, which has room for "
+                    f"{disk.f_favail:,} more"
+                )
         unpacked = _write(root, read, draft)
         draft.rename(target)
     except OSError as error:
@@ -152,15 +157,6 @@ def unpack_dag(
     finally:
         _remove(draft)
     return unpacked
-
-
-def _check_entries(entries: int, directory: Path) -> None:
-    disk = os.statvfs(directory)
-    if disk.f_files and entries > disk.f_favail:  # no number where a file system has no limit
-        raise DagError(
-            f"{entries:,} files, directories and symlinks do not fit on the disk of {directory}, "
-            f"which has room for {disk.f_favail:,} more"
-        )
 
 
 def _remove(path: Path) -> None:
@@ -189,7 +185,9 @@ def _write(root: CID, read: Read, target: Path) -> Unpacked:
             for name, link in directory_entries(cid, read):
                 left.append((link.cid, path / _checked(name, names)))
         elif data.type is NodeType.SYMLINK:
-            if not _make_symlink(data.data, path):
+            try:
+                path.symlink_to(os.fsdecode(data.data))
+            except (OSError, ValueError):  # the file system has none
                 done.not_kept.append(_shown(path, target))
                 continue
             done.symlinks += 1
@@ -202,14 +200,6 @@ def _write(root: CID, read: Read, target: Path) -> Unpacked:
         if not _set_attributes(path, kept):
             done.not_kept.append(_shown(path, target))
     return done
-
-
-def _make_symlink(target: bytes, path: Path) -> bool:
-    """Make a symlink; returns whether the file system has such."""
-    with suppress(OSError, ValueError):
-        path.symlink_to(os.fsdecode(target))
-        return True
-    return False
 
 
 def _set_attributes(path: Path, attributes: Attributes) -> bool:

@@ -68,10 +68,8 @@ class Publish:
 
     def __post_init__(self) -> None:
         if len(self.id) != ID_SIZE:
-            raise ReplicaError(
-                f"the id of a publish is an Ed25519 public key of {ID_SIZE} bytes, "
-                f"not {len(self.id)}"
-            )
+            key = f"an Ed25519 public key of {ID_SIZE} bytes, not {len(self.id)}"
+            raise ReplicaError(f"the id of a publish is {key}")
 
 
 Operation = Append | Join | Publish

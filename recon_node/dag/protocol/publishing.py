@@ -75,13 +75,6 @@ class PublishLog:
         self._late: set[CID] = set()
         self._order: tuple[CID, ...] | None = None
 
-    def __contains__(self, replica: CID) -> bool:
-        return replica in self._statements
-
-    def __len__(self) -> int:
-        """The number of replicas whose whole history is here."""
-        return len(self.order)
-
     @property
     def order(self) -> Sequence[CID]:
         """The replicas whose whole history is here, in order: one of each statement, and only bound
@@ -93,11 +86,6 @@ class PublishLog:
                     placed.setdefault(self._statements[cid], cid)
             self._order = tuple(placed.values())
         return self._order
-
-    @property
-    def last(self) -> CID | None:
-        """The last replica: `prior` of the next one."""
-        return self.order[-1] if self.order else None
 
     @property
     def waiting_for(self) -> frozenset[CID]:
@@ -133,10 +121,8 @@ class PublishLog:
         """
         publish, cid = publish_of(replica), replica.cid
         if publish.id != self.identifier:
-            raise ReplicaError(
-                f"{cid} is a publish of {ed25519_did(publish.id)}, not of "
-                f"{ed25519_did(self.identifier)}"
-            )
+            actual, own = ed25519_did(publish.id), ed25519_did(self.identifier)
+            raise ReplicaError(f"{cid} is a publish of {actual}, not of {own}")
         if cid in self._statements:
             return False
         self._statements[cid] = statement_of(replica)
@@ -210,14 +196,8 @@ def make_publish(
     """
     owner = ed25519_did(identifier)
     unsigned = Publish(identifier, link, origin, "", shard)
-    proof = issue_ucan(
-        key,
-        owner,
-        [UcanCapability(owner, ABILITY)],
-        expires,
-        facts=[_binding(unsigned, prior)],
-        proofs=proofs,
-    )
+    granted, facts = [UcanCapability(owner, ABILITY)], [_binding(unsigned, prior)]
+    proof = issue_ucan(key, owner, granted, expires, facts=facts, proofs=proofs)
     return Replica(prior, replace(unsigned, proof=proof))
 
 

@@ -30,6 +30,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -184,16 +185,14 @@ def issue_ucan(
     Raises:
         UcanError: a proof cannot be read.
     """
-    granted = [parse_ucan(proof) for proof in proofs]
-    ends = [FOREVER if expires is None else expires, *(ucan.expires for ucan in granted)]
-    starts = [not_before, *(ucan.not_before for ucan in granted)]
+    grants = [parse_ucan(proof) for proof in proofs]
+    ends = [FOREVER if expires is None else expires, *(ucan.expires for ucan in grants)]
+    starts = [not_before, *(ucan.not_before for ucan in grants)]
     start = max((start for start in starts if start is not None), default=None)
     payload = {
         "iss": controller_of(key),
         "aud": audience,
-        "att": [
-            {"with": capability.resource, "can": capability.ability} for capability in capabilities
-        ],
+        "att": [{"with": granted.resource, "can": granted.ability} for granted in capabilities],
         "exp": min(ends),
         **({} if start is None else {"nbf": start}),
         **({"fct": list(facts)} if facts else {}),
@@ -230,14 +229,12 @@ def _fault_of_proof(
 
 def _check_time(ucan: Ucan, now: int) -> None:
     if ucan.not_before is not None and now < ucan.not_before:
-        raise UcanError(
-            f"the UCAN of {ucan.issuer} is not valid before {ucan.not_before}; it is {now} (Unix "
-            "seconds)"
-        )
-    if now >= ucan.expires:
-        raise UcanError(
-            f"the UCAN of {ucan.issuer} expired at {ucan.expires}; it is {now} (Unix seconds)"
-        )
+        why = f"is not valid before {ucan.not_before}"
+    elif now >= ucan.expires:
+        why = f"expired at {ucan.expires}"
+    else:
+        return
+    raise UcanError(f"the UCAN of {ucan.issuer} {why}; it is {now} (Unix seconds)")
 
 
 def _check_signature(ucan: Ucan) -> None:
@@ -246,10 +243,8 @@ def _check_signature(ucan: Ucan) -> None:
     except DidError as error:
         raise UcanError(f"the issuer of the UCAN: {error}") from None
     if ucan.algorithm != key.alg:
-        raise UcanError(
-            f"the UCAN of {ucan.issuer} is signed with {ucan.algorithm}, "
-            f"but its key signs with {key.alg}"
-        )
+        algorithms = f"signed with {ucan.algorithm}, but its key signs with {key.alg}"
+        raise UcanError(f"the UCAN of {ucan.issuer} is {algorithms}")
     if not key.verify(ucan.signing_input, ucan.signature):
         raise UcanError(f"the signature of the UCAN of {ucan.issuer} is wrong")
 
@@ -264,10 +259,8 @@ def _parse(token: str, depth: int) -> Ucan:
     if header.get("ucv") != VERSION or header.get("typ") != "JWT":
         raise UcanError(f"not a UCAN {VERSION}: its header says {str(header)[:200]}")
     if header.get("alg") not in _ALGORITHMS:
-        raise UcanError(
-            f"the UCAN is signed by {str(header.get('alg'))[:50]!r}; supported are "
-            + ", ".join(_ALGORITHMS)
-        )
+        algorithm, supported = str(header.get("alg"))[:50], ", ".join(_ALGORITHMS)
+        raise UcanError(f"the UCAN is signed by {algorithm!r}; supported are {supported}")
     payload = _read_map(parts[1], "payload")
     for name, types in _SHAPE.items():
         is_right = type(payload[name]) in types if name in payload else name in _MAY_LACK
@@ -318,13 +311,11 @@ def _read_map(text: str, what: str) -> dict[str, Any]:
 
 def _from_base64(text: str, what: str) -> bytes:
     """Decode unpadded base64url in its canonical form."""
-    try:
+    with suppress(ValueError):
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except ValueError:
-        raw = None
-    if raw is None or _unpadded(raw) != text:
-        raise UcanError(f"the {what} of the UCAN is not base64url")
-    return raw
+        if _unpadded(raw) == text:
+            return raw
+    raise UcanError(f"the {what} of the UCAN is not base64url")
 
 
 def _to_base64(value: Mapping[str, Any]) -> str:
