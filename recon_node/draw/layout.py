@@ -186,9 +186,8 @@ def fold_runs(nodes: Iterable[PictureNode], unit: str = "events") -> list[Pictur
             instead[node.id] = _fold_of(run, unit)
         else:
             instead.update((node.id, node) for node in run)
-    left = [
-        instead.get(id_, node) for id_, node in by_id.items() if id_ in instead or id_ not in folded
-    ]
+    shown = (id_ for id_ in by_id if id_ in instead or id_ not in folded)
+    left = [instead.get(id_, by_id[id_]) for id_ in shown]
     names = {id_: fold_.id for id_, fold_ in instead.items()}
     return [replace(node, prev=tuple(names.get(p, p) for p in node.prev)) for node in left]
 
@@ -258,14 +257,8 @@ class _Lanes:
 def _fold_of(run: Sequence[PictureNode], unit: str) -> PictureNode:
     times = sum(node.shape is NodeShape.TIME for node in run)
     among = f", {times} time event{'s'[: times > 1]} among them" if times else ""
-    return PictureNode(
-        id=("fold", run[0].id),
-        prev=run[-1].prev,
-        shape=NodeShape.FOLD,
-        tone=run[0].tone,
-        name=f"{len(run)} {unit}{among}",
-        keep=True,
-    )
+    id_, name = ("fold", run[0].id), f"{len(run)} {unit}{among}"
+    return PictureNode(id_, run[-1].prev, NodeShape.FOLD, run[0].tone, name, keep=True)
 
 
 def _by_id(nodes: Iterable[PictureNode]) -> dict[Hashable, PictureNode]:
@@ -292,14 +285,8 @@ def _refuse_cycles(
 
 def missing_node(id_: str) -> PictureNode:
     """Return the node of something that is referred to but not held."""
-    return PictureNode(
-        id=id_,
-        shape=NodeShape.MISSING,
-        tone=Tone.WAITING,
-        name=short_name(id_),
-        marks=("not here",),
-        keep=True,
-    )
+    shape, tone, marks = NodeShape.MISSING, Tone.WAITING, ("not here",)
+    return PictureNode(id_, (), shape, tone, short_name(id_), marks=marks, keep=True)
 
 
 def short_name(id_: str) -> str:

@@ -31,30 +31,20 @@ GAP_COLUMNS: Final = 2
 LONGEST_TITLE: Final = 120
 """Characters."""
 
-LIGHT: Final = {
-    "paper": "#ffffff",
-    "ink": "#1c2430",
-    "soft": "#66717f",
-    "rule": "#e4e8ed",
-    "stripe": "#f5f7fa",
-    "tip": "#0b7a4b",
-    "kept": "#2563c9",
-    "waiting": "#b0760a",
-    "pruned": "#a3adb8",
-    "wrong": "#cf3b3b",
+_COLOURS: Final = {  # in the light and in the dark
+    "paper": ("#ffffff", "#12161c"),
+    "ink": ("#1c2430", "#e6ebf1"),
+    "soft": ("#66717f", "#93a0ae"),
+    "rule": ("#e4e8ed", "#262d37"),
+    "stripe": ("#f5f7fa", "#181d25"),
+    "tip": ("#0b7a4b", "#3ecf8e"),
+    "kept": ("#2563c9", "#6aa5ff"),
+    "waiting": ("#b0760a", "#e2ab3f"),
+    "pruned": ("#a3adb8", "#5d6875"),
+    "wrong": ("#cf3b3b", "#ff7070"),
 }
-DARK: Final = {
-    "paper": "#12161c",
-    "ink": "#e6ebf1",
-    "soft": "#93a0ae",
-    "rule": "#262d37",
-    "stripe": "#181d25",
-    "tip": "#3ecf8e",
-    "kept": "#6aa5ff",
-    "waiting": "#e2ab3f",
-    "pruned": "#5d6875",
-    "wrong": "#ff7070",
-}
+LIGHT: Final = {name: light for name, (light, _) in _COLOURS.items()}
+DARK: Final = {name: dark for name, (_, dark) in _COLOURS.items()}
 
 _FORMS: Final = """
 text { font: 12px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
@@ -99,7 +89,9 @@ def draw_svg(picture: Picture, layout: Layout) -> str:
     """Draw a picture with the layout of its nodes, folded or not."""
     columns = _columns(layout)
     start = MARGIN + max(layout.width, 1) * LANE + 6
-    widest = max(_right_ends(layout, columns, start), default=0)
+    around, marks_at = 2 * MARK_PADDING + MARK_GAP, _marks_at(columns, start)
+    marks = ((len(mark) * MARK_CHAR + around for mark in at.node.marks) for at in layout.placed)
+    widest = max((marks_at + sum(sizes) for sizes in marks), default=0)
     heading = textwrap.shorten(plain(picture.title), LONGEST_TITLE, placeholder="…")
     width = int(max(NARROWEST, MARGIN + widest, 2 * MARGIN + len(heading) * TITLE_CHAR))
     notes = list(_note_lines(picture, layout, int((width - 2 * MARGIN) / CHAR)))
@@ -108,23 +100,23 @@ def draw_svg(picture: Picture, layout: Layout) -> str:
     title, summary = _text(heading), _text(picture.summary)
     # Edges of a better tone are painted over the others.
     edges = sorted(layout.edges, key=lambda edge: -layout.placed[edge.upper].node.tone)
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            f'width="{width}" height="{height}" role="img" aria-labelledby="title desc">',
-            f'<title id="title">{title}</title>',
-            f'<desc id="desc">{summary}. Newest first. {_text(" ".join(picture.notes))}</desc>',
-            f"<style>{_STYLE}</style>",
-            f'<rect class="paper" width="{width}" height="{height}" rx="10"/>',
-            f'<text class="title" x="{MARGIN}" y="34">{title}</text>',
-            f'<text class="summary" x="{MARGIN}" y="56">{summary}</text>',
-            *_stripes(layout, width),
-            *(_edge(layout, edge) for edge in edges),
-            *(_node(placed, columns, start) for placed in layout.placed),
-            *_notes(notes, bottom, width),
-            "</svg>\n",
-        ]
-    )
+    stripe = f'<rect class="stripe" x="12" y="{{}}" width="{width - 24}" height="{ROW}" rx="5"/>'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" role="img" aria-labelledby="title desc">',
+        f'<title id="title">{title}</title>',
+        f'<desc id="desc">{summary}. Newest first. {_text(" ".join(picture.notes))}</desc>',
+        f"<style>{_STYLE}</style>",
+        f'<rect class="paper" width="{width}" height="{height}" rx="10"/>',
+        f'<text class="title" x="{MARGIN}" y="34">{title}</text>',
+        f'<text class="summary" x="{MARGIN}" y="56">{summary}</text>',
+        *(stripe.format(HEAD + row * ROW) for row in range(0, len(layout.placed), 2)),
+        *(_edge(layout, edge) for edge in edges),
+        *(_node(placed, columns, start) for placed in layout.placed),
+        *_notes(notes, bottom, width),
+        "</svg>\n",
+    ]
+    return "\n".join(parts)
 
 
 def _edge(layout: Layout, edge: Edge) -> str:
@@ -183,14 +175,6 @@ def _glyph(placed: Placed, x: int, y: int) -> str:
     return f'<circle class="ring{missing}" cx="{x}" cy="{y}" r="5.5"/>'
 
 
-def _stripes(layout: Layout, width: int) -> Iterator[str]:
-    for row in range(0, len(layout.placed), 2):
-        yield (
-            f'<rect class="stripe" x="12" y="{HEAD + row * ROW}" width="{width - 24}" '
-            f'height="{ROW}" rx="5"/>'
-        )
-
-
 def _notes(lines: Sequence[tuple[str, int]], bottom: int, width: int) -> Iterator[str]:
     """The notes: lines, and their distances below the last node in pixels."""
     if lines:
@@ -229,14 +213,6 @@ def _columns(layout: Layout) -> list[int]:
 
 def _marks_at(columns: Sequence[int], start: float) -> float:
     return start + sum((size + GAP_COLUMNS) * CHAR for size in columns)
-
-
-def _right_ends(layout: Layout, columns: Sequence[int], start: float) -> Iterator[float]:
-    """Where the marks of each node end."""
-    around = 2 * MARK_PADDING + MARK_GAP
-    for placed in layout.placed:
-        marks = sum(len(mark) * MARK_CHAR + around for mark in placed.node.marks)
-        yield _marks_at(columns, start) + marks
 
 
 def _coordinates(lane: int, row: int) -> tuple[int, int]:

@@ -33,50 +33,15 @@ class Glyphs:
         return self.joints["lr"]
 
 
-UNICODE: Final = Glyphs(
-    nodes={
-        NodeShape.ROOT: "◆",
-        NodeShape.DATA: "●",
-        NodeShape.TIME: "○",
-        NodeShape.MISSING: "?",
-        NodeShape.FOLD: "┊",
-    },
-    joints={
-        "ud": "│",
-        "lr": "─",
-        "ul": "╯",
-        "ur": "╰",
-        "dl": "╮",
-        "dr": "╭",
-        "udl": "┤",
-        "udr": "├",
-        "dlr": "┬",
-        "ulr": "┴",
-        "udlr": "┼",
-    },
-)
-ASCII: Final = Glyphs(
-    nodes={
-        NodeShape.ROOT: "#",
-        NodeShape.DATA: "*",
-        NodeShape.TIME: "o",
-        NodeShape.MISSING: "?",
-        NodeShape.FOLD: ":",
-    },
-    joints={
-        "ud": "|",
-        "lr": "-",
-        "ul": "'",
-        "ur": "`",
-        "dl": ".",
-        "dr": ".",
-        "udl": "+",
-        "udr": "+",
-        "dlr": "+",
-        "ulr": "+",
-        "udlr": "+",
-    },
-)
+_JOINTS: Final = ("ud", "lr", "ul", "ur", "dl", "dr", "udl", "udr", "dlr", "ulr", "udlr")
+
+
+def _glyphs(nodes: str, joints: str) -> Glyphs:
+    return Glyphs(dict(zip(NodeShape, nodes, strict=True)), dict(zip(_JOINTS, joints, strict=True)))
+
+
+UNICODE: Final = _glyphs("◆●○?┊", "│─╯╰╮╭┤├┬┴┼")
+ASCII: Final = _glyphs("#*o?:", "|-'`..+++++")
 
 
 Cells = tuple[tuple[str, Tone | None], ...]

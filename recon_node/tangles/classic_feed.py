@@ -26,6 +26,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
@@ -183,22 +184,16 @@ def _misplaced(rivals: Mapping[str, Value], sequence: int, order: Sequence[str])
 def _is_well_formed(message: Value) -> bool:
     if tuple(message) not in (_FIELDS, _FIELDS_SWAPPED):
         return False
+    sequence, signature = message["sequence"], message["signature"]
     return (
         isinstance(message["previous"], str | None)
-        and _is_sequence(message["sequence"])
+        and type(sequence) in (int, float)
+        and -_SEQUENCES <= sequence < _SEQUENCES
+        and sequence == math.floor(sequence)  # a whole number, for JavaScript: 1.0 is 1
         and type(message["timestamp"]) in (int, float)
         and message["hash"] == "sha256"
-        and isinstance(message["signature"], str)
-        and message["signature"].endswith(_SIGNATURE_SUFFIX)
-    )
-
-
-def _is_sequence(value: Any) -> bool:
-    """Whether a value is a whole number, for JavaScript: 1.0 is 1."""
-    return (
-        type(value) in (int, float)
-        and -_SEQUENCES <= value < _SEQUENCES
-        and value == math.floor(value)
+        and isinstance(signature, str)
+        and signature.endswith(_SIGNATURE_SUFFIX)
     )
 
 
@@ -216,13 +211,10 @@ def _units(text: str) -> int:
 
 def _verify_key(author: str) -> VerifyKey:
     if author.startswith("@") and author.endswith(_KEY_SUFFIX):
-        try:
+        with suppress(ValueError):
             return VerifyKey(_decode(author.removeprefix("@").removesuffix(_KEY_SUFFIX)))
-        except ValueError:
-            pass
-    raise ValueError(
-        f"{author!r} is not an SSB identity: expected '@' + base64 key + '{_KEY_SUFFIX}'"
-    )
+    expected = f"expected '@' + base64 key + '{_KEY_SUFFIX}'"
+    raise ValueError(f"{author!r} is not an SSB identity: {expected}")
 
 
 def _decode(text: str) -> bytes:

@@ -75,10 +75,7 @@ def message_of(init: Event) -> DocumentMessage | None:
 
 
 def as_message(
-    id: StreamId,
-    author: str,
-    model: StreamId | None,
-    content: object,
+    id: StreamId, author: str, model: StreamId | None, content: object
 ) -> DocumentMessage | None:
     """Return a document as a message; None if it takes part in no tangle."""
     if not isinstance(content, dict) or not (tangles := tangles_in(content, _canonical_id)):

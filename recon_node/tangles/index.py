@@ -57,15 +57,8 @@ def _candidates(row: FeedRow) -> list[tuple[bytes | str | int | None, ...]]:
         return []
     if message is None:
         return []
-    cid, model = message.id.cid, message.model
-    facts = (
-        cid,
-        row.delivered_at,
-        str(message.id),
-        message.author,
-        None if model is None else model.cid,
-        len(row.car),
-    )
+    cid, model = message.id.cid, None if message.model is None else message.model.cid
+    facts = (cid, row.delivered_at, str(message.id), message.author, model, len(row.car))
     return [
         (cid if links.root is None else StreamId.parse(links.root).cid, name, *facts)
         for name, links in message.tangles.items()
@@ -172,11 +165,8 @@ def _read_candidates(
             message, received, model, size = row
             of = None if model is None else CID(model)
             candidate = Candidate(CID(message), received, of, size)
-            if (
-                len(candidates) < most
-                and candidate.cid not in candidates
-                and left - candidate.size >= room
-            ):
+            fits = len(candidates) < most and left - size >= room
+            if fits and candidate.cid not in candidates:
                 candidates[candidate.cid] = candidate
-                left -= candidate.size
+                left -= size
     return list(candidates.values()), is_cut

@@ -41,10 +41,8 @@ def tangle_picture(
     summary = f"{len(woven)} messages, {count_of(len(tips), 'tip')}"
     if woven.excluded:
         summary += f", {len(woven.excluded)} left out"
-    merge = "The next message names as previous:\n" + "\n".join(woven.tips)
-    return Picture(
-        title, summary, (*map(missing_node, absent), *nodes), (merge,) if tips else (), "messages"
-    )
+    merge = ("The next message names as previous:\n" + "\n".join(woven.tips),) if tips else ()
+    return Picture(title, summary, (*map(missing_node, absent), *nodes), merge, "messages")
 
 
 def feed_picture(title: str, feed: ClassicFeed, messages: Iterable[dict[str, Any]]) -> Picture:
@@ -73,25 +71,11 @@ def feed_picture(title: str, feed: ClassicFeed, messages: Iterable[dict[str, Any
 def _member(
     id_: str, prev: tuple[str, ...], details: tuple[str, ...], *, is_tip: bool
 ) -> PictureNode:
-    return PictureNode(
-        id=id_,
-        prev=prev,
-        shape=NodeShape.DATA if prev else NodeShape.ROOT,
-        tone=Tone.TIP if is_tip else Tone.KEPT,
-        name=short_name(id_),
-        details=details,
-        marks=("tip",) if is_tip else (),
-        keep=is_tip,
-    )
+    shape, tone = NodeShape.DATA if prev else NodeShape.ROOT, Tone.TIP if is_tip else Tone.KEPT
+    marks = ("tip",) if is_tip else ()
+    return PictureNode(id_, prev, shape, tone, short_name(id_), details, marks, keep=is_tip)
 
 
 def _wrong(id_: str, prev: tuple[str, ...], details: tuple[str, ...], mark: str) -> PictureNode:
-    return PictureNode(
-        id=id_,
-        prev=prev,
-        tone=Tone.WRONG,
-        name=short_name(id_),
-        details=details,
-        marks=(mark,),
-        keep=True,
-    )
+    shape, name = NodeShape.DATA, short_name(id_)
+    return PictureNode(id_, prev, shape, Tone.WRONG, name, details, (mark,), keep=True)

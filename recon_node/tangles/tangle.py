@@ -82,36 +82,13 @@ class Tangle(Generic[Id]):
     next: Mapping[Id, tuple[Id, ...]]
     excluded: Mapping[Id, Exclusion[Id]]
 
-    def __contains__(self, message: Id) -> bool:
-        return message in self.previous
-
     def __len__(self) -> int:
         return len(self.order)
-
-    @property
-    def roots(self) -> tuple[Id, ...]:
-        """The members without previous messages, ascending."""
-        return tuple(sorted(id_ for id_ in self.order if not self.previous[id_]))
 
     @property
     def tips(self) -> tuple[Id, ...]:
         """The members that no member links back to, ascending: `previous` of the next message."""
         return tuple(sorted(id_ for id_ in self.order if not self.next[id_]))
-
-    def history(self, message: Id) -> frozenset[Id]:
-        """Return all members before a member by its links, excluding itself.
-
-        Raises:
-            KeyError: the message is not a member.
-        """
-        history: set[Id] = set()
-        left = [message]
-        while left:
-            for base in self.previous[left.pop()]:
-                if base not in history:
-                    history.add(base)
-                    left.append(base)
-        return frozenset(history)
 
 
 def tangle_of(messages: Iterable[TangleMessage[Id]], name: str, root: Id) -> Tangle[Id]:
@@ -155,32 +132,33 @@ def weave(
     }
     for id_, previous in links.items():
         if previous and id_ in previous:
-            raise TangleError(
-                f"the message {id_} names itself as previous: {TangleRule.CYCLE.value}"
-            )
+            rule = TangleRule.CYCLE.value
+            raise TangleError(f"the message {id_} names itself as previous: {rule}")
     if links and all(previous is not None for previous in links.values()):
         raise TangleError("no message is a root (one without root and previous)")
     order = _order(links, timestamps or {})
-    members = set(order)
-    following: defaultdict[Id, list[Id]] = defaultdict(list)
-    for id_ in order:
-        for base in links[id_] or ():
-            following[base].append(id_)
+    members = {id_: links[id_] or () for id_ in order}
+    following = _following(members)
     return Tangle(
         order=tuple(order),
-        previous={id_: links[id_] or () for id_ in order},
+        previous=members,
         next={id_: tuple(sorted(following[id_])) for id_ in order},
-        excluded=_exclusions(links, members),
+        excluded=_exclusions(links, set(order)),
     )
+
+
+def _following(links: Mapping[Id, tuple[Id, ...] | None]) -> defaultdict[Id, list[Id]]:
+    following: defaultdict[Id, list[Id]] = defaultdict(list)
+    for id_, previous in links.items():
+        for base in previous or ():
+            following[base].append(id_)
+    return following
 
 
 def _order(links: Mapping[Id, tuple[Id, ...] | None], timestamps: Mapping[Id, float]) -> list[Id]:
     """Kahn's algorithm; candidates that never become free are not members."""
     waiting = {id_: len(previous) for id_, previous in links.items() if previous}
-    following: defaultdict[Id, list[Id]] = defaultdict(list)
-    for id_ in waiting:
-        for base in links[id_] or ():
-            following[base].append(id_)
+    following = _following(links)
     free = [(timestamps.get(id_, 0), id_) for id_, base in links.items() if base is None]
     heapify(free)
     order: list[Id] = []
