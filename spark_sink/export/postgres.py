@@ -26,6 +26,7 @@ from typing import Any, Final
 import psycopg
 import pyarrow as pa
 from psycopg import Connection, Cursor
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import SQL, Composed, Identifier
 
 from recon_node.ipld import CID
@@ -82,9 +83,18 @@ class Postgres:
     Args:
         address: a URL or a connection string of libpq, which has the rest in the environment.
         schema: in which the tables are; created if it does not exist.
+
+    Raises:
+        SinkError: the address is not one, or the schema cannot be called so.
     """
 
     def __init__(self, address: str, schema: str) -> None:
+        try:
+            conninfo_to_dict(address)
+        except psycopg.ProgrammingError as error:
+            raise SinkError(f"that is not the address of a database: {one_line(error)}") from None
+        if not 0 < len(schema.encode()) <= _LONGEST_NAME or "\0" in schema:
+            raise SinkError(f"the name of a schema has 1 to {_LONGEST_NAME} bytes, not {schema!r}")
         self._address = address
         self._schema = schema
         self._connection: Connection[Any] | None = None

@@ -68,10 +68,13 @@ def _version_of(path: Location, moment: datetime) -> int | None:
     """Return the latest version at a time; None before the first.
 
     delta-rs uses the files' modification times, which a copy of the table loses, and returns the
-    first version for earlier times.
+    first version for earlier times. After a clock has gone back, there are times that were twice,
+    and either version is right; but no version is later than the last one.
     """
     names = (PurePath(file.path) for file in files_below(path, LOG))
     versions = sorted(int(n.stem) for n in names if n.suffix == ".json" and n.stem.isdecimal())
+    if versions and committed_at(path, versions[-1]) <= moment:
+        return versions[-1]
     later = bisect_right(versions, moment, key=lambda version: committed_at(path, version))
     return versions[later - 1] if later else None
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from recon_node.terminal import echo
 from spark_sink.errors import SinkError
@@ -20,6 +20,9 @@ from spark_sink.tables.status import (
 )
 from spark_sink.tables.versions import text_of
 from spark_sink.upkeep.check import check_counts
+
+# By how much the clocks of two machines may differ.
+_CLOCKS_DIFFER: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,11 @@ def check_health(
             troubles.append(
                 f"the last commit of {table.name} was {_span(age)} ago; the limit is "
                 f"{_span(timedelta(hours=max_age))}"
+            )
+        if max_age is not None and age < -_CLOCKS_DIFFER:
+            troubles.append(
+                f"the last commit of {table.name} is {_span(-age)} in the future: this machine's "
+                "clock went back, or that of the writer is ahead"
             )
     return Health(statuses, reading, node, lag, troubles, read_unprocessed(tables))
 

@@ -62,7 +62,7 @@ def create_view(directory: Location, model: StreamId, name: str | None) -> str:
         name = re.sub(r"\W+", "_", str(definition.get("name")), flags=re.ASCII).strip("_").lower()
     if not NAME.fullmatch(name) or name in TABLES or name.endswith(_FEED):
         raise TablesError(
-            f"{name!r} cannot be the name of a view: choose one of letters, digits and _ with --as"
+            f"{name!r} cannot be the name of a view: choose one of a-z, 0-9 and _ with --as"
         )
     if name in view_names(directory):
         raise TablesError(f"there is a view {name} already: choose another name with --as")

@@ -42,6 +42,7 @@ from spark_sink.query.show import load_json, show, to_json, to_text
 from spark_sink.tables import delta_files
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.versions import committed_at, text_of
+from spark_sink.upkeep.health import check_health
 
 CUTS = (40, 80, 120)
 
@@ -493,6 +494,23 @@ def test_versions_by_number_and_by_time(tables: Path) -> None:
     text = committed_at(tables / "raw_events", 1).isoformat()
     rows = printed("--tables", tables, "--as-of", text, count)
     assert rows == [{"count_star()": CUTS[0]}]
+
+
+def test_versions_by_time_after_the_clock_went_back(tables: Path, tmp_path: Path) -> None:
+    """The first commits are of tomorrow: now is the last version; status does not wait for then."""
+    place = shutil.copytree(tables, tmp_path / "tables")
+    count = "SELECT count(*) FROM raw_events"
+    day = 86_400_000
+    for version, ahead in ((2, day), (1, day - 1), (0, day - 2)):
+        commit = place / f"raw_events/_delta_log/{version:020}.json"
+        stamp = round(committed_at(place / "raw_events", version).timestamp() * 1000)
+        commit.write_text(commit.read_text().replace(str(stamp), str(stamp + ahead)))
+    assert asked(place, count, datetime.now(UTC)) == [(CUTS[-1],)]
+    last = place / f"raw_events/_delta_log/{len(CUTS):020}.json"
+    stamp = round(committed_at(place / "raw_events", len(CUTS)).timestamp() * 1000)
+    last.write_text(last.read_text().replace(str(stamp), str(stamp + day)))
+    [trouble] = check_health(place, (), None, max_lag=None, max_age=1.0).troubles
+    assert trouble.startswith("the last commit of raw_events is 23 h in the future: ")
 
 
 def test_a_version_that_is_not_there_names_those_that_are(tables: Path, tmp_path: Path) -> None:
