@@ -1,7 +1,5 @@
 """What the tests of `spark-sink serve` share: tables, servers over them, and clients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache

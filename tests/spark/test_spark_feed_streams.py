@@ -1,7 +1,5 @@
 """Streams, read back from rows of `raw_events` in any order, and the rows that are made of them."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`spark-sink serve`: what clients of Arrow Flight SQL see, by ADBC."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`spark-sink serve` and those who mean it no good: queries, messages, and who may connect."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Feeds of `spark-sink serve`: what a table has, and then what comes, while it is open."""
 
-from __future__ import annotations
-
 import tempfile
 from functools import partial
 from pathlib import Path

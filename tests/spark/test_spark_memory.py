@@ -1,7 +1,5 @@
 """What the pipeline may take in memory, and what it says when the kernel found it too much."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command `spark-sink serve`: what it prints, how it stops, and which options it refuses."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Whose statement runs next, when there are more than slots."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

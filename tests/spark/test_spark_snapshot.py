@@ -1,7 +1,5 @@
 """The source "recon_snapshot", without a Java machine: partitions are pickled as Spark does."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from types import SimpleNamespace

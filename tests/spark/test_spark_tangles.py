@@ -1,7 +1,5 @@
 """The view `tangles`: as the node answers, from the tables alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

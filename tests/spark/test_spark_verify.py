@@ -1,7 +1,5 @@
 """`spark-sink verify`: the tables against a node, whole, by model, and event by event."""
 
-from __future__ import annotations
-
 import json
 import operator
 import shutil
