@@ -130,6 +130,24 @@ def read_bounded(path: Path, limit: int) -> bytes:
     return content
 
 
+def create_file(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file that does not exist, durably; if that fails, there is none.
+
+    Raises:
+        FileExistsError: it exists.
+        OSError: it cannot be written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
 def open_locked(path: Path, *, wait: bool = False, mode: int = 0o666) -> BinaryIO:
     """Open a file for reading and writing, and hold an exclusive lock on it until it is closed.
 

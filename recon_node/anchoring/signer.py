@@ -7,14 +7,13 @@ they end up in logs and histories of shells. The key is in no message, and `repr
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from recon_node.anchoring.authority import AuthorityError
-from recon_node.files import is_exposed, read_secret
+from recon_node.files import create_file, is_exposed, read_secret
 
 
 class Signer:
@@ -77,9 +76,7 @@ def create_key(path: Path) -> str:
     """
     account = _eth_account().create()
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(bytes(account.key).hex() + "\n")
+        create_file(path, bytes(account.key).hex().encode() + b"\n")
     except OSError as error:
         raise AuthorityError(f"cannot write {path}: {error.strerror}") from None
     return str(account.address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -152,18 +153,30 @@ def step_bar() -> Iterator[Callable[[str, int, int | None], None]]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file; `-` is standard output.
+    """Write a file, whole or not at all; `-` is standard output.
 
     Raises:
-        CommandError: it cannot be written.
+        CommandError: it cannot be written; what was there before stays.
     """
     try:
         if path == Path("-"):
             click.echo(content, nl=False)  # noqa: TID251 - a file
-        else:
+        elif path.exists() and not path.is_file():  # a pipe, or a device
             path.write_bytes(content)
+        else:
+            _replace(path.resolve(), content)
+    except BlockingIOError:
+        raise CommandError(f"another command is writing {path}: wait for it to end") from None
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}") from None
+
+
+def _replace(path: Path, content: bytes) -> None:
+    with cleaned_up_when_stopped(), draft_of(path) as draft:
+        draft.write_bytes(content)
+        if path.exists():
+            shutil.copymode(path, draft)
+        move_into_place(draft, path)
 
 
 @contextmanager

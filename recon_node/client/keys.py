@@ -88,10 +88,19 @@ class Capability:
         """Write the capability to a file, over an earlier one.
 
         Raises:
-            KeyFileError: the file cannot be written.
+            KeyFileError: the file cannot be written; an earlier one stays as it was.
         """
+        content = multibase.encode(self.block).encode() + b"\n"
+        target = Path(path)
         try:
-            Path(path).write_text(multibase.encode(self.block) + "\n", encoding="ascii")
+            if target.exists() and not target.is_file():  # a pipe, or a device
+                target.write_bytes(content)
+                return
+            target = target.resolve()
+            draft = target.with_name(f".{target.name}.part")
+            draft.unlink(missing_ok=True)
+            _write_new(draft, content, 0o666)
+            draft.replace(target)
         except OSError as error:
             raise KeyFileError(f"the capability {path}: {error.strerror or error}") from None
 
@@ -180,11 +189,7 @@ class Key:
             KeyFileError: the file exists already, or cannot be written.
         """
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(self.to_bytes())
-                file.flush()
-                os.fsync(file.fileno())
+            _write_new(Path(path), self.to_bytes(), 0o600)
         except FileExistsError:
             raise KeyFileError(f"{path} already exists; not overwriting it") from None
         except OSError as error:
@@ -251,3 +256,17 @@ def _read_pem(data: bytes) -> PrivateKey:
             f"it is on the curve {key.curve.name}; Ceramic supports secp256k1 and P-256"
         )
     raise KeyFileError("Ceramic does not support its kind of key: use Ed25519, secp256k1 or P-256")
+
+
+def _write_new(path: Path, content: bytes, mode: int) -> None:
+    """Write a file that must not exist; there is none if that fails. (`files` has locks, which the
+    client does without.)"""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _MAX_TOKEN = 64 * 1024
 """Bytes of a file with a token of `spark-sink changes`."""
+_MAX_VERSION = 2**63 - 1
 _names = click.argument("names", nargs=-1, metavar="[TABLE|VIEW]...")
 
 
@@ -162,7 +163,10 @@ def verify(tables: Location, url: str, token: str | None, as_json: bool) -> None
 @tables_option()
 @click.argument("sql")
 @click.option(
-    "--version", type=click.IntRange(0), metavar="N", help="Version to query; default: the latest."
+    "--version",
+    type=click.IntRange(0, _MAX_VERSION),
+    metavar="N",
+    help="Version to query; default: the latest.",
 )
 @click.option(
     "--as-of",
@@ -210,6 +214,7 @@ def query(
     if version is not None and as_of is not None:
         raise click.UsageError("use --version or --as-of, not both")
     text = sys.stdin.read() if sql == "-" else sql
+    text.encode()  # what is not UTF-8 is an error
     if not text.strip(" \t\r\n;"):
         raise click.UsageError("the SQL is empty")
     at = as_of if version is None else version

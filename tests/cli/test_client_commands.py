@@ -452,6 +452,36 @@ def test_standard_output_that_cannot_be_written(node: TestnetNode) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_what_cannot_be_written_whole_is_not_there(
+    node: TestnetNode, sample: Events, tmp_path: Path
+) -> None:
+    """A file that ends in the middle would be taken for a key, or for what was there before."""
+    run("events", "add", "-", node=node, data=lines_of(sample[:3]))
+    cid = sample[0]["cid"]
+    for name in ("old.car", "old.svg"):
+        (tmp_path / name).write_text("as it was")
+    for words in (
+        ("key", "new", "my.key"),
+        ("anchor", "key", "coins.key"),
+        ("events", "get", cid, "--car", "old.car"),
+        ("events", "get", cid, "--car", "new.car"),
+        ("stream", "show", cid, "--svg", "old.svg"),
+    ):
+        command = ["bash", "-c", 'ulimit -f 0; exec "$@"', "-", sys.executable, "-m", "recon_node"]
+        env = {**os.environ, "RECON_NODE_URL": node.api_url}
+        done = subprocess.run(
+            [*command, *words], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert done.stderr.startswith("Error: ")
+    assert {path.name for path in tmp_path.iterdir()} == {"old.car", "old.svg"}
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"as it was"}
+    (tmp_path / "link.car").symlink_to("old.car")
+    run("events", "get", cid, "--car", tmp_path / "link.car", node=node)
+    assert (tmp_path / "link.car").is_symlink()
+    assert (tmp_path / "old.car").read_bytes() != b"as it was"
+
+
 # --- what takes the whole sample: last, since the others count its events ---
 
 

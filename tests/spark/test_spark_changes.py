@@ -190,7 +190,12 @@ def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_not_utf_8_is_an_error(tmp_path: Path) -> None:
-    for words in (("\udcff", "--tables", tmp_path), ("raw_events", "--tables", "\udcff")):
-        result = invoked("changes", *words)
+    Tables(tmp_path, EPOCH)
+    for words in (
+        ("changes", "\udcff", "--tables", tmp_path),
+        ("changes", "raw_events", "--tables", "\udcff"),
+        ("query", "SELECT '\udcff'", "--tables", tmp_path),
+    ):
+        result = invoked(*words)
         assert result.exit_code == 1
         assert "is not text in UTF-8" in result.stderr

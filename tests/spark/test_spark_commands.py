@@ -371,6 +371,7 @@ def test_a_variable_that_is_no_option_is_told(monkeypatch: pytest.MonkeyPatch) -
         ("--as-of 99999999999d", "x", "is not a time such as"),
         ("--as-of noon", "x", "'noon' is not a time such as"),
         ("--as-of 1h --version 1", "x", "not both"),
+        (f"--version {2**63}", "x", "is not in the range"),
     ],
 )
 def test_a_query_that_cannot_be_meant(options: str, sql: str, told: str) -> None:
