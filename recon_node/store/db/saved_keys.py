@@ -78,7 +78,7 @@ _READ_AT_ONCE: Final = 1 << 25
 _MANY_CHANGES: Final = 0.1
 """Changed keys for each saved one from which on a start saves them: they may grow further before
 the next clean close."""
-_MOST_CHANGES: Final = 0.5
+_MOST_CHANGES: Final = 0.33
 """Changed keys for each saved one from which on it is faster to read all from the log."""
 
 
