@@ -28,7 +28,13 @@ from spark_sink.run.spark_session import Java, find_java, java_exit, start_sessi
 from spark_sink.schema import DERIVED, RAW, TABLES, UNPROCESSED
 from spark_sink.source.feed_client import Feed, Head
 from spark_sink.tables.commits import Reading
-from spark_sink.tables.directory import CHECKPOINT_DIR, SCRATCH_DIR, Tables, lock
+from spark_sink.tables.directory import (
+    CHECKPOINT_DIR,
+    SCRATCH_DIR,
+    Tables,
+    check_checkpoint,
+    lock,
+)
 from spark_sink.tables.location import Location, absolute, local_directory
 from spark_sink.tables.retention import Retention
 from spark_sink.tables.staging import Staged
@@ -177,6 +183,8 @@ class Runner:
         directory = absolute(self._settings.tables or self._temporary or Path())
         self._local = local_directory(directory)
         try:
+            if self._settings.checkpoint is not None:
+                check_checkpoint(self._settings.checkpoint, directory)
             with lock(directory), served(self._metrics.registry, self._settings.metrics) as metrics:
                 self._check_disk()
                 self._on_begin(self._local)

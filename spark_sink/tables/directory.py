@@ -83,6 +83,24 @@ def lock(directory: Location, *, make: bool = True) -> Iterator[None]:
         yield
 
 
+def check_checkpoint(checkpoint: Path, tables: Location) -> None:
+    """Check that a directory for Spark's checkpoint is not in that of a table.
+
+    Raises:
+        TablesError: files that are not a table's are deleted there.
+    """
+    ours: set[Path] = set()
+    if isinstance(tables, Path):
+        ours = {tables.resolve() / name for name in (*TABLES, STAGING_DIR, SCRATCH_DIR)}
+    place = checkpoint.resolve()
+    for directory in (place, *place.parents):
+        if directory in ours or is_table(directory):
+            raise TablesError(
+                f"the checkpoint cannot be in {directory}: files that are not the table's are "
+                "deleted there"
+            )
+
+
 class Tables:
     """The tables in a directory, made from the log `epoch`. Positions are those of `raw_events`.
 

@@ -15,7 +15,7 @@ from spark_sink.run.spark_session import Java, start_session
 from spark_sink.schema import TABLES
 from spark_sink.serve.database import Database
 from spark_sink.tables.delta_files import query
-from spark_sink.tables.directory import Tables, lock
+from spark_sink.tables.directory import Tables, check_checkpoint, lock
 from spark_sink.tables.status import no_tables, open_delta
 
 
@@ -46,6 +46,21 @@ def test_a_table_is_no_directory_of_tables(tmp_path: Path) -> None:
         with pytest.raises(TablesError, match=f"is a table itself.* in {tmp_path}"), lock(path):
             pass
         assert not list(path.glob(".*lock"))
+
+
+def test_a_checkpoint_is_not_in_a_table(tmp_path: Path) -> None:
+    """Vacuum would delete it, and what clears the staging would, too."""
+    tables = tmp_path / "tables"
+    for name in ("raw_events", "_staging"):  # neither is there yet
+        for place in (tables / name, tables / name / "a/b", tables / "_checkpoint/.." / name):
+            with pytest.raises(TablesError, match=f"the checkpoint cannot be in .*/{name}: "):
+                check_checkpoint(place, tables)
+    Tables(tables, EPOCH)
+    (tmp_path / "link").symlink_to(tables / "raw_events")
+    with pytest.raises(TablesError, match=r"cannot be in .*/tables/raw_events: "):
+        check_checkpoint(tmp_path / "link/a", tmp_path / "other")
+    for place in (tables, tables / "_checkpoint", tmp_path / "raw_events", tmp_path):
+        check_checkpoint(place, tables)
 
 
 def test_a_directory_that_may_not_be_read_is_told(
