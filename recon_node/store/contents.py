@@ -362,7 +362,7 @@ class Writer:
                 not take it. Must not raise.
 
         Raises:
-            StoreError: the store is closed; `done` is not called.
+            StoreError: the store is closed, or no thread can be had; `done` is not called.
         """
 
         def publish(committed: Committed | None, error: BaseException | None) -> None:
@@ -404,8 +404,10 @@ class Writer:
         contents = self._contents
 
         def start(done: Callable[[None, BaseException | None], object]) -> None:
-            self._start(_Job(lambda: self.log.close(contents.keys, contents.ring_keys), done))
-            self._closed = True
+            try:
+                self._start(_Job(lambda: self.log.close(contents.keys, contents.ring_keys), done))
+            finally:
+                self._closed = True
 
         try:
             await _outcome(start)
@@ -419,8 +421,12 @@ class Writer:
             raise StoreError("the store is closed")
         if self._thread is None:
             token = trio.lowlevel.current_trio_token()
-            self._thread = Thread(target=self._work, args=(token,), name="event log", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._work, args=(token,), name="event log", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the next change tries again
+                raise StoreError(f"the event log cannot be changed: {error}") from None
+            self._thread = thread
         self._jobs.append(job)
         if len(self._jobs) == 1:
             self._to_thread.put(job)
@@ -439,8 +445,8 @@ class Writer:
         """Say what came of a job, and have the next one done."""
         if job.is_change:
             self._watch_disk(job.error)
-        self._jobs.popleft()
         job.done(job.result, job.error)
+        self._jobs.popleft()  # now: it may have started another one, which comes after it
         if self._jobs:
             self._to_thread.put(self._jobs[0])
 

@@ -174,7 +174,6 @@ class Intake:
         except Exception:
             logger.exception("Events could not be verified ahead", events=1)
         started = time.perf_counter()
-        self._committing.acquire_nowait()
 
         def done(verdicts: Sequence[Verdict], error: BaseException | None) -> None:
             self._committing.release()
@@ -185,6 +184,7 @@ class Intake:
             self._answer([request], started, verdicts, error)
 
         self._writer.commit_soon(self._work_on(request.events), done)
+        self._committing.acquire_nowait()  # once nothing can fail before `done`, which comes later
 
     def _split(self, events: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
         """Cut into parts that a batch takes."""

@@ -3,6 +3,7 @@
 import sqlite3
 from collections import Counter
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import trio
@@ -12,7 +13,7 @@ from store_helpers import NETWORK, World, check_feed, feed_of
 from recon_node.store import Interest, Store, StoreError, StoreSettings, Verdict, open_store
 from recon_node.store.contents import Writer
 from recon_node.store.db import log_schema
-from recon_node.store.db.log import EventLog
+from recon_node.store.db.log import Committed, EventLog
 from recon_node.turns import working_for
 from recon_node.verification import Facts, Unreadable, check_event, verifiers
 
@@ -126,6 +127,40 @@ async def test_what_comes_while_the_log_is_closed_finds_it_closed(
         with pytest.raises(StoreError, match="the store is closed"):
             await writer.run(lambda: changed.append(2))
     assert changed == [1]
+
+
+async def test_no_thread_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller gets an error, and the next one a thread."""
+
+    def start(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    event = next(iter(World(1).events.values()))
+    async with open_store(tmp_path, NETWORK) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(Thread, "start", start)
+            for _ in range(2):
+                with pytest.raises(StoreError, match="can't start new thread"):
+                    await store.admit_local([event.car])
+        with trio.fail_after(60):
+            assert [v.status for v in await store.admit_local([event.car])] == ["new"]
+
+
+async def test_a_change_that_starts_another_one(store: Store, tmp_path: Path) -> None:
+    """Each is made once."""
+    other = tmp_path / "other"
+    other.mkdir()
+    writer, changed = Writer(EventLog(other, NETWORK, StoreSettings()), store), list[int]()
+
+    def change() -> Committed:
+        changed.append(len(changed))
+        raise StoreError("not this time")
+
+    writer.commit_soon(change, lambda *_: writer.commit_soon(change, lambda *_: None))
+    await writer.run(lambda: None)
+    await writer.run(lambda: None)
+    assert changed == [0, 1]
+    await writer.close()
 
 
 async def test_an_event_that_breaks_the_node_is_refused_alone(
