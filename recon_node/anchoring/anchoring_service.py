@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 import trio
@@ -204,14 +204,12 @@ class Anchoring:
         if self._pending is not None and self._pending.is_alarming:
             return self._pending.reason
         account = self._authority.account
-        if account is not None and account.balance is not None:
-            least = self.settings.min_balance
-            if account.balance < least * 10**18:
-                return (
-                    f"the account {account.address} has {account.balance / 1e18:.6g}, less than "
-                    f"anchor_min_balance ({least:g})"
-                )
-        return ""
+        balance = None if account is None else account.balance
+        least = self.settings.min_balance
+        if account is None or balance is None or balance >= least * 10**18:
+            return ""
+        has = f"the account {account.address} has {balance / 1e18:.6g}"
+        return f"{has}, less than anchor_min_balance ({least:g})"
 
     def _wake(self) -> None:
         self._moved.set()
@@ -250,15 +248,11 @@ class Anchoring:
     async def _look_around(self) -> None:
         """Note the numbers for the metrics."""
         counts = await in_thread(self._journal.counts)
-        trees, spent = await in_thread(self._journal.spent)
+        sums = await in_thread(self._journal.spent)
         account = self._authority.account
-        self.known = AnchoringFigures(
-            counts[RequestState.WAITING],
-            counts[RequestState.IN_TREE],
-            trees,
-            spent,
-            None if account is None else account.balance,
-        )
+        balance = None if account is None else account.balance
+        waiting, in_tree = counts[RequestState.WAITING], counts[RequestState.IN_TREE]
+        self.known = AnchoringFigures(waiting, in_tree, *sums, balance)
 
     async def _wait_until_due(self) -> None:
         while True:
@@ -290,22 +284,18 @@ class Anchoring:
                 resumed = await self.tree(tree.id)
                 assert resumed is not None, "it is in the journal"
                 tree = resumed
-                logger.info(
-                    "Anchored a tree", events=tree.leaves, transaction=outcome.tx_hash.hex()
-                )
+                tx_hash = outcome.tx_hash.hex()
+                logger.info("Anchored a tree", events=tree.leaves, transaction=tx_hash)
             else:
-                self._note_pending(outcome)
+                if self._pending is None or outcome.reason != self._pending.reason:
+                    write = logger.warning if outcome.is_alarming else logger.info
+                    write("A tree waits for its anchor", reason=outcome.reason)
+                self._pending = outcome
                 await self._look_around()
                 await trio.sleep(self._authority.pause)
         await self._make_events(tree, tree.tx_hash)
         await in_thread(self._journal.finish_tree, tree.id, self.settings.max_requests)
         self.trees_done += 1
-
-    def _note_pending(self, outcome: Pending) -> None:
-        if self._pending is None or outcome.reason != self._pending.reason:
-            write = logger.warning if outcome.is_alarming else logger.info
-            write("A tree waits for its anchor", reason=outcome.reason)
-        self._pending = outcome
 
     async def _make_events(self, tree: Tree, tx_hash: bytes) -> None:
         """Make, admit and note the time events of a tree that have not been made yet."""
@@ -326,27 +316,17 @@ class Anchoring:
             verdicts = await self._store.admit_local([time_event.car for time_event in own])
             for time_event, verdict in zip(own, verdicts, strict=True):
                 if verdict.status == "refused":
-                    logger.error(
-                        "A time event was refused by this node",
-                        cid=str(time_event.request.cid),
-                        reason=verdict.reason,
-                    )
+                    cid, reason = str(time_event.request.cid), verdict.reason
+                    logger.error("A time event was refused by this node", cid=cid, reason=reason)
             done = [
-                (
-                    time_event.request,
-                    time_event.cid,
-                    time_event.car if time_event.request.init is None else None,
-                )
-                for time_event in made
+                (request, cid, event if request.init is None else None)
+                for request, cid, event in made
             ]
-            done += [
-                (request, request.event, None) for request in part if request.event is not None
-            ]
+            done += [(old, old.event, None) for old in part if old.event is not None]
             await in_thread(self._journal.finish_requests, done)
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
+class _Made(NamedTuple):
     """A time event that was made."""
 
     request: AnchorRequest
@@ -413,9 +393,8 @@ async def _open_authority(
         return
     async with open_payer(settings, chain) as (provider, signer):
         limits = FeeLimits(settings.max_fee_wei, settings.replace_after, settings.replacements)
-        yield EvmAuthority(
-            provider, signer, journal, settings.contract, limits, settings.pause, now
-        )
+        contract, pause = settings.contract, settings.pause
+        yield EvmAuthority(provider, signer, journal, contract, limits, pause, now)
 
 
 @asynccontextmanager

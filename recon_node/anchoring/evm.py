@@ -11,6 +11,7 @@ input of the transaction, and in an event of the log, by which indexers find it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -143,26 +144,21 @@ class EvmAuthority:
         next_nonce = await self._need(read_quantity, "eth_getTransactionCount", address, "latest")
         queued = await self._need(read_quantity, "eth_getTransactionCount", address, "pending")
         base_fee = await self._need(read_base_fee, "eth_getBlockByNumber", "latest", False)
-        try:
+        tip = None
+        with suppress(AnswerError):
             tip = await ask(read_wei, "eth_maxPriorityFeePerGas")
-        except AnswerError:
-            tip = None
         balance = await ask(read_wei, "eth_getBalance", address, "latest")
         self.account = PayingAccount(address, balance)
         final = await self._chain.final_block() if attempts else 0
         final_nonce = None
         if attempts and attempts[-1].nonce < next_nonce:
+            count = "eth_getTransactionCount"
             try:
-                final_nonce = await ask(
-                    read_quantity, "eth_getTransactionCount", address, hex(final)
-                )
+                final_nonce = await ask(read_quantity, count, address, hex(final))
             except AnswerError as error:  # its state of that block is gone
                 logger.info("Cannot tell which transactions are final", reason=str(error))
-        mined = [
-            result
-            for attempt in attempts
-            if (result := await self._find(attempt, final)) is not None
-        ]
+        looked_up = [await self._find(attempt, final) for attempt in attempts]
+        mined = [result for result in looked_up if result is not None]
         in_pool = False
         if attempts and not mined:
             tx_hash = attempts[-1].tx_hash
@@ -205,12 +201,8 @@ class EvmAuthority:
         attempt = self._signed(fields, nonce, max_fee, tip)
         account = self._signer.address
         await trio.to_thread.run_sync(self._journal.add_attempt, root, account, attempt)
-        logger.info(
-            "Signed a transaction for a tree",
-            transaction=attempt.tx_hash,
-            nonce=nonce,
-            max_fee_gwei=max_fee / 1e9,
-        )
+        facts = {"transaction": attempt.tx_hash, "nonce": nonce, "max_fee_gwei": max_fee / 1e9}
+        logger.info("Signed a transaction for a tree", **facts)
         return None
 
     def _signed(self, fields: dict[str, Any], nonce: int, max_fee: int, tip: int) -> Attempt:
@@ -236,9 +228,8 @@ class EvmAuthority:
         return Pending("sent")
 
     async def _finish(self, mined: Mined) -> Anchored | Pending:
-        block = await self._chain.ask(
-            partial(read_block, mined.block_hash), "eth_getBlockByHash", mined.block_hash, False
-        )
+        read = partial(read_block, mined.block_hash)
+        block = await self._chain.ask(read, "eth_getBlockByHash", mined.block_hash, False)
         if block is None:
             return Pending(f"the block {mined.block_hash} is not available")
         return Anchored(bytes.fromhex(mined.tx_hash[2:]), int(block["timestamp"], 16), mined.cost)

@@ -81,11 +81,9 @@ class FeedFollower:
         )
         streams = await self._chosen_streams({CID(init) for init in page.stream_cids})
         events = await self._events(page, streams)
-        position = page.positions[-1]
+        epoch, position = self._store.epoch, page.positions[-1]
         selection = await in_thread(select, events)
-        await in_thread(
-            self._journal.note_feed, self._store.epoch, position, selection, self._now()
-        )
+        await in_thread(self._journal.note_feed, epoch, position, selection, self._now())
         self.position = position
 
     async def _chosen_streams(self, inits: set[CID]) -> set[CID]:
@@ -95,21 +93,17 @@ class FeedFollower:
             headers = [header for header in headers if header.sep_key != DAG_SORT_KEY]
         if "all" in self._chosen:
             return {header.init for header in headers}
-        named = {
-            header.init
-            for header in headers
-            if {header.controller, header.sep_value} & self._chosen
-        }
+        chosen = (h for h in headers if {h.controller, h.sep_value} & self._chosen)
+        named = {header.init for header in chosen}
         if "own" in self._chosen:
             named |= await self._store.reader.own_streams([header.init for header in headers])
         return named
 
     async def _events(self, page: FeedColumns, streams: set[CID]) -> list[FeedEvent]:
+        columns = (page.event_cids, page.stream_cids, page.kinds, page.faults)
         rows = [
             (CID(cid), CID(init), EventKind(kind))
-            for cid, init, kind, fault in zip(
-                page.event_cids, page.stream_cids, page.kinds, page.faults, strict=True
-            )
+            for cid, init, kind, fault in zip(*columns, strict=True)
             if init in streams and fault is None
         ]
         later = [cid for cid, _, kind in rows if kind is not EventKind.INIT]
@@ -119,14 +113,12 @@ class FeedFollower:
             cars = await self._store.reader.cars_by_cid(part)
             prevs |= await in_thread(_prevs, dict(zip(part, cars, strict=True)))
         unsigned = self._settings.unsigned
+
+        def is_wanted(cid: CID, kind: EventKind) -> bool:
+            return unsigned or kind is EventKind.DATA or cid.codec != DAG_CBOR
+
         return [
-            FeedEvent(
-                cid,
-                init,
-                kind,
-                prevs.get(cid, ()),
-                is_wanted=unsigned or kind is EventKind.DATA or cid.codec != DAG_CBOR,
-            )
+            FeedEvent(cid, init, kind, prevs.get(cid, ()), is_wanted(cid, kind))
             for cid, init, kind in rows
         ]
 

@@ -162,9 +162,8 @@ class Journal:
         self._path = data_dir / FILE_NAME
         self._turn = threading.RLock()
         with self._explained():
-            self._connection = sqlite3.connect(
-                self._path, isolation_level=None, check_same_thread=False
-            )
+            options: Any = {"isolation_level": None, "check_same_thread": False}
+            self._connection = sqlite3.connect(self._path, **options)
             self._path.chmod(0o600)
             self._prepare()
 
@@ -211,10 +210,8 @@ class Journal:
                 "WHERE cid = ?1 AND state IN (0, 1)",
                 selection.timed,
             )
-            connection.execute(
-                "INSERT OR REPLACE INTO marks (one, epoch, position) VALUES (1, ?, ?)",
-                (epoch, position),
-            )
+            sql = "INSERT OR REPLACE INTO marks (one, epoch, position) VALUES (1, ?, ?)"
+            connection.execute(sql, (epoch, position))
 
     def request(
         self, cid: CID, init: CID | None, stream: str, asker: str, now: float
@@ -240,10 +237,9 @@ class Journal:
     def find(self, cid: CID, asker: str = "", stream: str | None = None) -> AnchorRequest | None:
         """Return the request for a CID: that for a stream, if one is named; else that for the event
         of this node, or for a stream that the asker's address block named, or any."""
-        where = (
-            "WHERE cid = ?1 AND (of IN ('', ?3) OR ?3 IS NULL) ORDER BY of <> '', asker IS NOT ?2"
-        )
-        return next(iter(self._requests(f"{where}, made_at LIMIT 1", cid, asker, stream)), None)
+        where = "WHERE cid = ?1 AND (of IN ('', ?3) OR ?3 IS NULL)"
+        order = "ORDER BY of <> '', asker IS NOT ?2, made_at LIMIT 1"
+        return next(iter(self._requests(f"{where} {order}", cid, asker, stream)), None)
 
     def requests(self, states: Sequence[RequestState], limit: int) -> list[AnchorRequest]:
         """Return some requests, the latest first."""
@@ -312,10 +308,8 @@ class Journal:
     def note_anchored(self, tree: int, tx_hash: bytes, block_time: int, cost: int) -> None:
         """Keep which transaction anchored a tree, and what it cost in wei."""
         with self._transaction() as connection:
-            connection.execute(
-                "UPDATE trees SET tx_hash = ?, block_time = ?, cost = ? WHERE id = ?",
-                (tx_hash, block_time, str(cost), tree),
-            )
+            sql = "UPDATE trees SET tx_hash = ?, block_time = ?, cost = ? WHERE id = ?"
+            connection.execute(sql, (tx_hash, block_time, str(cost), tree))
 
     def finish_requests(self, events: Iterable[tuple[AnchorRequest, CID, bytes | None]]) -> None:
         """Keep that some requests have these time events; with the CARs of those that are not in
@@ -345,14 +339,9 @@ class Journal:
 
     def attempts(self, root: CID) -> list[Attempt]:
         """Return the transactions that were signed for a root, the oldest first."""
-        rows = self._rows(
-            "SELECT tx_hash, nonce, max_fee, tip, raw, made_at FROM transactions "
-            "WHERE root = ? ORDER BY rowid",
-            root,
-        )
-        return [
-            Attempt(h, nonce, int(fee), int(tip), raw, at) for h, nonce, fee, tip, raw, at in rows
-        ]
+        sql = "SELECT tx_hash, nonce, max_fee, tip, raw, made_at FROM transactions"
+        rows = self._rows(f"{sql} WHERE root = ? ORDER BY rowid", root)
+        return [Attempt(h, nonce, int(fee), int(tip), *rest) for h, nonce, fee, tip, *rest in rows]
 
     def accounts(self, root: CID) -> set[str]:
         """Return the addresses of the accounts that signed for a root."""
@@ -365,9 +354,7 @@ class Journal:
         row = (attempt.tx_hash, root, account, attempt.nonce, *fees, attempt.raw, attempt.signed_at)
         with self._transaction() as connection:
             connection.execute(
-                "INSERT INTO transactions (tx_hash, root, account, nonce, max_fee, tip, raw, "
-                "made_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                row,
+                f"INSERT INTO transactions VALUES ({', '.join('?' * len(row))})", row
             )
 
     def spent(self) -> tuple[int, int]:
@@ -378,35 +365,22 @@ class Journal:
     def _requests(self, where: str, *values: object) -> list[AnchorRequest]:
         sql = f"SELECT cid, of, init, stream, state, tree, made_at, event FROM requests {where}"
         return [
-            AnchorRequest(
-                CID(cid), of, _cid(init), stream, RequestState(state), tree, made_at, _cid(event)
-            )
-            for cid, of, init, stream, state, tree, made_at, event in self._rows(sql, *values)
+            AnchorRequest(CID(c), of, _cid(init), stream, RequestState(s), tree, at, _cid(event))
+            for c, of, init, stream, s, tree, at, event in self._rows(sql, *values)
         ]
 
     def _trees(self, where: str, value: object) -> list[Tree]:
-        sql = (
-            "SELECT id, root, chain_id, made_at, leaves, tx_hash, block_time, cost, is_done "
-            f"FROM trees {where}"
-        )
+        columns = "id, root, chain_id, made_at, leaves, tx_hash, block_time, cost, is_done"
+        sql = f"SELECT {columns} FROM trees {where}"
         return [
-            Tree(
-                id_,
-                CID(root),
-                chain,
-                at,
-                leaves,
-                tx,
-                time,
-                None if cost is None else int(cost),
-                bool(done),
-            )
-            for id_, root, chain, at, leaves, tx, time, cost, done in self._rows(sql, value)
+            Tree(i, CID(root), chain, at, leaves, tx, time, cost and int(cost), bool(done))
+            for i, root, chain, at, leaves, tx, time, cost, done in self._rows(sql, value)
         ]
 
     def _rows(self, sql: str, *values: object) -> list[Any]:
         with self._explained():
-            return self._connection.execute(sql, values).fetchall()
+            rows: list[Any] = self._connection.execute(sql, values).fetchall()
+        return rows
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -148,10 +148,8 @@ def decide(attempts: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting
             return Wait(f"in block {mined.number}, which is not final yet")
         if mined.succeeded:
             return Done(mined)
-        reverted = max(
-            reverted,
-            next(attempt.nonce for attempt in attempts if attempt.tx_hash == mined.tx_hash),
-        )
+        nonces = (attempt.nonce for attempt in attempts if attempt.tx_hash == mined.tx_hash)
+        reverted = max(reverted, next(nonces))
     live = [attempt for attempt in attempts if attempt.nonce > reverted]
     spent = len({attempt.nonce for attempt in attempts})
     if live and sight.final_nonce is not None and live[-1].nonce < sight.final_nonce:
@@ -165,7 +163,7 @@ def decide(attempts: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting
         return Wait("the contract has reverted every call", is_alarming=True)
     if sight.queued_nonce > sight.next_nonce and waiting < limits.patience:
         return Wait("other transactions of the account are waiting")
-    return _sign(sight.next_nonce, sight, limits)
+    return _offer(Sign, sight, limits)
 
 
 def _follow(live: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting: float) -> Step:
@@ -177,10 +175,7 @@ def _follow(live: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting: f
         reason = f"{latest.nonce} was the account's nonce, and {sight.next_nonce} is it now"
         return Wait(f"{reason}: one of the endpoints is wrong", is_alarming=True)
     if latest.nonce > sight.next_nonce and waiting >= limits.patience:
-        fees = _fees(sight, limits)
-        if fees is None:
-            return _too_dear(sight, limits)
-        return Fill(sight.next_nonce, *fees)
+        return _offer(Fill, sight, limits)
     is_late = sight.now - latest.signed_at >= limits.patience and latest.nonce == sight.next_nonce
     if sight.too_cheap or is_late:
         same = [attempt for attempt in live if attempt.nonce == latest.nonce]
@@ -196,17 +191,12 @@ def _follow(live: Sequence[Attempt], sight: Sight, limits: FeeLimits, waiting: f
     return Wait("sent, and not in a block yet")
 
 
-def _sign(nonce: int, sight: Sight, limits: FeeLimits) -> Step:
+def _offer(step: type[Sign | Fill], sight: Sight, limits: FeeLimits) -> Step:
     fees = _fees(sight, limits)
-    return _too_dear(sight, limits) if fees is None else Sign(nonce, *fees)
-
-
-def _too_dear(sight: Sight, limits: FeeLimits) -> Wait:
-    return Wait(
-        f"the base fee is {sight.base_fee / 1e9:.3g} gwei, and anchor_max_fee "
-        f"{limits.max_fee / 1e9:.3g}",
-        is_alarming=True,
-    )
+    if fees is not None:
+        return step(sight.next_nonce, *fees)
+    base, most = f"{sight.base_fee / 1e9:.3g} gwei", f"{limits.max_fee / 1e9:.3g}"
+    return Wait(f"the base fee is {base}, and anchor_max_fee {most}", is_alarming=True)
 
 
 def _fees(sight: Sight, limits: FeeLimits) -> tuple[int, int] | None:

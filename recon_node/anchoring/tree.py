@@ -62,10 +62,7 @@ class MerkleTree:
         while end - start > 1:
             middle = _middle(start, end)
             left, right = at + 1, at + middle - start
-            cid, block = _node(
-                self._cid(start, middle, left),
-                self._cid(middle, end, right),
-            )
+            cid, block = _node(self._cid(start, middle, left), self._cid(middle, end, right))
             blocks[cid] = block
             path.append("0" if index < middle else "1")
             start, end, at = (start, middle, left) if index < middle else (middle, end, right)

@@ -49,6 +49,7 @@ from recon_node.chain.rpc import RpcProvider, open_provider
 from recon_node.chain.rpc_answers import Block, Transaction
 from recon_node.chain.rpc_endpoint import ChainError, ChainReport, CoolingError, NoAnswerError
 from recon_node.chain.settings import ChainSettings
+from recon_node.ipld import CID
 from recon_node.latest import Latest
 from recon_node.pacing import Backoff
 from recon_node.store import PendingProof, Store, StoreError
@@ -152,15 +153,14 @@ async def _follow_clock(store: Store) -> None:
     while True:
         seen = store.proof_arrivals
         try:
-            proofs = await store.reader.pending_proofs(_PAGE, DEVELOPMENT_CHAIN)
-            verdicts: list[tuple[PendingProof, int | str]] = []
-            for proof in proofs:
+            verdicts: list[tuple[CID, int | str]] = []
+            for proof in await store.reader.pending_proofs(_PAGE, DEVELOPMENT_CHAIN):
                 try:
-                    verdicts.append((proof, development_time_of(proof.proof)))
+                    verdicts.append((proof.cid, development_time_of(proof.proof)))
                 except InvalidEventError as error:
-                    verdicts.append((proof, str(error)))
+                    verdicts.append((proof.cid, str(error)))
             if verdicts:
-                await store.settle_proofs([(proof.cid, value) for proof, value in verdicts])
+                await store.settle_proofs(verdicts)
             else:
                 await store.wait_for_proofs(seen)
         except StoreError as error:
@@ -192,13 +192,12 @@ class _Follower:
         while True:
             seen = self._store.proof_arrivals
             try:
-                proofs = await self._store.reader.pending_proofs(_PAGE, self._provider.chain_id)
+                page = (_PAGE, self._provider.chain_id)
+                proofs = await self._store.reader.pending_proofs(*page)
                 now = self._now()
                 due = [proof for proof in proofs if proof.due <= now]
                 if len(due) == _PAGE:
-                    due = await self._store.reader.pending_proofs(
-                        _PAGE, self._provider.chain_id, shared_before=now
-                    )
+                    due = await self._store.reader.pending_proofs(*page, shared_before=now)
                 if due:
                     await self._look_up(due)
                 else:
@@ -215,9 +214,7 @@ class _Follower:
     async def _look_up(self, proofs: Sequence[PendingProof]) -> None:
         """Look up some proofs side by side and tell the store the outcomes.
 
-        Raises:
-            CoolingError: some could not be looked up and are still due: no endpoint works.
-            StoreError: the disk failed.
+        Raises `CoolingError` if some could not be looked up and are still due.
         """
         outcomes: dict[PendingProof, _Outcome] = {}
         cooling: list[CoolingError] = []
@@ -287,18 +284,18 @@ class _Follower:
 
     async def _report_outcomes(self, outcomes: dict[PendingProof, _Outcome]) -> None:
         """Tell the store the outcomes, and count them."""
-        settled: list[tuple[PendingProof, int | str]] = []
+        settled: list[tuple[CID, int | str]] = []
         postponed, not_found = [], []
         for proof, outcome in outcomes.items():
             if outcome.kind in ("anchored", "invalid"):
-                settled.append((proof, outcome.value))
+                settled.append((proof.cid, outcome.value))
             else:
                 wait = _DELAYS[outcome.kind].wait(proof.tries + 1, self._jitter())
                 postponed.append((proof.cid, self._now() + wait))
                 if outcome.kind == "unknown":
                     not_found.append(proof.cid)
         if settled:
-            await self._store.settle_proofs([(proof.cid, value) for proof, value in settled])
+            await self._store.settle_proofs(settled)
         if postponed:
             await self._store.postpone_proofs(postponed, not_found)
         for proof, outcome in outcomes.items():

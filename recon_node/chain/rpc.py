@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final, TypeVar
 
@@ -87,8 +88,8 @@ class RpcProvider:
         Raises:
             NoAnswerError: no endpoint has a usable answer.
         """
-        return await self._first(
-            lambda answer: read_transaction(tx_hash, answer), "eth_getTransactionByHash", tx_hash
+        return await self.ask(
+            partial(read_transaction, tx_hash), "eth_getTransactionByHash", tx_hash
         )
 
     async def block(self, block_hash: str) -> Block | None:
@@ -97,9 +98,8 @@ class RpcProvider:
         Raises:
             NoAnswerError: no endpoint has a usable answer.
         """
-        return await self._first(
-            lambda answer: read_block(block_hash, answer), "eth_getBlockByHash", block_hash, False
-        )
+        read = partial(read_block, block_hash)
+        return await self.ask(read, "eth_getBlockByHash", block_hash, False)
 
     async def final_block(self) -> int:
         """Return the number of the latest final block, as it was up to ten seconds ago.
@@ -112,22 +112,12 @@ class RpcProvider:
             self._final = (trio.current_time(), max(number, self._final[1] if self._final else 0))
         return self._final[1]
 
-    async def ask(self, read: Callable[[Any], T], method: str, *params: object) -> T | None:
-        """Call any method; return the first answer, as `read` reads it, and None if there is none.
-
-        Raises:
-            NoAnswerError: no endpoint has a usable answer.
-        """
-        return await self._first(read, method, *params)
-
     async def _ask_final_block(self) -> int:
         depth = self._settings.confirmations
         if depth == "finalized":
-            number = await self._first(
-                read_block_number, "eth_getBlockByNumber", "finalized", False
-            )
+            number = await self.ask(read_block_number, "eth_getBlockByNumber", "finalized", False)
         else:
-            number = await self._first(read_quantity, "eth_blockNumber")
+            number = await self.ask(read_quantity, "eth_blockNumber")
             number = None if number is None else number - depth + 1
         if number is None:
             raise AnswerError(
@@ -136,8 +126,12 @@ class RpcProvider:
             )
         return number
 
-    async def _first(self, read: Callable[[Any], T], method: str, *params: object) -> T | None:
-        """Return the first answer; None if the endpoints work but do not know the answer."""
+    async def ask(self, read: Callable[[Any], T], method: str, *params: object) -> T | None:
+        """Call any method; return the first answer, as `read` reads it, and None if there is none.
+
+        Raises:
+            NoAnswerError: no endpoint has a usable answer.
+        """
         unknown = False
         faults: list[NoAnswerError] = []
         for endpoint in self._endpoints:
@@ -190,20 +184,15 @@ class RpcProvider:
 
 @asynccontextmanager
 async def open_provider(
-    settings: ChainSettings,
-    report: ChainReport,
-    jitter: Callable[[], float] = random.random,
+    settings: ChainSettings, report: ChainReport, jitter: Callable[[], float] = random.random
 ) -> AsyncIterator[RpcProvider]:
     """Open a provider of one chain, with the endpoints that the settings name for it."""
+    most, timeout = settings.requests_at_once, settings.timeout
     limits = httpx.Limits(
-        max_connections=settings.requests_at_once,
-        max_keepalive_connections=settings.requests_at_once,
-        keepalive_expiry=_KEEP_ALIVE,
+        max_connections=most, max_keepalive_connections=most, keepalive_expiry=_KEEP_ALIVE
     )
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))  # a server could send many
-    async with httpx.AsyncClient(
-        timeout=settings.timeout, limits=limits, cookies=no_cookies
-    ) as client:
+    async with httpx.AsyncClient(timeout=timeout, limits=limits, cookies=no_cookies) as client:
         yield RpcProvider(settings, client, report, jitter)
 
 

@@ -133,7 +133,11 @@ class RpcEndpoint:
             raise self._failed(self._scrub(words)) from None
         except _RefusedError as error:
             raise self._failed(self._scrub(str(error)), error.retry_after) from None
-        self._worked()
+        if self._failures:
+            logger.info("An RPC endpoint works again", endpoint=self.host)
+            self._failures = 0
+        if self.cooling_until < math.inf:
+            self.cooling_until = -math.inf
         self._report.answers.observe(trio.current_time() - started)
         return result
 
@@ -150,15 +154,15 @@ class RpcEndpoint:
         """Return status, Retry-After (seconds) and body of the answer."""
         self._last_id += 1
         call = {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": list(params)}
-        async with self._client.stream(
-            "POST", self._url, content=json.dumps(call).encode(), headers=_HEADERS
-        ) as response:
+        content, most = json.dumps(call).encode(), self._max_answer_bytes
+        sent = self._client.stream("POST", self._url, content=content, headers=_HEADERS)
+        async with sent as response:
             body = await read_body(response, self._max_answer_bytes)
-        if len(body) > self._max_answer_bytes:
-            raise AnswerError(
-                f"{self.host}: the answer to {method} has more than {self._max_answer_bytes} bytes"
-            )
-        return response.status_code, _retry_after(response), body
+        if len(body) > most:
+            raise AnswerError(f"{self.host}: the answer to {method} has more than {most} bytes")
+        pause = response.headers.get("retry-after", "")
+        seconds = float(pause) if re.fullmatch(r"[0-9]{1,6}", pause, re.ASCII) else 0.0
+        return response.status_code, seconds, body
 
     def _result(self, status: int, retry_after: float, body: bytes) -> Any:
         try:
@@ -178,13 +182,6 @@ class RpcEndpoint:
         if status != 200:
             raise _RefusedError(f"HTTP status {status}", retry_after)
         return answer["result"]
-
-    def _worked(self) -> None:
-        if self._failures:
-            logger.info("An RPC endpoint works again", endpoint=self.host)
-            self._failures = 0
-        if self.cooling_until < math.inf:
-            self.cooling_until = -math.inf
 
     def _failed(self, reason: str, retry_after: float = 0.0) -> EndpointError:
         """Leave the endpoint alone. Requests that were under way together fail as one."""
@@ -230,9 +227,3 @@ def _fault(fault: object) -> tuple[int | None, str]:
     code = fault.get("code")
     text = f"error {code!r:.20}: {fault.get('message')!r:.200}"
     return (code if isinstance(code, int) else None), text
-
-
-def _retry_after(response: httpx.Response) -> float:
-    """Return the seconds of a Retry-After header; 0 if it is missing or a date."""
-    text = response.headers.get("retry-after", "")
-    return float(text) if re.fullmatch(r"[0-9]{1,6}", text, re.ASCII) else 0.0

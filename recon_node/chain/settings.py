@@ -30,10 +30,9 @@ def parse_providers(value: object) -> dict[str, tuple[str, ...]]:
     endpoints: dict[str, list[str]] = {}
     for chain, url in _pairs(value):
         if not CHAIN_ID.fullmatch(chain):
-            raise ValueError(
-                f"{chain[:40]!r} is not a supported chain: it should look like eip155:1 "
-                "(Ethereum) or eip155:100 (Gnosis)"
-            )
+            examples = "eip155:1 (Ethereum) or eip155:100 (Gnosis)"
+            text = f"{chain[:40]!r} is not a supported chain: it should look like {examples}"
+            raise ValueError(text)
         urls = endpoints.setdefault(chain, [])
         if _checked_url(chain, url) not in urls:
             urls.append(url)
@@ -80,13 +79,11 @@ def _checked_url(chain: str, url: str) -> str:
     except (httpx.InvalidURL, ValueError):
         parsed = httpx.URL()
     if not _HOST.fullmatch(parsed.raw_host):
-        raise ValueError(
-            f"the URL for {chain} is not valid (it is not shown, since it may be secret)"
-        )
+        secret = "it is not shown, since it may be secret"
+        raise ValueError(f"the URL for {chain} is not valid ({secret})")
     if parsed.scheme not in ("http", "https"):
-        raise ValueError(
-            f"the URL for {chain} ({url_host(url)}) should start with http:// or https://"
-        )
+        host = url_host(url)
+        raise ValueError(f"the URL for {chain} ({host}) should start with http:// or https://")
     return url
 
 
