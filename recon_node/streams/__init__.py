@@ -10,7 +10,6 @@ from recon_node.streams.graph import (
     Statements,
     StreamShapeError,
     causal_order,
-    heights,
     shape_of,
     statements_of,
 )
@@ -58,7 +57,6 @@ __all__ = [
     "data_json",
     "definitions_of",
     "event_metadata",
-    "heights",
     "json_diff",
     "json_equal",
     "named_versions",

@@ -99,13 +99,13 @@ class DocumentSchema:
         is_by_member = schema.get("type") == "object" and _ABOUT_ALL.isdisjoint(schema)
         self._schema = schema if is_by_member else None
         # Large patterns are compiled once only.
-        is_large = is_by_member and self._price.memory > _TWICE
+        is_large = is_by_member and self.memory > _TWICE
         self._validator = None if is_large and self._by_member else self._compile(schema)
 
     @property
     def memory(self) -> int:
         """What its compiled patterns hold, in KiB."""
-        return self._price.memory
+        return self._price.whole.memory
 
     @cached_property
     def _by_member(self) -> tuple[jsonschema_rs.Validator, jsonschema_rs.Validator] | None:
@@ -267,8 +267,8 @@ def _with_integers(value: Any) -> Any:
 def _options(
     price: SchemaPrice,
 ) -> jsonschema_rs.RegexOptions | jsonschema_rs.FancyRegexOptions:
-    limit = max(_LEAST, min(_PATTERN, _ALL_PATTERNS // max(price.regexes, 1)))
-    if price.needs_backtracking:
+    limit = max(_LEAST, min(_PATTERN, _ALL_PATTERNS // max(price.whole.regexes, 1)))
+    if price.whole.backtracking:
         return jsonschema_rs.FancyRegexOptions(
             backtrack_limit=_STEPS, size_limit=limit, dfa_size_limit=limit
         )

@@ -106,22 +106,13 @@ def causal_order(events: Iterable[EventShape[Id]]) -> list[EventShape[Id]]:
         StreamShapeError: the events are not one whole stream.
     """
     by_id = _by_id(events)
-    return [by_id[id_] for id_ in _heights(by_id)]
+    return [by_id[id_] for id_ in heights({id_: event.prevs for id_, event in by_id.items()})]
 
 
-def heights(events: Iterable[EventShape[Id]]) -> dict[Id, int]:
-    """Return the height of every event, in the order of `causal_order`.
+def heights(prevs: Mapping[Id, Sequence[Id]]) -> dict[Id, int]:
+    """Return the height of every event from the prevs of each, in a causal order.
 
-    It is 0 for the init event, else 1 + the largest height of its prevs.
-
-    Raises:
-        StreamShapeError: the events are not one whole stream.
-    """
-    return _heights(_by_id(events))
-
-
-def heights_by_prevs(prevs: Mapping[Id, Sequence[Id]]) -> dict[Id, int]:
-    """Compute `heights` from the prevs of every event; the init event is the one without prevs.
+    It is 0 for the init event, which has no prevs, else 1 + the largest height of its prevs.
 
     Raises:
         StreamShapeError: the events are not one whole stream.
@@ -149,10 +140,6 @@ def heights_above(known: Mapping[Id, int], prevs: Mapping[Id, Sequence[Id]]) -> 
         except (KeyError, ValueError):
             raise ForgottenError(f"event {show_id(id_)} builds on one that is not known") from None
     return height
-
-
-def _heights(by_id: Mapping[Id, EventShape[Id]]) -> dict[Id, int]:
-    return heights_by_prevs({id_: event.prevs for id_, event in by_id.items()})
 
 
 def _by_id(events: Iterable[EventShape[Id]]) -> dict[Id, EventShape[Id]]:

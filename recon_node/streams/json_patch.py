@@ -8,7 +8,7 @@ too: a document may hold the same value in many places. Hence callers must not c
 Shared values cost no memory, but writing a document out costs time for each place: ten thousand
 copies of the root into itself make a document of 2^10000 values. So the weight of the document is
 tracked while it changes, by weighing what is added and removed. And nothing may be nested deeper
-than `MAX_DEPTH`, because JSON encoders are recursive.
+than `MAX_DEPTH` of `json_values`, because JSON encoders are recursive.
 
 The time of a patch is linear in its size and in that of the document, except for a few operations
 that take as long as a container: inserting at the front of an array, or changing a container after
@@ -26,8 +26,6 @@ from typing import Any, Final, NamedTuple
 from recon_node.streams.budget import Budget
 from recon_node.streams.json_values import (
     CONTAINERS,
-    MAX_DEPTH,
-    MAX_WEIGHT,
     MEMBER_WEIGHT,
     TEXT_A_STEP,
     VALUE_WEIGHT,
@@ -37,20 +35,9 @@ from recon_node.streams.json_values import (
     check_weight,
     is_equal,
     measure,
-    weigh_json,
     weigh_leaf,
     weigh_text,
 )
-
-__all__ = [
-    "MAX_DEPTH",
-    "MAX_WEIGHT",
-    "JsonPatchError",
-    "Patched",
-    "apply_patch",
-    "parse_pointer",
-    "weigh_json",
-]
 
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "add": ("path", "value"),

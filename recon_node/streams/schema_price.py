@@ -152,10 +152,11 @@ class SchemaPrice:
 
     Attributes:
         is_recursive: whether it refers to itself.
+        whole: what any content costs.
     """
 
     is_recursive: bool
-    _whole: _Price
+    whole: _Price
     _members: Mapping[str, _Price]
     _loops: Loops
 
@@ -171,21 +172,6 @@ class SchemaPrice:
         members = {} if loops.heads else unfolding.members()
         return cls(bool(loops.heads), unfolding.whole(), members, loops)
 
-    @property
-    def needs_backtracking(self) -> bool:
-        """Whether one of its patterns has look-around."""
-        return self._whole.backtracking > 0
-
-    @property
-    def regexes(self) -> int:
-        """How many patterns it has, at most."""
-        return self._whole.regexes
-
-    @property
-    def memory(self) -> int:
-        """What its compiled patterns hold, in KiB."""
-        return self._whole.memory
-
     def of_check(
         self, values: int, weight: int, depth: int, dear: int, member: str | None = None
     ) -> int:
@@ -198,7 +184,7 @@ class SchemaPrice:
             dear: its `dearness`.
             member: if it is only checked by what `properties` has for this name.
         """
-        whole = self._whole if member is None else self._members.get(member, self._whole)
+        whole = self.whole if member is None else self._members.get(member, self.whole)
         once = (whole.parts + whole.slow) * (values + 1) + whole.numbers * dear
         once += whole.patterns * weight + whole.texts * weight // _BYTES
         conversion = _CALL + _CONVERSION * (values + 1) + weight + dear
@@ -206,15 +192,15 @@ class SchemaPrice:
 
     def of_dear(self, dear: int) -> int:
         """What content costs in addition for its `dearness`, unless the schema is recursive."""
-        return dear * (1 + self._whole.numbers)
+        return dear * (1 + self.whole.numbers)
 
     def of_reason(self, weight: int, depth: int) -> int:
         """The bytes copied to say why content does not conform: what fails in each alternative."""
-        return self._times(2 * self._loops.branching, depth) * self._whole.alternatives * weight
+        return self._times(2 * self._loops.branching, depth) * self.whole.alternatives * weight
 
     def stack(self, depth: int) -> int:
         """The maximum of nested levels of schema."""
-        return self._whole.levels * (depth + 1 if self.is_recursive else 1)
+        return self.whole.levels * (depth + 1 if self.is_recursive else 1)
 
     def _times(self, branching: int, depth: int) -> int:
         """How often a part may check the same part of the content."""

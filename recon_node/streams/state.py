@@ -49,11 +49,11 @@ from recon_node.streams.graph import (
     EventShape,
     ForgottenError,
     StreamShapeError,
+    heights,
     heights_above,
-    heights_by_prevs,
 )
-from recon_node.streams.json_patch import JsonPatchError, apply_patch, weigh_json
-from recon_node.streams.json_values import measure
+from recon_node.streams.json_patch import apply_patch
+from recon_node.streams.json_values import JsonPatchError, measure, weigh_json
 from recon_node.streams.model_rules import (
     MAX_DEFINITION,
     ContentChange,
@@ -130,7 +130,7 @@ class StreamStates:
         self._summary = summary
         prevs = {event.cid: event.prevs for event in self._events.values()}
         if summary is None:
-            self._heights = heights_by_prevs(prevs)
+            self._heights = heights(prevs)
             header = self._events[next(iter(self._heights))].header
             assert header is not None, "the first event in a causal order is the init event"
         else:
@@ -241,17 +241,10 @@ class StreamStates:
 
         The states before it are not computed again.
         """
-        before = self._summary
-        heights = self._heights if before is None else ChainMap(self._heights, {**before.heights})
-        summary = StateSummary(
-            self._header,
-            heights,
-            self.at,
-            self.rejected,
-            self._size,
-            self._spent,
-            self._written,
-        )
+        known: Mapping[CID, int] = self._heights
+        if self._summary is not None:
+            known = ChainMap(self._heights, {**self._summary.heights})
+        summary = self._summarized(known, self.at, self.rejected)
         return StreamStates(
             [event], definitions, keep=[event.cid], summary=summary, on_event=self._on_event
         )
@@ -259,16 +252,16 @@ class StreamStates:
     def summary(self, cid: CID) -> StateSummary:
         """Return what the events after one event need, if none builds on any other."""
         state = self.at(cid)
-        rejected: dict[CID, tuple[str, ...]] = {}
-        return StateSummary(
-            self._header,
-            {cid: state.height},
-            _only(state),
-            rejected,
-            self._size,
-            self._spent,
-            self._written,
-        )
+        return self._summarized({cid: state.height}, _only(state), {})
+
+    def _summarized(
+        self,
+        known: Mapping[CID, int],
+        state: Callable[[CID], EventState],
+        rejected: Mapping[CID, tuple[str, ...]],
+    ) -> StateSummary:
+        paid = self._size, self._spent, self._written
+        return StateSummary(self._header, known, state, rejected, *paid)
 
     def _state_before(self, cid: CID) -> EventState:
         """The state after an earlier event."""

@@ -131,6 +131,7 @@ class Stream:
 
     Raises:
         ForgottenError: (also the methods) `summary` is not enough.
+        StreamShapeError: (the methods) the events are not one whole stream, or none was accepted.
     """
 
     def __init__(
@@ -223,11 +224,7 @@ class Stream:
 
     @cached_property
     def tip(self) -> Tip[CID]:
-        """The tip by CIP-145.
-
-        Raises:
-            StreamShapeError: the events are not one whole stream, or none of them is valid data.
-        """
+        """The tip by CIP-145."""
         if self._summary is None:
             return select_tip(self.shapes)
         return self._after(self._summary.signed, self.shapes).tip
@@ -280,11 +277,7 @@ class Stream:
 
     @cached_property
     def accepted_tip(self) -> Tip[CID]:
-        """The tip of the accepted events, which the next event should name as its prev.
-
-        Raises:
-            StreamShapeError: no event was accepted, or the events are not one whole stream.
-        """
+        """The tip of the accepted events, which the next event should name as its prev."""
         if self._summary is None:
             return accepted_tip(self.shapes, self.rejected) if self.rejected else self.tip
         accepted = [shape for shape in self.shapes if shape.id not in self.rejected]
@@ -294,11 +287,7 @@ class Stream:
 
     @cached_property
     def open_tips(self) -> tuple[CID, ...]:
-        """The events that a merge has to cover, the tip first; none if there is nothing to merge.
-
-        Raises:
-            StreamShapeError: no event was accepted, or the events are not one whole stream.
-        """
+        """The events that a merge has to cover, the tip first; none: there is nothing to merge."""
         return open_tips(self.shapes, self.tip, self.accepted_tip, self.expired)
 
     @cached_property
@@ -309,11 +298,7 @@ class Stream:
         return expired_branches(self.shapes, self.tip, earliest_times(reversed(self.shapes)))
 
     def state(self) -> StreamState:
-        """Return its state at the tip of the accepted events.
-
-        Raises:
-            StreamShapeError: no event was accepted, or the events are not one whole stream.
-        """
+        """Return its state at the tip of the accepted events."""
         state = self.at(self.accepted_tip.event)
         return stream_state(self.header, self.events[0].init, state, self.rejected)
 
@@ -321,9 +306,6 @@ class Stream:
         """Propose an event that merges the stream; None if there is nothing to merge.
 
         `including` is a tip that is among the prevs, even if there are more than 256.
-
-        Raises:
-            StreamShapeError: no event was accepted, or the events are not one whole stream.
         """
         return propose_merge(self.events, self.open_tips, self.states, including, self.expired)
 

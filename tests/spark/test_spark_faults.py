@@ -27,7 +27,7 @@ from recon_node.ceramic import Event, EventId, Network
 from recon_node.ceramic.builder import data_event, model_event, signed_event
 from recon_node.ipld import dag_cbor
 from recon_node.store import open_store
-from recon_node.streams import heights, shape_of
+from recon_node.streams.graph import heights
 from spark_sink.derive import feed_streams
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FEED
@@ -169,7 +169,7 @@ def offers_of(events: Sequence[Event]) -> list[tuple[EventId, bytes]]:
     headers = {event.cid: event.header for event in events if event.header is not None}
     for init, header in headers.items():
         stream = [event for event in events if event.init == init]
-        height = heights(shape_of(event) for event in stream)
+        height = heights({event.cid: event.prevs for event in stream})
         for event in stream:
             key = event.event_id(Network.local(7), header, height[event.cid])
             found.append((key, event.car))

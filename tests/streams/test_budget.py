@@ -19,7 +19,8 @@ from recon_node.ceramic.builder import (
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.streams import EventState, StreamStates, budget
 from recon_node.streams.budget import Budget, BudgetError
-from recon_node.streams.json_patch import apply_patch, weigh_json
+from recon_node.streams.json_patch import apply_patch
+from recon_node.streams.json_values import weigh_json
 from recon_node.streams.model_rules import ContentChange, ContentRules
 from recon_node.streams.stream_data import StreamData
 

@@ -18,11 +18,11 @@ from recon_node.streams import (
     Rule,
     StreamShapeError,
     Tip,
-    heights,
     select_tip,
     tip_rounds,
 )
 from recon_node.streams.budget import BudgetError
+from recon_node.streams.graph import heights
 
 # Every figure of CIP-145 as a graph, and five cases on what its text leaves open.
 FIGURES = json.loads((Path(__file__).parent.parent / "data" / "cip145.json").read_text())["cases"]
@@ -210,7 +210,7 @@ def test_works_on_binary_cids_in_their_binary_order(events: list[EventShape[str]
 
 def test_heights_are_one_more_than_the_largest_of_the_prevs() -> None:
     (figure,) = [f for f in FIGURES if f["case"] == "figure 6"]
-    assert heights(map(_event, figure["events"])) == {
+    assert heights({row["id"]: tuple(row["prev"]) for row in figure["events"]}) == {
         "Init": 0, "T1": 1, "A": 1, "T2": 2, "B": 2, "T3": 3, "C": 3, "T4": 4,
     }  # fmt: skip
 
