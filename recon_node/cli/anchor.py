@@ -13,7 +13,7 @@ import trio
 from recon_node.cli.client import node_options
 from recon_node.cli.output import CommandError, counted, make_console, make_table, one_line
 from recon_node.cli.settings_flags import DataDirCommand
-from recon_node.client.anchor_times import POLL_INTERVAL
+from recon_node.client.lists import POLL_INTERVAL
 from recon_node.connection import Connection
 from recon_node.exception_groups import unwrapped
 from recon_node.terminal import echo, json_option, print_json, print_result

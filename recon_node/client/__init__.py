@@ -23,7 +23,6 @@ from recon_node.client.accounts import (
     SignIn,
     SolanaAccount,
 )
-from recon_node.client.anchor_times import Anchor
 from recon_node.client.clients import AsyncCeramic, Ceramic
 from recon_node.client.conversations import Thread, ThreadMessage
 from recon_node.client.definitions import AccountRelation, ModelDefinition, Relation, View
@@ -41,7 +40,7 @@ from recon_node.client.errors import (
 )
 from recon_node.client.feed_entries import FeedEntry, FeedPage
 from recon_node.client.keys import Capability, Key, KeyKind
-from recon_node.client.lists import Interest, ListedDocument, ListedModel, ListPage
+from recon_node.client.lists import Anchor, Interest, ListedDocument, ListedModel, ListPage
 from recon_node.client.operations import CidRef, Document, StreamRef
 from recon_node.client.writing import Patch
 from recon_node.connection import (

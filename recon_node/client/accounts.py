@@ -25,11 +25,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
-from recon_node.ceramic import CeramicError
 from recon_node.ceramic.auth.cacao import ANY_STREAM, parse_cacao
 from recon_node.ceramic.auth.did import canonical_did, chain_account, eip55, public_key
 from recon_node.ceramic.auth.wallets import challenge, signed_text
-from recon_node.client.errors import InvalidArgumentError
+from recon_node.client.errors import InvalidArgumentError, checked_arguments
 from recon_node.client.keys import Capability, Key
 from recon_node.client.operations import StreamRef, to_stream_id
 from recon_node.ipld import dag_cbor, multibase
@@ -171,18 +170,14 @@ class _Wallet(Account[str, bytes | str]):
     _algorithm: ClassVar[str]
 
     def __init__(self, did: str, sign: Callable[[str], bytes | str] | None) -> None:
-        try:
+        with checked_arguments():
             self._account = chain_account(did)
-        except CeramicError as error:
-            raise InvalidArgumentError(str(error)) from None
         super().__init__(did, sign)
 
     def _message(self, fields: dict[str, Any]) -> str:
         unsigned = {**fields, "s": {"t": self._algorithm, "s": ""}}
-        try:
+        with checked_arguments():
             cacao = parse_cacao(unsigned)
-        except CeramicError as error:
-            raise InvalidArgumentError(str(error)) from None
         return signed_text(cacao, self._chain, self._account)
 
     def _signature(self, signature: bytes | str) -> dict[str, Any]:
@@ -261,10 +256,8 @@ def account_of(did: str) -> EthereumAccount | SolanaAccount:
     Raises:
         InvalidArgumentError: not a did:pkh, or of another kind of chain.
     """
-    try:
+    with checked_arguments():
         account = chain_account(did)
-    except CeramicError as error:
-        raise InvalidArgumentError(str(error)) from None
     if account.namespace == "solana":
         return SolanaAccount(account.address, chain=account.reference)
     if account.namespace == "eip155" and account.reference.isdecimal():
@@ -294,10 +287,8 @@ class PasskeyAccount(Account[bytes, Assertion]):
     _kind = "caip122"
 
     def __init__(self, did: str, sign: Callable[[bytes], Assertion] | None = None) -> None:
-        try:
+        with checked_arguments():
             key = public_key(did)
-        except CeramicError as error:
-            raise InvalidArgumentError(str(error)) from None
         if key.kind != _PASSKEY:
             raise InvalidArgumentError(f"{did} names a {key.kind} key; passkeys have P-256 keys")
         super().__init__(did, sign)

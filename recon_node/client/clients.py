@@ -18,7 +18,6 @@ import httpx
 
 from recon_node import DEFAULT_URL
 from recon_node.client import (
-    anchor_times,
     conversations,
     feed_entries,
     lists,
@@ -136,8 +135,8 @@ class Ceramic(_Signing, Connection):
     register_interest = _blocking(lists.register_interest)
     remove_interest = _blocking(lists.remove_interest)
     version = _blocking(operations.version)
-    anchor = _blocking(anchor_times.anchor)
-    request_anchor = _blocking(anchor_times.request_anchor)
+    anchor = _blocking(lists.anchor)
+    request_anchor = _blocking(lists.request_anchor)
 
     def tail(
         self,
@@ -162,8 +161,8 @@ class Ceramic(_Signing, Connection):
                 time.sleep(max(0.0, started + feed_entries.POLL_INTERVAL - time.monotonic()))
 
     def wait_until_anchored(
-        self, event: CidRef, *, timeout: float = anchor_times.ANCHOR_TIMEOUT
-    ) -> anchor_times.Anchor:
+        self, event: CidRef, *, timeout: float = lists.ANCHOR_TIMEOUT
+    ) -> lists.Anchor:
         """Wait until the time of an event is proven, and return the proof.
 
         Args:
@@ -179,11 +178,11 @@ class Ceramic(_Signing, Connection):
             anchor = self.anchor(event)
             if anchor.time is not None:
                 return anchor
-            if time.monotonic() + anchor_times.POLL_INTERVAL > deadline:
+            if time.monotonic() + lists.POLL_INTERVAL > deadline:
                 raise TimeoutError(
                     f"the event was not anchored within {timeout:g} s: {anchor.state}"
                 )
-            time.sleep(anchor_times.POLL_INTERVAL)
+            time.sleep(lists.POLL_INTERVAL)
 
     def watch(self, stream: StreamRef) -> Generator[Document]:
         """Read a stream, and again whenever it has changed, without end.
@@ -247,8 +246,8 @@ class AsyncCeramic(_Signing, AsyncConnection):
     register_interest = _async(lists.register_interest)
     remove_interest = _async(lists.remove_interest)
     version = _async(operations.version)
-    anchor = _async(anchor_times.anchor)
-    request_anchor = _async(anchor_times.request_anchor)
+    anchor = _async(lists.anchor)
+    request_anchor = _async(lists.request_anchor)
 
     async def tail(
         self,
@@ -269,7 +268,7 @@ class AsyncCeramic(_Signing, AsyncConnection):
             else:
                 await anyio.sleep_until(started + feed_entries.POLL_INTERVAL)
 
-    async def wait_until_anchored(self, event: CidRef) -> anchor_times.Anchor:
+    async def wait_until_anchored(self, event: CidRef) -> lists.Anchor:
         """Wait until the time of an event is proven, and return the proof.
 
         Bound it as anything else: `anyio.fail_after`, `trio.fail_after` or `asyncio.timeout`.
@@ -278,7 +277,7 @@ class AsyncCeramic(_Signing, AsyncConnection):
             NotFoundError: the node does not have it.
         """
         while (anchor := await self.anchor(event)).time is None:  # noqa: ASYNC110 - another process
-            await anyio.sleep(anchor_times.POLL_INTERVAL)
+            await anyio.sleep(lists.POLL_INTERVAL)
         return anchor
 
     async def watch(self, stream: StreamRef) -> AsyncGenerator[Document]:

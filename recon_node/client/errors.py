@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from recon_node.ceramic import CeramicError
 from recon_node.connection import ClientError, NodeError
 
 if TYPE_CHECKING:
@@ -14,6 +16,15 @@ if TYPE_CHECKING:
 
 class InvalidArgumentError(ClientError, ValueError):
     """An invalid argument, such as text that is not a StreamID. Nothing was sent."""
+
+
+@contextmanager
+def checked_arguments() -> Generator[None]:
+    """Turn what the layers below refuse into an `InvalidArgumentError`."""
+    try:
+        yield
+    except CeramicError as error:
+        raise InvalidArgumentError(str(error)) from None
 
 
 class RefusedEventError(NodeError):

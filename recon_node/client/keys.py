@@ -17,11 +17,10 @@ from typing import Final, Literal, Self, TypeAlias
 
 from nacl.signing import SigningKey
 
-from recon_node.ceramic import CeramicError
 from recon_node.ceramic.auth.cacao import Cacao
 from recon_node.ceramic.auth.did import PrivateKey, controller_of
 from recon_node.ceramic.auth.signature import verified_capability
-from recon_node.client.errors import InvalidArgumentError, KeyFileError
+from recon_node.client.errors import InvalidArgumentError, KeyFileError, checked_arguments
 from recon_node.ipld import IpldError, multibase
 from recon_node.ipld.errors import required_for
 
@@ -42,10 +41,8 @@ class Capability:
 
     def __post_init__(self) -> None:
         """Read and verify the block."""
-        try:
+        with checked_arguments():
             object.__setattr__(self, "cacao", verified_capability(self.block))
-        except CeramicError as error:
-            raise InvalidArgumentError(str(error)) from None
 
     @property
     def issuer(self) -> str:

@@ -1,7 +1,7 @@
-"""What a node has and wants: lists of models and documents, and its interests.
+"""What a node of this project tells: models, documents, its interests, when events were anchored.
 
-Only a node of this project has lists; a ceramic-one node answers 404, and does not say which
-interests it has in a form that can be read.
+A ceramic-one node has no lists and answers 404, and does not say which interests it has in a form
+that can be read.
 """
 
 from __future__ import annotations
@@ -13,13 +13,28 @@ from typing import Any, Final, Generic, TypeVar
 
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.client.errors import FirstInterestWarning, InvalidArgumentError
-from recon_node.client.operations import ClientSession, Steps, StreamRef, get, to_stream_id
+from recon_node.client.operations import (
+    CidRef,
+    ClientSession,
+    Steps,
+    StreamRef,
+    get,
+    segment,
+    to_cid,
+    to_cid_or_none,
+    to_stream_id,
+)
 from recon_node.connection import NotANodeError, Request
+from recon_node.ipld import CID
 
 T_co = TypeVar("T_co", covariant=True)
 
 LIST_SIZE: Final = 100
 """Entries of a page of a list."""
+POLL_INTERVAL: Final = 2.0
+"""Seconds between two questions whether an event is anchored by now."""
+ANCHOR_TIMEOUT: Final = 3 * 3600.0
+"""Seconds: anchoring takes as long as the node's interval, and until the block is final."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +89,24 @@ class Interest:
     def model(self) -> StreamId | None:
         """The model, if it is about the documents of one."""
         return StreamId.parse(self.sort_value) if self.sort_key == "model" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """When an event was anchored, or how far that has come."""
+
+    state: str
+    """`none`, `waiting`, `in_tree`, `made` (its transaction is to be looked up) or `anchored`."""
+    time: int | None
+    """The earliest proven time, in Unix seconds; None unless anchored."""
+    time_event: CID | None
+    """What proves it."""
+    chain_id: str | None
+    """CAIP-2."""
+    tx_hash: str | None
+    """0x and 64 digits."""
+    explorer: str | None
+    """The page of the transaction."""
 
 
 def documents(
@@ -206,6 +239,31 @@ def remove_interest(
     """
     fields = _fields(model, sort_key, sort_value, controller, stream, controllers)
     (yield Request("DELETE", "/ceramic/interests", fields)).check()
+
+
+def anchor(session: ClientSession, event: CidRef) -> Steps[Anchor]:
+    """Ask when an event was anchored: itself, or through a later event that covers it.
+
+    Raises:
+        NotFoundError: the node does not have it.
+    """
+    answer = yield get(f"/ceramic/anchors/events/{to_cid(event)}")
+    state, time, time_event, chain_id, tx_hash, explorer = answer.fields(
+        "state", "time", "time_event", "chain_id", "tx_hash", "explorer"
+    )
+    return Anchor(state, time, to_cid_or_none(time_event), chain_id, tx_hash, explorer)
+
+
+def request_anchor(session: ClientSession, stream: StreamRef) -> Steps[CID]:
+    """Have the node anchor the tip of a stream; return the event that it will anchor.
+
+    Raises:
+        NotFoundError: the node does not have the stream.
+        NodeError: the node does not anchor.
+    """
+    path = f"/api/v0/streams/{segment(to_stream_id(stream))}/anchor"
+    (cid,) = (yield Request("POST", path)).fields("cid")
+    return to_cid(cid)
 
 
 def _fields(

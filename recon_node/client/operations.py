@@ -25,7 +25,7 @@ from http import HTTPStatus
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from recon_node.ceramic import Event, InvalidEventError, StreamId, StreamIdError, parse_event
+from recon_node.ceramic import Event, InvalidEventError, StreamId, parse_event
 from recon_node.ceramic.auth.cacao import CLOCK_SKEW
 from recon_node.client.errors import (
     CapabilityExpiredError,
@@ -34,6 +34,7 @@ from recon_node.client.errors import (
     NoKeyError,
     OutsideInterestsWarning,
     RefusedEventError,
+    checked_arguments,
 )
 from recon_node.client.keys import Key
 from recon_node.connection import Answer, NodeError, NotANodeError, Request
@@ -95,10 +96,8 @@ def to_stream_id(stream: object) -> StreamId:
         return id_
     if not isinstance(id_, str):
         raise InvalidArgumentError(f"{_shown(stream)} is not a StreamID, nor a document")
-    try:
+    with checked_arguments():
         return StreamId.parse(id_.removeprefix("ceramic://"))
-    except StreamIdError as error:
-        raise InvalidArgumentError(str(error)) from None
 
 
 def to_cid(cid: object) -> CID:

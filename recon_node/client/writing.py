@@ -16,7 +16,6 @@ from typing import Any, Final, Self
 
 from recon_node.ceramic import (
     METAMODEL,
-    CeramicError,
     Event,
     InvalidEventError,
     StreamId,
@@ -33,6 +32,7 @@ from recon_node.client.errors import (
     InvalidArgumentError,
     InvalidContentError,
     MergeConflictError,
+    checked_arguments,
 )
 from recon_node.client.feed_entries import feed
 from recon_node.client.keys import Key
@@ -242,17 +242,18 @@ def _create_or_update(
     session: ClientSession, key: Key, init: Event, change: Change, definitions: Definitions
 ) -> Steps[Document]:
     """Change the document that an init event starts, which may not exist yet."""
+    sent: list[Event] = []
     try:
         stream = yield from fetch_stream(session, init.stream_id())
-        is_new = False
     except NotFoundError:
-        stream, is_new = Stream.of([init], definitions=definitions), True
-    if is_new:
-        check_accepted(stream, init)
+        stream = Stream.of([init], definitions=definitions)
+        sent.append(init)
+    for new in sent:
+        check_accepted(stream, new)
     after, event = yield from _changed(session, key, stream, change)
     if event is not None:
         check_accepted(after, event)
-    sent = [*([init] if is_new else ()), *(() if event is None else [event])]
+        sent.append(event)
     for signed in sent:
         yield from send(session, signed)
     return document_at(after, None if event is None else event.cid, sent)
@@ -328,11 +329,9 @@ def _send(session: ClientSession, stream: Stream, event: Event) -> Steps[Documen
 
 def check_accepted(stream: Stream, event: Event) -> None:
     """Check that an event would not be rejected, and that its capability covers the stream."""
-    try:
-        if event.capability is not None:
+    if event.capability is not None:
+        with checked_arguments():
             check_authority(event, stream.header.controller, stream.header.model)
-    except CeramicError as error:
-        raise InvalidArgumentError(str(error)) from None
     state = stream.at(event.cid)
     if state.validation_errors:
         raise InvalidContentError(state.validation_errors)
