@@ -11,7 +11,14 @@ import click
 import trio
 
 from recon_node.cli.client import node_options
-from recon_node.cli.output import CommandError, counted, make_console, make_table, one_line
+from recon_node.cli.output import (
+    CommandError,
+    counted,
+    make_console,
+    make_table,
+    number_option,
+    one_line,
+)
 from recon_node.cli.settings_flags import DataDirCommand
 from recon_node.client.lists import POLL_INTERVAL
 from recon_node.connection import Connection
@@ -91,14 +98,7 @@ def now(node: Connection) -> None:
 
 @anchor.command("requests")
 @click.option("--state", type=click.Choice(_STATES), help="Only those in a state.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 1000),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="List the latest N.",
-)
+@number_option("--limit", 20, "N", "List the latest N.", least=1, most=1000)
 @node_options
 @json_option
 def requests(state: str | None, limit: int, node: Connection, as_json: bool) -> None:

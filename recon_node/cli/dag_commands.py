@@ -21,7 +21,7 @@ from recon_node.cli.dag_support import (
     want,
 )
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
-from recon_node.cli.output import FILE, CommandError, counted, refuse_existing
+from recon_node.cli.output import FILE, CommandError, counted, number_option, refuse_existing
 from recon_node.connection import Connection
 from recon_node.dag.dag_events import MAX_SHARD_SIZE, Identifier, parse_root, parse_subject
 from recon_node.dag.dag_source import open_source
@@ -59,14 +59,14 @@ def dag() -> None:
 )
 @click.option("--preserve-mode", is_flag=True, help="Keep the permissions of files; changes CIDs.")
 @click.option("--preserve-mtime", is_flag=True, help="Keep the times of files; changes CIDs.")
-@click.option(
+@number_option(
     "--shard-bytes",
-    type=click.IntRange(1024, MAX_SHARD_SIZE),
-    default=MAX_SHARD_SIZE,
-    show_default=True,
-    metavar="BYTES",
-    help="Largest shard. By default a shard is as large as an event can be. Below 256 KiB, files "
+    MAX_SHARD_SIZE,
+    "BYTES",
+    "Largest shard. By default a shard is as large as an event can be. Below 256 KiB, files "
     "are cut into smaller chunks, and have other CIDs.",
+    least=1024,
+    most=MAX_SHARD_SIZE,
 )
 @key_option
 @node_options
@@ -143,13 +143,8 @@ def push(
     metavar="SIZE",
     help="Write nothing if more of the disk would be taken: a small DAG can be a huge directory.",
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0),
-    default=300.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for what the node does not have yet.",
+@number_option(
+    "--timeout", 300.0, "SECONDS", "How long to wait for what the node does not have yet.", least=0
 )
 @node_options
 @json_option

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from recon_node.cli.output import FILE_OR_DASH, counted, make_console, write_file
+from recon_node.cli.output import FILE_OR_DASH, counted, make_console, number_option, write_file
 from recon_node.draw.layout import Layout, NodeShape, Picture, Tone, fold_runs, lay_out
 from recon_node.draw.svg import draw_svg
 from recon_node.draw.text import ASCII, UNICODE, Line, draw_lines
@@ -43,14 +43,7 @@ def drawing_options(command: Callable[..., None]) -> Callable[..., None]:
         help="Write the picture to FILE as SVG (- for standard output).",
     )
     @click.option("--all", "everything", is_flag=True, help="Show long runs without forks in full.")
-    @click.option(
-        "--limit",
-        type=click.IntRange(min=0),
-        default=DEFAULT_LIMIT,
-        show_default=True,
-        metavar="N",
-        help="Show the newest N rows; 0 shows all.",
-    )
+    @number_option("--limit", DEFAULT_LIMIT, "N", "Show the newest N rows; 0 shows all.", least=0)
     @click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters.")
     @click.option(
         "--why/--no-why",

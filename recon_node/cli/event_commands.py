@@ -24,6 +24,7 @@ from recon_node.cli.output import (
     FILE_OR_DASH,
     CommandError,
     intake_text,
+    number_option,
     print_first,
     progress_bar,
     write_file,
@@ -56,13 +57,8 @@ def events() -> None:
 @events.command("add")
 @click.argument("file", type=click.File("rb"))
 @node_options
-@click.option(
-    "--workers",
-    type=click.IntRange(1, 64),
-    default=WORKERS,
-    show_default=True,
-    metavar="N",
-    help="Requests at once; each carries up to 500 events.",
+@number_option(
+    "--workers", WORKERS, "N", "Requests at once; each carries up to 500 events.", least=1, most=64
 )
 @json_option
 def add(file: BinaryIO, node: Connection, workers: int, as_json: bool) -> None:
@@ -263,15 +259,7 @@ def feed() -> None:
 
 
 @feed.command("tail")
-@click.option(
-    "-n",
-    "--lines",
-    type=click.IntRange(min=0),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Print the last N events.",
-)
+@number_option("-n --lines", 10, "N", "Print the last N events.", least=0)
 @click.option(
     "--from",
     "after",

@@ -1,6 +1,5 @@
 """Reading events from files: JSON lines, multibase lines, or one binary CAR.
 
-
 `read_blocks` reads those of files and directories from which history is imported.
 """
 

@@ -7,20 +7,13 @@ from typing import Any, Final
 import click
 
 from recon_node.cli.client import node_options
-from recon_node.cli.output import make_console, make_table
+from recon_node.cli.output import make_console, make_table, number_option
 from recon_node.connection import Connection
 from recon_node.terminal import echo, json_option, print_json
 
 _PAGE: Final = 1000
 
-limit_option = click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="List the latest N; 0 lists all.",
-)
+limit_option = number_option("--limit", 20, "N", "List the latest N; 0 lists all.", least=0)
 
 
 @click.command("list")

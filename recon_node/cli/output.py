@@ -19,7 +19,7 @@ from rich.text import Text
 
 from recon_node.files import draft_of, move_into_place
 from recon_node.program import cleaned_up_when_stopped
-from recon_node.terminal import echo, shown
+from recon_node.terminal import Command, echo, shown
 
 WIDTH_OF_FILES: Final = 200
 """Columns, where the output is not a terminal with a width: ids and addresses fit unbroken."""
@@ -27,6 +27,21 @@ SHOWN: Final = 20
 """Lines of each kind that a report prints; the rest is only counted."""
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
 FILE_OR_DASH: Final = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
+
+
+def number_option(
+    names: str, default: float, metavar: str, text: str, *, least: float, most: float | None = None
+) -> Callable[[Command], Command]:
+    """Return an option, by its names, that is a number: an integer if its default is one."""
+    kind: Any = click.IntRange if isinstance(default, int) else click.FloatRange
+    return click.option(
+        *names.split(),
+        type=kind(least, most),
+        default=default,
+        show_default=True,
+        metavar=metavar,
+        help=text,
+    )
 
 
 class CommandError(click.ClickException):

@@ -1,6 +1,5 @@
 """`recon-node peers` and `recon-node status`: the peers that a node knows, and what it holds.
 
-
 `recon-node status --pending` shows which events the feed does not have, and why.
 """
 

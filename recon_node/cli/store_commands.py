@@ -100,9 +100,7 @@ def info(settings: Settings, as_json: bool) -> None:
 
 @store.command("check", cls=DataDirCommand)
 @click.option(
-    "--repair",
-    is_flag=True,
-    help="Build a sound log from what can be read; keep the damaged file.",
+    "--repair", is_flag=True, help="Build a sound log from what can be read; keep the damaged file."
 )
 @json_option
 def check(settings: Settings, repair: bool, as_json: bool) -> None:

@@ -12,20 +12,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from recon_node.cli.output import counted, make_console, make_table, one_line
+from recon_node.cli.output import counted, make_console, make_table, number_option, one_line
 from recon_node.terminal import json_option, print_json
 from recon_node.testnet import Testnet, TestnetError
 
 
 @click.command()
-@click.option(
-    "--nodes",
-    type=click.IntRange(1, 50),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="Number of nodes.",
-)
+@number_option("--nodes", 3, "N", "Number of nodes.", least=1, most=50)
 @click.option(
     "--dir",
     "directory",
@@ -39,13 +32,12 @@ from recon_node.testnet import Testnet, TestnetError
     metavar="NAME",
     help="The network's name.  [default: that of DIR, or local-<random number>]",
 )
-@click.option(
+@number_option(
     "--sync-interval",
-    type=click.FloatRange(min=0.1),
-    default=2.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between syncs while there are no new events.",
+    2.0,
+    "SECONDS",
+    "Time between syncs while there are no new events.",
+    least=0.1,
 )
 @click.option(
     "--anchor",
