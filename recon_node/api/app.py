@@ -15,7 +15,7 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from recon_node.api.endpoint import Answer, Call, Endpoint, endpoint
-from recon_node.api.errors import EXPECTED_ERRORS, answer_error
+from recon_node.api.errors import EXPECTED_ERRORS, ApiError, answer_error
 from recon_node.api.metrics import Metrics
 from recon_node.api.middleware.guard import Guard, usual_need
 from recon_node.api.middleware.stack import Bound, Observe
@@ -204,6 +204,8 @@ class _Router:
             raise HTTPException(
                 HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": ", ".join(allowed)}
             )
+        if method == "POST" and request.scope["body"]:
+            _check_encoding(request.scope)
         parameters = entry.parameters.read_from(request)
         answer = await entry.handle(Call(request, self._services, self._metrics, parameters))
         return answer if isinstance(answer, Response) else reply(answer)
@@ -229,3 +231,16 @@ class _Router:
                 }
                 return by_method
         raise HTTPException(HTTPStatus.NOT_FOUND)
+
+
+def _check_encoding(scope: Scope) -> None:
+    """Raise `ApiError` if a body comes in a content coding (RFC 9110, section 8.4): none is read,
+    since a few bytes can stand for very many."""
+    for name, value in scope["headers"]:
+        if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            raise ApiError(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                f"the body has the Content-Encoding {value[:50].decode('latin-1')!r}: send it as "
+                "it is, without that header",
+                {"accept-encoding": "identity"},
+            )

@@ -17,6 +17,7 @@ does one for another host (`middleware.guard.Hosts`). There is no TLS, no HTTP/2
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -54,6 +55,11 @@ _SMALL_CHUNKS: Final = 1_000
 _MEAN_CHUNK: Final = 64
 """A body of more chunks than the former has at least this many bytes in each, on average. Clients
 send whole buffers; a byte in each chunk is work that only the server has."""
+_EMPTY_READS: Final = 8
+"""Reads that may bring nothing but empty lines before a request."""
+_NOTHING: Final = (b"", b"\r")
+_EMPTY_LINES: Final = re.compile(rb"\A(?:\r?\n)+")
+"""Before a request, which some clients send behind a body (RFC 9112, section 2.2)."""
 _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 """The errors of a stream whose client is gone."""
 _VERSIONS: Final = (b"1.0", b"1.1")
@@ -145,12 +151,19 @@ class HttpConnection:
 
         `rest` is what is here already behind the request before.
         """
-        was_sent_ahead = bool(rest)
-        self._http, self._answer = _reader(rest), AnswerWriter()
+        self._answer = AnswerWriter()
         self._is_idle, self._has_begun = True, False
         self._running.deadline = trio.current_time() + KEEP_ALIVE
-        if not rest:
-            self._http.receive_data(await self._receive(MAX_HEAD))
+        beginning = _EMPTY_LINES.sub(b"", rest)
+        was_sent_ahead = beginning not in _NOTHING
+        for _ in range(_EMPTY_READS):
+            if beginning not in _NOTHING:
+                break
+            received = await self.receive(MAX_HEAD)
+            if not received:  # the client has ended the connection
+                return None
+            beginning = _EMPTY_LINES.sub(b"", beginning + received)
+        self._http = _reader(beginning)
         while not isinstance(event := self._http.next_event(), h11.Request):
             if event is not h11.NEED_DATA:  # the client has ended the connection
                 return None
@@ -158,7 +171,7 @@ class HttpConnection:
                 self._has_begun = True
                 self._running.deadline = trio.current_time() + HEAD_LIMIT
             was_sent_ahead = False
-            self._http.receive_data(await self._receive(MAX_HEAD))
+            self._http.receive_data(await self.receive(MAX_HEAD))
         self._is_read = False
         scope = self._scope_of(event)
         self._answer = _answer_to(event, scope)
@@ -212,14 +225,7 @@ class HttpConnection:
             "server": self._server,
         }
 
-    async def read(self) -> bytes:
-        """Read some bytes; none at the end."""
-        try:
-            return await self._receive(PIECE)
-        except trio.BrokenResourceError:
-            return b""
-
-    async def _receive(self, size: int) -> bytes:
+    async def receive(self, size: int) -> bytes:
         """Return some bytes, none at the end, in two thirds of the time of `SocketStream`, which
         first looks whether they are here already.
 
@@ -277,7 +283,7 @@ class HttpConnection:
         with suppress(*_GONE), trio.move_on_after(_LINGER):
             await self._stream.send_eof()
             if not self._is_read or self._http.their_state is h11.ERROR:
-                while await self._receive(PIECE):
+                while await self.receive(PIECE):
                     pass
 
 
@@ -363,7 +369,10 @@ class _Exchange:
         return b"".join(parts)
 
     async def _read_more(self) -> int:
-        data = await self._connection.read()
+        try:
+            data = await self._connection.receive(PIECE)
+        except trio.BrokenResourceError:
+            data = b""
         self._is_gone = not data
         if data:
             self._http.receive_data(data)
@@ -390,11 +399,11 @@ class _Exchange:
             await trio.lowlevel.checkpoint()
 
 
-def _reader(rest: bytes) -> h11.Connection:
+def _reader(beginning: bytes) -> h11.Connection:
     """Return what reads one request, of which a part may be here."""
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
-    if rest:
-        http.receive_data(rest)
+    if beginning:
+        http.receive_data(beginning)
     return http
 
 
@@ -471,11 +480,9 @@ class AnswerWriter:
         Raises:
             ValueError: the body does not have the declared length.
         """
-        framed = self._framed(data, is_last=is_last) if self._has_body else b""
         self.is_complete = is_last
-        return framed
-
-    def _framed(self, data: bytes, *, is_last: bool) -> bytes:
+        if not self._has_body:
+            return b""
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0 or (is_last and self._left):

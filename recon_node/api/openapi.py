@@ -40,6 +40,7 @@ _ERRORS: Final = {
     409: "Another one is under way already.",
     410: "The positions belong to a log that no longer exists, or the events were forgotten.",
     413: "The body is too long.",
+    415: "The body is compressed (Content-Encoding): send it as it is.",
     429: "Too many requests from this client; Retry-After says how many seconds to wait.",
     500: "A bug of the node, or a failure of its event log; the node's log has the details.",
     503: "Too many requests at once, no progress, an event is damaged in the log, or the write "
@@ -173,7 +174,7 @@ def _operation(endpoint: Endpoint, bodies: Mapping[Any, Json]) -> Json:
         described["requestBody"] = {"required": True, "content": content}
     errors = {*_ALWAYS, *endpoint.errors}
     errors |= {400} if parameters or endpoint.body or endpoint.binary else set()
-    errors |= {"GET": set(), "POST": {403, 413}, "DELETE": {403}}[endpoint.method]
+    errors |= {"GET": set(), "POST": {403, 413, 415}, "DELETE": {403}}[endpoint.method]
     error = _error_of(endpoint.path)
     described["responses"] = _answers(endpoint.answers, bodies) | {
         str(status): {

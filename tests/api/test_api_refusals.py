@@ -1,8 +1,11 @@
 """Bad input: each is answered with the right code and {message}, and changes nothing."""
 
+import gzip
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
+import pytest
 from api_samples import ABSENT, INIT, MODEL, Api, Events, admit
 from support.forging import forged
 
@@ -123,6 +126,26 @@ INTERESTS: list[tuple[bytes, int, str]] = [
     (b'{"sep": "%s"}' % (b"k" * 70_000), 413, "at most 65,536 are read here"),
 ]
 """Bodies of POST /ceramic/interests."""
+
+
+@pytest.mark.parametrize("path", ["/ceramic/events", "/ceramic/interests", "/api/v0/requests"])
+@pytest.mark.parametrize("coding", ["gzip", "GZip, identity", "br", "x-unknown", "\u00e9" * 100])
+async def test_a_body_in_a_content_coding_is_refused_with_what_to_do(
+    api: Api, filled: Events, path: str, coding: str
+) -> None:
+    """RFC 9110, sections 15.5.16 and 12.5.3. It was taken for JSON, and answered 400."""
+    body = gzip.compress(msgspec.json.encode({"data": filled[0]["car"]}))
+    headers = [(b"Content-Encoding", coding.encode("latin-1"))]
+    answer = await api.post(path, content=body, headers=headers)
+    assert answer.status_code == 415
+    assert answer.headers["accept-encoding"] == "identity"
+    assert "without that header" in answer.json()["message"]
+
+
+async def test_identity_is_no_content_coding(api: Api, filled: Events) -> None:
+    headers = {"Content-Encoding": " Identity"}
+    answer = await api.post("/ceramic/events", json={"data": filled[0]["car"]}, headers=headers)
+    assert answer.status_code == 204
 
 
 async def test_bad_requests_are_refused_and_change_nothing(

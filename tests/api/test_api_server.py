@@ -442,6 +442,38 @@ async def test_a_request_under_way_is_finished_at_the_end(
     assert store.head == 1
 
 
+@pytest.mark.parametrize("empty", [b"\r\n", b"\n", b"\r\n" * 3, b"\r\n" * 20_000], ids=repr)
+async def test_empty_lines_before_a_request_do_not_count(empty: bytes) -> None:
+    """RFC 9112, section 2.2: at the beginning, and behind a body, in one piece or in several."""
+    request = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi"
+    async with serving(Response()) as url:
+        stream = await connect(url)
+        for parts in (
+            [empty + request + empty],
+            [empty[:1], empty[1:], request + empty],
+            [request],
+        ):
+            for part in parts:
+                await stream.send_all(part)
+                await trio.testing.wait_all_tasks_blocked()
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+        await stream.send_all(b"\r\r\n" + request)
+        assert (await read_to_end(stream)).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_nothing_but_empty_lines_is_not_a_request() -> None:
+    async with serving(Response()) as url:
+        stream = await connect(url)
+        answer = b""
+        with contextlib.suppress(trio.BrokenResourceError):
+            while not answer:
+                await stream.send_all(b"\r\n")
+                with trio.move_on_after(0.01):
+                    answer = await stream.receive_some()
+        await stream.aclose()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
 async def test_a_slow_head_is_refused_and_an_idle_connection_ends(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
