@@ -11,11 +11,13 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final, NoReturn
 
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+INTERRUPTED: Final = 130
+"""The exit code of a program that was stopped by Ctrl-C."""
 _STOP: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -28,6 +30,34 @@ def open_standard_streams() -> None:
     for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
+@contextmanager
+def quietly_interrupted() -> Iterator[None]:
+    """End the process at Ctrl-C with one word and the exit code 130, which shells expect.
+
+    For imports: an exception may come at any point of theirs, where some wrap or lose it. What runs
+    then cleans up after itself, and has Python's own handler.
+    """
+    is_usual = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if is_usual:
+        signal.signal(signal.SIGINT, _leave)
+    try:
+        yield
+    except KeyboardInterrupt:
+        _leave()
+    finally:
+        if is_usual:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave(*_: object) -> NoReturn:
+    with suppress(OSError):
+        os.write(2, b"Aborted!\n")
+    os._exit(INTERRUPTED)
 
 
 def stop_signals() -> list[signal.Signals]:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any, Final
+from recon_node.program import (
+    INTERRUPTED,
+    no_garbage_collection,
+    open_standard_streams,
+    quietly_interrupted,
+)
 
-import click
-from click.shell_completion import CompletionItem
+with quietly_interrupted():
+    from difflib import get_close_matches
+    from importlib import import_module
+    from importlib.util import find_spec
+    from typing import Any, Final
 
-from recon_node import __version__
-from recon_node.program import no_garbage_collection, open_standard_streams
-from recon_node.terminal import output_written
+    import click
+    from click.shell_completion import CompletionItem
+
+    from recon_node import __version__
+    from recon_node.terminal import echo, output_written
 
 __all__ = ["main"]
 
@@ -52,7 +59,7 @@ class _MainGroup(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         # What is imported stays: to look for garbage among it takes half a second.
-        with no_garbage_collection():
+        with no_garbage_collection(), quietly_interrupted():
             module = import_module(f"recon_node.cli.{_COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, {"id": "identity"}.get(cmd_name, cmd_name))
         return command
@@ -81,6 +88,14 @@ class _MainGroup(click.Group):
         """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; exit code 130 on Ctrl-C, where click alone has 1."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            echo("Aborted!", err=True)
+            ctx.exit(INTERRUPTED)
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run a command, and make sure that everything it printed is written."""

@@ -388,8 +388,30 @@ def test_an_interrupt_while_it_waits_for_input(node: TestnetNode, sample: Events
         process.stdin.flush()
         process.send_signal(signal.SIGINT)
         printed = process.stdout.read()
-        assert process.wait(60) == 1
+        assert process.wait(60) == 130
     assert printed.decode().strip() == "Aborted!"
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == {!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupted())
+from recon_node.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["click", "recon_node.terminal", "recon_node.cli.peers", "trio"])
+def test_an_interrupt_while_a_command_imports_what_it_needs(module: str) -> None:
+    """Each printed where in which import it was."""
+    command = [sys.executable, "-c", INTERRUPTED.format(module), "status"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "Aborted!\n", 130)
 
 
 def test_a_url_may_do_without_http(node: TestnetNode) -> None:

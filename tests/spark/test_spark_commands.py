@@ -392,12 +392,12 @@ def test_only_raw_events_can_be_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 INTERRUPTED = """
-import sys
+import os, signal, sys
 
 class Interrupted:
     def find_spec(self, name, path=None, target=None):
         if name == {!r}:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupted())
 from spark_sink.cli import main
@@ -405,7 +405,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("package", ["click", "duckdb"])
+@pytest.mark.parametrize("package", ["click", "dataclasses", "duckdb"])
 def test_ctrl_c_is_one_word_also_while_a_command_imports_what_it_needs(
     filled: Path, package: str
 ) -> None:
@@ -421,6 +421,15 @@ def test_who_reads_no_more_ends_the_run_quietly(filled: Path) -> None:
         assert process.stderr is not None
         assert process.stderr.read() == ""
     assert process.returncode == 1
+
+
+def test_input_without_end_is_given_up(filled: Path) -> None:
+    tables = ("--tables", filled)
+    text = refused("changes", *tables, "raw_events", "--checkpoint", "/dev/zero")
+    assert "the checkpoint /dev/zero cannot be read: it has more than 4096 bytes" in text
+    result = invoked("query", *tables, "-", stdin=" " * (1024 * 1024 + 1))
+    assert result.exit_code == 1
+    assert result.output == "Error: the SQL has more than 1,048,576 characters\n"
 
 
 def test_looking_changes_nothing(filled: Path) -> None:
