@@ -33,6 +33,7 @@ from recon_node.files import (
     SQLITE_HEAD,
     move_into_place,
     private_directory,
+    read_bounded,
     read_small,
     room_at,
     sync_directory,
@@ -87,6 +88,8 @@ _MANIFEST: Final = "manifest.json"
 _FORMAT: Final = 1
 _MAX_OTHER: Final = 1024 * 1024
 """Bytes of a file that is not a node's own, and yet is in a backup."""
+_MAX_SMALL: Final = 64 * 1024 * 1024
+"""Bytes of any file but the log; a link may lead to a device."""
 _MAX_MANIFEST: Final = 1024 * 1024
 _MAX_ATTRIBUTES: Final = 4096
 """Bytes of the attributes of a file in an archive."""
@@ -179,7 +182,7 @@ def _small_files(data_dir: Path) -> tuple[dict[str, bytes], list[str]]:
         if name == LOG_FILE or name.endswith(_DRAFT) or (name in own and name not in kept):
             continue
         if name in kept or (stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_OTHER):
-            small[name] = path.read_bytes()
+            small[name] = read_bounded(path, _MAX_SMALL)
         else:
             left_out.append(name)
     return small, left_out

@@ -19,7 +19,7 @@ import trio
 from libp2p.crypto.keys import KeyPair
 
 from recon_node.exception_groups import unwrapped
-from recon_node.files import draft_of, move_into_place
+from recon_node.files import draft_of, move_into_place, read_bounded
 from recon_node.p2p.context import Context
 from recon_node.p2p.errors import MISBEHAVED, PeerError
 from recon_node.p2p.peers.book import PeerBook
@@ -407,6 +407,8 @@ async def _save_from_time_to_time(book: PeerBook, data_dir: Path) -> None:
 
 
 PEERS_FILE: Final = "peers.json"
+_MAX_PEERS: Final = 64 * 1024 * 1024
+"""Bytes of it."""
 _UNUSABLE: Final = (
     ValueError,
     TypeError,
@@ -422,7 +424,7 @@ async def load_peers(book: PeerBook, data_dir: Path) -> None:
     """Load the book from its file, if there is one. A file that cannot be used is renamed."""
     path = data_dir / PEERS_FILE
     try:
-        text = await trio.to_thread.run_sync(path.read_text)
+        text = await trio.to_thread.run_sync(read_bounded, path, _MAX_PEERS)
         content = json.loads(text)
         book.removed.update(map(str, content.get("removed", ())))
         book.load(content["peers"])

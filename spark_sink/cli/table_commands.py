@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _MAX_TOKEN = 64 * 1024
 """Bytes of a file with a token of `spark-sink changes`."""
+_MAX_SQL = 1024 * 1024
+"""Characters of a statement."""
 _MAX_VERSION = 2**63 - 1
 _names = click.argument("names", nargs=-1, metavar="[TABLE|VIEW]...")
 
@@ -213,7 +215,9 @@ def query(
 
     if version is not None and as_of is not None:
         raise click.UsageError("use --version or --as-of, not both")
-    text = sys.stdin.read() if sql == "-" else sql
+    text = sys.stdin.read(_MAX_SQL + 1) if sql == "-" else sql
+    if len(text) > _MAX_SQL:
+        raise click.UsageError(f"the SQL has more than {_MAX_SQL:,} characters")
     text.encode()  # what is not UTF-8 is an error
     if not text.strip(" \t\r\n;"):
         raise click.UsageError("the SQL is empty")

@@ -28,6 +28,7 @@ import duckdb
 import grpc
 from prometheus_client import Counter, Gauge, Histogram
 
+from recon_node.files import read_bounded
 from recon_node.program import bind_advice
 from recon_node.slots import Slot, Slots
 from spark_sink.errors import SinkError, one_line
@@ -59,6 +60,8 @@ _STOP_WAIT: Final = 4.0
 _UPLOAD_SECONDS: Final = 30.0
 _FIRST_MESSAGE: Final = 5.0
 """Seconds in which the first message of an upload must come."""
+_MAX_PEM: Final = 1024 * 1024
+"""Bytes of a certificate chain, or of a key."""
 _LISTENING: Final = 16
 """Calls at once that wait for messages of their clients."""
 _UNREAD: Final = 10.0
@@ -422,7 +425,7 @@ def _check_address(address: str) -> None:
 def _credentials(certificate: Path, key: Path) -> Any:
     """Return what gRPC needs for TLS; raise `SinkError` if the files are of no use."""
     try:
-        pair = key.read_bytes(), certificate.read_bytes()
+        pair = read_bounded(key, _MAX_PEM), read_bounded(certificate, _MAX_PEM)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # Without a password, OpenSSL would ask for one on the terminal.
         context.load_cert_chain(certificate, key, password="")
@@ -432,7 +435,8 @@ def _credentials(certificate: Path, key: Path) -> Any:
             "be the certificate's, without a password"
         ) from error
     except OSError as error:
-        raise SinkError(f"cannot read {error.filename}: {error.strerror}") from error
+        name = error.filename or f"{certificate} or {key}"
+        raise SinkError(f"cannot read {name}: {error.strerror}") from error
     return grpc.ssl_server_credentials([pair])
 
 
