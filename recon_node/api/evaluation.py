@@ -3,9 +3,9 @@
 What is computed of a stream is paid for by its events (`recon_node.streams.budget`), so it ends.
 But it may take seconds, and would hold the interpreter for as long. So it runs in processes that
 the node starts as they are needed. Hard limits of memory and time protect the machine from what no
-count foresaw: a stream that exceeds them, or ends a process in any other way, is *set aside*, by
-name. Requests for it are answered with the reason, and nothing is computed of it again for a while,
-nor until it gets another event, or the node is restarted, maybe with a later version.
+count foresaw: a stream that exceeds them, or ends two processes in any other way, is *set aside*,
+by name. Requests for it are answered with the reason, and nothing is computed of it again for a
+while, nor until it gets another event, or the node is restarted, maybe with a later version.
 
 Few streams are computed at once, and most in milliseconds. What takes longer than `QUICK` is
 *long*, and only one such is computed at a time, so that the other slots are always for short work:
@@ -34,7 +34,7 @@ from recon_node.api.errors import ApiError
 from recon_node.ipld import CID
 from recon_node.latest import Latest
 from recon_node.processes.pool import CannotStartError, Processes
-from recon_node.processes.process import ProcessDiedError
+from recon_node.processes.process import ProcessDiedError, ProcessTooSlowError
 from recon_node.turns import Turns
 
 T = TypeVar("T")
@@ -161,7 +161,12 @@ class Evaluation:
         if size > LARGE:
             self._begin_long(subject, trio.lowlevel.current_task())
         try:
-            return await self._call(subject, function)
+            try:
+                return await self._call(subject, function)
+            except ProcessTooSlowError:
+                raise
+            except ProcessDiedError:  # the kernel may have ended it for the memory of others
+                return await self._call(subject, function)
         except ProcessDiedError as error:
             reason = f"a process that computed it took too much memory or time: {error}"
         aside = self._aside[subject] = SetAsideStream(subject, events, reason, time.time())

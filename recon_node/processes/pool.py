@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
 import trio
 
-from recon_node.processes.process import Process, ProcessDiedError
+from recon_node.processes.process import Process, ProcessDiedError, ProcessTooSlowError
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
@@ -38,10 +38,11 @@ class Processes:
         `on_ready` is called when there is one, which may have to be started.
 
         Raises:
+            ProcessTooSlowError: it was killed.
             ProcessDiedError: there is no answer; the message says how the process ended.
             CannotStartError: there is no process.
         """
-        process = self._idle.pop() if self._idle else await self._start()
+        process = await self._take()
         if on_ready is not None:
             on_ready()
         answer = await self._bounded(process, patience, process.ask, request)
@@ -63,6 +64,14 @@ class Processes:
         async with trio.open_nursery() as nursery:
             for process in idle:
                 nursery.start_soon(self.in_thread, process.end)
+
+    async def _take(self) -> Process:
+        while self._idle:
+            process = self._idle.pop()
+            if process.status is None:
+                return process
+            await self.in_thread(process.reap)  # somebody else has ended it
+        return await self._start()
 
     async def _start(self) -> Process:
         try:
@@ -87,7 +96,7 @@ class Processes:
                 )
         except trio.TooSlowError:
             process.kill()
-            raise ProcessDiedError(await self.in_thread(process.reap)) from None
+            raise ProcessTooSlowError(await self.in_thread(process.reap)) from None
         except trio.Cancelled:
             process.kill()
             raise

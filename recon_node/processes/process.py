@@ -64,6 +64,10 @@ class ProcessDiedError(Exception):
     """The process ended before it answered, or was killed because it took too long."""
 
 
+class ProcessTooSlowError(ProcessDiedError):
+    """The process was killed because it took too long."""
+
+
 class Process:
     """A process; used from one thread at a time, except for `kill` and `reap`.
 

@@ -91,6 +91,24 @@ async def test_a_stream_that_ends_its_process_is_set_aside(
     assert await processes.of_stream(STREAM, 4, partial(int, "6")) == 6
 
 
+def end_the_first(marks: Path) -> int:
+    if not marks.exists():
+        marks.touch()
+        end_by_signal()
+    return 5
+
+
+async def test_a_process_that_others_end_is_no_fault_of_the_stream(
+    processes: Evaluation, tmp_path: Path
+) -> None:
+    """The kernel ends it first when the memory of the machine is used up, by whomever."""
+    for idle in range(2):
+        os.kill(await processes.of_stream(STREAM, 1, os.getpid), 9)
+        assert await processes.of_stream(STREAM, 1, partial(int, idle)) == idle
+    assert await processes.of_stream(STREAM, 1, partial(end_the_first, tmp_path / "marks")) == 5
+    assert processes.aside == []
+
+
 async def test_a_tangle_that_ends_its_process_leaves_its_root_alone(processes: Evaluation) -> None:
     tangle = Subject(INIT, "thread")
     for _ in range(2):
