@@ -94,11 +94,11 @@ def test_the_short_way_leads_where_the_long_one_does(seed: int, guarded: bool) -
     claims = [claim for event in world.events.values() for claim in world.claims(event)]
     batches = shuffled(claims, world.random)
     ends = []
-    for is_next_in_feed in (Ladder._is_next_in_feed, lambda ladder, record: False):
+    for deliver in (Ladder.deliver, lambda ladder, record: False):
         random, verdicts = Random(seed), []
         with (
             opened(guarded=guarded) as log,
-            patch.object(Ladder, "_is_next_in_feed", is_next_in_feed),
+            patch.object(Ladder, "deliver", deliver),
         ):
             for batch in batches:
                 verdicts += log.admit(batch)

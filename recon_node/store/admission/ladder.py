@@ -77,7 +77,7 @@ from recon_node.store.damage import Damage, DamagedEventError
 from recon_node.verification import Refusal
 
 MAX_EVENT_IDS: Final = 8
-"""EventIds under which one event waits for its history."""
+"""EventIds under which one event waits for its history: one is right, and only that can tell."""
 
 
 class _FaultError(Exception):
@@ -166,6 +166,8 @@ class Ladder:
         """
         if refusal is not None:
             self._refuse(record, refusal)
+        elif self.deliver(record):
+            return
         if is_own and record.kind is not DATA:
             self._covered.add(record.cid)
         moved = yield from self._move(record)
@@ -174,7 +176,7 @@ class Ladder:
             return
         if record.state is not DELIVERED:
             lacks_history = record.refusal is None and record.state < UNCOVERED
-            if lacks_history and self._has_too_many_event_ids(record):
+            if lacks_history and len(self._known.records_of(record.cid)) >= MAX_EVENT_IDS:
                 record.refusal = _TOO_MANY_EVENT_IDS
                 return
             share = share_of_record(record)
@@ -186,6 +188,35 @@ class Ladder:
             self._known.add(record)
         if self._released or (moved and self._known.may_be_waited_for(record.cid)):
             yield from self._settle([record.cid] if moved else [])
+
+    def deliver(self, record: Record) -> bool:
+        """Deliver a new record, or do nothing; return whether it is delivered.
+
+        It is if all steps are open to it at once, nothing is to be looked up, and nothing waits for
+        it: it is a valid data event by the controller of its stream, and all that it builds on is
+        delivered. So are most, and one look at that is enough.
+        """
+        known = self._known
+        stream = known.streams.get(record.init)
+        if stream is None or record.signer != stream.controller or record.kind is not DATA:
+            return False
+        if record.fault is not None or self._released or known.may_be_waited_for(record.cid):
+            return False
+        height = 0
+        for cid in record.builds_on:
+            base = known.checked(cid)
+            if base is None or base.state is not DELIVERED or base.init != record.init:
+                return False
+            if cid in known.refused:
+                return False
+            height = max(height, base.height)
+        is_placed = record.event_id.startswith(stream.prefix(self._network))
+        if record.height != height + 1 or not is_placed:
+            return False
+        self._completed.append((record, stream, False))
+        self._give_position(record)
+        known.add(record)
+        return True
 
     def resume(self, records: Iterable[Record]) -> Steps[None]:
         """Move held records for which something other than an event was missing."""
@@ -234,18 +265,10 @@ class Ladder:
             self._drop(record, no_room(now, self._limits[now]))  # it had seemed to be another kind
         return moved
 
-    def _has_too_many_event_ids(self, record: Record) -> bool:
-        """Return whether the event is held under as many other EventIds as it may be.
-
-        One of them is right, and nobody can tell which before the event's history is here.
-        """
-        return len(self._known.records_of(record.cid)) >= MAX_EVENT_IDS
-
     def _make_room(self, record: Record, share: Share) -> Steps[bool]:
         """Return whether there is room for a new record in its share, or it needs none."""
-        amount = Amount(1, record.size)
         limit = self._limits[share]
-        while not (self._marks.taken(share) + amount).fits(limit):
+        while not (self._marks.taken(share) + Amount(1, record.size)).fits(limit):
             if (yield from self._is_vouched_for(record)):
                 return True
             if share is not Share.UNPROVEN:
@@ -289,15 +312,14 @@ class Ladder:
             return record.refusal.inherent
         try:
             if record.state is ORPHAN and (stream := self._meet_stream(record)) is not None:
-                if self._is_signed_by_another(record, stream):
+                # Its signature was checked against its signer's key before it came here, and that
+                # of an init event against its controller.
+                is_valid = record.kind is DATA and record.fault is None
+                if is_valid and record.signer != stream.controller:
                     yield from self._check_authority(record, stream)
                 self._check_event_id(record, stream)
                 self._known.streams[stream.init] = stream
                 record.state = WAITING
-            if record.state is WAITING and self._is_next_in_feed(record):
-                self._complete(record)
-                self._give_position(record)
-                return True
             if record.state is WAITING and self._meet_history(record):
                 record.state = UNCOVERED
             if record.state is UNCOVERED and (yield from self._meet_cover(record)):
@@ -322,14 +344,16 @@ class Ladder:
 
     def _meet_stream(self, record: Record) -> StreamRecord | None:
         """ORPHAN to WAITING: return the stream, by which the record is to be checked."""
-        height = record.height
-        if (height == 0) is not (record.kind is INIT):
+        if (record.height == 0) is not (record.kind is INIT):
             raise _FaultError(
-                f"its EventId has the height {height}, but an init event has 0 and others do not"
+                f"its EventId has the height {record.height}; an init event has 0, others do not"
             )
         if record.stream != record.init[-4:]:
             raise _FaultError(f"its EventId is of another stream than its init event {record.init}")
-        stream = self._stream_of(record)
+        if record.kind is INIT:
+            assert record.event is not None, "an init event waits for nothing"
+            return StreamRecord.of(record.event)
+        stream = self._known.streams.get(record.init)
         if stream is None:
             self._check_base(record, record.init)
         return stream
@@ -380,21 +404,6 @@ class Ladder:
                 return False
         return True
 
-    def _is_next_in_feed(self, record: Record) -> bool:
-        """Return whether all steps are open to a record at once: it is a valid data event, and all
-        that it builds on is delivered. So are most, and one look at that is enough."""
-        if record.kind is not DATA or record.fault is not None:
-            return False
-        height = 0
-        for cid in record.builds_on:
-            base = self._known.checked(cid)
-            if base is None or base.state is not DELIVERED or base.init != record.init:
-                return False
-            if cid in self._known.refused:
-                return False
-            height = max(height, base.height)
-        return record.height == height + 1
-
     def _complete(self, record: Record) -> None:
         """Note that the history of a record is complete."""
         stream = self._known.streams.get(record.init)
@@ -407,8 +416,6 @@ class Ladder:
         self._marks.head += 1
         record.position = self._marks.head
         record.state = DELIVERED
-
-    # What the steps need.
 
     def _uncovered_below(self, record: Record) -> list[Record]:
         bases = map(self._known.checked, record.builds_on)
@@ -429,19 +436,6 @@ class Ladder:
                 self._released.append(record.cid)
 
     # The checks of the steps.
-
-    def _stream_of(self, record: Record) -> StreamRecord | None:
-        if record.kind is not INIT:
-            return self._known.streams.get(record.init)
-        assert record.event is not None, "an init event waits for nothing"
-        return StreamRecord.of(record.event)
-
-    def _is_signed_by_another(self, record: Record, stream: StreamRecord) -> bool:
-        # Its signature was checked against its signer's key before it came here, and that of an
-        # init event against its controller.
-        if record.kind is not DATA or record.fault is not None:
-            return False
-        return record.signer != stream.controller
 
     def _check_authority(self, record: Record, stream: StreamRecord) -> Steps[None]:
         model = stream.model or (yield from self._model(stream))

@@ -116,23 +116,29 @@ class Rules:
         yield Want(waiters=[event.cid for event in events if not known.records_of(event.cid)])
         outcomes: list[_Recorded | Verdict] = []
         for submission, outcome in zip(batch, screened, strict=True):
-            if isinstance(outcome, Facts):
-                outcomes.append((yield from self._place(submission, outcome)))
-            else:
+            if not isinstance(outcome, Facts):
                 outcomes.append(outcome)
+            elif (record := self._next_record(submission, outcome)) is not None:
+                outcomes.append(_Recorded(record, new=True))
+            else:
+                outcomes.append((yield from self._place(submission, outcome)))
         # Those that would have had to wait and found no room are judged again, history first: so
         # an event whose history is here or in the batch is never refused for want of room.
         late = sorted(
             (outcome.record.height, at)
             for at, outcome in enumerate(outcomes)
-            if isinstance(outcome, _Recorded) and _is_temporary(outcome.record.refusal)
+            if isinstance(outcome, _Recorded)
+            and outcome.record.refusal is not None
+            and outcome.record.refusal.temporary
         )
         for _, at in late:
             event = screened[at]
             assert isinstance(event, Facts)
             outcomes[at] = yield from self._place(batch[at], event)
         for submission, outcome in zip(batch, outcomes, strict=True):
-            if isinstance(outcome, _Recorded) and _is_written(submission, outcome.record):
+            if submission.event_id is not None or not isinstance(outcome, _Recorded):
+                continue
+            if _is_written(submission, outcome.record):
                 self.own_streams.add(outcome.record.init)
         return [
             outcome if isinstance(outcome, Verdict) else _verdict(outcome) for outcome in outcomes
@@ -181,6 +187,19 @@ class Rules:
             return _refused(event_id, reason, "bounds")
         before = self._known.refused_event_ids.get(event_id)
         return None if before is None else _refused(event_id, before, "event")
+
+    def _next_record(self, submission: Submission, event: Facts) -> Record | None:
+        """Deliver an event of a peer if it is next in the feed, whatever one may ask: most are."""
+        event_id = submission.event_id
+        if event_id is None or event.kind is not DATA or event.refusal is not None:
+            return None
+        if self._judgement is not None or self._known.records_of(event.cid):
+            return None
+        record = self._new_record(event_id, event)
+        if self._ladder.deliver(record):
+            return record
+        self._marks.row -= 1  # which the next one gets
+        return None
 
     def _place(self, submission: Submission, event: Facts) -> Steps[_Recorded | Verdict]:
         """Put an event under its EventId and let it move on."""
@@ -277,6 +296,7 @@ class Rules:
     def _new_record(self, event_id: EventId, event: Facts) -> Record:
         is_init = event.kind is INIT
         self._marks.row += 1
+        forgotten = self._known.forgotten
         return Record(
             row=self._marks.row,
             event_id=event_id,
@@ -289,7 +309,7 @@ class Rules:
             fault=event.refusal.reason if event.is_invalid and event.refusal is not None else None,
             proof=event.proof_cid,
             event=event,
-            size=len(FORGOTTEN if event.init in self._known.forgotten else event.car),
+            size=len(FORGOTTEN if forgotten and event.init in forgotten else event.car),
         )
 
 
@@ -317,10 +337,6 @@ def _is_written(submission: Submission, record: Record) -> bool:
     is_own = submission.event_id is None and submission.ring_key is None
     is_writing = record.kind is not TIME and not submission.at_any_time
     return is_own and is_writing and record.refusal is None
-
-
-def _is_temporary(refusal: Refusal | None) -> bool:
-    return refusal is not None and refusal.temporary
 
 
 def _out_of_time(validity: Validity, now: int) -> str:

@@ -88,6 +88,9 @@ def open_database(
             _configure(connection, synchronous)
             _check_network(connection, path, network)
             migrate(connection, MIGRATIONS)
+            # Pages that a statement changes are kept until it ends. After the migrations, which
+            # sort all rows.
+            connection.execute("PRAGMA temp_store = MEMORY")
             _sign(connection)
             if not has_saved_keys(connection):  # else nothing has changed since it was closed
                 _check_positions(connection, path)
