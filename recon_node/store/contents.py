@@ -292,6 +292,8 @@ class Contents:
             self.damage.note(committed.damaged)
         for verdict in committed.verdicts:
             self.totals[verdict.status] += 1
+            if verdict.status != "refused":
+                continue
             self.totals["policy refused"] += verdict.cause in ("policy", "unjudged")
             if verdict.cause == "waiting" and verdict.event_id is not None:
                 self._without_room[verdict.event_id] = None

@@ -14,9 +14,10 @@ at its address: peer ids cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from itertools import islice
+from typing import Final, Generic, TypeVar
 
 import trio
 
@@ -40,6 +41,38 @@ MAX_SOURCES: Final = 16384
 """Maximum keys whose tellers are remembered."""
 MAX_SLOW: Final = 1000
 """Maximum addresses that are remembered as slow."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class _Recent(Generic[K, V]):
+    """The latest entries, from half of a limit up to all of it, for entries that come in masses.
+
+    They go in masses, too: a map that drops one after the other takes ten times as long.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._half = limit // 2
+        self._new: dict[K, V] = {}
+        self._old: dict[K, V] = {}
+
+    def update(self, entries: Mapping[K, V]) -> None:
+        """Put in entries."""
+        left = iter(entries.items())
+        while part := dict(islice(left, self._half)):
+            if len(self._new) + len(part) > self._half:
+                self._old, self._new = self._new, {}
+            self._new.update(part)
+
+    def get(self, key: K) -> V | None:
+        """Return the value of a key, if it is here."""
+        value = self._new.get(key)
+        return self._old.get(key) if value is None else value
+
+    def among(self, keys: Iterable[K]) -> set[K]:
+        """Return those of some keys that are here."""
+        return (self._new.keys() & keys) | (self._old.keys() & keys)
 
 
 class Claim:
@@ -138,8 +171,8 @@ class FetchTable:
 
     def __init__(self) -> None:
         self._claims: dict[bytes, Claim] = {}
-        self._fetched = Latest[bytes, EventId](MAX_SOURCES)
-        self._sources = Latest[EventId, tuple[str, ...]](MAX_SOURCES)
+        self._fetched = _Recent[bytes, EventId](MAX_SOURCES)
+        self._sources = _Recent[EventId, tuple[str, ...]](MAX_SOURCES)
         self._slow = Latest[str, float](MAX_SLOW)
 
     @contextmanager
@@ -169,17 +202,19 @@ class FetchTable:
 
     def note_source(self, keys: Iterable[EventId], peer: str) -> None:
         """Remember that a peer listed keys."""
-        for key in keys:
-            sources = self._sources.get(key, ())
-            self._sources[key] = sources if peer in sources else (*sources, peer)
+        listed: dict[EventId, tuple[str, ...]] = dict.fromkeys(keys, (peer,))
+        for key in self._sources.among(listed):
+            sources = self.sources_of(key)
+            listed[key] = sources if peer in sources else (*sources, peer)
+        self._sources.update(listed)
 
-    def note_fetched(self, name: bytes, event_id: EventId) -> None:
-        """Remember the EventId of an event that was fetched by its id, taken or not."""
-        self._fetched[name] = event_id
+    def note_fetched(self, event_ids: Mapping[bytes, EventId]) -> None:
+        """Remember the EventIds of events that were fetched by their ids, taken or not."""
+        self._fetched.update(event_ids)
 
     def fetched_among(self, ids: Iterable[bytes]) -> set[bytes]:
         """Return those of some ids by which an event was fetched lately."""
-        return self._fetched.keys() & ids
+        return self._fetched.among(ids)
 
     def find_fetched(self, name: bytes) -> EventId | None:
         """Return the EventId of an event that was fetched by its id lately."""
@@ -187,7 +222,7 @@ class FetchTable:
 
     def sources_of(self, key: EventId) -> tuple[str, ...]:
         """Return the peers that listed a key lately."""
-        return self._sources.get(key, ())
+        return self._sources.get(key) or ()
 
     def _holder(self, key: bytes, peer: str) -> Claim | None:
         """Return the claim that keeps a session with a peer from fetching a key, if there is one.

@@ -10,7 +10,7 @@ Where either is meant, it is a *name*.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from operator import itemgetter
 from typing import Final, TypeAlias
@@ -190,6 +190,8 @@ class Fetcher:
         self._counters = counters
         self._account = account
         self._invalid = 0
+        self._delivered: set[EventId] = set()
+        """Events of the fetch under way that the store holds for good."""
         self._hurried = 0
         """Events that were asked for although a snapshot is filling their range."""
         self.tally = Tally()
@@ -236,8 +238,8 @@ class Fetcher:
         if isinstance(action, FetchById):
             missing = action.missing
             ids = np.frombuffer(b"".join(missing.ids), "<u8")
-            for _, key in await in_steps(find(self._store.keys, missing.key_range, ids)):
-                self._table.note_fetched(id_of(key), EventId(key))
+            here = await in_steps(find(self._store.keys, missing.key_range, ids))
+            self._table.note_fetched({id_of(key): EventId(key) for _, key in here})
 
     async def obtain(self, keys: list[EventId]) -> list[EventId]:
         """Get the events of these keys into the store; return the keys for which that failed."""
@@ -245,7 +247,7 @@ class Fetcher:
         self._counters.keys_unwanted += sum(map(self._store.is_unwanted, keys))
         self._table.note_source(keys, self._peer)
         await self._obtain(ByKey(self._store), [*keys])
-        return [key for key in keys if key not in self._store.keys]
+        return self._not_held(keys)
 
     async def _obtain_by_id(self, missing: Missing) -> tuple[list[EventId], list[bytes]]:
         """Get the events of these ids into the store.
@@ -256,14 +258,19 @@ class Fetcher:
         self._note_asked(len(missing.ids))
         way = ById(self._store, self._table, missing)
         await self._obtain(way, missing.ids)
-        event_ids = [way.find(id_) for id_ in missing.ids]
-        refused = [
-            event_id
-            for event_id in event_ids
-            if event_id is not None and event_id not in self._store.keys
-        ]
+        event_ids = [way.fetched.get(id_) or way.find(id_) for id_ in missing.ids]
+        refused = self._not_held([event_id for event_id in event_ids if event_id is not None])
         pairs = zip(missing.ids, event_ids, strict=True)
         return refused, [id_ for id_, event_id in pairs if event_id is None]
+
+    def _not_held(self, event_ids: Iterable[EventId]) -> list[EventId]:
+        """Return which of the EventIds of a fetch the store does not hold."""
+        delivered, self._delivered = self._delivered, set()
+        return [
+            event_id
+            for event_id in event_ids
+            if event_id not in delivered and event_id not in self._store.keys
+        ]
 
     def _note_unwanted(self, keys: list[EventId]) -> None:
         if not keys:
@@ -309,10 +316,11 @@ class Fetcher:
         with self._table.claim(self._peer, self._address_block) as claim:
 
             async def admit(events: FetchedEvents) -> None:
+                event_ids = [event_id for event_id, _ in events]
                 # Before the store has them: they are not pushed to the peer.
-                self._table.note_source((event_id for event_id, _ in events), self._peer)
+                self._table.note_source(event_ids, self._peer)
                 await self._admit(events)
-                claim.release([way.note(event_id) for event_id, _ in events])
+                claim.release(way.note(event_ids))
 
             with claim.until_taken_over():
                 async with (
@@ -364,18 +372,20 @@ class Fetcher:
 
     async def _admit(self, events: FetchedEvents) -> None:
         verdicts = await self._store.admit_remote(events)
-        new = sum(verdict.status == "new" for verdict in verdicts)
-        self.tally.events_received += new
-        self._counters.events_received += new
+        new = 0
         for (event_id, _), verdict in zip(events, verdicts, strict=True):
-            if verdict.cause in NOBODYS_FAULT:
+            if verdict.status != "refused":
+                new += verdict.status == "new"
+                if verdict.position is not None:
+                    self._delivered.add(event_id)
+            elif verdict.cause in NOBODYS_FAULT:
                 logger.debug(
                     "Did not take an event from a peer",
                     peer=self._peer,
                     event_id=str(event_id),
                     reason=verdict.reason,
                 )
-            elif verdict.status == "refused":
+            else:
                 self.tally.not_supplied += 1
                 self._invalid += 1
                 self._counters.events_refused += 1
@@ -385,6 +395,8 @@ class Fetcher:
                     event_id=str(event_id),
                     reason=verdict.reason,
                 )
+        self.tally.events_received += new
+        self._counters.events_received += new
         check_invalid(self._invalid, self.tally.events_received)
 
 
@@ -407,9 +419,9 @@ class ByKey:
             if event_id not in store.keys and not store.is_ruled_out(event_id)
         ]
 
-    def note(self, event_id: EventId) -> bytes:
-        """Return the key of an event that has come. The store knows that it has."""
-        return event_id
+    def note(self, event_ids: list[EventId]) -> Iterable[bytes]:
+        """Return the keys of events that have come. The store knows that they have."""
+        return event_ids
 
     def request(self, keys: list[bytes]) -> list[EventId]:
         """Return what to ask for to get the events of some EventIds."""
@@ -443,12 +455,12 @@ class ById:
         event_id = self._table.find_fetched(id_)
         return event_id if event_id in self._store.keys else None  # it may have been damaged since
 
-    def note(self, event_id: EventId) -> bytes:
-        """Take note that an event has come; return its id."""
-        id_ = id_of(event_id)
-        self.fetched[id_] = event_id
-        self._table.note_fetched(id_, event_id)
-        return id_
+    def note(self, event_ids: list[EventId]) -> Iterable[bytes]:
+        """Take note that events have come; return their ids."""
+        new = {id_of(event_id): event_id for event_id in event_ids}
+        self.fetched.update(new)
+        self._table.note_fetched(new)
+        return new
 
     def request(self, ids: list[bytes]) -> Missing:
         """Return what to ask for to get the events of some ids."""

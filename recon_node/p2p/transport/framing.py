@@ -201,6 +201,39 @@ class FrameDecoder:
             self._trim()
         return frame
 
+    def whole_frames(self) -> list[bytes]:
+        """Return the frames that are here, up to one whose length cannot be accepted."""
+        frames: list[bytes] = []
+        with suppress(FramingError):
+            while True:
+                frames += self._usual_frames()
+                if (frame := self.next_frame()) is None:
+                    break
+                frames.append(frame)
+        return frames
+
+    def _usual_frames(self) -> list[bytes]:
+        """Return the next frames, as long as their lengths have two bytes, as those of events."""
+        frames: list[bytes] = []
+        at, size = self._at, len(self._buffer)
+        with memoryview(self._buffer) as view:
+            while self._length is None and at + 1 < size:
+                low, high = view[at], view[at + 1]
+                start = at + 2
+                end = start + (low & ~_MORE | high << 7)
+                if (
+                    low < _MORE
+                    or not 0 < high < _MORE
+                    or end > size
+                    or end - start > self.max_frame
+                ):
+                    break
+                frames.append(bytes(view[start:end]))
+                at = end
+        self._at = at
+        self._trim()
+        return frames
+
     def end(self) -> None:
         """Take the end of the stream.
 
@@ -309,12 +342,7 @@ class FrameStream:
         before it.
         """
         frame = await self.receive(patience)
-        frames: list[bytes] = []
-        with suppress(FramingError):
-            while frame is not None:
-                frames.append(frame)
-                frame = self._decoder.next_frame()
-        return frames
+        return [] if frame is None else [frame, *self._decoder.whole_frames()]
 
     async def _read_frame(self) -> bytes | None:
         while (frame := self._decoder.next_frame()) is None:
