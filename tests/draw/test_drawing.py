@@ -189,11 +189,9 @@ def test_folding_hides_runs_and_nothing_else(nodes: list[PictureNode]) -> None:
 
 
 def test_a_long_chain_is_one_row() -> None:
-    chain = [PictureNode(n, (n - 1,) if n else ()) for n in range(50_000)]
+    chain = [PictureNode(n, (n - 1,) if n else ()) for n in range(20_000)]
     random.Random(1).shuffle(chain)
-    assert [placed.node.name for placed in lay_out(fold_runs(chain)).placed[1:2]] == [
-        "49998 events"
-    ]
+    assert lay_out(fold_runs(chain)).placed[1].node.name == "19998 events"
     assert lay_out(chain).width == 1
 
 

@@ -19,7 +19,7 @@ from recon_node.store.admission.ladder import Ladder
 from recon_node.verification import Refusal
 
 SEEDS = st.integers(0, 2**32)
-HALF = settings(max_examples=settings().max_examples // 2)
+FEW = settings(max_examples=settings().max_examples // 4)
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def settle_some(log: BareLog, random: Random, share: float) -> None:
             log.settle(proof, right if log.guarded or proof[-1] % 2 else wrong)
 
 
-@HALF
+@FEW
 @given(seed=SEEDS, guarded=st.booleans())
 def test_keys_do_not_depend_on_the_order_of_arrival(seed: int, guarded: bool) -> None:
     world = BadWorld(seed)
@@ -59,7 +59,7 @@ def test_keys_do_not_depend_on_the_order_of_arrival(seed: int, guarded: bool) ->
         assert found[0][1] == found[1][1]
 
 
-@HALF
+@FEW
 @given(seed=SEEDS, most=st.integers(0, 5))
 def test_what_finds_no_room_leaves_no_trace(seed: int, most: int) -> None:
     world = World(seed, streams=2, events=20)
@@ -87,7 +87,7 @@ def test_a_batch_in_order_asks_for_a_fixed_number_of_things() -> None:
     assert numbers[0] == numbers[1]
 
 
-@HALF
+@FEW
 @given(seed=SEEDS, guarded=st.booleans())
 def test_the_short_way_leads_where_the_long_one_does(seed: int, guarded: bool) -> None:
     world = BadWorld(seed)

@@ -32,7 +32,10 @@ def exported(directory: Path, *interests: Interest) -> bytes:
     return file.getvalue()
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=settings().max_examples // 5,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.integers(0, 2**32), st.booleans(), st.floats(0.5, 1))
 async def test_an_export_comes_in_as_the_same_set_and_the_same_feed(
     tmp_path_factory: pytest.TempPathFactory, seed: int, time_events: bool, share: float

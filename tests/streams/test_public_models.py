@@ -30,18 +30,17 @@ def documents(model: dict[str, Any]) -> Iterator[tuple[Any, bool]]:
 
 
 def changed(document: Any, path: list[str | int], is_set: int, value: Any) -> Any:
-    document = copy.deepcopy(document)
-    *above, last = path
-    parent = document
-    for token in above:
-        parent = parent[token]
-    if not is_set:
-        del parent[last]
+    token, *below = path
+    document = copy.copy(document)
+    if below:
+        document[token] = changed(document[token], below, is_set, value)
+    elif not is_set:
+        del document[token]
     elif isinstance(value, dict) and "repeat" in value:
         text, times = value["repeat"]
-        parent[last] = text * times
+        document[token] = text * times
     else:
-        parent[last] = value
+        document[token] = value
     return document
 
 
