@@ -173,13 +173,14 @@ def write_file(path: Path, content: bytes) -> None:
     Raises:
         CommandError: it cannot be written; what was there before stays.
     """
+    if path == Path("-"):
+        click.echo(content, nl=False)  # noqa: TID251 - a file
+        return
     try:
-        if path == Path("-"):
-            click.echo(content, nl=False)  # noqa: TID251 - a file
-        elif path.exists() and not path.is_file():  # a pipe, or a device
+        if path.exists() and not path.is_file():  # a pipe, or a device
             path.write_bytes(content)
         else:
-            _replace(path.resolve(), content)
+            _replace(Path(os.path.realpath(path)), content)
     except BlockingIOError:
         raise CommandError(f"another command is writing {path}: wait for it to end") from None
     except OSError as error:

@@ -10,6 +10,7 @@ the node's file for `recon-node dag --key`, and PEM for the others.
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,10 +94,12 @@ class Capability:
             if target.exists() and not target.is_file():  # a pipe, or a device
                 target.write_bytes(content)
                 return
-            target = target.resolve()
+            target = Path(os.path.realpath(target))
             draft = target.with_name(f".{target.name}.part")
             draft.unlink(missing_ok=True)
             _write_new(draft, content, 0o666)
+            if target.exists():
+                shutil.copymode(target, draft)
             draft.replace(target)
         except OSError as error:
             raise KeyFileError(f"the capability {path}: {error.strerror or error}") from None

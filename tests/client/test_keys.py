@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from recon_node.client import Key, KeyFileError
+from recon_node.client import Capability, Key, KeyFileError, keys
 
 KINDS: list[Any] = ["ed25519", "secp256k1", "p256"]
 OPENSSL = {
@@ -74,6 +74,22 @@ def test_a_missing_file(tmp_path: Path) -> None:
         Key.load(tmp_path / "key")
     with pytest.raises(KeyFileError, match="No such file"):
         Key.generate().save(tmp_path / "nowhere" / "key")
+
+
+def test_a_capability_in_place_of_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was to read the file may read it, and nobody else."""
+    monkeypatch.setattr(keys, "verified_capability", lambda block: block)
+    file, link = tmp_path / "session.cacao", tmp_path / "link"
+    for mode in (0o600, 0o640):
+        file.write_text("as it was")
+        file.chmod(mode)
+        Capability(b"a capability").save(file)
+        assert stat.S_IMODE(file.stat().st_mode) == mode
+    link.symlink_to(link)
+    Capability(b"a capability").save(link)
+    assert link.read_bytes() == file.read_bytes()
 
 
 def test_a_private_key_is_not_shown() -> None:
