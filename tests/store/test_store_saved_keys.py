@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from io import FileIO
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 from recon_node.recon import KeyStore
 from recon_node.store import Interest, StoreSettings, open_store
 from recon_node.store.db import saved_keys
+from recon_node.store.db.log import EventLog
 
 FILE = saved_keys.FILE_NAMES[saved_keys.KEYS]
 WITHOUT_RING = StoreSettings(ceramic_one=False)
@@ -134,6 +136,21 @@ async def test_damaged_or_missing_ones_are_made_again(tmp_path: Path, loads: lis
         assert await reopened(tmp_path / str(n)) == list(keys)
         assert loads == [len(keys)]  # they were saved again
         loads.clear()
+
+
+async def test_a_start_needs_no_room_on_the_disk(tmp_path: Path, loads: list[int]) -> None:
+    """Neither if the file is damaged, nor if other keys are withheld now."""
+    keys = await fill(tmp_path / "damaged", 1)
+    cut(tmp_path / "damaged" / FILE)
+    async with open_store(tmp_path / "orphans", NETWORK, settings=WITHOUT_RING) as store:
+        await store.admit_remote([offer for offer in World(1).offers() if offer[0].height])
+        assert store.keys
+    for name, guarded, expected in (("damaged", False, list(keys)), ("orphans", True, [])):
+        log = EventLog(tmp_path / name, NETWORK, WITHOUT_RING, guarded=guarded)
+        with closing(log):
+            log.connection.execute("PRAGMA query_only = ON")
+            assert list(log.load_keys()) == expected
+            log.connection.execute("PRAGMA query_only = OFF")
 
 
 async def test_a_disk_that_fails_is_as_a_damaged_file(

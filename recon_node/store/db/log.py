@@ -18,7 +18,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -406,7 +406,8 @@ class EventLog:
             orphans = select_withheld(self.connection, orphans=True)
             keys.load(set(orphans).difference(withheld))
         if len(keys) != count:
-            forget_keys(self.connection)
+            with suppress(sqlite3.Error):  # on a full disk, the next start does the same
+                forget_keys(self.connection)
 
     def _save(self, keys: KeyView, ring_keys: KeyView | None = None) -> None:
         SAVING.set()

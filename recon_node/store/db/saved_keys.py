@@ -38,6 +38,7 @@ import struct
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from hashlib import sha256
 from io import FileIO
 from itertools import accumulate, chain, pairwise
@@ -145,8 +146,9 @@ def load_latest_keys(
             changes = _bring_up_to_date(saved.keys, before, extent(), connection)
             if changes is not None:
                 return saved.keys, changes > number * _MANY_CHANGES
-    if token is not None:  # so that the next close writes another file
-        connection.execute("DELETE FROM meta WHERE name = ?", (KEYS,))
+    if token is not None:  # so that another file is written
+        with suppress(sqlite3.Error):  # on a full disk, the node starts without it
+            connection.execute("DELETE FROM meta WHERE name = ?", (KEYS,))
     return None
 
 
