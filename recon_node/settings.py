@@ -177,6 +177,18 @@ def checked_settings(given: Mapping[str, Given]) -> Settings:
         return TypeAdapter(Settings).validate_python(nested)
     except ValidationError as error:
         raise SettingsError("; ".join(_explain(error, given))) from None
+    except UnicodeEncodeError:  # Python's text for bytes that are not UTF-8
+        wrong = [source for value, source in given.values() if not _is_utf_8(value)]
+        raise SettingsError(f"{', '.join(wrong)}: not text in UTF-8") from None
+
+
+def _is_utf_8(value: object) -> bool:
+    texts = value if isinstance(value, tuple | list) else [value]
+    try:
+        "".join(map(str, texts)).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def value_of(settings: Settings, name: str) -> Any:

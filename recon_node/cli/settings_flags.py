@@ -11,6 +11,7 @@ import click
 
 from recon_node.cli.output import FILE
 from recon_node.setting_types import DataDirSettings, Declaration, Flag, declarations, short_path
+from recon_node.terminal import shown
 
 if TYPE_CHECKING:
     from recon_node.settings import Settings
@@ -20,6 +21,10 @@ class BadSettingsError(click.ClickException):
     """Settings that cannot be used: exit code 2, as for bad usage."""
 
     exit_code = 2
+
+    def format_message(self) -> str:
+        """Return the message, which quotes what cannot be used."""
+        return shown(super().format_message(), lines=True)
 
 
 class SettingsCommand(click.Command):
