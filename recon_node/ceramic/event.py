@@ -17,7 +17,7 @@ has the block that matches it. So a signature makes one event, however its file 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from recon_node.ceramic.auth.envelope import (
@@ -48,11 +48,6 @@ from recon_node.ipld import (
     cid_head,
     dag_cbor,
 )
-
-try:
-    from recon_node_native import read as _read_natively
-except ImportError:  # it is optional
-    _read_natively = None
 
 _new_cid: Final[Callable[[type[CID], bytes], CID]] = bytes.__new__
 """Makes a CID of bytes that were checked."""
@@ -227,11 +222,21 @@ def read_checked(
     Raises:
         InvalidEventError: as in `parse_event`.
     """
-    if not native or _read_natively is None:
-        events = [parse_event(car) for car in cars]
-        return [event.lazily() for event in events] if lazily else events
-    read = _read_natively([car if type(car) is bytes else b"" for car in cars])
-    return [_event_of(car, fields, lazily) for car, fields in zip(cars, read, strict=True)]
+    read = _native_reader() if native else None
+    if read is None:
+        return [parse_event(car).lazily() if lazily else parse_event(car) for car in cars]
+    found = read([car if type(car) is bytes else b"" for car in cars])
+    return [_event_of(car, fields, lazily) for car, fields in zip(cars, found, strict=True)]
+
+
+@cache
+def _native_reader() -> Callable[[list[bytes]], list[tuple[Any, ...] | None]] | None:
+    """Return what reads CARs in the native core; None if that is not installed, or is too old."""
+    try:
+        from recon_node_native import read  # most programs do without it
+    except ImportError:
+        return None
+    return read  # type: ignore[no-any-return]
 
 
 def _event_of(car: bytes, fields: tuple[Any, ...] | None, lazily: bool) -> Event:

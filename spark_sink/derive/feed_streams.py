@@ -257,7 +257,9 @@ def _read_stream(
         try:
             events = read_checked(cars, native=_NATIVE, lazily=size > _MAX_DECODED)
         except CeramicError:
-            events = [_read_event(row) for row in rows]  # which says where it is
+            for row in rows:
+                _check_event(row)
+            raise
         entries = {
             event.cid: Entry(position, event, time, chain_id, fault)
             for (position, _, _, time, chain_id, fault), event in zip(rows, events, strict=True)
@@ -265,9 +267,10 @@ def _read_stream(
         return _stream_of(cid, entries, summary)
 
 
-def _read_event(row: Row) -> Event:
+def _check_event(row: Row) -> None:
+    """Say which row holds no event."""
     try:
-        return parse_event(row[_CAR])
+        parse_event(row[_CAR])
     except CeramicError as error:
         at = row[_POSITION]
         raise TablesError(f"raw_events holds no event at position {at}: {error}") from error
