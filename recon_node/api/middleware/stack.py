@@ -273,7 +273,8 @@ class _Answer:
         if self._start is not None:
             start, self._start = self._start, None
             await self._send(start)
-        begun = trio.current_time()
+        is_large = len(message.get("body", b"")) >= PIECE
+        begun = trio.current_time() if is_large else 0.0
         for piece in _pieces(message, self._size):
             larger = len(piece.get("body", b"")) / PIECE - 1
             if larger > 0:
@@ -283,7 +284,7 @@ class _Answer:
                 self.running.deadline = trio.current_time() + self._stall
             if slot is not None:
                 slot.use(busy=False)
-        if len(message.get("body", b"")) >= PIECE:
+        if is_large:
             self._size = LARGE_PIECE if trio.current_time() - begun < QUICK else PIECE
 
     async def _slot_of(self, size: int) -> Slot:
@@ -329,7 +330,8 @@ class _Body:
                 raise _ClientGoneError
             content += message.get("body", b"")
             is_whole = not message.get("more_body", False)
-            self._request.use(busy=False)
+            if not is_whole:
+                self._request.use(busy=False)
             if len(content) > self._limit:
                 raise _BodyTooLongError
             if len(content) > SMALL_BODY and self._slot is None:
