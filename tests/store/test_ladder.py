@@ -45,7 +45,7 @@ def test_keys_do_not_depend_on_the_order_of_arrival(seed: int, guarded: bool) ->
     world = BadWorld(seed)
     claims = [claim for event in world.events.values() for claim in world.claims(event)]
     offers = world.random.sample(claims, int(len(claims) * world.random.choice([0.3, 0.6, 1])))
-    found = []
+    outcomes = []
     for _ in range(2):
         with opened(guarded=guarded) as log:
             for batch in shuffled(offers, world.random):
@@ -53,10 +53,10 @@ def test_keys_do_not_depend_on_the_order_of_arrival(seed: int, guarded: bool) ->
                 settle_some(log, world.random, 0.3)
             while log.unsettled:
                 settle_some(log, world.random, 1)
-            found.append((log.keys, set(log.feed)))
-    assert found[0][0] == found[1][0]
+            outcomes.append((log.keys, set(log.feed)))
+    assert outcomes[0][0] == outcomes[1][0]
     if guarded:  # else the one exception of docs/admission.md, "Badly signed events"
-        assert found[0][1] == found[1][1]
+        assert outcomes[0][1] == outcomes[1][1]
 
 
 @FEW
@@ -67,7 +67,7 @@ def test_what_finds_no_room_leaves_no_trace(seed: int, most: int) -> None:
     with opened(StoreSettings(synchronous="normal", max_waiting=most)) as log:
         for batch in shuffled(offers, world.random):
             log.admit(batch)
-            assert all(each.events <= most for each in log.marks.shares.values())
+            assert all(share.events <= most for share in log.marks.shares.values())
         assert not log.load_refused()
         for offer in offers:  # history first
             log.admit([offer])

@@ -71,13 +71,13 @@ async def test_any_car_reader_reads_it_and_everything_hangs_on_its_root(tmp_path
     manifest = Manifest.decode(archive.blocks[root])
     assert (manifest.network, manifest.events) == (NETWORK, len(world.events))
     reached = {root, *manifest.pages}
-    found = {}
+    events = {}
     for page in (ArchivePage.decode(archive.blocks[cid]) for cid in manifest.pages):
         for event_id, cids in page.events:
             reached.update(cids)
             blocks = {cid: archive.blocks[cid] for cid in cids}
-            found[event_id] = car.encode([event_id.event_cid], blocks)
-    assert found == dict(world.offers())
+            events[event_id] = car.encode([event_id.event_cid], blocks)
+    assert events == dict(world.offers())
     assert reached == archive.blocks.keys()
     assert exported(tmp_path) == exported(tmp_path)
 
@@ -103,16 +103,16 @@ def test_events_that_share_a_block_are_made_a_few_at_once(times: int, read: list
     """A page of 110 bytes an event may name one block of a megabyte, and more than once."""
     block = bytes(999_000)
     cid = CID.of(RAW, block)
-    cids = [CID.of(RAW, number.to_bytes(2)) for number in range(40)]
-    ids = [EventId.build(NETWORK, "k", "did:key:z6Mk", each, 0, each) for each in cids]
+    names = [CID.of(RAW, number.to_bytes(2)) for number in range(40)]
+    ids = [EventId.build(NETWORK, "k", "did:key:z6Mk", name, 0, name) for name in names]
     page = ArchivePage([(event_id, [cid] * times) for event_id in ids], []).encode()
     manifest = Manifest(NETWORK, len(ids), (cid_of(page),))
     reader = _ArchiveReader(io.BytesIO(section(cid_of(page), page) + section(cid, block)))
-    found: list[int] = []
+    sizes: list[int] = []
     with closing(reader), pytest.raises(ArchiveError) if times > 1 else nullcontext():
         for events in reader.pages(manifest):
-            found.append(len(events))
-    assert found == read
+            sizes.append(len(events))
+    assert sizes == read
 
 
 async def test_only_an_interest_is_exported(tmp_path: Path) -> None:
@@ -147,8 +147,10 @@ async def test_a_file_that_was_cut_off_comes_in_up_to_there(
     world = World(4, events=60)
     await make_log(tmp_path / "a", world)
     whole = exported(tmp_path / "a")
-    told = r"beyond byte \d+: it ends in the middle of a block.* events before that are in the log"
-    with pytest.raises(ArchiveError, match=told):
+    message = (
+        r"beyond byte \d+: it ends in the middle of a block.* events before that are in the log"
+    )
+    with pytest.raises(ArchiveError, match=message):
         await import_events(tmp_path / "b", io.BytesIO(whole[: len(whole) // 2]), SETTINGS)
     async with open_store(tmp_path / "b", NETWORK, settings=SETTINGS) as store:
         check_feed(await feed_of(store), world.events)
