@@ -64,10 +64,7 @@ from libp2p.utils.varint import decode_uvarint_from_stream, read_varint_prefixed
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node.latest import Latest
-from recon_node.p2p.transport.addresses import (
-    is_dialable,
-    reachable,
-)
+from recon_node.p2p.transport.addresses import is_dialable, reachable
 from recon_node.p2p.transport.framing import shielded
 from recon_node.p2p.transport.guarded_yamux import CLEANUP_LIMIT, GuardedYamux, read_ahead_on
 from recon_node.p2p.transport.memory_budget import MemoryBudget, OverBudgetError
@@ -425,9 +422,8 @@ class GuardedHost(BasicHost):
             if not isinstance(error, Exception):  # cancelled, or Ctrl-C
                 raise
             protocol = net_stream.get_protocol()
-            (
-                logger.info if protocol else logger.debug
-            )(  # before the negotiation, garbage is common
+            log = logger.info if protocol else logger.debug  # before one is agreed, much is garbage
+            log(
                 "Inbound stream failed",
                 peer=str(conn.peer_id),
                 protocol=protocol,
