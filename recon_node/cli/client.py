@@ -18,7 +18,7 @@ from recon_node.connection import (
     UnauthorizedError,
     UnreachableError,
 )
-from recon_node.exception_groups import unwrapped
+from recon_node.exception_groups import unwrap
 
 _MISREAD: Final = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 """What a command runs into where an answer is not what nodes of this version answer."""
@@ -44,11 +44,13 @@ def command_errors(url: str) -> Iterator[None]:
     So is an answer of another shape than a node's: answers are not checked field by field.
     """
     try:
-        with unwrapped(*_MISREAD):
-            yield
-    except ClientError as error:
-        raise command_error(url, error) from None
-    except _MISREAD as error:
+        yield
+    except (ClientError, *_MISREAD, ExceptionGroup) as caught:
+        error = unwrap(caught, ClientError, *_MISREAD)
+        if isinstance(error, ClientError):
+            raise command_error(url, error) from None
+        if not isinstance(error, _MISREAD):
+            raise
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise CommandError(
             f"cannot make sense of what {url} answered: is it a node of version {__version__}? "
