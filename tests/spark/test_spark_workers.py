@@ -39,7 +39,7 @@ def test_a_worker_that_ends_badly(
     ends = 0
     while True:
         with running(*options, str(tables), child=child, environ=environ) as run:
-            _, told = run.process.communicate(timeout=2 * PATIENCE)
+            _, told = run.process.communicate(timeout=5 * PATIENCE)
         if run.process.returncode == 0:
             break
         ends += 1
