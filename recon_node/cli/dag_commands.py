@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from recon_node.cli import dag_transfer
-from recon_node.cli.client import node_options
 from recon_node.cli.dag_publish import grant, publish, resolve, show_key
 from recon_node.cli.dag_support import (
     DagCommand,
     bytes_bar,
+    dag_node_options,
     key_option,
     open_key,
     state_of,
@@ -69,7 +69,7 @@ def dag() -> None:
     most=MAX_SHARD_SIZE,
 )
 @key_option
-@node_options
+@dag_node_options
 @json_option
 def push(
     source: Path,
@@ -146,7 +146,7 @@ def push(
 @number_option(
     "--timeout", 300.0, "SECONDS", "How long to wait for what the node does not have yet.", least=0
 )
-@node_options
+@dag_node_options
 @json_option
 def pull(
     name: str,
@@ -206,7 +206,7 @@ def pull(
 
 @dag.command("status")
 @click.argument("cid")
-@node_options
+@dag_node_options
 @json_option
 def status(cid: str, node: Connection, as_json: bool) -> None:
     """Show how much of the DAG CID a node has, and what is missing.
@@ -235,7 +235,7 @@ def status(cid: str, node: Connection, as_json: bool) -> None:
 
 @dag.command("show")
 @click.argument("cid")
-@node_options
+@dag_node_options
 @drawing_options
 def show(cid: str, node: Connection, drawing: Drawing) -> None:
     """Draw the log of the DAG CID: which replica appended or joined what.

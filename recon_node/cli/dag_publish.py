@@ -12,9 +12,9 @@ import click
 from nacl.signing import SigningKey
 
 from recon_node.ceramic.auth.did import ed25519_did, public_key
-from recon_node.cli.client import node_options
 from recon_node.cli.dag_support import (
     DagCommand,
+    dag_node_options,
     key_option,
     open_key,
     post_replica,
@@ -79,7 +79,7 @@ def expires_option(default: str) -> Callable[[Command], Command]:
 )
 @expires_option("forever, or as long as its proofs are valid")
 @key_option
-@node_options
+@dag_node_options
 @json_option
 def publish(
     root: str,
@@ -174,7 +174,7 @@ def _check_accepted(node: Connection, identifier: Identifier, replica: CID) -> N
 @click.command("resolve", cls=DagCommand)
 @click.argument("did")
 @click.option("-v", "--verbose", is_flag=True, help="Show the publishes in order, too.")
-@node_options
+@dag_node_options
 @json_option
 def resolve(did: str, verbose: bool, node: Connection, as_json: bool) -> None:
     """Print the root CID that the identifier DID resolves to, as far as the node knows.

@@ -7,7 +7,9 @@ line of hexadecimal text.
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -22,6 +24,7 @@ from rich.progress import (
 )
 
 from recon_node.ceramic import CeramicError
+from recon_node.cli.client import node_options
 from recon_node.cli.output import FILE, CommandError, one_line, progress_bar
 from recon_node.connection import Connection
 from recon_node.dag.dag_events import SORT_KEY, Identifier, Subject, replica_event, sort_value
@@ -53,8 +56,26 @@ class DagCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        with one_line(*_REFUSALS), unwrapped(CommandError, *_REFUSALS):
+        with _explained():
             return super().invoke(ctx)
+
+
+def dag_node_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Do as `node_options`, but a refusal is what it says, and not a strange answer of the node."""
+
+    @node_options
+    @wraps(command)
+    def explained(*args: Any, **options: Any) -> None:
+        with _explained():
+            command(*args, **options)
+
+    return explained
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    with one_line(*_REFUSALS), unwrapped(CommandError, *_REFUSALS):
+        yield
 
 
 def bytes_bar(what: str) -> AbstractContextManager[Progress]:

@@ -280,6 +280,7 @@ def test_invalid_arguments_are_refused(
     assert result.exit_code != 0
     assert complaint in result.stderr
     assert "Traceback" not in result.output
+    assert "answered" not in result.output  # it is not the node's fault
 
 
 def test_a_file_that_is_not_a_key_is_refused(row: Row, tmp_path: Path) -> None:
