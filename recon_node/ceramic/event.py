@@ -225,8 +225,8 @@ def read_checked(
     read = _native_reader() if native else None
     if read is None:
         return [parse_event(car).lazily() if lazily else parse_event(car) for car in cars]
-    found = read([car if type(car) is bytes else b"" for car in cars])
-    return [_event_of(car, fields, lazily) for car, fields in zip(cars, found, strict=True)]
+    by_car = read([car if type(car) is bytes else b"" for car in cars])
+    return [_event_of(car, fields, lazily) for car, fields in zip(cars, by_car, strict=True)]
 
 
 @cache

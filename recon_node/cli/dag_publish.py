@@ -246,7 +246,7 @@ def _described(publication: dict[str, Any], verbose: bool) -> Iterator[str]:
             yield "pending: {link}, origin {origin}".format(**publication["pending"])
         yield from (f"{place}. {cid}" for place, cid in enumerate(publication["order"], 1))
         yield from (f"missing: {cid}" for cid in publication["waiting_for"])
-        yield from ("refused: {cid}: {reason}".format(**no) for no in publication["refused"])
+        yield from ("refused: {cid}: {reason}".format(**entry) for entry in publication["refused"])
         yield f"{counted(publication['ignored'], 'other event')} ignored"
 
 

@@ -195,16 +195,17 @@ class _Kept:
     def extend(self, keys: OrderedKeys) -> int:
         """Add the next keys of the range; return what it took, in looks at a key."""
         rest = KeyRange(self.reached, self.key_range.upper)
-        some = list(islice(groups(keys, rest), _GROUPS if isinstance(self.sum, Sketch) else 1))
-        if not some:
+        number = _GROUPS if isinstance(self.sum, Sketch) else 1
+        following = list(islice(groups(keys, rest), number))
+        if not following:
             self.done = True
             return 0
         if isinstance(self.sum, Sketch):
-            self.sum.add(np.concatenate([group.ids for group in some]))
+            self.sum.add(np.concatenate([group.ids for group in following]))
         else:
-            self.sum.add(some[0].digests())
-        self.reached = some[-1].last_key()
-        return LOOKS * sum(len(group.ids) for group in some)
+            self.sum.add(following[0].digests())
+        self.reached = following[-1].last_key()
+        return LOOKS * sum(len(group.ids) for group in following)
 
 
 class Sketches:

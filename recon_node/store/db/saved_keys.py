@@ -222,7 +222,7 @@ def save_keys(
     names = [name] if extent is None else [name, EARLIER_KEYS]
     connection.execute(  # in one statement, and so in one transaction
         f"INSERT OR REPLACE INTO meta (name, value) VALUES {', '.join(['(?, ?)'] * len(names))}",
-        [*chain.from_iterable((each, token.hex()) for each in names)],
+        [*chain.from_iterable((key, token.hex()) for key in names)],
     )
 
 
