@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +44,19 @@ def parse_event(car: bytes) -> Any:
     return event
 
 
+def read_checked(cars: Sequence[bytes], **options: bool) -> Any:
+    events = read(cars, **options)
+    for event in events:
+        end(bytes(event.init))
+    return events
+
+
 if __name__ == "__main__":
     vars(watchdog).update(STREAM_TIMEOUT=0.2, TIMEOUT_PER_BYTE=0.0, SLOWNESS=5)
     of_stream: Any = Stream.states.fget  # type: ignore[attr-defined]
-    parse = feed_streams.parse_event
+    parse, read = portion.parse_event, feed_streams.read_checked
     if "read" in sys.argv[1]:
-        feed_streams.parse_event = portion.parse_event = parse_event
+        portion.parse_event, feed_streams.read_checked = parse_event, read_checked
     else:
         Stream.states = property(states)  # type: ignore[assignment,method-assign]
     child_process.main()
