@@ -44,7 +44,11 @@ _.command_class  # click.Group
     _.waits_for,
     _.anchored_event,
     _.anchoring_alarm,
+    _.truncated,
 )  # msgspec: fields of an answer
+
+_.block_times, _.chain_ids  # read by their names: what a column of the feed is made of
+_.shared_blocks  # read by its name: a line of `store info`
 
 _.type_name  # protobuf's FieldDescriptorProto
 

@@ -480,13 +480,14 @@ class AnswerWriter:
         Raises:
             ValueError: the body does not have the declared length.
         """
+        if self._has_body and self._left is not None:
+            self._left -= len(data)
+            if self._left < 0 or (is_last and self._left):
+                raise ValueError("the body of an answer does not have the length in its head")
         self.is_complete = is_last
         if not self._has_body:
             return b""
         if self._left is not None:
-            self._left -= len(data)
-            if self._left < 0 or (is_last and self._left):
-                raise ValueError("the body of an answer does not have the length in its head")
             return data
         if self._is_old:
             return data

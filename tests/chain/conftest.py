@@ -12,7 +12,8 @@ from chain_server import Chain, serving
 
 from recon_node.ceramic import Network
 from recon_node.chain.rpc_endpoint import RpcEndpoint
-from recon_node.store import Store, contents, open_store
+from recon_node.store import Store, open_store
+from recon_node.store.contents import Writer
 
 
 @pytest.fixture
@@ -32,13 +33,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> trio.testing.MockClock:
 
         return call
 
+    def start(writer: Writer, job: Any) -> None:
+        nonlocal busy
+        started(writer, job)
+        busy += 1
+
+    def finish(writer: Writer, job: Any) -> None:
+        nonlocal busy
+        busy -= 1
+        finished(writer, job)
+
     def jump_when_all_rest() -> None:
         if trio.testing.active_thread_count() == 0 and busy <= chain_server.held():
             jump()
 
     monkeypatch.setattr(chain_server, "epoch", time.time() + 600)
     monkeypatch.setattr(RpcEndpoint, "_post", counted(RpcEndpoint._post))
-    monkeypatch.setattr(contents, "_at_once", counted(contents._at_once))  # trio does not count it
+    started, finished = Writer._start, Writer._finish
+    monkeypatch.setattr(Writer, "_start", start)  # trio does not count its thread
+    monkeypatch.setattr(Writer, "_finish", finish)
     clock = trio.testing.MockClock(autojump_threshold=0.002)
     jump = clock._autojump
     clock._autojump = jump_when_all_rest
