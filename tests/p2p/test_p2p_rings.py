@@ -355,7 +355,7 @@ async def test_large_events_are_not_parsed_in_the_event_loop(tmp_path, monkeypat
         return parse_event(data)
 
     monkeypatch.setattr(ring_events, "parse_event", parse)
-    settings = StoreSettings(verifiers=1)
+    settings = StoreSettings(verifiers=1, native="off")
     async with open_store(tmp_path, NETWORK, settings=settings) as store:
         events = await events_with(store, unlimited().account("peer"))
         await events.perform(Admit((broken,)))
@@ -364,7 +364,7 @@ async def test_large_events_are_not_parsed_in_the_event_loop(tmp_path, monkeypat
         assert events.tally.events_received == 2
         verified = store._intake.verifiers.verified_total
     assert parsed == [len(small.car)]
-    assert verified == 3  # the large one once
+    assert verified == 3  # the large one once; the native core is faster than its memory
 
 
 async def test_what_waits_for_many_events_is_charged_for_them(tmp_path):

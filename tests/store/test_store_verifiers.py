@@ -156,11 +156,14 @@ async def test_a_killed_process_is_replaced_and_loses_nothing() -> None:
     cars = some_cars(400)
     try:
         await pool.verify(cars[:100])
-        for pid in pids(pool):
+        killed = pids(pool)
+        for pid in killed:
             os.kill(pid, signal.SIGKILL)
         found = await pool.verify(cars[100:])
         assert all(isinstance(each, Facts) for each in found)
-        assert pool.deaths_total >= 1
+        # Whether the pool finds them dead before it asks them, which is no death at work, is chance.
+        assert killed
+        assert not set(killed) & set(pids(pool))
     finally:
         await pool.close()
 
