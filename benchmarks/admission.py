@@ -35,11 +35,11 @@ import trio
 from nacl.signing import SigningKey
 
 from benchmarks.report import Row, numbers, progress, show
+from recon_node.base.program import collect_seldom
 from recon_node.ceramic import Network, StreamId, StreamType, parse_event, verify_signature
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.p2p import P2PSettings, open_p2p
-from recon_node.program import collect_seldom
 from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.event_sources import LogSource
 from recon_node.snapshot.objects import Objects

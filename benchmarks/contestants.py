@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks import ceramic_one
 from benchmarks.negentropy import Items, Negentropy
 from benchmarks.pairs import Pair
+from recon_node.base.steps import run_steps
 from recon_node.ceramic import IN_MEMORY, network_range
 from recon_node.ipld import encode_varint
 from recon_node.p2p.settings import MIB
@@ -34,7 +35,6 @@ from recon_node.recon import (
     find,
     turn_of,
 )
-from recon_node.steps import run_steps
 
 WHOLE: Final = KeyRange(*map(bytes, network_range(IN_MEMORY)))
 LONG_MESSAGES: Final = SessionSettings(message_bytes=8 * MIB)

@@ -35,10 +35,10 @@ import numpy as np
 from benchmarks.contestants import reconcile
 from benchmarks.daemon import NETWORK, cpu_seconds
 from benchmarks.report import Row, count, new_file, progress, show
+from recon_node.base.program import no_garbage_collection
+from recon_node.base.steps import run_steps
 from recon_node.ceramic import network_range
-from recon_node.program import no_garbage_collection
 from recon_node.recon import RECON_1_2, KeyRange, KeyStore, KeyView
-from recon_node.steps import run_steps
 from recon_node.store import StoreSettings
 from recon_node.store.db.log import EventLog
 from recon_node.store.db.log_schema import open_database

@@ -31,9 +31,9 @@ from nacl.signing import SigningKey
 
 from recon_node.api import Services, create_app
 from recon_node.api.server import ListenError, open_listener, serve
+from recon_node.base.exception_groups import unwrapped
 from recon_node.ceramic import Event, EventId, Network, StreamId, StreamType
 from recon_node.ceramic.builder import controller_of, init_event, model_event
-from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 from recon_node.store import StoreError, open_store
 from recon_node.store.admission.records import State

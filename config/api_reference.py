@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from recon_node.api.app import ENDPOINTS
 from recon_node.api.endpoint import NDJSON, Answer, Endpoint
-from recon_node.setting_types import attribute_docs
+from recon_node.base.setting_types import attribute_docs
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "api.md"
 _TABLE: Final = re.compile(r"(?<=<!-- requests -->\n).*?(?=\n<!-- end of requests -->)", re.DOTALL)

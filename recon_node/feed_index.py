@@ -21,8 +21,8 @@ from typing import Final, TypeVar
 import structlog
 import trio
 
+from recon_node.fairness.turns import Turns
 from recon_node.store import FeedRow, Store, StoreError
-from recon_node.turns import Turns
 
 logger = structlog.get_logger(__name__)
 

@@ -18,8 +18,8 @@ import structlog
 from pydantic.dataclasses import dataclass
 from structlog.typing import EventDict, Processor
 
-from recon_node.setting_types import SETTINGS, Flag
-from recon_node.terminal import shown
+from recon_node.base.setting_types import SETTINGS, Flag
+from recon_node.base.terminal import shown
 
 LogFormat = Literal["auto", "pretty", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]

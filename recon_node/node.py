@@ -41,15 +41,15 @@ from recon_node.api import (
     split_host_port,
 )
 from recon_node.api.evaluation import open_evaluation
+from recon_node.base.exception_groups import leaves
+from recon_node.base.files import draft_of, is_exposed, move_into_place, private_directory
+from recon_node.base.program import collect_seldom, stop_signals
 from recon_node.ceramic import Network, StreamId
 from recon_node.chain import ChainError, open_anchors
 from recon_node.dag.dag_service import open_dags
-from recon_node.exception_groups import leaves
 from recon_node.feed_index import FeedIndexError
-from recon_node.files import draft_of, is_exposed, move_into_place, private_directory
 from recon_node.p2p import P2P, P2PError, open_p2p
 from recon_node.p2p.transport.identity import open_identity, peer_id_of, signing_key_of
-from recon_node.program import collect_seldom, stop_signals
 from recon_node.settings import Settings
 from recon_node.snapshot.snapshot_service import Snapshots, open_snapshots
 from recon_node.store import (

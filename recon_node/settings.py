@@ -1,6 +1,6 @@
 """The node's settings: composed of what the rooms declare, read from a file, variables and flags.
 
-A setting is a marked field of a room's dataclass (`recon_node.setting_types`). It has one name
+A setting is a marked field of a room's dataclass (`recon_node.base.setting_types`). It has one name
 everywhere: `data_dir` in the TOML file, `RECON_NODE_DATA_DIR` in the environment, `--data-dir` on
 the command line. Later sources override earlier ones: defaults, file, environment, flags. Lists are
 TOML arrays, or text with commas.
@@ -27,12 +27,8 @@ from pydantic.dataclasses import dataclass
 
 from recon_node.anchoring.settings import AnchorSettings
 from recon_node.api import ApiSettings
-from recon_node.ceramic import Network, StreamId
-from recon_node.chain import ChainSettings
-from recon_node.files import read_bounded
-from recon_node.logs import LogSettings
-from recon_node.p2p import P2PSettings
-from recon_node.setting_types import (
+from recon_node.base.files import read_bounded
+from recon_node.base.setting_types import (
     SETTINGS,
     DataDirSettings,
     Flag,
@@ -42,6 +38,10 @@ from recon_node.setting_types import (
     declarations,
     short_path,
 )
+from recon_node.ceramic import Network, StreamId
+from recon_node.chain import ChainSettings
+from recon_node.logs import LogSettings
+from recon_node.p2p import P2PSettings
 from recon_node.snapshot.settings import SnapshotSettings
 from recon_node.store import Interest, PolicySettings, StoreSettings, parse_interest
 from recon_node.store.kept_interests import check_interest

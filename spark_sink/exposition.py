@@ -13,7 +13,7 @@ from prometheus_client import (
 )
 
 from recon_node import __version__
-from recon_node.program import bind_advice
+from recon_node.base.program import bind_advice
 from spark_sink.errors import SinkError
 
 

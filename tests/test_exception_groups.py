@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from recon_node.exception_groups import leaves, unwrap, unwrapped
+from recon_node.base.exception_groups import leaves, unwrap, unwrapped
 
 
 def group_of(*errors: BaseException) -> BaseExceptionGroup[BaseException]:

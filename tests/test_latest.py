@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.latest import Latest, Remembered
+from recon_node.base.latest import Latest, Remembered
 
 KEYS = st.integers(0, 7)
 

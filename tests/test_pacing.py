@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.pacing import SPREAD, Backoff, TokenBucket, TokenBuckets, jittered
+from recon_node.fairness.pacing import SPREAD, Backoff, TokenBucket, TokenBuckets, jittered
 
 
 def test_waits_double_up_to_the_longest():

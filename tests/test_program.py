@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from recon_node.program import collect_seldom
+from recon_node.base.program import collect_seldom
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 from recon_node.api.app import ENDPOINTS
 from recon_node.api.openapi import describe
-from recon_node.setting_types import attribute_docs
+from recon_node.base.setting_types import attribute_docs
 
 
 @dataclass

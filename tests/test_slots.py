@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.slots import (
+from recon_node.fairness.slots import (
     EARNED_SHARE,
     LATELY,
     REST,

@@ -21,10 +21,10 @@ from prometheus_client import CollectorRegistry, Histogram
 from support import sdk_sample
 
 from recon_node.api import Services, create_app
+from recon_node.base.timing import BOUNDS, Durations, TracesError, span, traced_by, traces
 from recon_node.ceramic import Network
 from recon_node.p2p.reports import Counters, SyncHistory, SyncReport
 from recon_node.store import open_store
-from recon_node.timing import BOUNDS, Durations, TracesError, span, traced_by, traces
 
 
 @given(st.lists(st.one_of(st.sampled_from(BOUNDS), st.floats(0, 100))))
@@ -136,7 +136,7 @@ def test_they_are_sent_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setattr("recon_node.timing.FLUSH", 60.0)
+        monkeypatch.setattr("recon_node.base.timing.FLUSH", 60.0)
         with traces("spark-sink", on=True):
             span("pipeline batch", 0.5, lambda: {"recon.rows": 930})
         server.shutdown()

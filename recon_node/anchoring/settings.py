@@ -8,12 +8,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from recon_node.ceramic import StreamId
-from recon_node.ceramic.auth.did import eip55
-from recon_node.ceramic.auth.wallets import ADDRESS
-from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN
-from recon_node.chain.settings import CHAIN_ID
-from recon_node.setting_types import (
+from recon_node.base.setting_types import (
     SETTINGS,
     Count,
     Flag,
@@ -23,6 +18,11 @@ from recon_node.setting_types import (
     checked_by,
     parse_seconds,
 )
+from recon_node.ceramic import StreamId
+from recon_node.ceramic.auth.did import eip55
+from recon_node.ceramic.auth.wallets import ADDRESS
+from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN
+from recon_node.chain.settings import CHAIN_ID
 
 _GWEI: Final = 10**9
 CONTRACT: Final = "0x231055A0852D67C7107Ad0d0DFeab60278fE6AdC"

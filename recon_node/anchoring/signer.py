@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from recon_node.anchoring.authority import AuthorityError
-from recon_node.files import create_file, is_exposed, read_secret
+from recon_node.base.files import create_file, is_exposed, read_secret
 
 
 class Signer:

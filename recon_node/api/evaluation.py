@@ -12,7 +12,7 @@ Few streams are computed at once, and most in milliseconds. What takes longer th
 when another one turns out to be long, its process is killed, and it waits for its turn. It is
 remembered, and waits at once when it is asked for again. So is what takes many bytes along, or will
 when it is decoded: an empty list is one byte of an event, and 64 of memory. Slots are taken in
-turn by those who ask (`recon_node.turns`).
+turn by those who ask (`recon_node.fairness.turns`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ import structlog
 import trio
 
 from recon_node.api.errors import ApiError
+from recon_node.base.latest import Latest
+from recon_node.fairness.turns import Turns
 from recon_node.ipld import CID
-from recon_node.latest import Latest
 from recon_node.processes.pool import CannotStartError, Processes
 from recon_node.processes.process import ProcessDiedError, ProcessTooSlowError
-from recon_node.turns import Turns
 
 T = TypeVar("T")
 

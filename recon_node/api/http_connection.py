@@ -4,7 +4,7 @@ h11 reads requests, from anybody, and is strict. Answers are this node's own, an
 and copy them, too, took a sixth of a small request: an `AnswerWriter` makes their bytes.
 
 A connection is idle until the head of a request is complete, and again when it has been answered;
-its slot then goes to a newcomer if there is no other (`recon_node.slots`). A client that is gone
+its slot then goes to a newcomer if there is no other (`fairness.slots`). A client that is gone
 has the application cancelled at the next write; `receive` tells of it earlier. Requests that wait
 behind another one are read ahead up to `MAX_AHEAD` bytes. Of all requests that were sent ahead or
 have others behind them, on whatever connections, one begins in a turn of the event loop: a client
@@ -35,7 +35,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from recon_node.api.middleware.guard import Hosts
 from recon_node.api.middleware.stack import PIECE, declared_length
-from recon_node.slots import Slot
+from recon_node.fairness.slots import Slot
 
 KEEP_ALIVE: Final = 75.0
 """Seconds that a connection may be idle."""

@@ -27,7 +27,7 @@ from recon_node.api.models import (
     KuboErrorBody,
     Parsed,
 )
-from recon_node.setting_types import attribute_docs
+from recon_node.base.setting_types import attribute_docs
 
 Json = dict[str, Any]
 

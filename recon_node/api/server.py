@@ -22,8 +22,8 @@ from starlette.types import ASGIApp
 
 from recon_node.api.http_connection import HttpConnection
 from recon_node.api.middleware.guard import Hosts
-from recon_node.program import bind_advice
-from recon_node.slots import AllowList, Slots
+from recon_node.base.program import bind_advice
+from recon_node.fairness.slots import AllowList, Slots
 
 logger = structlog.get_logger(__name__)
 

@@ -14,8 +14,8 @@ from pydantic.dataclasses import dataclass as settings_dataclass
 
 from recon_node.api.evaluation import Evaluation
 from recon_node.api.middleware.guard import Access
-from recon_node.setting_types import SETTINGS, Bytes, Count, Setting
-from recon_node.turns import Turns
+from recon_node.base.setting_types import SETTINGS, Bytes, Count, Setting
+from recon_node.fairness.turns import Turns
 
 if TYPE_CHECKING:
     from recon_node.anchoring.anchoring_service import Anchoring

@@ -11,8 +11,8 @@ from pydantic.dataclasses import dataclass
 
 from recon_node.api.middleware.guard import Access
 from recon_node.api.services import Limits
-from recon_node.files import read_secret
-from recon_node.setting_types import SETTINGS, Flag, OptionalPath, Setting, checked_by
+from recon_node.base.files import read_secret
+from recon_node.base.setting_types import SETTINGS, Flag, OptionalPath, Setting, checked_by
 
 MIN_TOKEN: Final = 16
 """Characters that the API's token must have at least."""

@@ -38,6 +38,7 @@ from typing import Final
 import structlog
 import trio
 
+from recon_node.base.latest import Latest
 from recon_node.ceramic import (
     ChainAnswerError,
     InvalidEventError,
@@ -49,9 +50,8 @@ from recon_node.chain.rpc import RpcProvider, open_provider
 from recon_node.chain.rpc_answers import Block, Transaction
 from recon_node.chain.rpc_endpoint import ChainError, ChainReport, CoolingError, NoAnswerError
 from recon_node.chain.settings import ChainSettings
+from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import CID
-from recon_node.latest import Latest
-from recon_node.pacing import Backoff
 from recon_node.store import PendingProof, Store, StoreError
 
 logger = structlog.get_logger(__name__)

@@ -24,10 +24,10 @@ import httpx
 import structlog
 import trio
 
-from recon_node.bodies import read_body
+from recon_node.base.bodies import read_body
+from recon_node.base.timing import Durations
 from recon_node.chain.settings import ChainSettings, url_host
-from recon_node.pacing import Backoff
-from recon_node.timing import Durations
+from recon_node.fairness.pacing import Backoff
 
 logger = structlog.get_logger(__name__)
 

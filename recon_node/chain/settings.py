@@ -10,7 +10,7 @@ import httpx
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from recon_node.setting_types import SETTINGS, Bytes, Count, Flag, Seconds, Setting
+from recon_node.base.setting_types import SETTINGS, Bytes, Count, Flag, Seconds, Setting
 
 Confirmations = int | Literal["finalized"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recon_node.program import (
+from recon_node.base.program import (
     INTERRUPTED,
     no_garbage_collection,
     open_standard_streams,
@@ -19,7 +19,7 @@ with quietly_interrupted():
     from click.shell_completion import CompletionItem
 
     from recon_node import __version__
-    from recon_node.terminal import echo, output_written
+    from recon_node.base.terminal import echo, output_written
 
 __all__ = ["main"]
 

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import trio
 
+from recon_node.base.connection import Connection
+from recon_node.base.exception_groups import unwrapped
+from recon_node.base.terminal import echo, json_option, print_json, print_result
 from recon_node.cli.client import node_options
 from recon_node.cli.output import (
     CommandError,
@@ -21,9 +24,6 @@ from recon_node.cli.output import (
 )
 from recon_node.cli.settings_flags import DataDirCommand
 from recon_node.client.lists import POLL_INTERVAL
-from recon_node.connection import Connection
-from recon_node.exception_groups import unwrapped
-from recon_node.terminal import echo, json_option, print_json, print_result
 
 if TYPE_CHECKING:
     from recon_node.settings import Settings

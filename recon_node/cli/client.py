@@ -9,16 +9,17 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Final
 
-from recon_node import __version__, terminal
-from recon_node.cli.output import CommandError
-from recon_node.connection import (
+from recon_node import __version__
+from recon_node.base import terminal
+from recon_node.base.connection import (
     ClientError,
     Connection,
     NotANodeError,
     UnauthorizedError,
     UnreachableError,
 )
-from recon_node.exception_groups import unwrap
+from recon_node.base.exception_groups import unwrap
+from recon_node.cli.output import CommandError
 
 _MISREAD: Final = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 """What a command runs into where an answer is not what nodes of this version answer."""

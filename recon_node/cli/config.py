@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
+from recon_node.base.connection import Connection
+from recon_node.base.terminal import echo, json_option, print_json, print_result
 from recon_node.cli.client import node_options
 from recon_node.cli.output import CommandError, counted, one_line
 from recon_node.cli.settings_flags import (
@@ -17,8 +19,6 @@ from recon_node.cli.settings_flags import (
     given_flags,
     read_settings,
 )
-from recon_node.connection import Connection
-from recon_node.terminal import echo, json_option, print_json, print_result
 
 if TYPE_CHECKING:
     from recon_node.settings import Given, Settings

@@ -9,6 +9,15 @@ from typing import Any
 
 import click
 
+from recon_node.base.connection import Connection
+from recon_node.base.terminal import (
+    ByteSize,
+    echo,
+    human_size,
+    json_option,
+    print_json,
+    print_result,
+)
 from recon_node.cli import dag_transfer
 from recon_node.cli.dag_publish import grant, publish, resolve, show_key
 from recon_node.cli.dag_support import (
@@ -22,7 +31,6 @@ from recon_node.cli.dag_support import (
 )
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.output import FILE, CommandError, counted, number_option, refuse_existing
-from recon_node.connection import Connection
 from recon_node.dag.dag_events import MAX_SHARD_SIZE, Identifier, parse_root, parse_subject
 from recon_node.dag.dag_source import open_source
 from recon_node.dag.errors import Omissions
@@ -31,7 +39,6 @@ from recon_node.dag.protocol.dag_operations import Append, ReplicaError, encode_
 from recon_node.dag.protocol.replica import Replica, decode_replica, replica_picture
 from recon_node.dag.protocol.shards import block_room
 from recon_node.ipld import IpldError, multibase
-from recon_node.terminal import ByteSize, echo, human_size, json_option, print_json, print_result
 
 
 class _DagGroup(click.Group):

@@ -11,6 +11,10 @@ from typing import Any, TypeVar
 import click
 from nacl.signing import SigningKey
 
+from recon_node.base.connection import Connection
+from recon_node.base.files import read_bounded
+from recon_node.base.setting_types import parse_seconds
+from recon_node.base.terminal import echo, json_option, print_json, print_result
 from recon_node.ceramic.auth.did import ed25519_did, public_key
 from recon_node.cli.dag_support import (
     DagCommand,
@@ -23,7 +27,6 @@ from recon_node.cli.dag_support import (
 )
 from recon_node.cli.dag_transfer import join_heads
 from recon_node.cli.output import CommandError, counted
-from recon_node.connection import Connection
 from recon_node.dag.dag_events import Identifier, parse_root
 from recon_node.dag.protocol.publishing import ABILITY, check_publish, make_publish, publish_of
 from recon_node.dag.protocol.ucan import (
@@ -33,10 +36,7 @@ from recon_node.dag.protocol.ucan import (
     issue_ucan,
     parse_ucan,
 )
-from recon_node.files import read_bounded
 from recon_node.ipld import CID
-from recon_node.setting_types import parse_seconds
-from recon_node.terminal import echo, json_option, print_json, print_result
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

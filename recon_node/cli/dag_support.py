@@ -23,21 +23,21 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from recon_node.base.connection import Connection
+from recon_node.base.exception_groups import unwrapped
+from recon_node.base.files import draft_of, move_into_place, read_secret
+from recon_node.base.setting_types import at_home, default_data_dir
+from recon_node.base.terminal import echo
 from recon_node.ceramic import CeramicError
 from recon_node.cli.client import node_options
 from recon_node.cli.output import FILE, CommandError, one_line, progress_bar
-from recon_node.connection import Connection
 from recon_node.dag.dag_events import SORT_KEY, Identifier, Subject, replica_event, sort_value
 from recon_node.dag.dag_index import KEY_FILE
 from recon_node.dag.errors import DagError
 from recon_node.dag.protocol.dag_operations import ReplicaError
 from recon_node.dag.protocol.shards import ShardError
 from recon_node.dag.protocol.ucan import UcanError
-from recon_node.exception_groups import unwrapped
-from recon_node.files import draft_of, move_into_place, read_secret
 from recon_node.ipld import CID, IpldError, multibase
-from recon_node.setting_types import at_home, default_data_dir
-from recon_node.terminal import echo
 
 _REFUSALS: Final = (CeramicError, DagError, IpldError, ReplicaError, ShardError, UcanError)
 

@@ -25,11 +25,14 @@ from typing import Any, Final, TypeVar
 import trio
 from nacl.signing import SigningKey
 
+from recon_node.base.connection import AsyncConnection, ClientError, Connection, UnreachableError
+from recon_node.base.exception_groups import unwrapped
+from recon_node.base.files import move_into_place, room_at
+from recon_node.base.terminal import human_size
 from recon_node.ceramic import Event
 from recon_node.cli.dag_support import post_replica, publication_of, state_of, want
 from recon_node.cli.output import CommandError, counted, output_draft
 from recon_node.cli.sending import send_event
-from recon_node.connection import AsyncConnection, ClientError, Connection, UnreachableError
 from recon_node.dag.car_source import CarFile
 from recon_node.dag.dag_events import Identifier, shard_event
 from recon_node.dag.dag_source import DagSource
@@ -37,10 +40,7 @@ from recon_node.dag.errors import DagError
 from recon_node.dag.protocol.replica import decode_replica
 from recon_node.dag.protocol.shards import appends, split
 from recon_node.dag.unpack import MAX_EXTENT, Unpacked, unpack_dag
-from recon_node.exception_groups import unwrapped
-from recon_node.files import move_into_place, room_at
 from recon_node.ipld import CID, LinksError, multibase
-from recon_node.terminal import human_size
 
 T = TypeVar("T")
 

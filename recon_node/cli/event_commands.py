@@ -17,6 +17,16 @@ import click
 import trio
 from rich.progress import TextColumn
 
+from recon_node.base.connection import AsyncConnection, ClientError, Connection
+from recon_node.base.exception_groups import unwrapped
+from recon_node.base.terminal import (
+    echo,
+    json_option,
+    keep_stdout_for_json,
+    print_json,
+    print_result,
+    shown_json,
+)
 from recon_node.ceramic import StreamId, StreamIdError, parse_event, signer
 from recon_node.cli.client import command_errors, node_options
 from recon_node.cli.event_files import Item, read_items
@@ -30,18 +40,8 @@ from recon_node.cli.output import (
     write_file,
 )
 from recon_node.cli.sending import WORKERS, SendingOutcome, send_items
-from recon_node.connection import AsyncConnection, ClientError, Connection
-from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.streams.document_schema import as_dag_json
-from recon_node.terminal import (
-    echo,
-    json_option,
-    keep_stdout_for_json,
-    print_json,
-    print_result,
-    shown_json,
-)
 
 _CANDIDATES: Final = 5
 """Events listed when the first characters of a CID stand for more than one."""

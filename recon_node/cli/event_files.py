@@ -15,9 +15,9 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from recon_node.base.files import SQLITE_HEAD
 from recon_node.ceramic import MAX_CAR_SIZE, InvalidEventError, parse_event
 from recon_node.cli.output import CommandError
-from recon_node.files import SQLITE_HEAD
 from recon_node.ipld import CID, CarError, IpldError, MultibaseError, car, multibase
 from recon_node.ipld.car import BEGINNING_SIZE, looks_like_car, read_layout, sections, without_v2
 

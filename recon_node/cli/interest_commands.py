@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recon_node.base.connection import Connection, Request
+from recon_node.base.terminal import echo, json_option, print_json, print_result
 from recon_node.ceramic import StreamId
 from recon_node.cli.client import node_options
 from recon_node.cli.output import CommandError, interest_text
-from recon_node.connection import Connection, Request
-from recon_node.terminal import echo, json_option, print_json, print_result
 
 if TYPE_CHECKING:
     from recon_node.store import Interest

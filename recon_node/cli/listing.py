@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import click
 
+from recon_node.base.connection import Connection
+from recon_node.base.terminal import echo, json_option, print_json
 from recon_node.cli.client import node_options
 from recon_node.cli.output import make_console, make_table, number_option
-from recon_node.connection import Connection
-from recon_node.terminal import echo, json_option, print_json
 
 _PAGE: Final = 1000
 

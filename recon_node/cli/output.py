@@ -17,9 +17,9 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from recon_node.files import draft_of, move_into_place
-from recon_node.program import cleaned_up_when_stopped
-from recon_node.terminal import Command, echo, shown
+from recon_node.base.files import draft_of, move_into_place
+from recon_node.base.program import cleaned_up_when_stopped
+from recon_node.base.terminal import Command, echo, shown
 
 WIDTH_OF_FILES: Final = 200
 """Columns, where the output is not a terminal with a width: ids and addresses fit unbroken."""

@@ -14,11 +14,11 @@ import click
 from click.core import ParameterSource
 from rich.table import Table
 
+from recon_node.base.connection import Connection
+from recon_node.base.terminal import echo, human_size, json_option, print_json, print_result
 from recon_node.cli.client import command_errors, node_options
 from recon_node.cli.listing import pages
 from recon_node.cli.output import CommandError, counted, interest_text, make_console, make_table
-from recon_node.connection import Connection
-from recon_node.terminal import echo, human_size, json_option, print_json, print_result
 
 FIRST_SYNC = 3.0
 """Seconds that `peers add` waits for the first sync."""

@@ -14,14 +14,14 @@ import click
 import structlog
 import trio
 
+from recon_node.base.program import allow_files
+from recon_node.base.timing import TracesError, traces
 from recon_node.cli.output import CommandError
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.logs import configure_logging
 from recon_node.node import fatal_messages, run_node
-from recon_node.program import allow_files
 from recon_node.settings import unknown_variables
 from recon_node.store.db.saved_keys import SAVING
-from recon_node.timing import TracesError, traces
 
 SHUTDOWN_LIMIT: Final = 4.5
 """Seconds after which an orderly shutdown is cut short. What was acknowledged is on disk."""

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 
 import trio
 
+from recon_node.base.connection import Answer, AsyncConnection, NotANodeError, Request
 from recon_node.cli.event_files import Item
-from recon_node.connection import Answer, AsyncConnection, NotANodeError, Request
+from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import CID
-from recon_node.pacing import Backoff
 
 LOOKAHEAD = 10_000
 """Maximum events in a window: a parent that follows its child at a greater distance is too late."""

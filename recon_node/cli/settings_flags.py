@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
+from recon_node.base.setting_types import (
+    DataDirSettings,
+    Declaration,
+    Flag,
+    declarations,
+    short_path,
+)
+from recon_node.base.terminal import shown
 from recon_node.cli.output import FILE
-from recon_node.setting_types import DataDirSettings, Declaration, Flag, declarations, short_path
-from recon_node.terminal import shown
 
 if TYPE_CHECKING:
     from recon_node.settings import Settings

@@ -17,6 +17,9 @@ import msgspec
 import trio
 
 from recon_node import ipld
+from recon_node.base.connection import Connection, UnreachableError
+from recon_node.base.exception_groups import unwrapped
+from recon_node.base.terminal import echo, human_size, json_option, print_json, print_result
 from recon_node.ceramic import Network
 from recon_node.cli.client import command_error, node_options
 from recon_node.cli.output import (
@@ -32,8 +35,6 @@ from recon_node.cli.output import (
     step_bar,
 )
 from recon_node.cli.settings_flags import DataDirCommand
-from recon_node.connection import Connection, UnreachableError
-from recon_node.exception_groups import unwrapped
 from recon_node.p2p import P2PError
 from recon_node.p2p.transport.identity import open_identity, peer_id_of, signing_key_of
 from recon_node.settings import Settings
@@ -46,7 +47,6 @@ from recon_node.snapshot.snapshot_reader import read_root
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.upkeep import collect, list_roots, tree_blocks, verify_snapshot
 from recon_node.store import Interest, Policy, StoreError, is_in_use, open_store, parse_interest
-from recon_node.terminal import echo, human_size, json_option, print_json, print_result
 
 
 @click.group(short_help="Make snapshots in object stores, and sync from them.")

@@ -14,6 +14,15 @@ from typing import Any
 import click
 import trio
 
+from recon_node.base.exception_groups import unwrapped
+from recon_node.base.terminal import (
+    echo,
+    human_size,
+    json_option,
+    keep_stdout_for_json,
+    print_json,
+    print_result,
+)
 from recon_node.ceramic import EventIdError, Network, Shard, StreamId, StreamIdError
 from recon_node.cli.event_files import read_blocks
 from recon_node.cli.output import (
@@ -27,7 +36,6 @@ from recon_node.cli.output import (
     step_bar,
 )
 from recon_node.cli.settings_flags import DataDirCommand
-from recon_node.exception_groups import unwrapped
 from recon_node.settings import Settings
 from recon_node.store import Interest, Policy, StoreError
 from recon_node.store.db.log_schema import FILE_NAME
@@ -49,14 +57,6 @@ from recon_node.store.maintenance import (
     read_info,
     repair_log,
     streams_in,
-)
-from recon_node.terminal import (
-    echo,
-    human_size,
-    json_option,
-    keep_stdout_for_json,
-    print_json,
-    print_result,
 )
 
 

@@ -18,6 +18,9 @@ from typing import Any, Final
 
 import click
 
+from recon_node.base.connection import Connection
+from recon_node.base.files import read_bounded
+from recon_node.base.terminal import Command, echo, json_option, print_json, print_result
 from recon_node.ceramic import CeramicError
 from recon_node.cli.anchor import anchor_stream
 from recon_node.cli.client import node_options
@@ -34,13 +37,10 @@ from recon_node.client import (
     MergeProposal,
 )
 from recon_node.client.definitions import with_defaults
-from recon_node.connection import Connection
-from recon_node.files import read_bounded
 from recon_node.ipld import CID, IpldError
 from recon_node.streams import EventShape, Expired, StreamShapeError
 from recon_node.streams.document_schema import as_dag_json
 from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
-from recon_node.terminal import Command, echo, json_option, print_json, print_result
 
 
 def writer_options(command: Callable[..., None]) -> Callable[..., None]:

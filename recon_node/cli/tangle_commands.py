@@ -9,12 +9,13 @@ from typing import Any, BinaryIO
 
 import click
 
+from recon_node.base.connection import Connection
+from recon_node.base.terminal import echo, json_option
 from recon_node.cli.client import node_options
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.output import CommandError, one_line
 from recon_node.cli.stream_commands import JsonObject, client_of, show_document, writer_options
 from recon_node.client import Ceramic
-from recon_node.connection import Connection
 from recon_node.tangles.classic_feed import (
     ClassicFeed,
     FeedRule,
@@ -25,7 +26,6 @@ from recon_node.tangles.classic_feed import (
 from recon_node.tangles.documents import asserted_time, tangles_in
 from recon_node.tangles.pictures import feed_picture, tangle_picture
 from recon_node.tangles.tangle import Tangle, TangleError, TangleMessage, TangleRule, tangle_of
-from recon_node.terminal import echo, json_option
 
 MAX_LINE = 1024 * 1024
 """Longest line, in bytes; a message has at most 8 KiB."""

@@ -14,6 +14,14 @@ this project and with ceramic-one nodes. Events are built, checked and signed in
 never leaves it. docs/client.md is the guide.
 """
 
+from recon_node.base.connection import (
+    ClientError,
+    NodeError,
+    NotANodeError,
+    NotFoundError,
+    UnauthorizedError,
+    UnreachableError,
+)
 from recon_node.ceramic import METAMODEL, Event, StreamId
 from recon_node.client.accounts import (
     Account,
@@ -43,14 +51,6 @@ from recon_node.client.keys import Capability, Key, KeyKind
 from recon_node.client.lists import Anchor, Interest, ListedDocument, ListedModel, ListPage
 from recon_node.client.operations import CidRef, Document, StreamRef
 from recon_node.client.writing import Patch
-from recon_node.connection import (
-    ClientError,
-    NodeError,
-    NotANodeError,
-    NotFoundError,
-    UnauthorizedError,
-    UnreachableError,
-)
 from recon_node.ipld import CID
 from recon_node.streams import Conflict, Expired, MergeProposal, json_diff
 

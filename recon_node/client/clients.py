@@ -17,6 +17,8 @@ import anyio
 import httpx
 
 from recon_node import DEFAULT_URL
+from recon_node.base.connection import TIMEOUT, AsyncConnection, Connection
+from recon_node.base.steps import run_steps
 from recon_node.client import (
     conversations,
     feed_entries,
@@ -28,8 +30,6 @@ from recon_node.client import (
 from recon_node.client.errors import TooMuchWorkError
 from recon_node.client.keys import Key
 from recon_node.client.operations import CidRef, ClientSession, Document, Steps, StreamRef
-from recon_node.connection import TIMEOUT, AsyncConnection, Connection
-from recon_node.steps import run_steps
 from recon_node.streams.budget import BudgetError
 
 P = ParamSpec("P")

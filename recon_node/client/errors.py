@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from recon_node.base.connection import ClientError, NodeError
 from recon_node.ceramic import CeramicError
-from recon_node.connection import ClientError, NodeError
 
 if TYPE_CHECKING:
     from recon_node.streams import MergeProposal

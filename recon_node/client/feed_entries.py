@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from recon_node.base.connection import NotANodeError
 from recon_node.ceramic import Event, EventKind, StreamId
 from recon_node.client.operations import ClientSession, Steps, get, read_event
-from recon_node.connection import NotANodeError
 from recon_node.ipld import CID, IpldError
 
 PAGE_SIZE: Final = 1000

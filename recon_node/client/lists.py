@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
+from recon_node.base.connection import NotANodeError, Request
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.client.errors import FirstInterestWarning, InvalidArgumentError
 from recon_node.client.operations import (
@@ -24,7 +25,6 @@ from recon_node.client.operations import (
     to_cid_or_none,
     to_stream_id,
 )
-from recon_node.connection import NotANodeError, Request
 from recon_node.ipld import CID
 
 T_co = TypeVar("T_co", covariant=True)

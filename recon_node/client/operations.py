@@ -25,6 +25,7 @@ from http import HTTPStatus
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import quote
 
+from recon_node.base.connection import Answer, NodeError, NotANodeError, Request
 from recon_node.ceramic import Event, InvalidEventError, StreamId, parse_event
 from recon_node.ceramic.auth.cacao import CLOCK_SKEW
 from recon_node.client.errors import (
@@ -37,7 +38,6 @@ from recon_node.client.errors import (
     checked_arguments,
 )
 from recon_node.client.keys import Key
-from recon_node.connection import Answer, NodeError, NotANodeError, Request
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.streams import Expired
 from recon_node.streams.json_values import pointer

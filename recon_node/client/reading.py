@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from recon_node.base.connection import NodeError, NotFoundError
 from recon_node.ceramic import (
     Event,
     EventKind,
@@ -42,7 +43,6 @@ from recon_node.client.operations import (
     to_cid_or_none,
     to_stream_id,
 )
-from recon_node.connection import NodeError, NotFoundError
 from recon_node.ipld import CID
 from recon_node.streams import Definitions, Expired, Stream, StreamShapeError, definitions_of
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from secrets import token_bytes
 from typing import Any, Final, Self
 
+from recon_node.base.connection import NotFoundError
 from recon_node.ceramic import (
     METAMODEL,
     Event,
@@ -57,7 +58,6 @@ from recon_node.client.reading import (
     not_accepted,
     with_whole_history,
 )
-from recon_node.connection import NotFoundError
 from recon_node.ipld import CID, DagCborError, dag_cbor
 from recon_node.streams import (
     Definitions,

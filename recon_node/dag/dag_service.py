@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 
 import trio
 
+from recon_node.base.latest import Latest
 from recon_node.dag import containment, dag_index, dag_state
 from recon_node.dag.containment import Containment
 from recon_node.dag.dag_events import Identifier, read_dag_event
@@ -49,7 +50,6 @@ from recon_node.ipld import (
     dag_cbor,
     encode_varint,
 )
-from recon_node.latest import Latest
 from recon_node.store import FeedRow, Store
 
 _BLOCKS_AT_ONCE: Final = 256

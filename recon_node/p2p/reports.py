@@ -12,8 +12,8 @@ from typing import Final, Literal, get_args
 import structlog
 import trio
 
+from recon_node.base.timing import Durations, span
 from recon_node.p2p.transport.memory_budget import MemoryBudget, unlimited
-from recon_node.timing import Durations, span
 
 logger = structlog.get_logger(__name__)
 

@@ -9,12 +9,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from recon_node.ceramic import MAX_CAR_SIZE, Network
-from recon_node.ceramic.network import BOOTSTRAP
-from recon_node.p2p.errors import PeerError
-from recon_node.p2p.transport.addresses import is_loopback, parse_address
-from recon_node.recon import DEFAULT_SETTINGS, SessionSettings
-from recon_node.setting_types import (
+from recon_node.base.setting_types import (
     SETTINGS,
     Bytes,
     Count,
@@ -25,7 +20,12 @@ from recon_node.setting_types import (
     TextList,
     checked_by,
 )
-from recon_node.slots import AllowList
+from recon_node.ceramic import MAX_CAR_SIZE, Network
+from recon_node.ceramic.network import BOOTSTRAP
+from recon_node.fairness.slots import AllowList
+from recon_node.p2p.errors import PeerError
+from recon_node.p2p.transport.addresses import is_loopback, parse_address
+from recon_node.recon import DEFAULT_SETTINGS, SessionSettings
 
 MIB: Final = 1 << 20
 MIN_FRAME: Final = MAX_CAR_SIZE + 1

@@ -56,9 +56,9 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from recon_node.base.steps import run_steps
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.side import Side
-from recon_node.steps import run_steps
 
 M = TypeVar("M")
 T = TypeVar("T")

@@ -24,6 +24,7 @@ from typing import Final, Protocol
 
 from nacl.signing import SigningKey
 
+from recon_node.base.steps import run_steps
 from recon_node.ceramic import EventId, Network
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.ipld import CID, CarError
@@ -55,7 +56,6 @@ from recon_node.snapshot.snapshot_reader import SnapshotReader
 from recon_node.snapshot.tree.build import NewNode, build
 from recon_node.snapshot.tree.nodes import HIGHEST, InnerNode, LeafNode, Link, Root, decode
 from recon_node.snapshot.tree.update import TreeChange, differing_leaves, update
-from recon_node.steps import run_steps
 
 _PAGE: Final = 1000
 """Events read at once."""

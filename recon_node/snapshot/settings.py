@@ -7,8 +7,15 @@ from typing import Annotated, Final
 from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 
+from recon_node.base.setting_types import (
+    SETTINGS,
+    Count,
+    Setting,
+    TextList,
+    checked_by,
+    parse_seconds,
+)
 from recon_node.ceramic.auth.did import public_key
-from recon_node.setting_types import SETTINGS, Count, Setting, TextList, checked_by, parse_seconds
 
 _SHORTEST: Final = 60.0
 """Seconds between two scheduled snapshots, at least."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
+from recon_node.base.steps import run_steps
 from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventIdError
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, Sha256a
@@ -42,7 +43,6 @@ from recon_node.snapshot.tree.nodes import (
     level_of,
 )
 from recon_node.snapshot.tree.update import Branch, branches, open_node
-from recon_node.steps import run_steps
 
 T = TypeVar("T")
 

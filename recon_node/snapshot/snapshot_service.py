@@ -18,6 +18,7 @@ import structlog
 import trio
 from nacl.signing import SigningKey
 
+from recon_node.base.timing import Durations
 from recon_node.snapshot.creating import Created, DamagedBaseError, create_snapshot
 from recon_node.snapshot.event_sources import StoreSource
 from recon_node.snapshot.objects import ObjectError, Objects, SnapshotError
@@ -25,7 +26,6 @@ from recon_node.snapshot.settings import SnapshotSettings
 from recon_node.snapshot.syncing import SnapshotSync, SourceReport, in_thread, sync_all
 from recon_node.snapshot.upkeep import collect
 from recon_node.store import Store, StoreError
-from recon_node.timing import Durations
 
 logger = structlog.get_logger(__name__)
 

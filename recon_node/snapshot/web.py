@@ -31,8 +31,8 @@ from urllib.parse import quote
 import httpx
 import trio
 
-from recon_node.bodies import read_body
-from recon_node.pacing import Backoff
+from recon_node.base.bodies import read_body
+from recon_node.fairness.pacing import Backoff
 
 _MAX_CONNECTIONS: Final = 32
 """Connections."""

@@ -20,8 +20,8 @@ from typing import Any, Final, Generic, TypeVar, cast
 import structlog
 import trio
 
+from recon_node.base.latest import Latest
 from recon_node.ceramic import EventId
-from recon_node.latest import Latest
 from recon_node.recon import KeyRange, KeyStore, KeyView, id_of, intersect_ranges
 from recon_node.store.damage import DamageWatch
 from recon_node.store.db.log import Committed, EventLog

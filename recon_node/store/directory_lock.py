@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from recon_node.files import open_locked
+from recon_node.base.files import open_locked
 from recon_node.store.errors import StoreError
 
 LOCK_FILE: Final = "lock"

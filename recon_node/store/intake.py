@@ -8,7 +8,7 @@ batch. Each stage takes one batch at a time, in the same order. So while the dis
 the next one is verified and a third one gathers. A small event that comes while nothing else does
 passes both stages from its caller's task, and wakes no other one.
 
-Requests from different address blocks go into batches in turn (`recon_node.turns`), and batches are
+Requests from different address blocks go into batches in turn (`fairness.turns`), and batches are
 small while several blocks have any. So a block that sends much, or what is dear to verify, delays
 others by the batches that are under way, and by one request.
 
@@ -30,6 +30,8 @@ from typing import Final
 import structlog
 import trio
 
+from recon_node.base.timing import Durations, span
+from recon_node.fairness.turns import InTurn, Turns, acquire
 from recon_node.ipld import CID
 from recon_node.store.admission.records import Judgement
 from recon_node.store.contents import Writer
@@ -40,8 +42,6 @@ from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.kept_interests import Interests
 from recon_node.store.policy import PolicyGate
 from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Verdict
-from recon_node.timing import Durations, span
-from recon_node.turns import InTurn, Turns, acquire
 from recon_node.verification.verifiers import MAX_BYTES_NOW, NATIVE_VERSION, Verifiers
 
 logger = structlog.get_logger(__name__)

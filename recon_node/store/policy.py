@@ -21,6 +21,8 @@ from typing import Annotated, Final
 
 from pydantic.dataclasses import dataclass as settings_dataclass
 
+from recon_node.base.latest import Latest
+from recon_node.base.setting_types import SETTINGS, Flag, TextList, checked_by
 from recon_node.ceramic import (
     METAMODEL,
     EventId,
@@ -36,8 +38,6 @@ from recon_node.ceramic.event_id import short_hash
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, model_hash
 from recon_node.ipld import CID
-from recon_node.latest import Latest
-from recon_node.setting_types import SETTINGS, Flag, TextList, checked_by
 from recon_node.store.admission.records import Judgement, PolicyRefusal, StreamRecord
 from recon_node.store.reading.log_reader import LogReader
 from recon_node.store.values import Submission

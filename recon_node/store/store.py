@@ -13,11 +13,11 @@ from typing import Final
 import structlog
 import trio
 
+from recon_node.base.files import private_directory, reserve_at
+from recon_node.base.program import no_garbage_collection
 from recon_node.ceramic import EventId, Network
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
-from recon_node.files import private_directory, reserve_at
 from recon_node.ipld import CID
-from recon_node.program import no_garbage_collection
 from recon_node.recon import KeyStore, id_of
 from recon_node.store.contents import Contents, Filling, Writer
 from recon_node.store.db.log import EventLog

@@ -10,12 +10,12 @@ from typing import Annotated, Final, Literal, NamedTuple
 from pydantic import Field
 from pydantic.dataclasses import dataclass as settings_dataclass
 
+from recon_node.base.setting_types import SETTINGS, Bytes, Setting
+from recon_node.base.timing import Durations
 from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventKind, Shard, StreamId, TimeProof
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
-from recon_node.setting_types import SETTINGS, Bytes, Setting
 from recon_node.store.errors import InvalidInterestError
-from recon_node.timing import Durations
 from recon_node.verification import Finding
 
 MAX_VERIFIERS: Final = 64

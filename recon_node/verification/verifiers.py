@@ -33,15 +33,15 @@ from typing import Final
 import structlog
 import trio
 
+from recon_node.base.latest import Latest
 from recon_node.ceramic import ALWAYS, CeramicError, InitHeader
 from recon_node.ceramic.auth.did import Ed25519Key, public_key, same_did
 from recon_node.ceramic.auth.envelope import parse_protected
 from recon_node.ceramic.event import DATA, INIT
+from recon_node.fairness.turns import Turns
 from recon_node.ipld import CID, DagCborError, dag_cbor
-from recon_node.latest import Latest
 from recon_node.processes.pool import CannotStartError, Processes
 from recon_node.processes.process import ProcessDiedError
-from recon_node.turns import Turns
 from recon_node.verification.facts import (
     Broken,
     Facts,

@@ -3,7 +3,7 @@
 
 import os
 
-from recon_node.program import quietly_interrupted
+from recon_node.base.program import quietly_interrupted
 
 # Arrow's own allocator keeps what one thread allocates and another one frees. delta-rs frees in its
 # threads what it was given: `run` grew by 0.7 MB a batch.

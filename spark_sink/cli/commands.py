@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recon_node import timing
-from recon_node.program import open_standard_streams, stop_signals
-from recon_node.terminal import ByteSize, echo, output_written, shown
+from recon_node.base import timing
+from recon_node.base.program import open_standard_streams, stop_signals
+from recon_node.base.terminal import ByteSize, echo, output_written, shown
 from spark_sink.cli.event_printer import EventPrinter, json_lines_option
 from spark_sink.cli.export_commands import export
 from spark_sink.cli.options import (

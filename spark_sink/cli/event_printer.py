@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from recon_node.terminal import echo
+from recon_node.base.terminal import echo
 from spark_sink.query.show import show, to_json
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recon_node.program import cleaned_up_when_stopped
+from recon_node.base.program import cleaned_up_when_stopped
 from spark_sink.cli.event_printer import EventPrinter, json_lines_option
 from spark_sink.cli.options import MILLISECONDS, STORAGE_OPTION, tables_option
 

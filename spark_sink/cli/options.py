@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from recon_node import DEFAULT_URL
-from recon_node.terminal import Command
-from recon_node.terminal import node_options as shared_node_options
+from recon_node.base.terminal import Command
+from recon_node.base.terminal import node_options as shared_node_options
 from spark_sink.errors import over_connect
 
 T = TypeVar("T")

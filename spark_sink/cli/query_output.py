@@ -20,9 +20,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from recon_node.base.terminal import echo
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ipld import CID, CidError
-from recon_node.terminal import echo
 from spark_sink.query.question import QueryAnswer, run_query
 from spark_sink.query.show import to_json, to_text
 from spark_sink.tables.location import Location

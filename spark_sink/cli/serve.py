@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from recon_node.program import allow_files, cleaned_up_when_stopped
-from recon_node.terminal import ByteSize, token_in
+from recon_node.base.program import allow_files, cleaned_up_when_stopped
+from recon_node.base.terminal import ByteSize, token_in
 from spark_sink.cli.event_printer import EventPrinter, json_lines_option
 from spark_sink.cli.options import ADDRESS, MILLISECONDS, node_options, tables_option
 

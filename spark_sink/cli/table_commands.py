@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recon_node.base.files import draft_of, move_into_place, read_bounded
+from recon_node.base.terminal import echo, json_option, print_json, print_result
 from recon_node.ceramic import StreamId, StreamIdError
-from recon_node.files import draft_of, move_into_place, read_bounded
-from recon_node.terminal import echo, json_option, print_json, print_result
 from spark_sink.cli.options import HOURS, MOMENT, node_options, nodes_options, tables_option
 from spark_sink.errors import TablesError
 from spark_sink.schema import TABLES

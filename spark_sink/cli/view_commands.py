@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from recon_node.base.terminal import echo, json_option, print_json, print_result
 from recon_node.ceramic import StreamId, StreamIdError
-from recon_node.terminal import echo, json_option, print_json, print_result
 from spark_sink.cli.options import tables_option
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from recon_node import __version__
+from recon_node.base.latest import Remembered
 from recon_node.ceramic import (
     CeramicError,
     Event,
@@ -35,7 +36,6 @@ from recon_node.ceramic import (
 from recon_node.ceramic.event import read_checked
 from recon_node.ceramic.header import METAMODEL
 from recon_node.ipld import CID
-from recon_node.latest import Remembered
 from recon_node.streams import (
     Definitions,
     ForgottenError,

@@ -5,11 +5,11 @@ import math
 from decimal import Decimal
 from typing import Any
 
+from recon_node.base.terminal import shown
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ipld import CID, CidError
 from recon_node.streams.budget import BudgetError
 from recon_node.streams.json_values import measure
-from recon_node.terminal import shown
 
 _MAX_EXPONENT = 400
 """Of a decimal; floats go up to 308. Databases refuse larger ones."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from recon_node.timing import span
+from recon_node.base.timing import span
 from spark_sink.derive.workers import SparkWorkers, warming_up
 from spark_sink.errors import SinkError, TablesError, another_log
 from spark_sink.exposition import served

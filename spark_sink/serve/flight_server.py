@@ -28,9 +28,9 @@ import duckdb
 import grpc
 from prometheus_client import Counter, Gauge, Histogram
 
-from recon_node.files import read_bounded
-from recon_node.program import bind_advice
-from recon_node.slots import Slot, Slots
+from recon_node.base.files import read_bounded
+from recon_node.base.program import bind_advice
+from recon_node.fairness.slots import Slot, Slots
 from spark_sink.errors import SinkError, one_line
 from spark_sink.exposition import new_registry
 from spark_sink.serve.database import Wanted
@@ -303,7 +303,7 @@ def _call(context: grpc.ServicerContext) -> FlightCall:
 
 
 class _Calls:
-    """The slots of calls, by the policy of `recon_node.slots`.
+    """The slots of calls, by the policy of `recon_node.fairness.slots`.
 
     A call whose client says nothing, or does not read, holds a thread; so it is idle meanwhile, and
     gives way to others.

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from recon_node.latest import Latest
+from recon_node.base.latest import Latest
 from spark_sink.serve import ipc, metadata
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import RequestError, invalid

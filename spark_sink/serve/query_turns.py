@@ -1,7 +1,7 @@
 """The server's side of its worker processes: whose turn it is, and what they answer.
 
 Statements wait for a slot in the order in which they come, by address block: a client with many
-that wait does not stand before the others. The slots follow the policy of `recon_node.slots`: a
+that wait does not stand before the others. The slots follow the policy of `fairness.slots`: a
 client in another block gets its share at once, at the cost of the one that has the most. Within a
 block, the first half of the slots is for statements of any length. The rest is a *quick lane*: a
 statement there gives way after `QUICK` seconds if another one waits. So a client that fills all
@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
-from recon_node.slots import Slot, Slots, address_block_of
+from recon_node.fairness.slots import Slot, Slots, address_block_of
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import Code, RequestError
 from spark_sink.serve.ipc import Parts

@@ -19,8 +19,8 @@ import httpx
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recon_node.base.connection import ClientError, http_options
 from recon_node.ceramic.auth.did import ed25519_did
-from recon_node.connection import ClientError, http_options
 from recon_node.ipld import multibase
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
 from spark_sink.schema import FEED

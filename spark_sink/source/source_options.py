@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
-from recon_node.timestamps import parse_timestamp
+from recon_node.base.timestamps import parse_timestamp
 from spark_sink.errors import SinkError
 from spark_sink.source.feed_client import DEFAULT_PATIENCE, Feed, FeedTime, Head, find_time
 

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
-from recon_node.pacing import Backoff
+from recon_node.fairness.pacing import Backoff
 from spark_sink.errors import FeedRefusedError, FeedUnreachableError, one_line
 
 T = TypeVar("T")

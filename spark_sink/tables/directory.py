@@ -25,7 +25,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recon_node.files import open_locked
+from recon_node.base.files import open_locked
 from spark_sink.errors import ConflictError, TablesError, other_dags
 from spark_sink.schema import DERIVED, FORMER, RAW, TABLES
 from spark_sink.tables.commits import Reading

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from recon_node.latest import Remembered
+from recon_node.base.latest import Remembered
 from spark_sink.errors import cannot_read
 from spark_sink.schema import DERIVATION_COLUMNS, RAW_EVENTS, partition_of
 from spark_sink.tables.location import FAULTS, Location, file_system

@@ -28,7 +28,7 @@ from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
-from recon_node.files import open_locked
+from recon_node.base.files import open_locked
 from spark_sink.schema import TABLES
 from spark_sink.tables.commits import Commits
 from spark_sink.tables.delta_files import (

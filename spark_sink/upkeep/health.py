@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from recon_node.terminal import echo
+from recon_node.base.terminal import echo
 from spark_sink.errors import SinkError
 from spark_sink.schema import RAW
 from spark_sink.source.feed_client import Feed, Head

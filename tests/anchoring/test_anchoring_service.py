@@ -25,9 +25,9 @@ from recon_node.ceramic.builder import (
 )
 from recon_node.ceramic.time_proof import DEVELOPMENT_CHAIN, transaction_of
 from recon_node.dag.dag_events import shard_event
+from recon_node.fairness.turns import working_for
 from recon_node.ipld import CID, DAG_CBOR, RAW, car
 from recon_node.store import Store
-from recon_node.turns import working_for
 
 KEYS = [SigningKey(bytes([number]) * 32) for number in range(1, 4)]
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))

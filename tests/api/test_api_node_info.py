@@ -18,9 +18,9 @@ from recon_node import __version__
 from recon_node.api import Services
 from recon_node.api.metrics.catalogue import FAMILIES
 from recon_node.api.routes.node_info import did_of_peer, with_peer_id
+from recon_node.base.timing import Durations
 from recon_node.p2p import PeerInfo
 from recon_node.store import Store
-from recon_node.timing import Durations
 
 
 async def test_who_it_is(api: Api) -> None:

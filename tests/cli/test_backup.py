@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import sdk_sample
 
-from recon_node import age, backup
-from recon_node.age import DecryptionError, Decryptor, Encryptor
-from recon_node.backup import DATA_FILES
+from recon_node import backup
+from recon_node.backup import DATA_FILES, age
+from recon_node.backup.age import DecryptionError, Decryptor, Encryptor
 from recon_node.testnet import TestnetNode
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -150,7 +150,7 @@ def test_status_shows_the_syncs_that_moved_events(monkeypatch: pytest.MonkeyPatc
     }
     moved = {**idle, "events_sent": 930, "event_bytes_sent": 613_000}
     recon = {"events": 930, "pending": 7, "syncs": [idle] * 100, "transfers": [moved]}
-    monkeypatch.setattr("recon_node.connection.Connection.request", lambda *_: recon)
+    monkeypatch.setattr("recon_node.base.connection.Connection.request", lambda *_: recon)
     shown = run("status").stdout
     first, second = shown.partition("latest syncs that moved events")[2].split("latest syncs")
     assert re.search(r"responder +930 +0 +613,087 +174 ", first)
@@ -176,7 +176,7 @@ def test_what_a_peer_shares_and_is_worth_is_shown(monkeypatch: pytest.MonkeyPatc
         peer = {"id": "12D3", "connected": True, "addresses": [], "shares": shares}
         peer |= {"covers": covers, "speaks": ["recon/1.2.0", "recon/1.0.0"], **known}
         answer = {"peers": [peer, {**peer, "connected": False, **unknown}]}
-        monkeypatch.setattr("recon_node.connection.Connection.request", lambda *_, a=answer: a)
+        monkeypatch.setattr("recon_node.base.connection.Connection.request", lambda *_, a=answer: a)
         text = run("peers").stdout
         assert all(each in text for each in shown), text
         assert "n=3" not in text
@@ -407,7 +407,9 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["click", "recon_node.terminal", "recon_node.cli.peers", "trio"])
+@pytest.mark.parametrize(
+    "module", ["click", "recon_node.base.terminal", "recon_node.cli.peers", "trio"]
+)
 def test_an_interrupt_while_a_command_imports_what_it_needs(module: str) -> None:
     """Each printed where in which import it was."""
     command = [sys.executable, "-c", INTERRUPTED.format(module), "status"]

@@ -24,9 +24,9 @@ from support.waiting import wait_until
 
 import recon_node
 from recon_node.api.server import GRACE
+from recon_node.base.program import allow_files
 from recon_node.ceramic import Network
 from recon_node.cli.run import _give_up
-from recon_node.program import allow_files
 from recon_node.store import open_store
 from recon_node.store.db.saved_keys import SAVING
 from recon_node.testnet import Testnet, TestnetError, TestnetNode

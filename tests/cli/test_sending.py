@@ -18,6 +18,7 @@ from support import sdk_sample
 from recon_node.api import Services, create_app
 from recon_node.api.server import open_listener, serve
 from recon_node.api.services import Limits
+from recon_node.base.connection import MAX_PAUSE, Answer, AsyncConnection, NodeError, NotANodeError
 from recon_node.ceramic import Network
 from recon_node.cli import sending as module
 from recon_node.cli.event_files import Item, read_items
@@ -29,7 +30,6 @@ from recon_node.cli.sending import (
     WindowEntry,
     send_items,
 )
-from recon_node.connection import MAX_PAUSE, Answer, AsyncConnection, NodeError, NotANodeError
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.store import Store, open_store
 

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
+from recon_node.base.terminal import shown, shown_json
 from recon_node.ceramic import Network
 from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.cli import main
 from recon_node.ipld import multibase
 from recon_node.store import open_store
-from recon_node.terminal import shown, shown_json
 from recon_node.testnet import TestnetNode
 
 EVIL = "evil\x1b]0;OWNED\x07\x1b[31mred\x1b[2J\r\nfake line\u202egnp.exe\u009b31m"

@@ -16,9 +16,9 @@ from cli_run import error_of, run
 from click.testing import CliRunner
 
 from recon_node.backup import BackupError, restore_backup
+from recon_node.base.connection import MAX_ANSWER, Connection, NodeError
 from recon_node.ceramic import StreamId, StreamType
 from recon_node.cli import main
-from recon_node.connection import MAX_ANSWER, Connection, NodeError
 from recon_node.ipld import CID, RAW
 
 Reply = Callable[[BaseHTTPRequestHandler], None]

@@ -39,6 +39,7 @@ from recon_node.dag.protocol.dag_operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish, statement_of
 from recon_node.dag.protocol.replica import Replica, join
 from recon_node.dag.protocol.shards import CAR, CarShard, appends, split, walk
+from recon_node.fairness.turns import ASKER
 from recon_node.feed_index import FeedIndex, FeedIndexError
 from recon_node.ipld import (
     CID,
@@ -53,7 +54,6 @@ from recon_node.ipld import (
 )
 from recon_node.ipld.dag_pb import PbNode
 from recon_node.store import FeedRow, Store, StoreSettings, open_store
-from recon_node.turns import ASKER
 
 KEY, OTHER, THIRD = KEYS
 ALONE = StoreSettings(verifiers=0)  # processes take longer to start than these tests

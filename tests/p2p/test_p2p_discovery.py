@@ -15,13 +15,13 @@ from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 from p2p_support import NETWORK, eventually, loopback_host
 
+from recon_node.fairness.pacing import Backoff
 from recon_node.p2p.peers import schedule
 from recon_node.p2p.peers.dht import FoundProvider, LibraryDht
 from recon_node.p2p.peers.dht_server import MAX_ANSWER, protocol_of
 from recon_node.p2p.peers.discovery import AT_LEISURE, GATHER, MAX_NEW, Discovery
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
 from recon_node.p2p.transport.host import Host
-from recon_node.pacing import Backoff
 from recon_node.store import Interest
 
 INTERVAL = 5.0

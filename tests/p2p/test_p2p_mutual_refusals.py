@@ -12,11 +12,11 @@ from support.forging import forged
 
 from recon_node.ceramic import StreamId, StreamType
 from recon_node.ceramic.builder import init_event
+from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.p2p.peers import book
 from recon_node.p2p.sync import fetch
 from recon_node.p2p.sync.rings import RingRun
-from recon_node.pacing import Backoff
 from recon_node.recon import RECON_1_2, VERSIONS, Version
 from recon_node.store import StoreSettings, open_store
 from recon_node.verification import facts

@@ -11,7 +11,9 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.files import draft_of
+from recon_node.base.files import draft_of
+from recon_node.fairness.pacing import SPREAD
+from recon_node.fairness.slots import LATELY
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.network_side import PEERS_FILE, load_peers, save_peers
 from recon_node.p2p.peers import book as peer_book
@@ -23,9 +25,7 @@ from recon_node.p2p.peers.book import (
     MISLED_HALF_LIFE,
     PeerBook,
 )
-from recon_node.pacing import SPREAD
 from recon_node.recon import KeyRange
-from recon_node.slots import LATELY
 
 
 def book_of(*peer_ids: str, capacity: int = 100, rng=None) -> PeerBook:

@@ -29,6 +29,7 @@ from p2p_support import (
 from recon_node.ceramic import METAMODEL
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, network_range
+from recon_node.fairness.pacing import SPREAD
 from recon_node.ipld import CID, DAG_CBOR, car
 from recon_node.p2p import AGREED
 from recon_node.p2p.errors import MISBEHAVED
@@ -40,7 +41,6 @@ from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
 from recon_node.p2p.sync.sync_scheduler import BETWEEN_RING_SYNCS
 from recon_node.p2p.transport.framing import PeerStream
 from recon_node.p2p.transport.host import Host
-from recon_node.pacing import SPREAD
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import ZERO, Sha256a

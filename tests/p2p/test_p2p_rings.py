@@ -12,6 +12,7 @@ from support import sdk_sample
 from recon_node.ceramic import METAMODEL, InvalidEventError, parse_event
 from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost
+from recon_node.fairness.pacing import Backoff
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.p2p import AGREED
 from recon_node.p2p.errors import PeerError, PeerProtocolError
@@ -20,7 +21,6 @@ from recon_node.p2p.sync.peer_memory import PeerMemory
 from recon_node.p2p.sync.ring_events import RingEvents
 from recon_node.p2p.sync.rings import MODEL_RING
 from recon_node.p2p.transport.memory_budget import unlimited
-from recon_node.pacing import Backoff
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.recon.ring import differences
 from recon_node.recon.ring.differences import Ending

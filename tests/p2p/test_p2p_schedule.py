@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from p2p_support import NETWORK
 
 from recon_node.ceramic import METAMODEL
+from recon_node.fairness.pacing import SPREAD
 from recon_node.p2p.peers.schedule import (
     FIRST_ROUNDS,
     MAX_IN_INTERVAL,
@@ -19,7 +20,6 @@ from recon_node.p2p.peers.schedule import (
     Schedule,
     all_rendezvous,
 )
-from recon_node.pacing import SPREAD
 from recon_node.store import Interest
 
 INTERVAL = 600.0

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recon_node.base.steps import run_steps
 from recon_node.recon import KeyRange, KeyStore, id_of
 from recon_node.recon.keys import sums
 from recon_node.recon.keys.sketch import Sketch
 from recon_node.recon.keys.sums import LtHash
-from recon_node.steps import run_steps
 
 WHOLE = KeyRange(b"", b"\xff" * 9)
 RANGES = [WHOLE, *(KeyRange(bytes([n]), bytes([n + 60])) for n in range(0, 180, 30))]

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from recon_node.base.steps import run_steps
 from recon_node.recon import ZERO, KeyRange, KeyStore, Sha256a, Summary
 from recon_node.recon.keys.finger import Finger
 from recon_node.recon.keys.key_store import FAN_OUT, LEAF_SIZE
 from recon_node.recon.keys.ordered_keys import Inner, Leaf, leaves_below
 from recon_node.recon.keys.packed import PackedLeaf
-from recon_node.steps import run_steps
 
 KEYS = st.binary(min_size=1, max_size=3)
 """Short keys: they collide, neighbour and prefix each other all the time."""

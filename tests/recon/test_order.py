@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from peers import FetchesById, Peer, reconcile
 
+from recon_node.base.steps import run_steps
 from recon_node.recon import KeyRange, KeyStore, id_of
 from recon_node.recon.coded import coded_session
 from recon_node.recon.keys.ids import in_key_order, not_held
 from recon_node.recon.keys.sketch import distinct
-from recon_node.steps import run_steps
 
 ALL = KeyRange(b"", b"\xff" * 9)
 KEYS = st.lists(st.binary(min_size=1, max_size=8), max_size=60)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recon_node.base.steps import run_steps
 from recon_node.recon import KeyRange, KeyStore, find, id_of
 from recon_node.recon.keys import ids as key_ids
 from recon_node.recon.keys import sketch
@@ -30,7 +31,6 @@ from recon_node.recon.keys.sketch import (
     ids_of,
     symbols_for,
 )
-from recon_node.steps import run_steps
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from spark_helpers import COLUMNS, Node, feed_rows
 
-from recon_node import connection
+from recon_node.base import connection
 from recon_node.ceramic import Event
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
 from spark_sink.schema import FEED

@@ -1,4 +1,4 @@
-"""Files that are locked, or replaced in one step: `recon_node.files`."""
+"""Files that are locked, or replaced in one step: `recon_node.base.files`."""
 
 import errno
 import os
@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from recon_node import files
-from recon_node.files import draft_of, is_exposed, move_into_place, open_locked, private_directory
+from recon_node.base import files
+from recon_node.base.files import (
+    draft_of,
+    is_exposed,
+    move_into_place,
+    open_locked,
+    private_directory,
+)
 from recon_node.store import StoreError
 from recon_node.store.directory_lock import directory_lock
 

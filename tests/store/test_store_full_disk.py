@@ -10,7 +10,7 @@ import pytest
 from store_helpers import NETWORK, World, check_feed, feed_of
 from structlog.testing import capture_logs
 
-from recon_node.files import reserve_at
+from recon_node.base.files import reserve_at
 from recon_node.store import DiskFullError, StoreSettings, open_store
 from recon_node.store.db.sql import explain_os
 from recon_node.store.store import LOOK_EVERY, DiskReserve

@@ -20,12 +20,12 @@ from store_helpers import NETWORK, World, edit
 from structlog.testing import capture_logs
 from support import forking
 
+from recon_node.base.files import move_into_place
+from recon_node.base.steps import run_steps
 from recon_node.ceramic import network_range
 from recon_node.ceramic.builder import controller_of
-from recon_node.files import move_into_place
 from recon_node.recon import KeyRange, KeyStore, KeyView
 from recon_node.recon.keys import sums
-from recon_node.steps import run_steps
 from recon_node.store import Policy, Store, StoreSettings, open_store
 from recon_node.store.db import saved_keys
 from recon_node.store.db.log import EventLog

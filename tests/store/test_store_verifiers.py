@@ -161,7 +161,7 @@ async def test_a_killed_process_is_replaced_and_loses_nothing() -> None:
             os.kill(pid, signal.SIGKILL)
         found = await pool.verify(cars[100:])
         assert all(isinstance(each, Facts) for each in found)
-        # Whether the pool finds them dead before it asks them, which is no death at work, is chance.
+        # Whether the pool finds them dead before it asks them is chance: that is no death at work.
         assert killed
         assert not set(killed) & set(pids(pool))
     finally:

@@ -10,11 +10,11 @@ import trio
 import trio.testing
 from store_helpers import NETWORK, World, check_feed, feed_of
 
+from recon_node.fairness.turns import working_for
 from recon_node.store import Interest, Store, StoreError, StoreSettings, Verdict, open_store
 from recon_node.store.contents import Writer
 from recon_node.store.db import log_schema
 from recon_node.store.db.log import Committed, EventLog
-from recon_node.turns import working_for
 from recon_node.verification import Facts, Unreadable, check_event, verifiers
 
 

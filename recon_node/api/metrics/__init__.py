@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from recon_node.api.metrics.catalogue import REQUESTS, REQUESTS_IN_PROGRESS
 from recon_node.api.metrics.collector import NodeCollector
 from recon_node.api.services import Services
-from recon_node.timing import Durations
+from recon_node.base.timing import Durations
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
 _BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)

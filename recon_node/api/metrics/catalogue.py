@@ -19,7 +19,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from recon_node.timing import Durations
+from recon_node.base.timing import Durations
 
 Kind = Literal["counter", "gauge", "histogram"]
 

@@ -43,9 +43,9 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from recon_node.api.errors import refuse
-from recon_node.pacing import TokenBuckets
-from recon_node.setting_types import SETTINGS, Flag, Setting, TextList
-from recon_node.slots import address_block_of
+from recon_node.base.setting_types import SETTINGS, Flag, Setting, TextList
+from recon_node.fairness.pacing import TokenBuckets
+from recon_node.fairness.slots import address_block_of
 
 BURST_SECONDS: Final = 2.0
 MAX_BUCKETS: Final = 10_000

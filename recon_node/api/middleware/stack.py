@@ -10,7 +10,7 @@ client sees a broken answer, not a short one.
 that makes no progress for `Limits.stall` seconds (503). It reads the whole body before a handler
 runs: at most `Limits.body` bytes of it (413), and at most `Limits.bodies` of all bodies; others
 wait until there is room. Of large answers, at most `Limits.answers` bytes wait to be sent. Slots
-for requests, bodies and answers go to those who earn them (`recon_node.slots`): a request that
+for requests, bodies and answers go to those who earn them (`fairness.slots`): a request that
 waits for its body, for news (`wait`), or for its client to read, gives way to others.
 The liveness check and the metrics have slots of their own, and so have requests that add events:
 very many of them wait for the disk at once, which takes all that wait in one transaction.
@@ -33,9 +33,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from recon_node.api.errors import error_response, refuse
 from recon_node.api.metrics import Metrics
 from recon_node.api.services import Limits
-from recon_node.slots import AllowList, Slot, Slots, address_block_of
-from recon_node.timing import span
-from recon_node.turns import ASKER
+from recon_node.base.timing import span
+from recon_node.fairness.slots import AllowList, Slot, Slots, address_block_of
+from recon_node.fairness.turns import ASKER
 
 logger = structlog.get_logger(__name__)
 _level: Final = logging.getLogger(__name__)

@@ -41,12 +41,12 @@ from recon_node.api.models import (
     text_of,
 )
 from recon_node.api.services import Services
+from recon_node.base.timestamps import parse_timestamp
 from recon_node.ceramic import FIELDS_SIZE, prefix_range, rendezvous
 from recon_node.ipld import CID, multibase
 from recon_node.recon import Sha256a
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, lanes_of
 from recon_node.store import FeedRow, Store, UnknownTimeError
-from recon_node.timestamps import parse_timestamp
 
 
 class WaitQuery(Parameters, frozen=True):

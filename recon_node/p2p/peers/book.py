@@ -16,12 +16,12 @@ from typing import Any, Final
 
 import trio
 
-from recon_node.latest import Latest
+from recon_node.base.latest import Latest
+from recon_node.fairness.pacing import Backoff
+from recon_node.fairness.slots import LATELY
 from recon_node.p2p.peers.draw import PeerCandidate, draw_by_block, weights
 from recon_node.p2p.transport.addresses import is_dialable
-from recon_node.pacing import Backoff
 from recon_node.recon import KeyRange, merge_ranges, subtract_ranges
-from recon_node.slots import LATELY
 
 FAILURE_HALF_LIFE: Final = 4 * 3600.0
 """Seconds in which failures in a row lose half their weight: longer than the waits between tries,

@@ -36,14 +36,14 @@ from typing import Final
 import structlog
 import trio
 
-from recon_node.latest import Latest
+from recon_node.base.latest import Latest
+from recon_node.fairness.pacing import Backoff
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.dht_server import LIFETIME
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import is_dialable, is_loopback
 from recon_node.p2p.transport.host import Host
-from recon_node.pacing import Backoff
 from recon_node.store.kept_interests import Interests
 
 ENOUGH_SHARING: Final = 5

@@ -28,6 +28,7 @@ from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node.ceramic import Network
+from recon_node.fairness.pacing import jittered
 from recon_node.p2p.errors import PeerError, PeerGoneError, PeerProtocolError
 from recon_node.p2p.peers.dht_server import (
     MAX_ADDRESSES,
@@ -42,7 +43,6 @@ from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.hardening import MAX_ADDRESS
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.identity import MAX_PEER_ID
-from recon_node.pacing import jittered
 
 logger = structlog.get_logger(__name__)
 

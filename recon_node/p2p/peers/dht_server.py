@@ -29,8 +29,8 @@ from libp2p.records.validator import NamespacedValidator
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node.ceramic import Network
+from recon_node.fairness.slots import address_block_of
 from recon_node.p2p.transport.addresses import is_dialable
-from recon_node.slots import address_block_of
 
 LIFETIME: Final = 3600.0
 """Seconds for which a record is kept unless its provider announces itself again."""

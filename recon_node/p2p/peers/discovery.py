@@ -19,8 +19,8 @@ from typing import Final
 import structlog
 import trio
 
+from recon_node.base.latest import Latest
 from recon_node.ceramic import Network
-from recon_node.latest import Latest
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.peers.dht import CLOSEST, FoundProvider, LibraryDht
 from recon_node.p2p.peers.dht_server import LIFETIME

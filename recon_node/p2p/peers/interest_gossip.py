@@ -28,7 +28,8 @@ from typing import Final
 import structlog
 import trio
 
-from recon_node.exception_groups import unwrapped
+from recon_node.base.exception_groups import unwrapped
+from recon_node.fairness.pacing import Backoff, TokenBucket
 from recon_node.p2p.context import Context
 from recon_node.p2p.errors import (
     BROKEN_PROTOCOL,
@@ -47,7 +48,6 @@ from recon_node.p2p.peers.interest_statement import (
     state,
 )
 from recon_node.p2p.transport.framing import FrameStream, PeerStream
-from recon_node.pacing import Backoff, TokenBucket
 from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
 
 logger = structlog.get_logger(__name__)

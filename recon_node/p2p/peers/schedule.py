@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from recon_node.ceramic import Network, rendezvous, sort_value_rendezvous
-from recon_node.pacing import Backoff, jittered
+from recon_node.fairness.pacing import Backoff, jittered
 from recon_node.store import Interest
 
 ROUNDS: Final = Backoff(first=1.0, longest=60.0)

@@ -21,8 +21,8 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
+from recon_node.base.latest import Latest
 from recon_node.ceramic import EventId
-from recon_node.latest import Latest
 
 STALLED_AFTER: Final = 10.0
 """Seconds in which a peer has to send `MIN_BYTES`."""

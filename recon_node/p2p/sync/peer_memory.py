@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from recon_node.latest import Remembered
+from recon_node.base.latest import Remembered
 from recon_node.recon import KeyRange
 from recon_node.recon.ring.differences import Differences
 

@@ -11,6 +11,7 @@ import structlog
 import trio
 
 from recon_node.ceramic import EventId, network_id_of, network_name
+from recon_node.fairness.slots import address_block_of
 from recon_node.p2p.context import Context
 from recon_node.p2p.errors import PeerProtocolError
 from recon_node.p2p.reports import (
@@ -30,7 +31,6 @@ from recon_node.p2p.sync.sessions import Meter, PeerSlots, SessionRun, Sessions
 from recon_node.p2p.transport.framing import FrameStream, OpenStream
 from recon_node.recon import KeyRange, Send, Side, Version, intersect_ranges
 from recon_node.recon.session import SendValues, TurnSession
-from recon_node.slots import address_block_of
 
 logger = structlog.get_logger(__name__)
 

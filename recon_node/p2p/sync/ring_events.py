@@ -26,9 +26,9 @@ from typing import Final, TypeAlias
 import structlog
 import trio
 
+from recon_node.base.exception_groups import unwrapped
 from recon_node.ceramic import Event, EventIdError, InvalidEventError, parse_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
-from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID
 from recon_node.p2p.errors import PEER_FAILURES, PeerGoneError, PeerProtocolError
 from recon_node.p2p.sync.fetch import NOBODYS_FAULT, check_invalid

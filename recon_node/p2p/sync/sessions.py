@@ -28,6 +28,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import structlog
 import trio
 
+from recon_node.fairness.slots import GiveWay, Slots, address_block_of
+from recon_node.fairness.turns import working_for
 from recon_node.p2p.context import Context
 from recon_node.p2p.errors import (
     BROKEN_PROTOCOL,
@@ -50,9 +52,7 @@ from recon_node.p2p.transport.framing import (
 )
 from recon_node.recon import Actions, Failed, Fetch, FetchById, KeyView, Send, Session
 from recon_node.recon.session import Admit, SendValues
-from recon_node.slots import GiveWay, Slots, address_block_of
 from recon_node.store import StoreError
-from recon_node.turns import working_for
 
 logger = structlog.get_logger(__name__)
 

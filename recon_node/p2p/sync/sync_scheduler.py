@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, TypeVar
 import structlog
 import trio
 
+from recon_node.fairness.pacing import Backoff, jittered
 from recon_node.p2p.context import Context
 from recon_node.p2p.errors import (
     BROKEN_PROTOCOL,
@@ -39,7 +40,6 @@ from recon_node.p2p.sync.push import Pusher
 from recon_node.p2p.sync.reconciler import Reconciler
 from recon_node.p2p.sync.rings import Rings
 from recon_node.p2p.transport.addresses import peer_id_in
-from recon_node.pacing import Backoff, jittered
 from recon_node.recon import KeyRange, intersect_ranges, merge_ranges, subtract_ranges
 from recon_node.store import StoreError
 

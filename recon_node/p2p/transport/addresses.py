@@ -22,8 +22,8 @@ from multiaddr.utils import (  # type: ignore[import-untyped]
     is_wildcard,
 )
 
+from recon_node.base.program import bind_advice
 from recon_node.p2p.errors import P2PError, PeerError
-from recon_node.program import bind_advice
 
 MAX_RESOLVED: Final = 8
 """Maximum addresses that a name resolves to; further ones are ignored."""

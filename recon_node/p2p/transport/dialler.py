@@ -13,7 +13,7 @@ from libp2p.peer.id import ID
 from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
-from recon_node.exception_groups import leaves
+from recon_node.base.exception_groups import leaves
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import is_dialable, is_loopback, resolve

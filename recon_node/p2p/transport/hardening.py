@@ -63,13 +63,13 @@ from libp2p.rcmgr import Direction
 from libp2p.utils.varint import decode_uvarint_from_stream, read_varint_prefixed_bytes_limited
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
-from recon_node.latest import Latest
+from recon_node.base.latest import Latest
+from recon_node.fairness.slots import AllowList, Slot, Slots
 from recon_node.p2p.transport.addresses import is_dialable, reachable
 from recon_node.p2p.transport.framing import shielded
 from recon_node.p2p.transport.guarded_yamux import CLEANUP_LIMIT, GuardedYamux, read_ahead_on
 from recon_node.p2p.transport.memory_budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.private_network import PrivateStream
-from recon_node.slots import AllowList, Slot, Slots
 
 logger = structlog.get_logger(__name__)
 

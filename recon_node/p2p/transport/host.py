@@ -31,7 +31,8 @@ from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
 
 from recon_node import __version__
-from recon_node.exception_groups import unwrapped
+from recon_node.base.exception_groups import unwrapped
+from recon_node.fairness.slots import AllowList, address_block_of
 from recon_node.p2p.errors import P2PError, PeerError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import (
@@ -60,7 +61,6 @@ from recon_node.p2p.transport.hardening import (
 from recon_node.p2p.transport.identity import bound_peer_ids, bound_rsa_keys
 from recon_node.p2p.transport.memory_budget import MemoryBudget
 from recon_node.p2p.transport.private_network import PrivateTCP
-from recon_node.slots import AllowList, address_block_of
 
 logger = structlog.get_logger(__name__)
 
@@ -160,7 +160,7 @@ class Host:
         return any(remote[0] in ours or is_loopback_ip(remote[0]) for remote in remotes if remote)
 
     def address_block(self, peer_id: str) -> str:
-        """Return the address block (`recon_node.slots`) from which a peer is connected,
+        """Return the address block (`recon_node.fairness.slots`) from which a peer is connected,
         as its connection shows it, whatever it says; empty if there is none."""
         remotes = [muxer.get_remote_address() for muxer in self._muxers(peer_id)]
         return next((address_block_of(remote[0]) for remote in remotes if remote), "")

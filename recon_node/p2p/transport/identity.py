@@ -26,7 +26,7 @@ from libp2p.peer.id import ID
 from multiaddr.codecs.cid import Codec as _AddressPart  # type: ignore[import-untyped]
 from nacl.signing import SigningKey
 
-from recon_node.files import MAX_SECRET, draft_of, move_into_place
+from recon_node.base.files import MAX_SECRET, draft_of, move_into_place
 from recon_node.p2p.errors import P2PError
 
 IDENTITY_FILE = "identity.key"

@@ -28,9 +28,9 @@ from typing import Final
 import structlog
 import trio
 
-from recon_node.latest import Latest
+from recon_node.base.latest import Latest
+from recon_node.fairness.slots import address_block_of
 from recon_node.p2p.errors import P2PError
-from recon_node.slots import address_block_of
 
 logger = structlog.get_logger(__name__)
 

@@ -30,8 +30,8 @@ from heapq import merge
 from itertools import islice
 from typing import Final
 
-from recon_node.latest import Latest
-from recon_node.pacing import Backoff
+from recon_node.base.latest import Latest
+from recon_node.fairness.pacing import Backoff
 from recon_node.recon.keys.key_store import KeyStore, KeyView
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange

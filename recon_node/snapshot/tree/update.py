@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from recon_node.base.steps import run_steps
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyView, Sha256a
 from recon_node.recon.keys.sha256a import spread
@@ -38,7 +39,6 @@ from recon_node.snapshot.tree.nodes import (
     Root,
     decode,
 )
-from recon_node.steps import run_steps
 
 
 @dataclass(frozen=True, slots=True)

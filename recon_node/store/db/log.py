@@ -25,10 +25,10 @@ from typing import Final
 
 import structlog
 
+from recon_node.base.latest import Latest
 from recon_node.ceramic import EventId, EventKind, Network
 from recon_node.ceramic.event import TIME
 from recon_node.ipld import CID
-from recon_node.latest import Latest
 from recon_node.recon import KeyStore, KeyView
 from recon_node.store.admission.records import (
     DELIVERED,

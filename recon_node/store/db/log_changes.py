@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Final, TypeVar
 
+from recon_node.base.steps import run_steps
 from recon_node.ceramic import EventId, EventKind
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange
-from recon_node.steps import run_steps
 from recon_node.store.admission.ladder import Ladder
 from recon_node.store.admission.records import (
     Judgement,

@@ -36,8 +36,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from recon_node import __version__
+from recon_node.base.files import move_into_place, sync_directory
 from recon_node.ceramic import Network, network_name
-from recon_node.files import move_into_place, sync_directory
 from recon_node.store.db.migrations import MIGRATIONS, Migration, migrate
 from recon_node.store.db.saved_keys import has_saved_keys
 from recon_node.store.db.sql import damaged, explained_errors

@@ -49,7 +49,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from recon_node.files import draft_of, move_into_place
+from recon_node.base.files import draft_of, move_into_place
 from recon_node.recon import KeyStore, KeyView
 
 logger = structlog.get_logger(__name__)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final
 
+from recon_node.base.latest import Latest
 from recon_node.ceramic import (
     METAMODEL,
     Event,
@@ -33,7 +34,6 @@ from recon_node.ceramic.event_id import short_hash
 from recon_node.ceramic.header import DEFAULT_SORT_KEY, STREAM_ID_CODEC
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, encode_varint
 from recon_node.ipld.multibase import BASE32, BASE36
-from recon_node.latest import Latest
 from recon_node.store.admission.records import State
 from recon_node.store.db.event_table import BOTH, CONTROLLER, SORT_VALUE
 from recon_node.store.db.sql import select_in, select_named, short, short_of

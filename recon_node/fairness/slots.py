@@ -41,7 +41,7 @@ from math import inf
 from operator import itemgetter
 from typing import Final
 
-from recon_node.latest import Latest
+from recon_node.base.latest import Latest
 
 GiveWay = Callable[[], None]
 

@@ -3,7 +3,7 @@
 `DATA_FILES` says of every file in a data directory what it holds, and whether it can be made
 again. What cannot is in a backup; so are other small files that somebody keeps in the directory,
 such as settings, a token or a swarm key. A backup is a tar file with a manifest in front, encrypted
-if there is a passphrase (`recon_node.age`). The manifest has the hash of each file.
+if there is a passphrase (`recon_node.backup.age`). The manifest has the hash of each file.
 
 A restore writes to a directory of its own within the data directory, checks everything, and only
 then gives the files their names, the log as the last: until it is there, no node starts on half of
@@ -25,11 +25,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, Final, NamedTuple, Self, cast
 
-from recon_node.age import MAGIC, DecryptionError, Decryptor, Encryptor
 from recon_node.anchoring.journal import FILE_NAME as ANCHORS
-from recon_node.dag.dag_index import FILE as DAGS
-from recon_node.dag.dag_index import KEY_FILE as DAG_KEY_FILE
-from recon_node.files import (
+from recon_node.backup.age import MAGIC, DecryptionError, Decryptor, Encryptor
+from recon_node.base.files import (
     SQLITE_HEAD,
     move_into_place,
     private_directory,
@@ -38,6 +36,8 @@ from recon_node.files import (
     room_at,
     sync_directory,
 )
+from recon_node.dag.dag_index import FILE as DAGS
+from recon_node.dag.dag_index import KEY_FILE as DAG_KEY_FILE
 from recon_node.p2p.network_side import PEERS_FILE
 from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer_id_of
 from recon_node.store.db.log import HEAD_FILE

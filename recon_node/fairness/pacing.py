@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from recon_node.latest import Latest
+from recon_node.base.latest import Latest
 
 SPREAD: Final = 0.25
 """By which part a wait may be shorter or longer, so that those who failed together do not come back

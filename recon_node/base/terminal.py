@@ -25,7 +25,7 @@ from typing import Any, Final
 import click
 
 from recon_node import DEFAULT_URL
-from recon_node.files import is_exposed, read_secret
+from recon_node.base.files import is_exposed, read_secret
 
 _IS_CLOSED: Final = (errno.EPIPE, errno.EINVAL)
 """The reader of the output has seen enough, for example `head` (EINVAL: on Windows)."""
