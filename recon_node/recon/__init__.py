@@ -22,22 +22,20 @@ from recon_node.recon.keys.ranges import (
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
 from recon_node.recon.keys.sketch import ID_SIZE, id_of
 from recon_node.recon.session import (
+    DEFAULT_SETTINGS,
     Actions,
     Failed,
     Fetch,
     FetchById,
+    LocalProtocolError,
     Missing,
+    RemoteProtocolError,
     Send,
     Session,
-    Version,
-    turn_of,
-)
-from recon_node.recon.side import (
-    DEFAULT_SETTINGS,
-    LocalProtocolError,
-    RemoteProtocolError,
     SessionSettings,
     Side,
+    Version,
+    turn_of,
 )
 
 VERSIONS: Final[tuple[Version[Any], ...]] = (RECON_1_2, RECON_1_0)

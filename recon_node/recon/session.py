@@ -6,9 +6,11 @@ Two sides take turns in sending a message that covers the session's range. For e
 bounds of a message they compare what it says with their own keys in that gap: where the hashes are
 equal they agree; where they differ, the answer splits the gap, lists its keys, or asks for them.
 The answers for all gaps go into one message. What messages look like is up to the protocol version,
-a folder beside this file. This file has the interface that the versions share. Each session is
-built on a `Side` (side.py), which knows whose turn it is, which range is being reconciled, and
-what the peer may not do.
+a folder beside this file. This file has what the versions share: the interface, and `Side`, on
+which each session is built. A side knows whose turn it is, which range is being reconciled, and
+what the peer may not do. It is pure bookkeeping, as h11's connection state is: a session tells it
+what happens, and it raises LocalProtocolError for what this side may not do, RemoteProtocolError
+for what the peer may not do.
 
 In every version of the protocol a session says what to do by *actions*, and never awaits. The
 driver (of a node, `converse` in p2p/sync/sessions.py) performs each action before it asks for the
@@ -52,13 +54,18 @@ overlap, for the next session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from enum import Enum
+from functools import lru_cache
+from math import ceil, log
+from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from recon_node.base.steps import run_steps
-from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.side import Side
+from recon_node.recon.keys.finger import Finger
+from recon_node.recon.keys.key_store import KeyView
+from recon_node.recon.keys.ranges import KeyRange, merge_ranges
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -252,3 +259,359 @@ def turn_of(
 
     run_steps(actions, perform)
     return turn
+
+
+_MIN_PARTS: Final = 2
+_ROUNDING: Final = 1e-9
+"""Slack for logarithms that are whole numbers but for their last bits."""
+_MARGIN: Final = 0.5
+"""Parts are not quite equal: we aim at gaps of half the threshold, so that nearly all are below it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """How a session splits and lists, and what bounds it. The two sides' settings may differ."""
+
+    fan_out: int = 8
+    """Maximum parts that a differing gap is split into: see :meth:`parts`."""
+    list_threshold: int = 8
+    """A differing gap with at most this many keys is listed instead of split."""
+    page_keys: int = 4096
+    """Maximum keys listed for one gap in one message."""
+    message_bytes: int = 1 << 20
+    """Maximum bytes of a message: what does not fit is covered by one hash, for a later round."""
+    turn_messages: int = 16
+    """Maximum messages of one turn of ours, as far as the protocol version allows (1.2.0: 16)."""
+    max_idle_rounds: int = 64
+    """Maximum rounds in a row in which no key is sent or learned; then the peer is cut off."""
+    max_given_up: int = 1000
+    """Maximum keys that a peer may list without delivering events for them."""
+
+    def __post_init__(self) -> None:
+        if self.fan_out < _MIN_PARTS:
+            raise ValueError(f"fan_out must be at least {_MIN_PARTS}, not {self.fan_out}")
+        if self.turn_messages < 1:
+            raise ValueError(f"turn_messages must be at least 1, not {self.turn_messages}")
+        if self.page_keys < 1 or self.list_threshold < 0:
+            raise ValueError("page_keys must be at least 1, and list_threshold not negative")
+
+    def parts(self, count: int) -> int:
+        """Return how many parts a gap of `count` keys, above the threshold, is split into.
+
+        `fan_out` decides how many rounds it takes until gaps are short enough to be listed. We
+        split no finer than that number of rounds requires, because fewer parts are fewer bytes. So
+        a fan-out of 8 takes fewer rounds than a constant 4, for about the same bytes.
+        """
+        return _parts(count, self.fan_out, self.list_threshold)
+
+
+@lru_cache(maxsize=4096)  # a turn has thousands of gaps of about the same size
+def _parts(count: int, fan_out: int, list_threshold: int) -> int:
+    ratio = count / max(1, list_threshold * _MARGIN)
+    levels = max(1, ceil(log(ratio, fan_out) - _ROUNDING))
+    finest: int = ceil(ratio ** (1 / levels) - _ROUNDING)
+    return min(fan_out, max(_MIN_PARTS, finest))
+
+
+DEFAULT_SETTINGS = SessionSettings()
+
+
+_TIMES_LISTED: Final = 2
+"""How many times over we list our keys before it no longer counts as progress."""
+
+
+class ProtocolError(Exception):
+    """A violation of the recon protocol, by this side or the other, told apart as in h11."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This side used a session in a way that the protocol does not allow: a bug of ours."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The other side broke the protocol; the text says what it sent and where. The session ends."""
+
+
+class _State(Enum):
+    __hash__ = object.__hash__  # Enum's is slow, and each message takes several
+
+    START = "the first message is to be sent"
+    LISTENING = "the peer's message is due"
+    RESPONDING = "the answer to the peer's turn is due"
+    DONE = "the session has ended well"
+
+
+class _Action(Enum):
+    __hash__ = object.__hash__  # likewise
+
+    START = "start"
+    RECEIVE = "receive a message, with more of the turn to come"
+    RECEIVE_LAST = "receive the last message of a turn"
+    RESPOND = "respond"
+    FINISH = "finish"
+
+
+_TRANSITIONS: Final[Mapping[_State, Mapping[_Action, _State]]] = {
+    _State.START: {_Action.START: _State.LISTENING},
+    _State.LISTENING: {
+        _Action.RECEIVE: _State.LISTENING,
+        _Action.RECEIVE_LAST: _State.RESPONDING,
+        _Action.FINISH: _State.DONE,
+    },
+    _State.RESPONDING: {_Action.RESPOND: _State.LISTENING, _Action.FINISH: _State.DONE},
+    _State.DONE: {},
+}
+_OUT_OF_TURN: Final = {
+    _State.START: "peer spoke first in a session that it did not start",
+    _State.RESPONDING: "peer spoke again before its turn was answered",
+    _State.DONE: "peer sent a message after the end of the session",
+}
+
+
+class Side:
+    """What one side of a session knows, whatever the version: turns, range, keys and bounds.
+
+    Args:
+        keys: the keys that this side holds; they may change meanwhile.
+        ranges: the range to ask for (initiator), or all of this side's interests (responder).
+        settings: how to split and list, and what bounds the session.
+        initiates: whether this side speaks first.
+
+    Raises:
+        LocalProtocolError: an initiator's range cannot hold a key.
+    """
+
+    def __init__(
+        self,
+        keys: KeyView,
+        ranges: Iterable[KeyRange],
+        settings: SessionSettings = DEFAULT_SETTINGS,
+        *,
+        initiates: bool,
+    ) -> None:
+        self.keys = keys
+        self.interests = merge_ranges(ranges)
+        if initiates and not self.interests:
+            raise LocalProtocolError("a session needs a range that can hold a key")
+        self.settings = settings
+        self.initiates = initiates
+        """Whether this side speaks first."""
+        self.key_range: KeyRange | None = self.interests[0] if initiates else None
+        """The range being reconciled: first the one asked for, then the responder's overlap with
+        it; None if the two sides have no interest in common."""
+        self.asked: KeyRange | None = self.key_range
+        """The range that the initiator asked for, which is one of its interests."""
+        self.news: Sequence[KeyRange] = ()
+        """Initiator: where its new keys are, which may be sent at once."""
+        self.remaining: KeyRange | None = None
+        """Initiator: what lies above the responder's overlap, for a separate session."""
+        self.rounds = 0
+        """Turns that the peer has taken."""
+        self.learned = False
+        """Whether the peer's turn listed keys that were new to us."""
+        self.given_up: list[bytes] = []
+        """Keys that the peer listed and that we could not get, or do not take, ascending."""
+        self._not_taken = 0
+        """How many of them we do not take."""
+        self.left_out_by_peer = 0
+        """How many keys of ours the peer left out, as far as we know."""
+        self._state = _State.START if initiates else _State.LISTENING
+        self._messages_received = 0
+        """Of the peer's current turn."""
+        self._idle_rounds = 0
+        self._keys_listed = 0
+        self._finger = Finger(keys)
+
+    @classmethod
+    def initiator(
+        cls,
+        keys: KeyView,
+        key_range: KeyRange,
+        settings: SessionSettings = DEFAULT_SETTINGS,
+        news: Sequence[KeyRange] = (),
+    ) -> Self:
+        """Make the side that asks for a range and speaks first; it has new keys in `news`."""
+        side = cls(keys, [key_range], settings, initiates=True)
+        side.news = news
+        return side
+
+    @classmethod
+    def responder(
+        cls,
+        keys: KeyView,
+        interests: Iterable[KeyRange],
+        settings: SessionSettings = DEFAULT_SETTINGS,
+    ) -> Self:
+        """Make the side that answers, within its interests."""
+        return cls(keys, interests, settings, initiates=False)
+
+    @property
+    def done(self) -> bool:
+        """Whether the session has ended well: nothing more is sent or expected."""
+        return self._state is _State.DONE
+
+    @property
+    def answer_due(self) -> bool:
+        """Whether the peer has said all of its turn, so that it is ours."""
+        return self._state is _State.RESPONDING
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether the peer's next message is the first of its answer to a turn of ours."""
+        return not self._messages_received and (self.initiates or self.rounds > 0)
+
+    def start(self) -> None:
+        """Take the first turn; LocalProtocolError if it is not ours or was taken before."""
+        self._do(_Action.START)
+
+    def receive(self, *, goes_on: bool = False, max_turn: int = 1) -> None:
+        """Take note of a message, before it is read.
+
+        Args:
+            goes_on: whether the peer's turn continues in another message.
+            max_turn: how many messages the version allows in a turn.
+
+        Raises:
+            RemoteProtocolError: it is not the peer's turn, or the turn is too long.
+        """
+        if self._state in _OUT_OF_TURN:
+            raise RemoteProtocolError(_OUT_OF_TURN[self._state])
+        if not self._messages_received:
+            self.rounds += 1
+            self._idle_rounds += 1
+            self.learned = False
+        self._messages_received += 1
+        if goes_on and self._messages_received >= max_turn:
+            raise RemoteProtocolError(f"a turn of more than {max_turn} messages")
+        self._do(_Action.RECEIVE if goes_on else _Action.RECEIVE_LAST)
+
+    def learn(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Take the keys that a message lists; return those to fetch. Cheap if they ascend.
+
+        Raises:
+            RemoteProtocolError: the peer has made no progress for too many rounds.
+        """
+        new = self._finger.missing(keys)
+        if self.given_up:
+            new = [key for key in new if not self._has_given_up(key)]
+        if new:
+            self.note_progress()
+        if self._idle_rounds > self.settings.max_idle_rounds:
+            raise RemoteProtocolError(f"peer made no progress in {self._idle_rounds} rounds")
+        return new
+
+    def note_progress(self) -> None:
+        """Take note that the peer listed keys that were new to us, other than by `learn`."""
+        self.learned = True
+        self._idle_rounds = 0
+
+    def leave_out(self, keys: Iterable[bytes]) -> None:
+        """Leave out keys whose events we refuse, or do not want: the peer may well take them.
+
+        In some versions (`tells_left_out`), keys that are known to be at the peer may be left out
+        before the session starts: then it need not list them. It is for the driver to bound their
+        number.
+        """
+        new = {key for key in keys if key not in self.keys and not self._has_given_up(key)}
+        self._not_taken += len(new)
+        self.given_up = sorted([*self.given_up, *sorted(new)])  # merges two runs
+
+    def give_up(self, keys: Iterable[bytes]) -> None:
+        """Leave out keys that the peer listed, and whose events we could not get from it.
+
+        Raises:
+            RemoteProtocolError: the peer has listed too many of them.
+        """
+        for key in keys:
+            if key not in self.keys and not self._has_given_up(key):
+                insort(self.given_up, key)
+        lost = len(self.given_up) - self._not_taken
+        if lost > self.settings.max_given_up:
+            raise RemoteProtocolError(f"peer listed {lost} keys for which it delivered no event")
+
+    def respond(self) -> bool:
+        """Take our turn, or raise LocalProtocolError; return False if the session is done."""
+        if self.done:
+            return False
+        self._do(_Action.RESPOND)
+        self._messages_received = 0
+        return True
+
+    def finish(self) -> None:
+        """End the session well."""
+        self._do(_Action.FINISH)
+
+    def finish_refused(self) -> None:
+        """End an initiator's session because its range does not interest the peer."""
+        self.key_range = None
+        self.finish()
+
+    def count_listed(self, keys: int) -> None:
+        """Count listed keys as progress, unless the peer asks for the same ones again and again."""
+        self._keys_listed += keys
+        if keys and self._keys_listed <= _TIMES_LISTED * len(self.keys):
+            self._idle_rounds = 0
+
+    def settle_range(
+        self, theirs: KeyRange, may_extend: Callable[[bytes], bool] = lambda bound: False
+    ) -> None:
+        """Fix the session's range by the range that a message is about, or check it.
+
+        Args:
+            theirs: the range of the message.
+            may_extend: returns whether the peer may answer for more than was asked at a bound.
+
+        Raises:
+            RemoteProtocolError: the message is not about the session's range.
+        """
+        if theirs.is_empty:
+            raise RemoteProtocolError("peer ended the range in the middle of the session")
+        if self.asked is None:
+            self.asked = theirs
+            overlaps = (theirs.intersect(interest) for interest in self.interests)
+            self.key_range = next((overlap for overlap in overlaps if overlap is not None), None)
+            return
+        assert self.key_range is not None
+        ours = self.key_range
+        may_trim = self.initiates and self.rounds == 1
+        lower_fits = theirs.lower == ours.lower or (
+            may_trim if theirs.lower > ours.lower else may_extend(ours.lower)
+        )
+        upper_fits = theirs.upper == ours.upper or (
+            may_trim if theirs.upper < ours.upper else may_extend(ours.upper)
+        )
+        if not (lower_fits and upper_fits):
+            raise RemoteProtocolError(
+                f"peer answered for {_show(theirs)}, which is not within {_show(ours)}"
+            )
+        self.key_range = theirs
+        if may_trim and theirs.upper < ours.upper:
+            self.remaining = KeyRange(theirs.upper, ours.upper)
+
+    @property
+    def left_out(self) -> int:
+        """Number of the keys given up in the session's range that have not arrived since."""
+        return 0 if self.key_range is None else len(self.left_out_in(self.key_range))
+
+    def left_out_in(self, gap: KeyRange, *, with_lower: bool = False) -> list[bytes]:
+        """Return those that lie in a gap, by default without its lower bound."""
+        if not self.given_up:
+            return []
+        start = (bisect_left if with_lower else bisect_right)(self.given_up, gap.lower)
+        end = bisect_left(self.given_up, gap.upper, start)
+        return [key for key in self.given_up[start:end] if key not in self.keys]
+
+    def _has_given_up(self, key: bytes) -> bool:
+        at = bisect_left(self.given_up, key)
+        return at < len(self.given_up) and self.given_up[at] == key
+
+    def _do(self, action: _Action) -> None:
+        after = _TRANSITIONS[self._state].get(action)
+        if after is None:
+            raise LocalProtocolError(f"cannot {action.value} when {self._state.value}")
+        self._state = after
+
+
+def _show(key_range: KeyRange) -> str:
+    return f"({key_range.lower.hex()}, {key_range.upper.hex()})"

@@ -38,8 +38,7 @@ from recon_node.recon.ring.ring_session import (
     Initiator,
     Responder,
 )
-from recon_node.recon.session import Admit, Send, SendValues, Value, turn_of
-from recon_node.recon.side import RemoteProtocolError
+from recon_node.recon.session import Admit, RemoteProtocolError, Send, SendValues, Value, turn_of
 
 DATA = Path(__file__).parents[1] / "data"
 RECORDED = json.loads((DATA / "recon_0_1_sessions.json").read_text())

@@ -22,7 +22,7 @@ from recon_node.ceramic import EventId, EventIdError, scan
 from recon_node.ipld import encode_varint
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import DIGEST_SIZE, MULTICODEC, ZERO
-from recon_node.recon.side import RemoteProtocolError
+from recon_node.recon.session import RemoteProtocolError
 
 _AHASH_CODE = encode_varint(MULTICODEC)
 _ZERO_AHASH = _AHASH_CODE + b"\x00"

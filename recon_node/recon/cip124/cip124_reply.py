@@ -16,7 +16,7 @@ from recon_node.recon.cip124.cip124_codec import AHASH_SIZE, Cip124Message
 from recon_node.recon.keys.finger import Finger
 from recon_node.recon.keys.key_store import KeyView
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, fold
-from recon_node.recon.side import SessionSettings
+from recon_node.recon.session import SessionSettings
 
 _BOUND_SLACK: Final = 64
 """Bytes by which a bound may be longer than the first one of its message: heights and CIDs differ

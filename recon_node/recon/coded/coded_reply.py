@@ -29,7 +29,7 @@ from recon_node.recon.keys.ids import Group, groups
 from recon_node.recon.keys.ranges import KeyRange, separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, lanes_of
 from recon_node.recon.keys.sketch import ID_SIZE, NO_IDS, Ids, among_ordered
-from recon_node.recon.side import Side
+from recon_node.recon.session import Side
 
 MAX_TURN: Final = 16
 """Maximum messages of a turn."""

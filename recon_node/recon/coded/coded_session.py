@@ -113,12 +113,13 @@ from recon_node.recon.session import (
     Failed,
     FetchById,
     Missing,
+    RemoteProtocolError,
     Send,
+    Side,
     Steps,
     TurnSession,
     fetch,
 )
-from recon_node.recon.side import RemoteProtocolError, Side
 
 _MAX_CLOSINGS: Final = 4
 """Wrong closings of the peer that are reconciled, not counting the opening."""

@@ -52,7 +52,7 @@ from recon_node.recon.coded.messages import (
 )
 from recon_node.recon.keys.ranges import KeyRange, common_prefix
 from recon_node.recon.keys.sketch import ID_SIZE, MAX_SYMBOLS, NO_IDS, TABLE_SIZE, Ids, Symbols
-from recon_node.recon.side import RemoteProtocolError
+from recon_node.recon.session import RemoteProtocolError
 
 _KEYS_A_WEIGHING: Final = 256
 """Keys that are read before their memory is counted."""

@@ -22,7 +22,7 @@ from recon_node.ipld import encode_varint
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, fold
 from recon_node.recon.keys.sketch import ID_SIZE, NO_IDS, Ids, Symbols
-from recon_node.recon.side import RemoteProtocolError, Side
+from recon_node.recon.session import RemoteProtocolError, Side
 
 FINGERPRINT_SIZE: Final = 16
 """Bytes of a fingerprint."""

@@ -14,8 +14,7 @@ from recon_node.recon.coded.coded_reply import CodedReply
 from recon_node.recon.coded.messages import SALT_SIZE, fingerprint
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import lanes_of
-from recon_node.recon.session import Steps
-from recon_node.recon.side import RemoteProtocolError, Side
+from recon_node.recon.session import RemoteProtocolError, Side, Steps
 
 _MAX_HASHED: Final = 16
 """How many times over all keys are hashed in a session: an honest peer asks for six at most."""

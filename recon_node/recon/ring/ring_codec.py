@@ -35,8 +35,7 @@ from recon_node.ipld import dag_cbor
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import DIGEST_SIZE, ZERO, Sha256a
-from recon_node.recon.session import Value
-from recon_node.recon.side import RemoteProtocolError
+from recon_node.recon.session import RemoteProtocolError, Value
 
 
 class KeyForm(Enum):

@@ -44,12 +44,12 @@ from recon_node.recon.session import (
     GAPS_A_STEP,
     Actions,
     Admit,
+    RemoteProtocolError,
     Send,
     SendValues,
     Session,
     Value,
 )
-from recon_node.recon.side import RemoteProtocolError
 
 BATCH_VALUES: Final = 100
 """Values after which a batch is admitted; ceramic-one's."""
